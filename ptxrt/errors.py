@@ -1,0 +1,268 @@
+"""Every error that a caller of ptxrt can meet.
+
+All of them are :class:`PtxrtError`. Each carries ``op``, ``argument``, ``expected`` and ``given`` where they apply
+(else ``None``), and a message that names the op, the argument and the way out.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+__all__ = [
+    "BackendUnavailable",
+    "CompileError",
+    "DTypeMismatch",
+    "DataRace",
+    "Deadlock",
+    "DeviceMismatch",
+    "DriverError",
+    "InvalidArgument",
+    "LaunchError",
+    "LayoutError",
+    "MemoryFault",
+    "OutOfDeviceMemory",
+    "PtxrtError",
+    "ShapeMismatch",
+    "SignatureMismatch",
+    "SimFault",
+    "Unsupported",
+    "numbered_excerpt",
+]
+
+
+class PtxrtError(Exception):
+    """Base of all errors of ptxrt.
+
+    Parameters
+    ----------
+    message
+        The whole message, or None to compose it from the fields:
+        ``op: argument: expected ..., given .... fix``.
+    op, argument
+        What was called, and which of its arguments is at fault.
+    expected, given
+        What would have been right, and what came.
+    fix
+        The way out, a sentence.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        op: str | None = None,
+        argument: str | None = None,
+        expected: object = None,
+        given: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.op = op
+        self.argument = argument
+        self.expected = expected
+        self.given = given
+        self.fix = fix
+        if message is None:
+            where = ": ".join(part for part in (op, argument) if part)
+            message = f"expected {expected}, given {given}"
+            if where:
+                message = f"{where}: {message}"
+            if fix:
+                message = f"{message}. {fix}"
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception's own pickling calls the class with args alone and would lose the keyword fields.
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+Error = TypeVar("Error", bound=PtxrtError)
+
+
+def _rebuild(kind: type[Error], args: tuple[object, ...], fields: dict[str, object]) -> Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+def fresh(error: Error) -> Error:
+    """Return a copy of a remembered error with no traceback, to be raised again."""
+    return copy.copy(error)
+
+
+class ShapeMismatch(PtxrtError):
+    """A shape or a length disagrees with another operand or with the op's rule."""
+
+
+class DTypeMismatch(PtxrtError):
+    """An element type is not the one that the op or the kernel's parameter takes."""
+
+
+class DeviceMismatch(PtxrtError):
+    """An array, a stream or a kernel belongs to another device."""
+
+
+class LayoutError(PtxrtError):
+    """Strides, alignment or aliasing that the kernel cannot stand."""
+
+
+class InvalidArgument(PtxrtError):
+    """A value out of range or of the wrong kind, None where an array is wanted, a freed array."""
+
+
+class Unsupported(PtxrtError):
+    """A well-formed request that no kernel, plan or device here can serve."""
+
+
+class CompileError(PtxrtError):
+    """A kernel's text does not compile.
+
+    Attributes
+    ----------
+    kernel : str or None
+        Entry or source name.
+    log : str
+        The compiler's own words.
+    options : tuple of str
+        The options it was given.
+    arch : str or None
+        The architecture compiled for.
+    line : int or None
+        The first line at fault, counted from 1.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kernel: str | None = None,
+        log: str = "",
+        options: tuple[str, ...] = (),
+        arch: str | None = None,
+        line: int | None = None,
+        source: str | None = None,
+        fix: str | None = None,
+        expected: object = None,
+        given: object = None,
+    ) -> None:
+        self.kernel = kernel
+        self.log = log
+        self.options = options
+        self.arch = arch
+        self.line = line
+        text = message
+        if kernel:
+            text = f"{kernel}: {text}"
+        if arch:
+            text += f" (for {arch}{', options ' + ' '.join(options) if options else ''})"
+        if fix:
+            text += f". {fix}"
+        if source is not None and line is not None:
+            text += "\n" + numbered_excerpt(source, line)
+        if log and log.strip() not in message:
+            text += "\n" + log.strip()
+        super().__init__(text, op="compile", argument=kernel, expected=expected, given=given, fix=fix)
+
+
+class SignatureMismatch(PtxrtError):
+    """The declared Signature disagrees with the parameter table of the compiled kernel."""
+
+
+class LaunchError(PtxrtError):
+    """Grid, block or shared memory outside the device's limits, or a launch that the driver refused."""
+
+
+class OutOfDeviceMemory(PtxrtError):
+    """The device has not enough memory for the allocation."""
+
+
+class DriverError(PtxrtError):
+    """A call of the vendor's driver failed; the message has its name and the error's name and text."""
+
+
+class BackendUnavailable(PtxrtError):
+    """The driver, library or package that a device needs is not there, or no longer usable."""
+
+
+class SimFault(PtxrtError):
+    """A fault that the PTX machine found while a kernel ran.
+
+    Attributes
+    ----------
+    entry : str
+        The kernel.
+    line : int
+        Line of the PTX text, counted from 1.
+    text : str
+        That line.
+    thread, block : tuple of int
+        Thread and block index, (x, y, z).
+    address, size : int or None
+        The access, in bytes, where there is one.
+    nearest : str or None
+        The nearest allocation or variable, in words.
+    other_line, other_thread
+        The second party of a race.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        entry: str,
+        line: int,
+        text: str,
+        thread: tuple[int, int, int],
+        block: tuple[int, int, int],
+        address: int | None = None,
+        size: int | None = None,
+        nearest: str | None = None,
+        other_line: int | None = None,
+        other_thread: tuple[int, int, int] | None = None,
+        expected: object = None,
+        given: object = None,
+        fix: str | None = None,
+    ) -> None:
+        self.entry = entry
+        self.line = line
+        self.text = text
+        self.thread = thread
+        self.block = block
+        self.address = address
+        self.size = size
+        self.nearest = nearest
+        self.other_line = other_line
+        self.other_thread = other_thread
+        message = f"{entry}, line {line}: {problem}\n  {line:5d} | {text.strip()}\n  thread {thread}, block {block}"
+        if address is not None:
+            message += f", address {address:#x}"
+        if size is not None:
+            message += f", {size} bytes"
+        if nearest:
+            message += f"\n  nearest: {nearest}"
+        if other_line is not None:
+            message += f"\n  against line {other_line}, thread {other_thread}"
+        if fix:
+            message += f"\n  {fix}"
+        super().__init__(message, op=entry, expected=expected, given=given, fix=fix)
+
+
+class MemoryFault(SimFault):
+    """An access outside, across the end of, misaligned to, or after the free of an allocation, or a forbidden write."""
+
+
+class DataRace(SimFault):
+    """Two threads touch the same bytes, one of them writing, with nothing that orders them."""
+
+
+class Deadlock(SimFault):
+    """Threads wait at a barrier that nobody else will reach, or a loop outlived the budget of instructions."""
+
+
+def numbered_excerpt(source: str, line: int, around: int = 2) -> str:
+    """Return the lines of `source` around `line` (from 1), numbered, the line itself marked."""
+    # Not splitlines, which also breaks where no compiler does, at form feeds for one.
+    lines = source.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    first, last = max(1, line - around), min(len(lines), line + around)
+    return "\n".join(f"{'>' if n == line else ' '} {n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
