@@ -1,0 +1,10 @@
+"""Compilers: kernel text in, device binary out. Nothing here needs a device or a driver.
+
+Importing this package, or any module in it, loads no vendor library: they are looked for at the first call.
+"""
+
+from __future__ import annotations
+
+from ptxrt.compilers.binary import Binary, EntryInfo, ParamInfo, Report
+
+__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]

@@ -1,0 +1,91 @@
+"""What a compiler hands back, and what is known of the entries in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]
+
+
+@dataclass(frozen=True)
+class ParamInfo:
+    """One parameter of an entry.
+
+    Attributes
+    ----------
+    offset, size
+        Bytes, in the entry's parameter block.
+    kind
+        ``"float"`` or ``"int"`` where the declaration tells, ``"bits"`` for an untyped or an aggregate one
+        (``.b32``, ``.b8 x[16]``, a struct, a half that NVRTC passes as two bytes), None where nothing is known.
+    name
+        As the text spells it; for messages only. Empty where there is none.
+    """
+
+    offset: int
+    size: int
+    kind: Literal["float", "int", "bits"] | None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """An entry point and its parameter table; ``params`` is None where the text does not tell."""
+
+    name: str
+    params: tuple[ParamInfo, ...] | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the compiler reports an entry to use; a field is None where the log does not tell.
+
+    ``shared_bytes`` is what the text declares, without the 1024 bytes that the system takes from sm_90 on.
+    ``constant_bytes`` counts the ``.const`` variables of the whole binary, not the parameters.
+    """
+
+    registers: int | None = None
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
+    constant_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Binary:
+    """The outcome of one compile.
+
+    Attributes
+    ----------
+    code
+        The bytes; PTX without a closing NUL.
+    kind
+        ``"cubin"``, ``"ptx"`` or ``"hsaco"`` (AMD's code object).
+    arch
+        What it was compiled for, as asked: ``"sm_90"``.
+    compiler
+        Name and version: ``"nvJitLink 13.5.37"``.
+    options
+        As given to the compiler, less the architecture and the verbosity, which are always the same.
+    log
+        The compiler's own words, warnings included. Holds times, so it differs from run to run.
+    seconds
+        Wall clock of the compile.
+    entries, reports
+        By the entry's name in the binary.
+    symbols
+        Entry as asked -> name in the binary. Every entry's own name is in it too.
+    """
+
+    code: bytes
+    kind: Literal["cubin", "ptx", "hsaco"]
+    arch: str
+    compiler: str
+    options: tuple[str, ...]
+    log: str
+    seconds: float
+    entries: dict[str, EntryInfo] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    symbols: dict[str, str] = field(default_factory=dict)

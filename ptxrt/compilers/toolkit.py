@@ -1,0 +1,121 @@
+"""What the two CUDA compilers share: checks of arch and options, finding the libraries, naming what to install."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ptxrt.errors import BackendUnavailable, InvalidArgument
+
+__all__ = ["check_arch", "check_options", "cuda_extra", "exact_version", "load_bindings"]
+
+_ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?")
+# What these decide is decided by ptxrt: the architecture is part of the cache key, and the binary is returned.
+_ARCH_OPTIONS = {"arch", "gpu-architecture", "gpu-name"}
+_FILE_OPTIONS = {"o", "output-file", "fdevice-time-trace"}
+_PASSED_ON = re.compile(r"--?(?:Xptxas|ptxas-options)[=\s]+(.*)", re.DOTALL)
+
+
+def check_arch(arch: str) -> None:
+    """Raise InvalidArgument unless `arch` is a real architecture's name: ``sm_90``, ``sm_90a``, ``sm_100f``."""
+    if not isinstance(arch, str) or not _ARCH.fullmatch(arch):
+        raise InvalidArgument(
+            op="compile",
+            argument="arch",
+            expected="a name like sm_90, sm_90a or sm_100f",
+            given=repr(arch),
+            fix="Pass the architecture that the device reports",
+        )
+
+
+def check_options(options: tuple[str, ...]) -> None:
+    """Raise InvalidArgument for options that are not a tuple of str, or that name an architecture or an output file."""
+    if not isinstance(options, tuple) or not all(isinstance(option, str) for option in options):
+        raise InvalidArgument(
+            op="compile",
+            argument="options",
+            expected="a tuple of str",
+            given=repr(options),
+            fix="A single option is written ('-O1',)",
+        )
+    for option in options:
+        if not option.strip() or "\0" in option:
+            raise InvalidArgument(op="compile", argument="options", expected="no empty option", given=repr(option))
+        passed_on = _PASSED_ON.fullmatch(option)
+        for part in (option, *(passed_on[1].split(",") if passed_on else ())):
+            key, equals, _ = part.strip().partition("=")
+            word = (key.split() or [""])[0].lstrip("-")
+            if not part.strip().startswith("-"):
+                continue
+            if word in _ARCH_OPTIONS:
+                raise _refused(option, "no architecture among the options", "It is the argument `arch`")
+            # NVRTC's --time=FILE writes a file; nvJitLink's plain -time prints to the log.
+            if word in _FILE_OPTIONS or (word == "time" and equals):
+                raise _refused(option, "no option that writes a file", "The binary is what the call returns")
+
+
+def _refused(option: str, expected: str, fix: str) -> InvalidArgument:
+    return InvalidArgument(op="compile", argument="options", expected=expected, given=repr(option), fix=fix)
+
+
+def cuda_extra() -> str:
+    """Return the extra of ptxrt that goes with the installed cuda-bindings: ``"cuda12"`` or ``"cuda13"``."""
+    try:
+        return "cuda12" if metadata.version("cuda-bindings").startswith("12.") else "cuda13"
+    except metadata.PackageNotFoundError:
+        return "cuda13"
+
+
+def load_bindings(module: str, probe: str, library: str) -> Any:
+    """Import ``cuda.bindings.<module>`` and call its function `probe`, which loads the library itself.
+
+    Raises
+    ------
+    BackendUnavailable
+        The Python package or the library is not there; the message names what to install.
+    """
+    try:
+        bindings = importlib.import_module(f"cuda.bindings.{module}")
+        getattr(bindings, probe)()
+    # A library that is missing shows at the first call, as pathfinder's DynamicLibNotFoundError, a RuntimeError.
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
+        what = "the package cuda-bindings" if isinstance(error, ImportError) else f"the library {library}"
+        reason = str(error).strip().partition("\n")[0]
+        raise BackendUnavailable(
+            f'{library}: {what} cannot be loaded ({reason}). Install it: pip install "ptxrt[{cuda_extra()}]"',
+            op=library,
+            expected=f"{library} and cuda-bindings",
+            given=reason,
+            fix=f'pip install "ptxrt[{cuda_extra()}]"',
+        ) from error
+    return bindings
+
+
+def exact_version(library: str, major: int, minor: int) -> str:
+    """Return ``"13.5.37"`` where the file or its package tells the third number, else ``"13.5"``.
+
+    The libraries themselves tell two numbers only, but two releases of one minor version may generate different code,
+    so a cache key wants the third.
+    """
+    short = f"{major}.{minor}"
+    try:
+        path = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library).abs_path
+    except (ImportError, AttributeError, OSError, RuntimeError):
+        return short
+    path = os.path.realpath(path or "")
+    if in_name := re.search(r"\.so\.(\d+\.\d+\.\d+)$", path):  # a toolkit's own file
+        return in_name[1] if in_name[1].startswith(f"{short}.") else short
+    package = {"nvJitLink": "nvidia-nvjitlink", "nvrtc": "nvidia-cuda-nvrtc"}[library]
+    for name in (package, f"{package}-cu{major}"):
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        root = Path(os.path.realpath(str(distribution.locate_file(""))))
+        if distribution.version.startswith(f"{short}.") and Path(path).is_relative_to(root):
+            return distribution.version
+    return short

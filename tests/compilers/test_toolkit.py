@@ -1,0 +1,107 @@
+"""Checks of arch and options, and machines on which a package or a library is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ptxrt.compilers.toolkit import check_arch, check_options, cuda_extra
+from ptxrt.errors import InvalidArgument
+
+MODULES = "nvjitlink, nvrtc, ptx_text, logs, toolkit, cuda_headers"
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_compilers_loads_no_cuda_package():
+    # What a .pth file of site-packages loads (a namespace `cuda`) is there before us.
+    out = python(
+        "import sys; before = set(sys.modules)\n"
+        f"from ptxrt.compilers import {MODULES}\n"
+        "print([name for name in set(sys.modules) - before if name.split('.')[0] == 'cuda'])"
+    )
+    assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("compiler", ["nvjitlink", "nvrtc"])
+def test_without_the_python_package_the_compilers_import_and_say_what_to_install(compiler):
+    out = python(
+        "import sys; sys.modules['cuda'] = None\n"
+        f"from ptxrt.compilers import {MODULES}\n"
+        f"print({compiler}.available())\n"
+        "from ptxrt.errors import BackendUnavailable\n"
+        "text = '.version 7.0\\n.target sm_75\\n'\n"
+        "try: (nvjitlink.compile_ptx if " + repr(compiler == "nvjitlink") + " else nvrtc.compile_cuda)(text, 'sm_90')\n"
+        "except BackendUnavailable as error: print('raised', error.fix)\n"
+    )
+    assert "the package cuda-bindings cannot be loaded" in out
+    assert f'pip install "ptxrt[{cuda_extra()}]"' in out.partition("raised")[0]
+    assert f'raised pip install "ptxrt[{cuda_extra()}]"' in out
+
+
+@pytest.mark.parametrize(("compiler", "library"), [("nvjitlink", "nvJitLink"), ("nvrtc", "NVRTC")])
+def test_without_the_library_the_answer_names_it_and_what_to_install(compiler, library):
+    pytest.importorskip("cuda.pathfinder")
+    pytest.importorskip("cuda.bindings.nvjitlink")
+    out = python(
+        "import cuda.pathfinder as p\n"
+        "def missing(name): raise p.DynamicLibNotFoundError(f'Failure finding lib{name}.so')\n"
+        "p.load_nvidia_dynamic_lib = missing\n"
+        f"from ptxrt.compilers import {compiler}\n"
+        f"print({compiler}.available())\n"
+    )
+    assert f"the library {library} cannot be loaded (Failure finding lib" in out
+    assert f'pip install "ptxrt[{cuda_extra()}]"' in out
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_90a", "sm_100f", "sm_121"])
+def test_a_real_architecture_passes(arch):
+    check_arch(arch)
+
+
+@pytest.mark.parametrize("arch", ["", "90", "compute_90", "sm_90b", "sm_", "gfx942", "sm_90 -o x", "sm_90\n", None, 90])
+def test_anything_else_is_no_architecture(arch):
+    with pytest.raises(InvalidArgument, match="arch"):
+        check_arch(arch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-O3",), ("-fma=0",), ("-Xptxas=-O1",), ("--ptxas-options=-v",), ("-DN=4",), ("-I", "arch"), ("-time",)],
+)
+def test_ordinary_options_pass(options):
+    check_options(options)
+
+
+@pytest.mark.parametrize("options", ["-O3", ["-O3"], None, (3,), ("-O3", None)])
+def test_options_are_a_tuple_of_str(options):
+    with pytest.raises(InvalidArgument, match="a tuple of str"):
+        check_options(options)
+
+
+@pytest.mark.parametrize("option", ["", "  ", "-O3\0"])
+def test_an_option_is_not_empty_and_holds_no_nul(option):
+    with pytest.raises(InvalidArgument, match="no empty option"):
+        check_options((option,))
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-arch=sm_80", "--gpu-architecture=sm_80", "--gpu-architecture", "-arch sm_80", "-Xptxas=-arch=sm_80",
+     "--ptxas-options=-v,--gpu-name=sm_80"],
+)  # fmt: skip
+def test_an_option_names_no_architecture(option):
+    with pytest.raises(InvalidArgument, match="no architecture among the options"):
+        check_options((option,))
+
+
+@pytest.mark.parametrize("option", ["-o", "-o=x", "--output-file=x", "-Xptxas=-o", "--time=x.csv"])
+def test_an_option_names_no_output_file(option):
+    with pytest.raises(InvalidArgument, match="writes a file"):
+        check_options(("-O3", option))
