@@ -1,0 +1,167 @@
+"""Barriers of a block: who is parked at which, and when they go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+import numpy as np
+
+from ptxrt.sim.code import GONE
+from ptxrt.sim.program import Instruction
+from ptxrt.sim.types import Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim.lanes import Lanes
+    from ptxrt.sim.op import Setter
+
+__all__ = ["Barriers", "Reduction"]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What ``bar.red`` computes over the lanes of a block, and where the result goes."""
+
+    kind: Literal["popc", "and", "or"]
+    write: Setter
+
+
+@dataclass(eq=False)
+class _Park:
+    ins: Instruction
+    idx: Array
+    number: int
+    count: int | None
+    following: int
+    reduction: Reduction | None
+    flags: Array | None
+
+
+class Barriers:
+    """The sixteen barriers of each block of a chunk."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._parks: list[_Park] = []
+        self._arrived: dict[int, tuple[Array, int]] = {}
+        """Per barrier: threads that came by bar.arrive in each block, and the count they named."""
+
+    def sync(
+        self,
+        ins: Instruction,
+        number: int,
+        count: int | None,
+        following: int,
+        reduction: Reduction | None = None,
+        flags: Array | None = None,
+    ) -> int:
+        """Park the active lanes at barrier `number`; they go on at block `following`.
+
+        Answers `following` at once where every lane of every block has come (the usual case), else GONE.
+        """
+        m = self._lanes
+        if m.idx is None and count is None and reduction is None and number not in self._arrived:
+            if m.races is not None:
+                m.races.barrier(None)
+            return following
+        self._parks.append(_Park(ins, m.active(), number, count, following, reduction, flags))
+        self.release()
+        return GONE
+
+    def arrive(self, number: int, count: int) -> None:
+        """Count the active lanes as arrived, without parking them."""
+        m = self._lanes
+        held, _ = self._arrived.get(number, (np.zeros(m.blocks, np.int64), count))
+        self._arrived[number] = (held + self._threads(m.active()), count)
+        self.release()
+
+    def _threads(self, idx: Array) -> Array:
+        """Count threads per block; a warp that is all here counts 32, as the hardware counts warps."""
+        m = self._lanes
+        warps = m.blocks * m.padded // 32
+        here = np.bincount(m.origin[idx] >> 5, minlength=warps)
+        live = np.bincount(m.origin >> 5, minlength=warps)
+        return np.asarray(np.where((here == live) & (here > 0), 32, here).reshape(m.blocks, -1).sum(axis=1))
+
+    def renumber(self, moved: Array) -> None:
+        """Follow the lanes to their new places after others have exited."""
+        for park in self._parks:
+            park.idx = moved[park.idx]
+
+    def release(self) -> None:
+        """Let those blocks go on whose barriers are complete."""
+        for number in sorted({park.number for park in self._parks}):
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        m = self._lanes
+        parks = [park for park in self._parks if park.number == number]
+        waiting = np.concatenate([park.idx for park in parks])
+        here = np.bincount(m.block[waiting], minlength=m.blocks)
+        arrived, arrived_count = self._arrived.get(number, (None, 0))
+        counts = [park.count for park in parks if park.count is not None]
+        if counts or arrived is not None:
+            wanted = min(counts) if counts else arrived_count
+            threads = self._threads(waiting)
+            complete = (here > 0) & (threads + (0 if arrived is None else arrived) >= wanted)
+        else:
+            complete = (here > 0) & (here == np.bincount(m.block, minlength=m.blocks))
+        if not complete.any():
+            return
+        if arrived is not None:
+            rest = np.where(complete, 0, arrived)
+            self._arrived[number] = (rest, arrived_count)
+            if not rest.any():
+                del self._arrived[number]
+        values = self._reduce(parks, complete)
+        if m.races is not None:
+            m.races.barrier(complete)
+        held_idx, held_count = m.idx, m.count
+        for park in parks:
+            going = complete[m.block[park.idx]]
+            idx = park.idx[going]
+            if not idx.size:
+                continue
+            if park.reduction is not None and values is not None:
+                m.activate(idx)
+                park.reduction.write(m, values[m.block[idx]])
+            m.defer(park.following, idx)
+            stay = np.invert(going)
+            park.idx = park.idx[stay]
+            if park.flags is not None:
+                park.flags = park.flags[stay]
+        m.idx, m.count = held_idx, held_count
+        self._parks = [park for park in self._parks if park.idx.size]
+
+    def _reduce(self, parks: list[_Park], complete: Array) -> Array | None:
+        kinds = {park.reduction.kind for park in parks if park.reduction is not None}
+        if not kinds:
+            return None
+        m = self._lanes
+        total = np.zeros(m.blocks, np.int64)
+        true = np.zeros(m.blocks, np.int64)
+        for park in parks:
+            if park.flags is not None:
+                total += np.bincount(m.block[park.idx], minlength=m.blocks)
+                true += np.bincount(m.block[park.idx[park.flags]], minlength=m.blocks)
+        if "popc" in kinds:
+            return true.astype(np.uint32)
+        return true == total if "and" in kinds else true > 0
+
+    def deadlock(self) -> NoReturn:
+        """Raise Deadlock for the first lane that is parked for ever."""
+        m = self._lanes
+        park = min(self._parks, key=lambda one: int(one.idx[0]))
+        lane = int(park.idx[0])
+        block = int(m.block[lane])
+        here = int(np.count_nonzero(m.block[park.idx] == block))
+        live = int(np.count_nonzero(m.block == block))
+        wanted = park.count if park.count is not None else live
+        others = sorted({other.ins.line for other in self._parks if other is not park and block in m.block[other.idx]})
+        elsewhere = f"; others wait at line {', '.join(map(str, others))}" if others else ""
+        m.deadlock(
+            park.ins,
+            f"{here} threads wait at barrier {park.number} for {wanted}, {live} threads of the block are left, "
+            f"and none of them will come{elsewhere}",
+            lane,
+        )

@@ -1,0 +1,35 @@
+"""The instructions, one file a family: what ptxas lets through and what runs, side by side."""
+
+from __future__ import annotations
+
+from ptxrt.sim.instructions import (
+    arithmetic_float,
+    arithmetic_int,
+    atomics,
+    barrier,
+    bits,
+    carry,
+    compare_logic,
+    control,
+    convert,
+    data_movement,
+    special_functions,
+    warp,
+)
+from ptxrt.sim.op import definition
+
+__all__ = [
+    "arithmetic_float",
+    "arithmetic_int",
+    "atomics",
+    "barrier",
+    "bits",
+    "carry",
+    "compare_logic",
+    "control",
+    "convert",
+    "data_movement",
+    "definition",
+    "special_functions",
+    "warp",
+]

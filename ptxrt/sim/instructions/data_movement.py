@@ -1,0 +1,325 @@
+"""mov, ld, st, ldu, cp.async, prefetch, isspacep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ptxrt.sim.op import Getter, Op, Setter, getter, instruction, setter
+from ptxrt.sim.program import Address, Immediate, Name, Operand, Register, Sink, Symbol, Tuple, Variable
+from ptxrt.sim.spaces import Access, locate, window_of
+from ptxrt.sim.types import TYPES, Array, PtxType
+
+if TYPE_CHECKING:
+    from ptxrt.sim.lanes import Lanes
+
+__all__ = ["address", "read_words", "space_of", "write_words"]
+
+_SPACES = ("global", "shared", "local", "const", "param", "shared::cta", "param::entry", "param::func")
+_ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "mmio", "acq_rel")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_CACHE = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified")
+_HINTS = ("L1::", "L2::")
+_TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+_U64 = TYPES["u64"]
+
+
+# -- mov ---------------------------------------------------------------------------------------------------------
+
+
+@instruction("mov")
+def mov(op: Op) -> None:
+    """Copy; ``{a, b}`` on one side packs or unpacks."""
+    kind = op.type("pred", "b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+    op.done(2)
+    to, source = op.operand(0), op.operand(1)
+    if isinstance(source, Name) and source.text in op.decoder.module.functions:
+        op.unsupported(f"the address of the function {source.text}")
+    if isinstance(source, Tuple):
+        _pack(op, kind, source)
+    elif isinstance(to, Tuple):
+        _unpack(op, kind, to)
+    else:
+        op.compute(op.dest(0, kind), [op.source(1, kind, special=True)], np.copy)
+
+
+def _parts(op: Op, kind: PtxType, operand: Tuple) -> PtxType:
+    """Return the type of the elements of a pack."""
+    count = len(operand.items)
+    if kind.kind != "b" or count not in (2, 4) or kind.bits // count < 8:
+        op.fail("a pack is mov.b16, .b32 or .b64 with 2 or 4 elements")
+    _alike(op, operand)
+    return TYPES[f"b{kind.bits // count}"]
+
+
+def _alike(op: Op, operand: Tuple) -> None:
+    names = {item.type.name for item in operand.items if isinstance(item, Register)}
+    if len(names) > 1:
+        op.fail(f"the elements of a vector have one type, not {' and '.join(f'.{name}' for name in sorted(names))}")
+
+
+def _pack(op: Op, kind: PtxType, operand: Tuple) -> None:
+    part = _parts(op, kind, operand)
+    read = [op.source(item, part) for item in operand.items]
+
+    def compute(*values: Array) -> Array:
+        result = np.zeros(1, kind.dtype)
+        for place, value in enumerate(values):
+            result = result | (value.astype(kind.dtype) << kind.dtype.type(place * part.bits))
+        return result
+
+    op.compute(op.dest(0, kind), read, compute)
+
+
+def _unpack(op: Op, kind: PtxType, operand: Tuple) -> None:
+    part = _parts(op, kind, operand)
+    write = [op.dest(item, part) for item in operand.items]
+    read = op.source(1, kind)
+
+    def step(m: Lanes) -> None:
+        value = read(m)
+        for place, one in enumerate(write):
+            one(m, (value >> kind.dtype.type(place * part.bits)).astype(part.dtype))
+
+    op.emit(step)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def is_strong(op: Op) -> bool:
+    """Tell whether the access is ordered (volatile, relaxed, ...) and so does not race with others like it."""
+    return any(name in _ORDERS[1:] for name in op.ins.modifiers)
+
+
+def space_of(op: Op) -> str:
+    """Return the state space named by the modifiers, or ``generic``; steps over ordering and cache modifiers."""
+    space = op.choice(*_SPACES)
+    while op.flag(*_ORDERS, *_SCOPES, *_CACHE):
+        pass
+    op.drop_prefixed(*_HINTS)
+    return (space or "generic").partition("::")[0]
+
+
+def address(op: Op, place: int, space: str) -> tuple[Getter, int]:
+    """Return the reader of an address register (or of a variable's address) and the constant offset."""
+    operand = op.operand(place)
+    if not isinstance(operand, Address):
+        op.fail(f"{op.ins.name} takes an address in brackets as operand {place + 1}")
+    base = operand.base
+    if isinstance(base, Register):
+        kind = base.type
+        if not kind.is_int:
+            op.fail(f"{base.name} is .{kind.name} and cannot hold an address")
+        if kind.bits < 64 and space in ("generic", "global", "const", "param"):
+            op.fail(f"{base.name} is .{kind.name}; an address of .{space} has 64 bits")
+        return getter(op.decoder.register(base), kind, kind), operand.offset
+    if isinstance(base, Variable):
+        # Parameters have no generic address without cvta.
+        if space != base.space and (space != "generic" or base.space == "param"):
+            op.fail(f"{base.name} is in .{base.space}, and {op.ins.opcode} is for .{space}")
+        slot = op.decoder.symbol(Symbol(base, 0), _U64, generic=space == "generic")
+        return getter(slot, _U64, _U64), operand.offset
+    if space != "local":
+        op.fail("a number can be an address in .local only")
+    return getter(op.decoder.constant(np.zeros(1, np.uint64)), _U64, _U64), operand.offset
+
+
+def read_words(m: Lanes, access: Access, where: Array, word: int) -> list[Array]:
+    """Read ``access.size // word`` unsigned words for each active lane; shape (1,) where the address is one."""
+    count = access.size // word
+    shift = word.bit_length() - 1
+    pieces = locate(m, access, where)
+    if len(pieces) == 1 and pieces[0].lanes is None:
+        words = pieces[0].store.words(word)
+        index = pieces[0].at >> shift if shift else pieces[0].at
+        return [words.take(index + place if place else index) for place in range(count)]
+    found = [np.empty(m.count, f"u{word}") for _ in range(count)]
+    for piece in pieces:
+        words = piece.store.words(word)
+        index = piece.at >> shift
+        for place in range(count):
+            found[place][piece.lanes] = words.take(index + place)
+    return found
+
+
+def write_words(m: Lanes, access: Access, where: Array, values: list[Array]) -> None:
+    """Write unsigned words for each active lane; of lanes that write to one address the last wins."""
+    word = values[0].dtype.itemsize
+    shift = word.bit_length() - 1
+    for piece in locate(m, access, where):
+        words = piece.store.words(word)
+        index = piece.at >> shift if shift else piece.at
+        for place, value in enumerate(values):
+            part = value if piece.lanes is None or value.shape[0] == 1 else value[piece.lanes]
+            words[index + place if place else index] = part[-1:] if index.shape[0] == 1 else part
+
+
+def _vector(op: Op) -> int:
+    given = op.choice("v2", "v4", "v8")
+    return int(given[1:]) if given else 1
+
+
+def _elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
+    operand = op.operand(place)
+    if count == 1:
+        if isinstance(operand, Tuple) and len(operand.items) == 1:
+            return operand.items
+        return (operand,)
+    if not isinstance(operand, Tuple) or len(operand.items) != count:
+        op.fail(f"{op.ins.opcode} takes a vector of {count} elements")
+    _alike(op, operand)
+    return operand.items
+
+
+def _check_width(op: Op, kind: PtxType, count: int) -> None:
+    if kind.size * count > 16:
+        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most")
+
+
+def _passed(op: Op, place: int, space: str) -> tuple[Variable, int] | None:
+    """Return variable and offset where the address is a parameter of a call: those live in registers."""
+    operand = op.operand(place)
+    if space != "param" or not isinstance(operand, Address) or not isinstance(operand.base, Variable):
+        return None
+    base = operand.base
+    function = op.decoder.frame.function
+    if base.space == "param" and not (function.is_entry and base in function.params):
+        return base, operand.offset
+    return None
+
+
+@instruction("ld", "ldu")
+def ld(op: Op) -> None:
+    """Load one value or a vector."""
+    space = space_of(op)
+    count = _vector(op)
+    kind = op.type(*_TYPES)
+    op.done(2, 3)
+    _check_width(op, kind, count)
+    write = [op.dest(item, kind, wider=True) for item in _elements(op, 0, count)]
+    passed = _passed(op, 1, space)
+    if passed is not None:
+        for place, one in enumerate(write):
+            op.compute(one, [_param_reader(op, passed[0], passed[1] + place * kind.size, kind)], np.copy)
+        return
+    where, offset = address(op, 1, space)
+    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, False, offset, strong=is_strong(op))
+    word, dtype = kind.size, kind.dtype
+    if count == 1:
+        single = write[0]
+        op.emit(lambda m: single(m, read_words(m, access, where(m), word)[0].view(dtype)))
+        return
+
+    def step(m: Lanes) -> None:
+        for one, value in zip(write, read_words(m, access, where(m), word), strict=True):
+            one(m, value.view(dtype))
+
+    op.emit(step)
+
+
+@instruction("st")
+def st(op: Op) -> None:
+    """Store one value or a vector."""
+    space = space_of(op)
+    count = _vector(op)
+    kind = op.type(*_TYPES)
+    op.done(2, 3)
+    _check_width(op, kind, count)
+    items = _elements(op, 1, count)
+    if any(isinstance(item, Sink) for item in items):
+        op.fail("a value to store is missing")
+    read = [op.source(item, kind, wider=True) for item in items]
+    passed = _passed(op, 0, space)
+    if passed is not None:
+        for place, one in enumerate(read):
+            op.compute(_param_writer(op, passed[0], passed[1] + place * kind.size, kind), [one], np.copy)
+        return
+    if space in ("const", "param"):
+        op.fail(f"st cannot write to .{space}")
+    where, offset = address(op, 0, space)
+    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op))
+    unsigned = np.dtype(f"u{kind.size}")
+
+    def step(m: Lanes) -> None:
+        write_words(m, access, where(m), [one(m).view(unsigned) for one in read])
+
+    op.emit(step)
+
+
+def _bits_type(kind: PtxType) -> PtxType:
+    return TYPES[f"b{kind.bits}"]
+
+
+def _param_reader(op: Op, variable: Variable, offset: int, kind: PtxType) -> Getter:
+    held = _bits_type(kind)
+    return getter(op.decoder.param_word(variable, offset, held), held, kind)
+
+
+def _param_writer(op: Op, variable: Variable, offset: int, kind: PtxType) -> Setter:
+    held = _bits_type(kind)
+    return setter(op.decoder.param_word(variable, offset, held), kind, held)
+
+
+@instruction("cp")
+def cp_async(op: Op) -> None:
+    """``cp.async``: the copy is done at once, and waiting for it is nothing."""
+    if not op.flag("async") or any(name.startswith(("bulk", "reduce", "mbarrier")) for name in op.ins.modifiers):
+        op.unsupported(op.ins.opcode)
+    if op.flag("commit_group", "wait_all"):
+        op.done(0)
+        return
+    if op.flag("wait_group"):
+        op.done(1)
+        op.integer(0)
+        return
+    op.flag("ca", "cg")
+    op.drop_prefixed(*_HINTS)
+    if not op.flag("shared", "shared::cta") or not op.flag("global"):
+        op.fail("cp.async copies from .global to .shared")
+    op.done(3, 4)
+    size = op.integer(2)
+    if size not in (4, 8, 16):
+        op.fail(f"cp.async copies 4, 8 or 16 bytes, not {size}")
+    count = op.source(3, TYPES["u32"]) if len(op.ins.operands) == 4 else None
+    if count is not None and not isinstance(op.operand(3), (Immediate, Register)):
+        op.fail("cp.async takes a number of bytes as its last operand")
+    to, to_offset = address(op, 0, "shared")
+    source, source_offset = address(op, 1, "global")
+    reading = Access(op.ins, "global", size, False, source_offset)
+    writing = op.decoder.access(op.ins, "shared", size, 4, True, to_offset)
+
+    def step(m: Lanes) -> None:
+        values = [m.spread(value) for value in read_words(m, reading, source(m), 4)]
+        if count is not None:
+            kept = m.spread(count(m)).astype(np.int64)
+            for place, value in enumerate(values):
+                bits = np.clip(kept - 4 * place, 0, 4) * 8
+                values[place] = value & ((np.int64(1) << bits) - 1).astype(np.uint32)
+        write_words(m, writing, to(m), values)
+
+    op.emit(step)
+
+
+@instruction("prefetch", "prefetchu")
+def prefetch(op: Op) -> None:
+    """Nothing to do: there are no caches."""
+    space = space_of(op)
+    op.flag("L1", "L2", "tensormap")
+    op.done(1)
+    address(op, 0, space)
+
+
+@instruction("isspacep")
+def isspacep(op: Op) -> None:
+    """Tell whether a generic address is in a state space."""
+    space = op.choice(*_SPACES)
+    if space is None:
+        op.fail("isspacep names a state space")
+    op.done(2)
+    number = {"shared": 1, "local": 2, "param": 4}.get(space.partition("::")[0], 0)
+    write, read = op.dest(0, TYPES["pred"]), op.source(1, _U64)
+    if space == "const":
+        op.unsupported("isspacep.const")
+    op.compute(write, [read], lambda a: window_of(a) == np.uint64(number))
