@@ -1,0 +1,210 @@
+"""Drivers behind one protocol.
+
+A backend speaks in ordinals and plain integers (addresses, stream and event handles); it knows neither Device nor
+DeviceArray. ``cuda.py`` and ``sim.py`` read side by side: a difference between them is a fact about the two machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ptxrt.compilers import Binary, ParamInfo
+from ptxrt.errors import BackendUnavailable
+
+__all__ = ["Backend", "DeviceProperties", "Forked", "Function", "Imported", "Resources", "get"]
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a device is and how much of it there is; sizes in bytes."""
+
+    name: str
+    arch: str
+    warp_size: int
+    multiprocessors: int
+    total_memory: int
+    max_threads_per_block: int
+    max_block: Dim3
+    max_grid: Dim3
+    max_shared_static: int
+    max_shared_dynamic: int
+    driver: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one entry needs of the device, a thread or a block; sizes in bytes.
+
+    Attributes
+    ----------
+    registers
+        32-bit registers a thread. On sim: those that the text declares, since nothing allocates real ones.
+    shared_bytes
+        Static shared memory a block.
+    local_bytes
+        Local memory a thread (stack and spills).
+    constant_bytes
+        Constant memory of the module.
+    max_threads
+        Threads a block that the entry can be launched with.
+    spill_store_bytes, spill_load_bytes
+        From the compiler's report; None where it gave none.
+    """
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    constant_bytes: int
+    max_threads: int
+    spill_store_bytes: int | None = None
+    spill_load_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Another library's array; strides in elements, None if contiguous. `owner` keeps its memory alive."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: Any
+    readonly: bool
+    owner: object
+
+
+@dataclass(frozen=True)
+class Function:
+    """An entry of a loaded module: the backend's handle of it, and what the binary says of it."""
+
+    name: str
+    handle: Any
+    params: tuple[ParamInfo, ...]
+    resources: Resources
+
+
+class Backend(Protocol):
+    """One vendor's driver. Every method that touches a device leaves the caller's current context as it was."""
+
+    name: str
+
+    # Discovery: never raises, never the reason why an import is slow.
+    def unavailable(self) -> str | None:
+        """Return why there is no device of this kind, or None if there is one."""
+
+    def device_count(self) -> int:
+        """Return how many devices there are, 0 without driver."""
+
+    def properties(self, ordinal: int) -> DeviceProperties: ...
+
+    # Memory. `stream` orders the work; the default stream of a device has the handle 0.
+    def allocate(self, ordinal: int, nbytes: int, stream: int) -> int: ...
+    def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
+        """Give memory back once `stream` and all streams of `used_on` have passed this point."""
+
+    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+        """Look into another library's array; `stream` waits for its producer."""
+
+    def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
+        """Return an object whose ``__dlpack__`` shares the DeviceArray `array` as `dtype`, and keeps it alive."""
+
+    def pointer_ordinal(self, ptr: int) -> int:
+        """Return the device that an address of another library belongs to."""
+
+    def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
+        """Copy host bytes to the device; the host bytes may be reused on return."""
+
+    def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
+        """Copy device bytes to the host, after the work on `stream`, and wait for them."""
+
+    def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None: ...
+    def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None: ...
+
+    # Streams and events.
+    def create_stream(self, ordinal: int) -> int: ...
+    def destroy_stream(self, ordinal: int, stream: int) -> None: ...
+    def stream_ordinal(self, stream: int) -> int:
+        """Return the device of a stream that another library made."""
+
+    def synchronize(self, ordinal: int, stream: int | None) -> None:
+        """Wait for one stream, or for the whole device if `stream` is None."""
+
+    def create_event(self, ordinal: int) -> int: ...
+    def destroy_event(self, ordinal: int, event: int) -> None: ...
+    def record(self, ordinal: int, event: int, stream: int) -> None: ...
+    def wait(self, ordinal: int, stream: int, event: int) -> None: ...
+    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+        """Let `stream` wait for all that `other` has been given so far."""
+
+    def event_done(self, ordinal: int, event: int) -> bool: ...
+    def event_synchronize(self, ordinal: int, event: int) -> None: ...
+    def elapsed_ms(self, ordinal: int, start: int, end: int) -> float: ...
+
+    # Modules.
+    def compiler(self, language: str) -> str:
+        """Return name and version of the compiler that takes `language`; raise Unsupported if there is none."""
+
+    def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
+        """Turn text into what :meth:`load` takes; needs no device. Raises CompileError."""
+
+    def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
+        """Load a binary; `name` is its source's, for messages."""
+
+    def unload(self, ordinal: int, module: Any) -> None:
+        """Unload a module once nothing on the device can be running it."""
+
+    def function(
+        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+    ) -> Function:
+        """Look an entry up. `const_params` are the indices of pointers that the kernel must not write through."""
+
+    def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None:
+        """Opt the entry in to that much dynamic shared memory."""
+
+    def launch(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        """Launch with an :class:`ptxrt.signature.Arguments`; `dims` is grid then block."""
+
+
+def get(name: str) -> Backend:
+    """Return the backend called `name`. Importing it calls no driver."""
+    if name == "cuda":
+        from ptxrt.backends import cuda  # noqa: PLC0415 (a machine without the CUDA packages never gets here)
+
+        return cuda.BACKEND
+    from ptxrt.backends import sim  # noqa: PLC0415
+
+    return sim.BACKEND
+
+
+class Forked:
+    """What a device has for a backend in a child process that was forked after its parent had opened the device.
+
+    The driver's state did not come along (CUDA calls it undefined), so every use is an error; giving handles back,
+    which destructors do, is nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def free(self, *_: Any) -> None: ...
+    def destroy_stream(self, *_: Any) -> None: ...
+    def destroy_event(self, *_: Any) -> None: ...
+    def unload(self, *_: Any) -> None: ...
+
+    def __getattr__(self, call: str) -> Any:
+        raise BackendUnavailable(
+            f"{self.name}: this process was forked after ptxrt had opened the device, and a driver does not survive "
+            f"a fork. Start workers with multiprocessing's 'spawn' method, or open the device in the child alone",
+            op=call,
+        )

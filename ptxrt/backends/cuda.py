@@ -1,0 +1,406 @@
+"""NVIDIA's driver: pools, streams and events of cuda.core, the rest through cuda.bindings.
+
+The default stream is the legacy one, which means "of the current context"; so a call makes the device's primary
+context current where it is not, and puts back what was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.compilers import Binary, ParamInfo, nvjitlink, nvrtc
+from ptxrt.compilers.ptx_text import output_arch, scan
+from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
+
+__all__ = ["BACKEND"]
+
+
+class CudaBackend:
+    """The devices of NVIDIA's driver; see :class:`ptxrt.backends.Backend`."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+        self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
+        self._contexts: dict[int, int] = {}
+        self._buffers: dict[int, Any] = {}
+        self._streams: dict[int, Any] = {}
+        self._events: dict[int, Any] = {}
+        os.register_at_fork(after_in_child=self._abandon)
+
+    def _abandon(self) -> None:
+        # A forked child has cuda.core's objects without a driver behind them. Their destructors would crash it at its
+        # end, so they get a reference that nobody gives back.
+        for kept in (self._buffers, self._streams, self._events):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
+
+    # Discovery --------------------------------------------------------------------------------------------------
+
+    def _discover(self) -> tuple[int, str | None, int]:
+        with self._lock:
+            if self._state is None:
+                reason, count = self._count()
+                self._state = (os.getpid(), reason, count)
+            pid, _, count = self._state
+            if count and pid != os.getpid():
+                return pid, "this process was forked after CUDA had been initialised; start workers with 'spawn'", 0
+            return self._state
+
+    def _count(self) -> tuple[str | None, int]:
+        try:
+            import cuda.core  # noqa: F401, PLC0415
+            from cuda.bindings import driver  # noqa: PLC0415 (nothing of CUDA at import)
+        except ImportError as error:
+            return f'{error}; install the packages with pip install "ptxrt[cuda13]" (or cuda12)', 0
+        try:
+            (status,) = driver.cuInit(0)
+        except RuntimeError as error:  # cuda.pathfinder's DynamicLibNotFoundError
+            return f"NVIDIA's driver library is not there ({str(error).splitlines()[0]}); install the driver", 0
+        if status is not driver.CUresult.CUDA_SUCCESS:
+            return f"NVIDIA's driver answers {status.name} to cuInit", 0
+        status, count = driver.cuDeviceGetCount()
+        return (None, count) if count else ("NVIDIA's driver is there, but no device", 0)
+
+    def unavailable(self) -> str | None:
+        return self._discover()[1]
+
+    def device_count(self) -> int:
+        return self._discover()[2]
+
+    @cached_property
+    def _driver(self) -> Any:
+        from cuda.bindings import driver  # noqa: PLC0415
+
+        return driver
+
+    @cached_property
+    def _launch(self) -> Any:
+        return self._driver.cuLaunchKernel
+
+    @cached_property
+    def _get_current(self) -> Any:
+        return self._driver.cuCtxGetCurrent
+
+    @cached_property
+    def _success(self) -> Any:
+        return self._driver.CUresult.CUDA_SUCCESS
+
+    @cached_property
+    def _core(self) -> Any:
+        import cuda.core  # noqa: PLC0415
+        import cuda.core.utils  # noqa: PLC0415
+
+        return cuda.core
+
+    def properties(self, ordinal: int) -> DeviceProperties:
+        device = self._core.Device(ordinal)
+        # Nothing here needs a context: listing the devices must not make one on each.
+        p = device.properties
+        _, total = self._call("cuDeviceTotalMem", ordinal)
+        _, version = self._call("cuDriverGetVersion")
+        return DeviceProperties(
+            name=device.name,
+            arch=f"sm_{device.compute_capability.major}{device.compute_capability.minor}",
+            warp_size=p.warp_size,
+            multiprocessors=p.multiprocessor_count,
+            total_memory=total,
+            max_threads_per_block=p.max_threads_per_block,
+            max_block=(p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
+            max_grid=(p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
+            max_shared_static=p.max_shared_memory_per_block,
+            max_shared_dynamic=p.max_shared_memory_per_block_optin,
+            driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        )
+
+    # Calls ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _current(self, ordinal: int) -> Iterator[None]:
+        """Make the device's primary context current, and what was current again."""
+        driver = self._driver
+        _, before = driver.cuCtxGetCurrent()
+        ready = self._thread.__dict__.setdefault("ready", set())
+        switch = ordinal not in ready or int(before) != self._contexts[ordinal]
+        if switch:
+            self._core.Device(ordinal).set_current()
+            ready.add(ordinal)
+            self._contexts[ordinal] = int(driver.cuCtxGetCurrent()[1])
+        try:
+            yield
+        except Exception as error:
+            self._translate(error)
+            raise
+        finally:
+            if switch:
+                driver.cuCtxSetCurrent(before)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        """Call the driver; a status other than success is one of our errors."""
+        result = getattr(self._driver, name)(*args)
+        if result[0] is not self._success:
+            self._fail(name, result[0])
+        return result
+
+    def _fail(self, call: str, status: Any) -> NoReturn:
+        _, text = self._driver.cuGetErrorString(status)
+        words = text.decode() if isinstance(text, bytes) else str(text)
+        kind: type[PtxrtError] = DriverError
+        fix = ""
+        if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+            kind, fix = OutOfDeviceMemory, ". Free arrays, or unload modules"
+        elif call == "cuLaunchKernel" and status.name in (
+            "CUDA_ERROR_INVALID_VALUE",
+            "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        ):
+            kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
+        elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
+            fix = (
+                ". A kernel launched earlier did this; the process must start anew. Run it on 'sim:0' to find the line"
+            )
+        raise kind(f"{call}: {status.name}: {words}{fix}", op=call, expected="CUDA_SUCCESS", given=status.name)
+
+    def _translate(self, error: Exception) -> None:
+        """Raise cuda.core's errors as ours: they are the driver's own words with the status in front."""
+        if type(error).__name__ != "CUDAError":
+            return
+        if "CUDA_ERROR_OUT_OF_MEMORY" in str(error):
+            raise OutOfDeviceMemory(f"cuda.core: {error}. Free arrays, or unload modules", op="allocate") from error
+        raise DriverError(f"cuda.core: {error}", op="cuda.core") from error
+
+    def _stream(self, handle: int) -> Any:
+        """Return cuda.core's Stream for a handle."""
+        stream = self._streams.get(handle)
+        if stream is not None:
+            return stream
+        return self._core.Stream.from_handle(handle) if handle else self._core.LEGACY_DEFAULT_STREAM
+
+    # Memory -----------------------------------------------------------------------------------------------------
+
+    def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
+        if nbytes >= 1 << 63:  # more than cuda.core can ask the driver for
+            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
+        with self._current(ordinal):
+            buffer = self._core.Device(ordinal).memory_resource.allocate(nbytes, stream=self._stream(stream))
+        ptr = int(buffer.handle)
+        self._buffers[ptr] = buffer
+        return ptr
+
+    def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
+        buffer = self._buffers.pop(ptr)
+        for other in used_on:
+            self.wait_stream(ordinal, stream, other)
+        with self._current(ordinal):
+            buffer.close(self._stream(stream))
+
+    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+        with self._current(ordinal):
+            # In DLPack's numbering 1 is the legacy default stream, and 0 is not allowed.
+            view = self._core.utils.StridedMemoryView.from_any_interface(other, stream_ptr=stream or 1)
+        return Imported(view.ptr, tuple(view.shape), view.strides, view.dtype, view.readonly, (view, other))
+
+    def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
+        with self._current(ordinal):
+            if array.size:
+                buffer = self._core.Buffer.from_handle(array.ptr, array.memory.nbytes, owner=array)
+            else:  # CuPy takes no null pointer for memory of the device
+                buffer = self._core.Device(ordinal).memory_resource.allocate(1, stream=self._stream(0))
+            return self._core.utils.StridedMemoryView.from_buffer(
+                buffer, array.shape, array.strides, dtype=dtype, is_readonly=array.readonly
+            )
+
+    def pointer_ordinal(self, ptr: int) -> int:
+        attribute = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self._call("cuPointerGetAttribute", attribute, ptr)[1])
+
+    def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
+        source = np.frombuffer(host, np.uint8)
+        with self._current(ordinal):
+            self._call("cuMemcpyHtoDAsync", ptr, source.ctypes.data, source.nbytes, stream)
+            self._call("cuStreamSynchronize", stream)
+
+    def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
+        target = np.frombuffer(host, np.uint8)
+        with self._current(ordinal):
+            self._call("cuMemcpyDtoHAsync", target.ctypes.data, ptr, target.nbytes, stream)
+            self._call("cuStreamSynchronize", stream)
+
+    def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("cuMemcpyDtoDAsync", dst, src, nbytes, stream)
+
+    def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("cuMemsetD8Async", ptr, byte, nbytes, stream)
+
+    # Streams and events -----------------------------------------------------------------------------------------
+
+    def create_stream(self, ordinal: int) -> int:
+        with self._current(ordinal):
+            stream = self._core.Device(ordinal).create_stream()
+        handle = int(stream.handle)
+        self._streams[handle] = stream
+        return handle
+
+    def destroy_stream(self, ordinal: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._streams.pop(stream).close()
+
+    def stream_ordinal(self, stream: int) -> int:
+        context = self._call("cuStreamGetCtx", stream)[1]
+        for ordinal, known in self._contexts.items():
+            if known == int(context):
+                return ordinal
+        self._call("cuCtxPushCurrent", context)
+        try:
+            return int(self._call("cuCtxGetDevice")[1])
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    def synchronize(self, ordinal: int, stream: int | None) -> None:
+        with self._current(ordinal):
+            if stream is None:
+                self._call("cuCtxSynchronize")
+            else:
+                self._call("cuStreamSynchronize", stream)
+
+    def create_event(self, ordinal: int) -> int:
+        with self._current(ordinal):
+            event = self._core.Device(ordinal).create_event(self._core.EventOptions(timing_enabled=True))
+        handle = int(event.handle)
+        self._events[handle] = event
+        return handle
+
+    def destroy_event(self, ordinal: int, event: int) -> None:
+        with self._current(ordinal):
+            self._events.pop(event).close()
+
+    def record(self, ordinal: int, event: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("cuEventRecord", event, stream)
+
+    def wait(self, ordinal: int, stream: int, event: int) -> None:
+        with self._current(ordinal):
+            self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+        with self._current(ordinal):
+            self._stream(stream).wait(self._stream(other))
+
+    def event_done(self, ordinal: int, event: int) -> bool:
+        with self._current(ordinal):
+            return bool(self._events[event].is_done)
+
+    def event_synchronize(self, ordinal: int, event: int) -> None:
+        with self._current(ordinal):
+            self._events[event].sync()
+
+    def elapsed_ms(self, ordinal: int, start: int, end: int) -> float:
+        with self._current(ordinal):
+            return float(self._call("cuEventElapsedTime", start, end)[1])
+
+    # Modules ----------------------------------------------------------------------------------------------------
+
+    def compiler(self, language: str) -> str:
+        if language == "ptx":
+            return f"nvJitLink {nvjitlink.version()}"
+        if language == "cuda":
+            return f"NVRTC {nvrtc.version()}"
+        raise Unsupported(op="load", argument="source", expected="PTX or CUDA C++ on a CUDA device", given=language)
+
+    def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
+        if language == "cuda":
+            return nvrtc.compile_cuda(text, arch, output="cubin", **how)
+        del how["defines"]  # PTX has no preprocessor, and KernelSource.ptx takes no defines
+        return nvjitlink.compile_ptx(text, output_arch(scan(text, how["name"]).target, arch), **how)
+
+    def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
+        del name  # messages of the driver have none
+        with self._current(ordinal):
+            return self._call("cuLibraryLoadData", binary.code, [], [], 0, [], [], 0)[1]
+
+    def unload(self, ordinal: int, module: Any) -> None:
+        with self._current(ordinal):
+            self._call("cuCtxSynchronize")
+            self._call("cuLibraryUnload", module)
+
+    def function(
+        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+    ) -> Function:
+        del const_params  # the hardware has no read-only pointers
+        with self._current(ordinal):
+            kernel = self._call("cuLibraryGetKernel", module, entry.encode())[1]
+            function = self._call("cuKernelGetFunction", kernel)[1]
+            params = tuple(self._params(kernel, binary.entries[entry].params))
+
+            def attribute(name: str) -> int:
+                which = getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+                return int(self._call("cuKernelGetAttribute", which, kernel, ordinal)[1])
+
+            report = binary.reports.get(entry)
+            resources = Resources(
+                registers=attribute("NUM_REGS"),
+                shared_bytes=attribute("SHARED_SIZE_BYTES"),
+                local_bytes=attribute("LOCAL_SIZE_BYTES"),
+                constant_bytes=attribute("CONST_SIZE_BYTES"),
+                max_threads=attribute("MAX_THREADS_PER_BLOCK"),
+                spill_store_bytes=report.spill_store_bytes if report else None,
+                spill_load_bytes=report.spill_load_bytes if report else None,
+            )
+        return Function(entry, function, params, resources)
+
+    def _params(self, kernel: Any, declared: tuple[ParamInfo, ...] | None) -> Iterator[ParamInfo]:
+        """Yield what the binary says of each parameter, place and size; class and name are the text's."""
+        if declared is not None:
+            for index, text in enumerate(declared):
+                _, offset, size = self._call("cuKernelGetParamInfo", kernel, index)
+                yield replace(text, offset=offset, size=size)
+            return
+        # Where the text's list could not be read the driver is asked until it refuses: it has no count to ask for.
+        for index in itertools.count():
+            status, offset, size = self._driver.cuKernelGetParamInfo(kernel, index)
+            if status is not self._success:
+                return
+            yield ParamInfo(offset, size, None)
+
+    def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None:
+        which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        with self._current(ordinal):
+            if self._call("cuFuncGetAttribute", which, function)[1] < nbytes:
+                self._call("cuFuncSetAttribute", function, which, nbytes)
+
+    def launch(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        # The hot path: no context manager, bound functions, and a push only where another context is current.
+        context = self._contexts[ordinal]
+        if int(self._get_current()[1]) == context:
+            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+        else:
+            self._call("cuCtxPushCurrent", context)
+            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+            self._call("cuCtxPopCurrent")
+        if status is not self._success:
+            self._fail("cuLaunchKernel", status)
+
+
+BACKEND = CudaBackend()

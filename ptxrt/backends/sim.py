@@ -1,0 +1,281 @@
+"""The PTX machine as a driver: devices that are always there, and check every access.
+
+Everything runs in the calling thread and is done on return, so streams and events only keep their names and times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ptxrt import sim
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.compilers import Binary, EntryInfo, ParamInfo, nvrtc
+from ptxrt.compilers.ptx_text import PtxHeader, scan
+from ptxrt.dtypes import BY_NUMPY
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported
+
+__all__ = ["BACKEND"]
+
+_KINDS = {"f": "float", "u": "int", "s": "int"}
+
+
+class SimBackend:
+    """Devices made of NumPy; see :class:`ptxrt.backends.Backend`.
+
+    PTXRT_SIM_DEVICES sets their number (2), PTXRT_SIM_ARCH their architecture (sm_90), PTXRT_SIM_MEMORY the bytes of
+    memory that each has (8 GiB).
+    """
+
+    name = "sim"
+
+    def __init__(self) -> None:
+        self._memories: dict[int, sim.GlobalMemory] = {}
+        self._handles = itertools.count(1)
+        self._events: dict[int, float] = {}
+        # One kernel at a time on a device, as on a stream.
+        self._locks: dict[int, threading.Lock] = {}
+        os.register_at_fork(after_in_child=self._locks.clear)
+
+    # Discovery --------------------------------------------------------------------------------------------------
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def device_count(self) -> int:
+        return _setting("PTXRT_SIM_DEVICES", 2, least=1)
+
+    def properties(self, ordinal: int) -> DeviceProperties:
+        arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
+        if not re.fullmatch(r"sm_\d+[af]?", arch):
+            raise InvalidArgument(
+                op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=repr(arch)
+            )
+        return DeviceProperties(
+            name="PTX machine",
+            arch=arch,
+            warp_size=32,
+            multiprocessors=1,
+            total_memory=self._memory(ordinal).limit_bytes,
+            max_threads_per_block=1024,
+            max_block=(1024, 1024, 64),
+            max_grid=(2**31 - 1, 65535, 65535),
+            max_shared_static=48 << 10,
+            max_shared_dynamic=227 << 10,
+            driver=f"PTX {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}",
+        )
+
+    def _memory(self, ordinal: int) -> sim.GlobalMemory:
+        if ordinal not in self._memories:
+            self._memories[ordinal] = sim.GlobalMemory(_setting("PTXRT_SIM_MEMORY", 8 << 30))
+        return self._memories[ordinal]
+
+    # Memory -----------------------------------------------------------------------------------------------------
+
+    def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
+        return self._memory(ordinal).allocate(nbytes)
+
+    def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
+        self._memory(ordinal).free(ptr)
+
+    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+        # NumPy's own arrays need no DLPack, which has no bfloat16, and which NumPy 1 reads as read-only.
+        host = other if isinstance(other, np.ndarray) else np.from_dlpack(other)
+        if host.dtype not in BY_NUMPY:  # refused by whoever asked
+            return Imported(0, host.shape, None, host.dtype, False, None)
+        if any(step % host.itemsize for step in host.strides):
+            raise BufferError(f"strides of {host.strides} bytes are no multiples of {host.itemsize}")
+        steps = tuple(step // host.itemsize for step in host.strides)
+        ptr = 0
+        if host.size and min((0, *steps)) >= 0:  # negative strides are refused by whoever asked
+            span = 1 + sum((n - 1) * step for n, step in zip(host.shape, steps, strict=True))
+            flat = np.lib.stride_tricks.as_strided(host, (span,), (host.itemsize,), writeable=host.flags.writeable)
+            ptr = self._memory(ordinal).adopt(flat, f"shared with {type(other).__name__}")
+        # The machine's memory keeps the host array alive until the address is freed, hence no owner.
+        return Imported(ptr, host.shape, steps, host.dtype, not host.flags.writeable, None)
+
+    def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
+        size = array.dtype.itemsize
+        if not array.size:
+            return np.empty(array.shape, dtype)
+        span = size * (1 + sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)))
+        host = self._memory(ordinal).view(array.ptr, span, writable=not array.readonly).view(dtype)
+        return np.lib.stride_tricks.as_strided(
+            host, array.shape, tuple(step * size for step in array.strides), writeable=not array.readonly
+        )
+
+    def pointer_ordinal(self, ptr: int) -> int:
+        raise Unsupported(op="sim", argument="pointer", expected="an array with DLPack", given=f"{ptr:#x}")
+
+    def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
+        self._memory(ordinal).view(ptr, len(host), writable=True)[:] = np.frombuffer(host, np.uint8)
+
+    def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
+        np.frombuffer(host, np.uint8)[:] = self._memory(ordinal).view(ptr, len(host))
+
+    def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None:
+        memory = self._memory(ordinal)
+        memory.view(dst, nbytes, writable=True)[:] = memory.view(src, nbytes)
+
+    def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
+        self._memory(ordinal).view(ptr, nbytes, writable=True)[:] = byte
+
+    # Streams and events -----------------------------------------------------------------------------------------
+
+    def create_stream(self, ordinal: int) -> int:
+        return next(self._handles)
+
+    def destroy_stream(self, ordinal: int, stream: int) -> None: ...
+
+    def stream_ordinal(self, stream: int) -> int:
+        raise Unsupported(op="sim", argument="stream", expected="a stream of ptxrt", given=f"{stream:#x}")
+
+    def synchronize(self, ordinal: int, stream: int | None) -> None: ...
+
+    def create_event(self, ordinal: int) -> int:
+        handle = next(self._handles)
+        self._events[handle] = 0.0
+        return handle
+
+    def destroy_event(self, ordinal: int, event: int) -> None:
+        del self._events[event]
+
+    def record(self, ordinal: int, event: int, stream: int) -> None:
+        self._events[event] = time.perf_counter()
+
+    def wait(self, ordinal: int, stream: int, event: int) -> None: ...
+    def wait_stream(self, ordinal: int, stream: int, other: int) -> None: ...
+
+    def event_done(self, ordinal: int, event: int) -> bool:
+        return True
+
+    def event_synchronize(self, ordinal: int, event: int) -> None: ...
+
+    def elapsed_ms(self, ordinal: int, start: int, end: int) -> float:
+        return (self._events[end] - self._events[start]) * 1e3
+
+    # Modules ----------------------------------------------------------------------------------------------------
+
+    def compiler(self, language: str) -> str:
+        machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
+        if language == "ptx":
+            return machine
+        if language == "cuda":
+            return f"NVRTC {nvrtc.version()}, {machine}"
+        raise Unsupported(op="load", argument="source", expected="PTX or CUDA C++ on sim", given=language)
+
+    def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
+        if language == "cuda":
+            # The PTX on the way to a cubin, which is what the machine runs.
+            binary = nvrtc.compile_cuda(text, arch, output="ptx", **how)
+            _parsed(binary.code.decode("ascii"), how["name"])
+            return binary
+        started = time.perf_counter()
+        program = _parsed(text, how["name"])
+        _check_target(scan(text, how["name"]), arch, text, how["name"])
+        return Binary(
+            code=text.encode("ascii"),
+            kind="ptx",
+            arch=arch,
+            compiler=self.compiler("ptx"),
+            options=how["options"],
+            log="",
+            seconds=time.perf_counter() - started,
+            entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
+            symbols={name: name for name in program.entries},
+        )
+
+    def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
+        return sim.load(_parsed(binary.code.decode("ascii"), name), self._memory(ordinal))
+
+    def unload(self, ordinal: int, module: Any) -> None:
+        sim.unload(module)
+
+    def function(
+        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+    ) -> Function:
+        found = module.program.entries[entry]
+        resources = Resources(
+            registers=found.registers,
+            shared_bytes=found.shared_bytes,
+            local_bytes=found.local_bytes,
+            constant_bytes=found.const_bytes,
+            max_threads=found.max_threads,
+        )
+        offsets = tuple(found.params[i].offset for i in const_params if i < len(found.params))
+        return Function(entry, (module, found, offsets), _table(found), resources)
+
+    def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
+
+    def launch(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        module, entry, const_offsets = function
+        grid, block = dims[:3], dims[3:]
+        if entry.required_block not in (None, block):
+            raise LaunchError(
+                op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=str(block)
+            )
+        memory = self._memory(ordinal)
+        params = bytearray(arguments.bytes())
+        for at in const_offsets:
+            pointer = int.from_bytes(params[at : at + 8], "little")
+            if pointer:
+                params[at : at + 8] = memory.read_only(pointer).to_bytes(8, "little")
+        with self._locks.setdefault(ordinal, threading.Lock()):
+            sim.launch(module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes)
+
+
+def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> None:
+    """Refuse what a real device of `arch` would: a text for a newer one, or for another one's own features."""
+    wanted, here = (int("".join(filter(str.isdigit, target))) for target in (header.target, arch))
+    if wanted > here or (header.target[-1] in "af" and wanted != here):
+        raise CompileError(
+            f"the text says .target {header.target}, and this compile is for {arch}",
+            kernel=name,
+            arch=arch,
+            line=header.target_line,
+            source=text,
+            expected=f".target {arch} or older",
+            given=f".target {header.target}",
+            fix=f"Write .target {arch} or older, or set PTXRT_SIM_ARCH",
+        )
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str, name: str | None) -> sim.Program:
+    """Compiling and loading, on each device, need the same program: it is parsed once."""
+    return sim.parse(text, name)
+
+
+def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
+    return tuple(
+        ParamInfo(p.offset, p.size, _KINDS.get(p.type.lstrip(".")[0], "bits") if p.size <= 8 else "bits", p.name)  # type: ignore[arg-type]
+        for p in entry.params
+    )
+
+
+def _setting(name: str, default: int, least: int = 0) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise InvalidArgument(
+            op=name, argument="environment", expected=f"a whole number of at least {least}", given=repr(text)
+        )
+    return int(text)
+
+
+BACKEND = SimBackend()

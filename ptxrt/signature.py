@@ -1,0 +1,343 @@
+"""Signature: a kernel's declared parameters. It packs arguments and agrees, or not, with a compiled binary."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxrt.compilers import ParamInfo
+from ptxrt.dtypes import BY_NAME, ElementType, element_type
+from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch
+
+__all__ = ["Arguments", "Parameter", "Signature"]
+
+_PARAMETER = re.compile(
+    r"""\s*(?:alignas\(\s*(?P<align>\d+)\s*\)\s*)?
+        (?P<const>const\b\s*)?
+        (?P<type>[A-Za-z_]\w*)\s*
+        (?P<pointer>\*)?\s*(?P<nullable>\?)?\s*
+        (?P<name>[A-Za-z_]\w*)?\s*
+        (?:\[(?P<length>[^\]]*)\])?\s*\Z""",
+    re.VERBOSE,
+)
+_GRAMMAR = 'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared parameter.
+
+    Attributes
+    ----------
+    name
+        For people and messages; it takes no part in the agreement with a binary.
+    type
+        Element type, of the scalar or of what the pointer points to.
+    pointer
+        Whether it is the address of an array.
+    const
+        The kernel reads through this pointer only.
+    nullable
+        None may be passed, as a null pointer.
+    length
+        Factors of the least number of elements: numbers, or names of integer parameters. Empty: not declared.
+    align
+        Bytes that the address must be a multiple of; the element's own size if not declared.
+    """
+
+    name: str
+    type: ElementType
+    pointer: bool = False
+    const: bool = False
+    nullable: bool = False
+    length: tuple[int | str, ...] = ()
+    align: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes in the parameter buffer; also the alignment there."""
+        return 8 if self.pointer else self.type.size
+
+    @cached_property
+    def checked(self) -> bool:
+        """Whether :func:`check_scalar` must see the value before ``struct`` does."""
+        return not self.pointer and self.type.name in ("bool", "bf16")
+
+    @property
+    def kind(self) -> str:
+        """``"int"`` or ``"float"``: a pointer is an integer."""
+        return "int" if self.pointer else self.type.kind
+
+    def __str__(self) -> str:
+        align = f"alignas({self.align}) " if self.pointer and self.align > self.type.size else ""
+        star = f"*{'?' if self.nullable else ''}" if self.pointer else ""
+        length = f"[{'*'.join(map(str, self.length))}]" if self.length else ""
+        return f"{align}{'const ' if self.const else ''}{self.type.name}{star} {self.name}{length}"
+
+
+class Arguments:
+    """A parameter buffer with its table of addresses, as ``cuLaunchKernel`` wants them; used by one launch at a time.
+
+    Attributes
+    ----------
+    raw
+        The values at their natural offsets, then the table.
+    size
+        Bytes of the values.
+    table
+        Address of the ``void*[]`` that points at each value.
+    """
+
+    __slots__ = ("raw", "size", "table")
+
+    def __init__(self, offsets: Sequence[int], size: int) -> None:
+        start = -(-size // 8) * 8
+        self.raw = ctypes.create_string_buffer(start + 8 * max(1, len(offsets)))
+        self.size = size
+        base = ctypes.addressof(self.raw)
+        self.table = base + start
+        struct.pack_into(f"{len(offsets)}Q", self.raw, start, *(base + offset for offset in offsets))
+
+    def bytes(self) -> bytes:
+        """Return the packed values."""
+        return self.raw.raw[: self.size]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a kernel, in order.
+
+    Build it with :meth:`parse` or :meth:`from_function`. Equal signatures compare and hash equal.
+    """
+
+    parameters: tuple[Parameter, ...]
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.parameters]
+        for p in self.parameters:
+            if names.count(p.name) > 1:
+                raise _malformed(str(self), f"the name {p.name!r} twice")
+            for factor in p.length:
+                of = next((q for q in self.parameters if q.name == factor), None)
+                if isinstance(factor, str) and (of is None or of.pointer or of.type.kind != "int"):
+                    raise _malformed(str(self), f"length {factor!r} of {p.name!r}, which is no integer parameter")
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Offset of each parameter in the parameter buffer, in bytes."""
+        offsets, end = [], 0
+        for p in self.parameters:
+            offsets.append(-(-end // p.size) * p.size)
+            end = offsets[-1] + p.size
+        return tuple(offsets)
+
+    @cached_property
+    def pack_into(self) -> Callable[..., None]:
+        """``pack_into(buffer, 0, *values)``: pointers as integers, scalars range-checked by ``struct``."""
+        # The standard layout '<' with its gaps written out: the native one would lay out by itself, but turns a
+        # float that is too large into an infinity without a word.
+        codes, end = "<", 0
+        for p, offset in zip(self.parameters, self.offsets, strict=True):
+            codes += "x" * (offset - end) + ("Q" if p.pointer else p.type.pack or "H")
+            end = offset + p.size
+        return struct.Struct(codes).pack_into
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        """Read a signature such as ``"const f32* x, f32* y, u32 n, f32 a"``.
+
+        A pointer may declare a length, ``f32* y[n]`` or ``const f32* w[4*n]`` (then the array must be contiguous and
+        hold at least that many elements), an alignment, ``alignas(16) f32* y``, and that None is allowed,
+        ``const f32*? w``.
+
+        Raises
+        ------
+        InvalidArgument
+            If the text is none.
+        """
+        if not isinstance(text, str):
+            raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=repr(text))
+        if not text.strip():
+            return cls(())
+        return cls(tuple(_parameter(part, index, text) for index, part in enumerate(text.split(","))))
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any]) -> Signature:
+        """Read the annotations of a Python function, which is never called.
+
+        Each is a string in the language of :meth:`parse` without the name (``x: "const f32*[n]"``), or, for a scalar,
+        a NumPy type (``n: np.uint32``).
+
+        Raises
+        ------
+        InvalidArgument
+            If an annotation is missing or not understood.
+        """
+        op = "Signature.from_function"
+        try:
+            declared = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                op=op, argument="function", expected="a Python function", given=repr(function)
+            ) from None
+        parameters = []
+        for index, (name, value) in enumerate(declared.parameters.items()):
+            note = value.annotation
+            if note is value.empty or value.kind in (value.VAR_POSITIONAL, value.VAR_KEYWORD):
+                given = (
+                    f"no annotation for {name!r}" if note is value.empty else f"'{value}', which is not one parameter"
+                )
+                raise _malformed(str(declared), given)
+            if isinstance(note, str):
+                note = _annotation(note, function)
+            if not isinstance(note, str):
+                note = element_type(note, op=op, argument=name).name
+            parameters.append(replace(_parameter(note, index, note), name=name))
+        return cls(tuple(parameters))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.parameters))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Signature, (self.parameters,))  # without what is cached: a Struct does not pickle
+
+    def arguments(self) -> Arguments:
+        """Return a new parameter buffer for this signature."""
+        size = self.offsets[-1] + self.parameters[-1].size if self.parameters else 0
+        return Arguments(self.offsets, size)
+
+    def explain(self, values: Sequence[Any], op: str) -> PtxrtError:
+        """Return the error for the first scalar among `values` that does not pack."""
+        for p, value in zip(self.parameters, values, strict=True):
+            if p.pointer:
+                continue
+            try:
+                if p.type.pack is not None:
+                    struct.pack(f"<{p.type.pack}", value)
+            except (struct.error, OverflowError, TypeError, ValueError):
+                return _scalar_error(p, value, op)
+        return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
+
+    def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
+        """Compare with a binary's own parameter table: count, order, size and, where it tells, class.
+
+        Raises
+        ------
+        SignatureMismatch
+            With both tables side by side.
+        """
+        rows, wrong = [], len(self.parameters) != len(table)
+        for index in range(max(len(self.parameters), len(table))):
+            mine, theirs, mark = "(none)", "(none)", "!"
+            if index < len(self.parameters):
+                p = self.parameters[index]
+                mine = f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
+            if index < len(table):
+                t = table[index]
+                theirs = f"{t.kind or 'any'}, {t.size} bytes at {t.offset}"
+            if index < min(len(self.parameters), len(table)):
+                same_class = t.kind in (None, "bits", p.kind)
+                mark = " " if (p.size, self.offsets[index]) == (t.size, t.offset) and same_class else "!"
+            wrong |= mark == "!"
+            rows.append((mark, mine, theirs))
+        if not wrong:
+            return
+        width = max(len("declared"), *(len(mine) for _, mine, _ in rows))
+        lines = [f"       {'declared':{width}}   compiled kernel"]
+        lines += [f"  {mark} {i:2d} {mine:{width}}   {theirs}" for i, (mark, mine, theirs) in enumerate(rows)]
+        raise SignatureMismatch(
+            f"{entry}: the declared signature disagrees with the compiled kernel's own parameter table\n"
+            + "\n".join(lines)
+            + "\nDeclare the parameters as the kernel's text has them, in order and width",
+            op="load",
+            argument=entry,
+            expected="; ".join(theirs for *_, theirs in rows),
+            given=str(self),
+        )
+
+
+def check_scalar(value: Any, p: Parameter, op: str) -> Any:
+    """Return `value` as ``struct`` packs it, for the types that ``struct`` alone would take too much for.
+
+    ``struct`` range-checks integers and floats by itself; it takes anything for a bool and has no bfloat16.
+    """
+    if p.type.name == "bool":
+        if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+            return bool(value)
+        raise _scalar_error(p, value, op)
+    try:
+        number = float(value)
+        if math.isfinite(number):
+            # To bfloat16's 8 bits in one step: by way of float32 it would be rounded twice.
+            step = max(math.frexp(number)[1] - 8, -133)
+            number = math.copysign(math.ldexp(round(math.ldexp(number, -step)), step), number)
+    except (TypeError, ValueError, OverflowError):
+        raise _scalar_error(p, value, op) from None
+    packed = ml_dtypes.bfloat16(number)
+    if isinstance(value, (str, bytes, bytearray)) or (math.isfinite(number) and not math.isfinite(float(packed))):
+        raise _scalar_error(p, value, op)
+    return int(packed.view(np.uint16))
+
+
+def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
+    wanted = f"{'an integer' if p.type.kind == 'int' else 'a number'} that fits {p.type.name}"
+    if p.type.kind == "int" and p.type.name != "bool":
+        limits = np.iinfo(p.type.numpy)
+        wanted += f", {limits.min} to {limits.max}"
+    number = isinstance(value, (int, float, np.number))
+    kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
+    fix = "Convert the value, or declare a wider type in the signature and in the kernel"
+    return kind(op=op, argument=p.name, expected=wanted, given=f"{value!r} ({type(value).__name__})", fix=fix)
+
+
+def _parameter(part: str, index: int, whole: str) -> Parameter:
+    match = _PARAMETER.match(part)
+    if match is None:
+        raise _malformed(whole, repr(part.strip()))
+    found = match.groupdict()
+    if found["type"] not in BY_NAME:
+        raise _malformed(whole, f"the type {found['type']!r}")
+    kind, pointer = BY_NAME[found["type"]], bool(found["pointer"])
+    align = int(found["align"] or kind.size)
+    if not pointer and (found["const"] or found["length"] is not None or found["nullable"] or found["align"]):
+        raise _malformed(whole, f"{part.strip()!r}: const, alignas, '?' and a length belong to pointers")
+    if align < 1 or align & (align - 1):
+        raise _malformed(whole, f"an alignment of {align}, which is no power of two")
+    factors = [] if found["length"] is None else [factor.strip() for factor in found["length"].split("*")]
+    if not all(re.fullmatch(r"\d+|[A-Za-z_]\w*", factor) for factor in factors):
+        raise _malformed(whole, f"the length {found['length']!r}")
+    return Parameter(
+        name=found["name"] or f"arg{index}",
+        type=kind,
+        pointer=pointer,
+        const=bool(found["const"]),
+        nullable=bool(found["nullable"]),
+        length=tuple(int(factor) if factor.isdigit() else factor for factor in factors),
+        align=max(align, kind.size),
+    )
+
+
+def _annotation(note: str, function: Callable[..., Any]) -> Any:
+    """Undo `from __future__ import annotations`: a text arrives quoted once more, a NumPy type as its name."""
+    note = note.strip().strip("'\"")
+    first, *rest = note.split(".")
+    found = getattr(inspect.unwrap(function), "__globals__", {}).get(first)
+    if note in BY_NAME or found is None:
+        return note
+    for name in rest:
+        found = getattr(found, name, None)
+    return note if found is None else found
+
+
+def _malformed(text: str, given: str) -> InvalidArgument:
+    return InvalidArgument(op="Signature", argument=repr(text), expected=_GRAMMAR, given=given)

@@ -1,0 +1,107 @@
+"""KernelSource: a kernel's text, its language and its digest; and the kernels that come with ptxrt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from ptxrt.errors import InvalidArgument
+
+__all__ = ["KernelSource", "kernel_names", "read_kernel"]
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """The text of one or more kernels. Build it with :meth:`ptx` or :meth:`cuda`.
+
+    Attributes
+    ----------
+    language
+        ``"ptx"`` or ``"cuda"`` (CUDA C++).
+    text
+        As written.
+    defines
+        Preprocessor macros, sorted; empty for PTX.
+    name
+        For messages; it takes no part in equality, nor in the digest.
+    """
+
+    language: str
+    text: str
+    defines: tuple[tuple[str, str], ...] = ()
+    name: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def ptx(cls, text: str, *, name: str | None = None) -> KernelSource:
+        """Return a source in PTX."""
+        return cls("ptx", _text("ptx", text), (), name)
+
+    @classmethod
+    def cuda(
+        cls, text: str, defines: Mapping[str, str | int | None] | None = None, *, name: str | None = None
+    ) -> KernelSource:
+        """Return a source in CUDA C++.
+
+        Parameters
+        ----------
+        text
+            One translation unit. Its entry is found by its plain name, whether ``extern "C"`` or not, or by a C++
+            expression such as ``"scale<float, 4>"``.
+        defines
+            Macros: ``{"N": 4, "FAST": None}`` is ``-DN=4 -DFAST``.
+        """
+        pairs = {} if defines is None else defines
+        wrong = None if isinstance(pairs, Mapping) else repr(pairs)
+        for macro, value in () if wrong else pairs.items():
+            if not (isinstance(macro, str) and macro.isidentifier() and isinstance(value, (str, int, type(None)))):
+                wrong = f"{macro!r}: {value!r}"
+        if wrong:
+            raise InvalidArgument(
+                op="KernelSource.cuda",
+                argument="defines",
+                expected="identifiers with a string, an integer or None each",
+                given=wrong,
+            )
+        # A macro without a value is 1; int() because C++ could not read True.
+        values = {macro: "1" if value is None else value for macro, value in pairs.items()}
+        flat = sorted((macro, value if isinstance(value, str) else str(int(value))) for macro, value in values.items())
+        return cls("cuda", _text("cuda", text), tuple(flat), name)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of language, text and defines, in hexadecimal."""
+        # JSON keeps the parts apart, and takes text that only the compiler's own error should stop.
+        return hashlib.sha256(json.dumps([self.language, self.text, self.defines]).encode("ascii")).hexdigest()
+
+
+def _text(language: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            op=f"KernelSource.{language}",
+            argument="text",
+            expected="the kernel's text, a str",
+            given=type(text).__name__,
+            fix="Read a file with Path.read_text(); decode bytes",
+        )
+    return text
+
+
+def _folder(name: str) -> Path:
+    # In a wheel the kernels lie inside the package, in a checkout beside it.
+    package = Path(__file__).resolve().parent
+    return package / name if (package / name).is_dir() else package.parent / name
+
+
+def kernel_names() -> list[str]:
+    """Return the names of the op families whose PTX comes with ptxrt."""
+    return sorted(path.stem for path in _folder("kernels_ptx").glob("*.ptx"))
+
+
+@cache
+def read_kernel(family: str) -> KernelSource:
+    """Return the PTX source of an op family that comes with ptxrt, ``read_kernel("group_norm")``."""
+    return KernelSource.ptx((_folder("kernels_ptx") / f"{family}.ptx").read_text("ascii"), name=f"{family}.ptx")
