@@ -1,0 +1,71 @@
+"""ptxrt: kernels as strings, compiled at run time, checked against their own binary, launched from Python."""
+
+from __future__ import annotations
+
+from ptxrt import ops
+from ptxrt.array import DeviceArray, empty, to_device, zeros
+from ptxrt.device import Device, default_device, devices
+from ptxrt.errors import (
+    BackendUnavailable,
+    CompileError,
+    DataRace,
+    Deadlock,
+    DeviceMismatch,
+    DriverError,
+    DTypeMismatch,
+    InvalidArgument,
+    LaunchError,
+    LayoutError,
+    MemoryFault,
+    OutOfDeviceMemory,
+    PtxrtError,
+    ShapeMismatch,
+    SignatureMismatch,
+    Unsupported,
+)
+from ptxrt.interop import from_dlpack
+from ptxrt.kernel import Kernel, load
+from ptxrt.modules import ModuleCache
+from ptxrt.plan import PlanPreference, PrecisionGuarantee
+from ptxrt.signature import Signature
+from ptxrt.source import KernelSource
+from ptxrt.stream import Event, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendUnavailable",
+    "CompileError",
+    "DTypeMismatch",
+    "DataRace",
+    "Deadlock",
+    "Device",
+    "DeviceArray",
+    "DeviceMismatch",
+    "DriverError",
+    "Event",
+    "InvalidArgument",
+    "Kernel",
+    "KernelSource",
+    "LaunchError",
+    "LayoutError",
+    "MemoryFault",
+    "ModuleCache",
+    "OutOfDeviceMemory",
+    "PlanPreference",
+    "PrecisionGuarantee",
+    "PtxrtError",
+    "ShapeMismatch",
+    "Signature",
+    "SignatureMismatch",
+    "Stream",
+    "Unsupported",
+    "default_device",
+    "devices",
+    "empty",
+    "from_dlpack",
+    "load",
+    "ops",
+    "to_device",
+    "zeros",
+]
