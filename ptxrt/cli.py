@@ -1,0 +1,261 @@
+"""The command ``ptxrt``: devices, show, demo, cache.
+
+Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
+that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
+standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from ptxrt import __version__, ops
+from ptxrt.compilers import Binary, nvjitlink, nvrtc
+from ptxrt.compilers.ptx_text import output_arch, scan
+from ptxrt.device import Device, as_device, default_device, devices
+from ptxrt.errors import BackendUnavailable, InvalidArgument, PtxrtError
+from ptxrt.inspection import FILTER_KEYS, SORT_KEYS, inspect, printable, size_in_words, table
+from ptxrt.plan import KernelSpec
+from ptxrt.source import read_kernel
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (the process's own if left out) and return its exit code.
+
+    Raises
+    ------
+    SystemExit
+        From argparse, with code 2 for arguments that it does not take, 0 for --help and --version.
+    """
+    given = _parser().parse_args(arguments)
+    try:
+        code: int = given.run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that has gone can still be answered
+    except BrokenPipeError:
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        _discard_output()
+        return _complain(f"cannot write: {error}", 1)
+    except InvalidArgument as error:
+        return _complain(str(error), 2)
+    except PtxrtError as error:
+        return _complain(str(error), 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 128 + signal.SIGINT)
+    return code
+
+
+def _say(text: str) -> None:
+    """Print text that came from files or from a driver, whatever characters the terminal has."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(printable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"ptxrt: {printable(message)}", file=sys.stderr)
+    return code
+
+
+def _discard_output() -> None:
+    # What is still in the buffer would be written at exit, and fail once more with a traceback.
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # an output that is no file, as under a test
+        return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ptxrt", description="Handwritten kernels, compiled at run time and launched from Python."
+    )
+    parser.add_argument("--version", action="version", version=f"ptxrt {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("devices", help="the devices and compilers there are; for the others, why not")
+    command.set_defaults(run=_devices)
+
+    command = commands.add_parser(
+        "show",
+        help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
+        description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
+        "output is PTX still. Without --arch and --device it is compiled for the default device's architecture; no "
+        "device is needed for that.",
+    )
+    command.add_argument("entry", metavar="ENTRY", help="the kernel's entry, such as group_norm_kernel")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--arch", help="the architecture to compile for, such as sm_90")
+    where.add_argument("--device", help="load it on this device and ask its driver for the resources, too")
+    command.set_defaults(run=_show)
+
+    command = commands.add_parser(
+        "demo",
+        help="run group_norm and a small hand-made kernel, and compare with a float64 reference",
+        description="Exits with 1 if a result disagrees with the reference.",
+    )
+    command.add_argument("--device", help="where to run; the best device there is if left out")
+    command.set_defaults(run=_demo)
+
+    command = commands.add_parser(
+        "cache",
+        help="print a snapshot of a module cache, as device.modules.snapshot(FILE) writes it",
+        description="Print a snapshot of a module cache as a table, one entry in full, or as JSON. Exits with 1 if "
+        "--filter or --entry match nothing, with 2 if FILE is no snapshot.",
+    )
+    command.add_argument("file", metavar="FILE")
+    command.add_argument(
+        "--filter",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="only entries whose KEY contains VALUE (a number: is VALUE); may be given several times, and then all "
+        "must hold. Keys: " + ", ".join(FILTER_KEYS),
+    )
+    command.add_argument("--sort", metavar="KEY", help="order by KEY: " + ", ".join(SORT_KEYS))
+    command.add_argument("--reverse", action="store_true", help="from the last to the first")
+    command.add_argument(
+        "--entry", metavar="DIGEST", help="one entry in full, by an unambiguous beginning of its digest"
+    )
+    command.add_argument("--json", action="store_true", help="the entries as a JSON array")
+    command.set_defaults(run=_cache)
+    return parser
+
+
+# devices ----------------------------------------------------------------------------------------------------------
+
+
+def _devices(_: argparse.Namespace) -> int:
+    found = devices()
+    rows = [
+        (
+            str(device),
+            device.name,
+            device.arch,
+            size_in_words(device.properties.total_memory),
+            str(device.properties.multiprocessors),
+            device.properties.driver,
+        )
+        for device in found
+    ]
+    if rows:
+        _say(table(("device", "name", "arch", "memory", "multiprocessors", "driver"), rows, (3, 4)))
+    for kind in ("cuda", "hip", "sim"):
+        if all(device.kind != kind for device in found):
+            _say(f"{kind}: {_reason(kind)}")
+    _say("")
+    for name, takes, compiler in (("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++", nvrtc)):
+        reason = compiler.available()
+        _say(f"{name} {compiler.version()} takes {takes}" if reason is None else f"no {name}: {reason}")
+    _say(f"default device: {default_device()}")
+    return 0
+
+
+def _reason(kind: str) -> str:
+    """Return why there is no device of a kind."""
+    try:
+        Device(f"{kind}:0")
+    except PtxrtError as error:
+        return str(error)
+    return "no device"
+
+
+# show -------------------------------------------------------------------------------------------------------------
+
+
+def _show(given: argparse.Namespace) -> int:
+    spec = _spec(given.entry)
+    source = read_kernel(spec.family)
+    device = as_device(given.device) if given.arch is None else None
+    arch = device.arch if device is not None else given.arch
+    header = scan(source.text, source.name)
+    try:
+        binary: Binary | None = nvjitlink.compile_ptx(
+            source.text, output_arch(header.target, arch), name=source.name, entry=spec.entry
+        )
+        unknown = ""
+    except BackendUnavailable as error:
+        binary, unknown = None, str(error)
+    behind = [f"{spec.entry}, of kernels_ptx/{source.name}", "", "ABI", *_abi(spec, header.entries[spec.entry].params)]
+    if binary is not None:
+        report = binary.reports[spec.entry]
+        facts = (
+            ("registers a thread", report.registers),
+            ("shared bytes a block", report.shared_bytes),
+            ("stack bytes a thread", report.stack_bytes),
+            ("spilled bytes stored, loaded", f"{report.spill_store_bytes}, {report.spill_load_bytes}"),
+            ("constant bytes", report.constant_bytes),
+            ("code bytes", len(binary.code)),
+        )
+        behind += ["", f"Resources, {binary.compiler} for {binary.arch}"]
+        behind += [f"  {what:29} {'not told' if number is None else number}" for what, number in facts]
+    if given.device is not None and device is not None:
+        used = spec.load(device).resources
+        behind += [
+            "",
+            f"Resources, as {device} ({device.name}) has it loaded",
+            f"  registers a thread            {used.registers}",
+            f"  shared bytes a block          {used.shared_bytes}",
+            f"  local bytes a thread          {used.local_bytes}",
+            f"  constant bytes                {used.constant_bytes}",
+            f"  threads a block, at most      {used.max_threads}",
+        ]
+    _say(source.text.rstrip("\n") + "\n\n" + "\n".join(f"// {line}".rstrip() for line in behind))
+    # The text and the ABI are of use without the compiler; what is missing is said, and in the exit code.
+    return _complain(f"no resources for {arch}: {unknown}", 1) if unknown else 0
+
+
+def _spec(entry: str) -> KernelSpec:
+    specs = {spec.entry: spec for spec in ops.kernels()}
+    if entry in specs:
+        return specs[entry]
+    close = difflib.get_close_matches(entry, specs, n=3, cutoff=0.4)
+    raise InvalidArgument(
+        op="show",
+        argument="ENTRY",
+        expected="an entry of a kernel that comes with ptxrt: " + ", ".join(close or sorted(specs)),
+        given=repr(entry),
+        fix=f"Did you mean {' or '.join(close)}?" if close else None,
+    )
+
+
+def _abi(spec: KernelSpec, params: Sequence[object] | None) -> list[str]:
+    """Return the declared parameters beside those of the text."""
+    offsets = spec.signature.offsets
+    rows = []
+    for index, parameter in enumerate(spec.signature.parameters):
+        binary = params[index] if params is not None and index < len(params) else None
+        kind = getattr(binary, "kind", None) or "not told"
+        name = getattr(binary, "name", "")
+        rows.append((str(index), str(parameter), name, kind, str(parameter.size), str(offsets[index])))
+    head = ("#", "declared", "in the text", "class", "bytes", "offset")
+    return [f"  {line}" for line in table(head, rows, (0, 4, 5)).splitlines()]
+
+
+# demo and cache ---------------------------------------------------------------------------------------------------
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from ptxrt import demo  # noqa: PLC0415 (the other commands need none of it)
+
+    return demo.run(as_device(given.device), _say)
+
+
+def _cache(given: argparse.Namespace) -> int:
+    text, matched = inspect(
+        given.file,
+        filters=given.filter,
+        sort=given.sort,
+        reverse=given.reverse,
+        entry=given.entry,
+        as_json=given.json,
+    )
+    _say(text)
+    return 0 if matched else 1

@@ -1,0 +1,11 @@
+"""``python tools/inspect_cache.py FILE`` is ``ptxrt cache FILE``, from a checkout that need not be installed."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ptxrt.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["cache", *sys.argv[1:]]))
