@@ -1,0 +1,52 @@
+"""What several test files share: an error held to its class and fields, and a script in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ptxrt
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ELEMENT_NAMES = ("f32", "f64", "f16", "bf16", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool")
+
+
+@contextmanager
+def refused(kind: type[ptxrt.PtxrtError], op: str | None, argument: str | None, *words: str) -> Iterator[Any]:
+    """Expect exactly `kind`, with these fields, and a message in which all of `words` stand."""
+    with pytest.raises(ptxrt.PtxrtError) as caught:
+        yield caught
+    error = caught.value
+    # With messages, since pytest rewrites the asserts of test files only.
+    fields = (type(error), error.op, error.argument)
+    assert fields == (kind, op, argument), f"{fields} instead of {(kind, op, argument)}: {error}"
+    assert not (missing := [word for word in words if word not in str(error)]), f"without {missing}: {error}"
+
+
+def run_script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a new interpreter, with ptxrt importable; return its exit status and what it printed."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def printed_by(text: str, **environment: str) -> str:
+    """Run a script that must end well and without a word on stderr; return what it printed."""
+    done = run_script(text, **environment)
+    assert (done.returncode, done.stderr) == (0, ""), f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()

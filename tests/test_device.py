@@ -1,0 +1,327 @@
+"""Devices: names, discovery with and without a driver, the default device, and a process that forked."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import printed_by, refused
+from numpy.testing import assert_array_equal
+from texts import SAXPY, SAXPY_SIGNATURE
+
+import ptxrt
+
+# Names ------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_names_are_the_same_device(device):
+    assert ptxrt.Device(str(device)) is device
+    assert ptxrt.Device(device) is device
+
+
+def test_a_kind_alone_means_its_first_device(device):
+    assert ptxrt.Device(device.kind) is ptxrt.Device(f"{device.kind}:0")
+
+
+def test_a_device_knows_kind_and_ordinal(device):
+    assert (str(device), repr(device)) == (f"{device.kind}:{device.ordinal}", f"Device('{device}')")
+
+
+def test_the_second_device_is_another(device, other_device):
+    assert (other_device.ordinal, other_device is device) == (1, False)
+    assert other_device.modules is not device.modules
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda device: pickle.loads(pickle.dumps(device))])
+def test_a_copy_of_a_device_is_the_device(device, again):
+    assert again(device) is device
+
+
+@pytest.mark.parametrize("name", ["", "sim:", "sim:-1", "sim:x", "SIM:0", "sim 0", "sim:0 ", "sim:0\n", "0", "tpu:0"])
+def test_what_is_no_name_is_refused(name):
+    with refused(ptxrt.InvalidArgument, "Device", "name", "'cuda:0' or 'sim:0'", repr(name), "ptxrt.devices()"):
+        ptxrt.Device(name)
+
+
+@pytest.mark.parametrize("name", [None, 0, ("sim", 0)], ids=repr)
+def test_a_name_is_a_str(name):
+    with refused(ptxrt.InvalidArgument, "Device", "name", repr(name), "ptxrt.devices()"):
+        ptxrt.Device(name)
+
+
+def test_an_ordinal_that_is_not_there_is_refused(device):
+    with refused(ptxrt.InvalidArgument, "Device", "name", "an ordinal below", f"{device.kind}:999", "ptxrt.devices()"):
+        ptxrt.Device(f"{device.kind}:999")
+
+
+def test_a_kind_without_backend_is_unavailable():
+    with refused(ptxrt.BackendUnavailable, "Device", "name", "no HIP backend yet", "'cuda:N' or 'sim:N'"):
+        ptxrt.Device("hip:0")
+
+
+def test_a_device_has_the_limits_that_launches_are_held_to(device):
+    p = device.properties
+    assert (p.warp_size, p.max_threads_per_block) == (32, 1024)
+    assert p.max_grid == (2**31 - 1, 65535, 65535)
+    assert p.max_block == (1024, 1024, 64)
+    assert 48 << 10 == p.max_shared_static <= p.max_shared_dynamic
+    assert p.total_memory >= 1 << 30
+    assert device.arch.startswith("sm_")
+    assert device.name
+
+
+def test_sim_has_a_real_gpus_limits(sim):
+    p = sim.properties
+    assert (sim.arch, p.max_shared_dynamic) == ("sm_90", 227 << 10)
+
+
+def test_synchronize_returns(device):
+    device.synchronize()
+
+
+@pytest.mark.two_devices
+def test_pain13_an_array_of_the_second_device_is_handled_there(device, other_device):
+    x = ptxrt.to_device(np.arange(64, dtype=np.float32), other_device)
+    y = ptxrt.zeros(64, np.float32, other_device)
+    stream = other_device.create_stream()
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, other_device)
+    stream.wait(other_device.default_stream)
+    kernel.launch(1, 64, x, y, 64, 2.0, stream=stream)
+    assert stream.record().done or stream.synchronize() is None
+    assert_array_equal(y.to_host(stream), 2 * x.to_host())
+    assert (x.device, y[1:].device, stream.device, kernel.device) == (other_device,) * 4
+
+
+@pytest.mark.two_devices
+def test_pain15_a_kernel_loaded_on_one_device_is_another_on_the_second(device, other_device):
+    source = ptxrt.KernelSource.ptx(SAXPY)
+    kernels = [ptxrt.load(source, "saxpy", SAXPY_SIGNATURE, where) for where in (device, other_device)]
+    for kernel in kernels:
+        x = ptxrt.to_device(np.arange(64, dtype=np.float32), kernel.device)
+        y = ptxrt.zeros(64, np.float32, kernel.device)
+        kernel.launch(2, 32, x, y, 64, 3.0)
+        assert_array_equal(y.to_host(), 3 * x.to_host())
+    before = [where.modules.stats()["misses"] for where in (device, other_device)]
+    ptxrt.load(source, "saxpy", SAXPY_SIGNATURE, other_device)
+    assert [where.modules.stats()["misses"] for where in (device, other_device)] == before
+
+
+@pytest.mark.two_devices
+@pytest.mark.parametrize("argument", ["x", "y"])
+def test_pain15_a_kernel_takes_no_array_of_another_device(device, other_device, argument):
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+    arrays = {"x": device, "y": device, argument: other_device}
+    x, y = (ptxrt.zeros(64, np.float32, where) for where in arrays.values())
+    with refused(ptxrt.DeviceMismatch, "saxpy", argument, f"an array on {device}", str(other_device), "Copy it there"):
+        kernel.launch(1, 64, x, y, 64, 1.0)
+
+
+# Discovery --------------------------------------------------------------------------------------------------------
+
+
+def test_sim_is_always_there_and_last():
+    kinds = [device.kind for device in ptxrt.devices()]
+    assert kinds == sorted(kinds, key=["cuda", "sim"].index)
+    assert kinds.count("sim") >= 1
+
+
+def test_there_are_two_sim_devices_by_default():
+    script = "import ptxrt; print([str(d) for d in ptxrt.devices() if d.kind == 'sim'])"
+    assert printed_by("import os; os.environ.pop('PTXRT_SIM_DEVICES', None)\n" + script) == "['sim:0', 'sim:1']"
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_the_environment_sets_the_number_of_sim_devices(count):
+    script = "import ptxrt; print(sum(d.kind == 'sim' for d in ptxrt.devices()))"
+    assert printed_by(script, PTXRT_SIM_DEVICES=str(count)) == str(count)
+
+
+@pytest.mark.parametrize("variable", ["PTXRT_SIM_DEVICES", "PTXRT_SIM_MEMORY"])
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²"])
+def test_a_setting_that_is_no_number_is_refused(variable, value, monkeypatch):
+    from ptxrt.backends import sim
+
+    monkeypatch.setenv(variable, value)
+    with refused(ptxrt.InvalidArgument, variable, "environment", "a whole number", repr(value)):
+        sim.SimBackend().properties(0) if variable == "PTXRT_SIM_MEMORY" else sim.BACKEND.device_count()
+
+
+def test_no_sim_device_at_all_is_refused(monkeypatch):
+    monkeypatch.setenv("PTXRT_SIM_DEVICES", "0")
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_DEVICES", "environment", "at least 1", "'0'"):
+        ptxrt.devices()
+
+
+def test_the_environment_sets_the_architecture_of_sim():
+    assert printed_by("import ptxrt; print(ptxrt.Device('sim').arch)", PTXRT_SIM_ARCH="sm_75") == "sm_75"
+
+
+def test_the_default_device_is_the_first(monkeypatch):
+    monkeypatch.delenv("PTXRT_DEVICE", raising=False)
+    assert ptxrt.default_device() is ptxrt.devices()[0]
+
+
+def test_the_environment_names_the_default_device(monkeypatch):
+    monkeypatch.setenv("PTXRT_DEVICE", "sim:1")
+    assert ptxrt.default_device() is ptxrt.Device("sim:1")
+    assert ptxrt.empty(1).device is ptxrt.Device("sim:1")
+
+
+def test_a_default_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setenv("PTXRT_DEVICE", "sim:77")
+    with refused(ptxrt.InvalidArgument, "Device", "name", "sim:77"):
+        ptxrt.default_device()
+
+
+# Without a driver -------------------------------------------------------------------------------------------------
+
+
+def test_pain23_import_calls_no_driver():
+    script = """
+        import sys
+        import ptxrt
+        assert not [name for name in sys.modules if name.split(".")[0] == "cuda"]
+        mapped = open("/proc/self/maps").read()
+        assert not [name for name in ("libcuda", "libnvrtc", "libnvJitLink") if name in mapped]
+    """
+    printed_by(script)
+
+
+LOOK = """
+    import ptxrt
+    print(*[str(device) for device in ptxrt.devices() if device.kind != "sim"])
+    try:
+        ptxrt.Device("cuda:0")
+    except ptxrt.BackendUnavailable as error:
+        print(error)
+    assert ptxrt.default_device() is ptxrt.Device("sim:0")
+"""
+
+
+@pytest.mark.parametrize("package", ["cuda", "cuda.bindings", "cuda.core"])
+def test_pain23_without_the_cuda_packages_there_is_sim(package):
+    hide = f"import sys; sys.modules['{package}'] = None\n"
+    printed = printed_by(hide + LOOK.replace("\n    ", "\n"), PTXRT_DEVICE="")
+    assert "cuda:0 cannot be used" in printed
+    assert 'pip install "ptxrt[cuda13]"' in printed
+
+
+def _broken_text(folder: Path) -> None:
+    (folder / "libcuda.so.1").write_text("this is no library")
+
+
+def _without_functions(folder: Path) -> None:
+    import _ctypes
+
+    shutil.copy(_ctypes.__file__, folder / "libcuda.so.1")
+
+
+@pytest.mark.parametrize("breaking", [_broken_text, _without_functions])
+def test_pain23_with_a_broken_driver_there_is_sim(breaking, tmp_path):
+    pytest.importorskip("cuda.core")
+    breaking(tmp_path)
+    printed = printed_by(LOOK, PTXRT_DEVICE="", LD_LIBRARY_PATH=str(tmp_path))
+    assert "cuda:0 cannot be used: NVIDIA's driver" in printed
+
+
+def test_pain23_with_no_gpu_to_be_seen_there_is_sim():
+    printed = printed_by(LOOK, PTXRT_DEVICE="", CUDA_VISIBLE_DEVICES="")
+    assert "cuda:0 cannot be used: " in printed
+
+
+# Fork -------------------------------------------------------------------------------------------------------------
+
+FORK = """
+import os, sys
+import numpy as np
+import ptxrt
+
+{before}
+child = os.fork()
+if child == 0:
+    try:
+        {statement}
+    except ptxrt.BackendUnavailable as error:
+        print(error)
+    sys.exit()  # an ordinary end, with every destructor
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+OPENED = """
+device = ptxrt.Device("{device}")
+x = ptxrt.to_device(np.zeros(4, "f4"), device)
+stream = device.create_stream()
+event = stream.record()
+text = {text!r}
+kernel = ptxrt.load(ptxrt.KernelSource.ptx(text), "saxpy", "{signature}", device)
+"""
+
+USES = {
+    "device": "device.synchronize()",
+    "allocation": "ptxrt.empty(4, 'f4', device)",
+    "array": "x.to_host()",
+    "upload": "x.copy_from(np.ones(4, 'f4'))",
+    "kernel": "kernel.launch(1, 32, x, x, 4, 2.0)",
+    "cache": "ptxrt.load(ptxrt.KernelSource.ptx(text), 'saxpy', kernel.signature, device)",
+    "stream": "stream.synchronize()",
+    "event": "event.synchronize()",
+    "new stream": "device.create_stream()",
+    "exchange": "x.__dlpack__()",
+    "name": "ptxrt.Device(str(device)).synchronize()",
+}
+
+
+def forked(before: str, statement: str) -> str:
+    # Python 3.12 warns of any fork beside threads, which a driver has.
+    return printed_by(FORK.format(before=before, statement=statement), PYTHONWARNINGS="ignore::DeprecationWarning")
+
+
+@pytest.mark.parametrize("use", USES)
+def test_pain17_using_what_the_parent_opened_is_refused_after_a_fork(device, use):
+    said = forked(OPENED.format(device=device, text=SAXPY, signature=SAXPY_SIGNATURE), USES[use])
+    assert "forked" in said
+    assert "'spawn'" in said
+    assert said.startswith(f"{device.kind}: ")
+
+
+def test_pain17_a_forked_child_ends_without_a_word(device):
+    assert (
+        forked(
+            OPENED.format(device=device, text=SAXPY, signature=SAXPY_SIGNATURE),
+            "x.free(); del x, stream, event, kernel",
+        )
+        == ""
+    )
+
+
+def test_pain17_the_parent_works_on_after_a_fork(device):
+    script = FORK.format(before=OPENED.format(device=device, text=SAXPY, signature=SAXPY_SIGNATURE), statement="pass")
+    script = script.replace("sys.exit(os.waitpid(child, 0)[1])", "os.waitpid(child, 0); print(x.to_host().sum())")
+    assert printed_by(script, PYTHONWARNINGS="ignore::DeprecationWarning") == "0.0"
+
+
+def test_pain17_a_child_that_opens_the_device_first_works(device):
+    assert forked("", f"print(ptxrt.zeros(3, 'i32', '{device}').to_host())") == "[0 0 0]"
+
+
+def test_pain17_a_spawned_worker_works(device):
+    script = f"""
+        import multiprocessing, operator
+        import ptxrt
+        if __name__ == "__main__":
+            device = ptxrt.Device("{device}")
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.apply(operator.attrgetter("arch"), (device,)) == device.arch)
+    """
+    assert printed_by(script) == "True"
+
+
+@pytest.mark.parametrize("kept", ["array", "view", "stream", "event", "kernel"])
+def test_a_process_ends_without_a_word_whatever_it_still_holds(device, kept):
+    opened = OPENED.format(device=device, text=SAXPY, signature=SAXPY_SIGNATURE)
+    keep = f"view = x[1:]; array = x; builtins.kept = {kept}"
+    assert printed_by(f"import builtins\nimport numpy as np\nimport ptxrt\n{opened}\n{keep}") == ""

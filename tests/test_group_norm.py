@@ -1,0 +1,414 @@
+"""group_norm forward: its values, its edges, and each of its checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import references
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm
+
+GUARD = 64
+
+
+def guarded(shape, device):
+    """Return an output of NaNs inside a larger one, and that one."""
+    size = int(np.prod(shape))
+    whole = ptxrt.to_device(np.full(size + 2 * GUARD, np.nan, np.float32), device)
+    return whole[GUARD : GUARD + size].view(shape), whole
+
+
+def run(device, x, w=None, b=None, groups=1, eps=1e-5):
+    """Run on `device` into a poisoned, guarded output; check the guards; return the host result."""
+    out, whole = guarded(x.shape, device)
+    arrays = [None if a is None else ptxrt.to_device(a, device) for a in (x, w, b)]
+    assert group_norm(*arrays, groups, eps, out=out) is out
+    edges = whole.to_host()
+    assert np.isnan(edges[:GUARD]).all()
+    assert np.isnan(edges[len(edges) - GUARD :]).all()
+    return out.to_host()
+
+
+def problem(rng, shape, mean=0.0):
+    x = (rng.standard_normal(shape) + mean).astype(np.float32)
+    w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
+    return x, w, b
+
+
+def check(device, x, w, b, groups, eps=1e-5, large_mean=False):
+    y = run(device, x, w, b, groups, eps)
+    error = relative_error(y, references.group_norm(x, w, b, groups, eps))
+    assert error <= bar("group_norm", "f32", large_mean=large_mean), (x.shape, groups, error)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "eps"),
+    [
+        ((2, 16, 5), 4, 1e-6),  # small
+        ((1, 128, 4, 4), 32, 1e-5),  # Stable Diffusion's VAE
+        ((2, 8), 4, 1e-5),  # no trailing axes
+        ((1, 1, 1), 1, 1e-5),
+        ((3, 6, 7), 6, 1e-5),  # groups = C
+        ((3, 6, 7), 1, 1e-5),  # one group
+        ((2, 4, 256), 2, 1e-5),  # exactly two turns a thread
+        ((1, 2, 3, 5, 7), 1, 1e-5),
+        ((5, 12, 1), 3, 1e-5),  # hw = 1
+        ((1, 4, 4099), 2, 1e-5),  # many turns, a prime
+        ((2, 300, 1), 1, 1e-5),  # more channels than threads
+        ((2, 6, 255), 2, 1e-5),
+        ((2, 6, 257), 2, 1e-5),
+    ],
+)
+@pytest.mark.sanitize
+def test_matches_the_reference(device, rng, shape, groups, eps):
+    x, w, b = problem(rng, shape)
+    check(device, x, w, b, groups, eps)
+
+
+@given(
+    batch=st.integers(1, 4),
+    groups=st.integers(1, 5),
+    per_group=st.integers(1, 9),
+    hw=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_matches_the_reference_on_drawn_shapes(device, batch, groups, per_group, hw, seed):
+    x, w, b = problem(np.random.default_rng(seed), (batch, groups * per_group, hw))
+    check(device, x, w, b, groups)
+
+
+@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
+def test_a_large_offset_costs_no_accuracy(device, rng, mean):
+    x, w, b = problem(rng, (2, 8, 33, 31), mean)
+    check(device, x, w, b, 4, large_mean=True)
+
+
+def test_an_outlier_in_front_costs_no_accuracy(device, rng):
+    x, w, b = problem(rng, (1, 4, 1000))
+    x[0, ::2, 0] = 1e6
+    check(device, x, w, b, 2)
+
+
+def test_weight_and_bias_may_be_absent(device, rng):
+    x, w, b = problem(rng, (2, 6, 10))
+    ones, zeros = np.ones_like(w), np.zeros_like(b)
+    full = run(device, x, ones, zeros, 3)
+    np.testing.assert_array_equal(run(device, x, None, None, 3), full)
+    np.testing.assert_array_equal(run(device, x, w, None, 3), run(device, x, w, zeros, 3))
+    np.testing.assert_array_equal(run(device, x, None, b, 3), run(device, x, ones, b, 3))
+
+
+def test_one_value_a_group_gives_the_bias(device, rng):
+    x, w, b = problem(rng, (3, 5, 1))
+    np.testing.assert_array_equal(run(device, x, w, b, 5), np.broadcast_to(b[None, :, None], x.shape))
+
+
+def test_equal_values_give_the_bias(device):
+    x = np.full((2, 4, 100), 0.1, np.float32)
+    b = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(run(device, x, None, b, 2), np.broadcast_to(b[None, :, None], x.shape))
+
+
+def test_variance_zero_and_eps_zero_is_not_a_number(device):
+    assert np.isnan(run(device, np.ones((1, 2, 5), np.float32), groups=1, eps=0.0)).all()
+
+
+def test_eps_zero_is_allowed(device, rng):
+    x, w, b = problem(rng, (2, 4, 50))
+    check(device, x, w, b, 2, eps=0.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_bad_value_spoils_its_group_alone(device, rng, value):
+    x, w, b = problem(rng, (2, 6, 40))
+    x[1, 2, 7] = value
+    y = run(device, x, w, b, 3)
+    assert np.isnan(y[1, 2:4]).all()
+    good = np.ones(x.shape, bool)
+    good[1, 2:4] = False
+    reference = references.group_norm(np.where(good, x, 0), w, b, 3, 1e-5)
+    assert relative_error(y[good], reference[good]) <= bar("group_norm", "f32")
+
+
+def test_denormals_are_kept(device, rng):
+    x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
+    y = run(device, x, groups=1, eps=0.0)
+    assert relative_error(y, references.group_norm(x, None, None, 1, 0.0)) <= bar("group_norm", "f32")
+
+
+def test_values_near_the_largest_do_not_overflow(device, rng):
+    x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
+    check(device, x, None, None, 1)
+
+
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
+    x, w, b = problem(rng, (2, 8, 700))
+    first = run(device, x, w, b, 4)
+    np.testing.assert_array_equal(first, run(device, x, w, b, 4))
+    # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
+    np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), x, w, b, 4))
+
+
+def test_in_place(device, rng):
+    x, w, b = problem(rng, (2, 8, 300))
+    there = ptxrt.to_device(x, device)
+    weight, bias = ptxrt.to_device(w, device), ptxrt.to_device(b, device)
+    assert group_norm(there, weight, bias, 4, out=there) is there
+    np.testing.assert_array_equal(there.to_host(), run(device, x, w, b, 4))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3)])
+def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    y = group_norm(ptxrt.zeros(shape, np.float32, device), None, None, 2)
+    assert (y.shape, y.dtype) == (shape, np.float32)
+
+
+def test_a_batch_that_grid_y_cannot_hold_takes_another_variant(device, rng):
+    x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1))
+    assert plan.sku.variant == "looped"
+    check(device, x, None, None, 1)
+
+
+def test_offset_views_are_operands_like_others(device, rng):
+    x, w, b = problem(rng, (2, 4, 33))
+    big = ptxrt.to_device(np.concatenate([x[:1] * 0 + 7, x]), device)
+    wb = ptxrt.to_device(np.concatenate([np.float32([1.0]), w, b]), device)
+    y = group_norm(big[1:], wb[1:5], wb[5:], 2).to_host()
+    np.testing.assert_array_equal(y, run(device, x, w, b, 2))
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x, _, _ = problem(rng, (2, 4, 33))
+    stream = device.create_stream()
+    there = ptxrt.to_device(x, device, stream=stream)
+    y = group_norm(there, None, None, 2, stream=stream)
+    np.testing.assert_array_equal(y.to_host(stream), run(device, x, None, None, 2))
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass; each test spoils one."""
+    x, w, b = problem(rng, (2, 8, 6))
+    names = {"x": x, "weight": w, "bias": b, "out": np.full_like(x, np.nan)}
+    return {name: ptxrt.to_device(value, device) for name, value in names.items()}
+
+
+def call(operands, groups=4, eps=1e-5, stream=None):
+    return group_norm(
+        operands["x"], operands["weight"], operands["bias"], groups, eps, out=operands["out"], stream=stream
+    )
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    out = operands["out"]
+    with pytest.raises(kind) as caught:
+        call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("group_norm", argument)
+    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
+        assert np.isnan(out.to_host()).any()
+    return caught.value
+
+
+def test_the_good_operands_pass(good):
+    call(good)
+
+
+@pytest.mark.parametrize("groups", [3, 5, 16])
+def test_groups_must_divide_the_channels(good, groups):
+    error = refused(ptxrt.ShapeMismatch, good, "groups", groups=groups)
+    assert "8 channels" in str(error)
+
+
+@pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
+def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
+    refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), None, "1e-5", [1e-5], 1j])
+def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
+
+
+def test_x_must_have_two_axes(device):
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x: "):
+        group_norm(ptxrt.zeros((8,), np.float32, device), None, None, 1)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("weight", (7,)), ("weight", (8, 1)), ("bias", (9,)), ("out", (2, 8, 7))])
+def test_each_operands_shape_is_checked(device, good, name, shape):
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "out"])
+def test_each_operands_dtype_is_checked(device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float64), device)
+    refused(ptxrt.DTypeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "out"])
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    error = refused(ptxrt.DeviceMismatch, good, name)
+    assert str(other_device) in str(error)
+
+
+def test_the_ordinal_of_x_alone_makes_all_others_wrong(other_device, good):
+    good["x"] = ptxrt.zeros((2, 8, 6), np.float32, other_device)
+    refused(ptxrt.DeviceMismatch, good, "weight")
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_each_operand_must_be_contiguous(device, good, name):
+    shape = (6, 8, 2)
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device).transpose(2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_each_vector_must_be_contiguous(device, good, name):
+    good[name] = ptxrt.zeros((16,), np.float32, device)[::2]
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "out"])
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize(("name", "value"), [("x", None), ("x", 3), ("weight", 1.0), ("bias", [0.0]), ("out", "y")])
+def test_each_operand_must_be_an_array(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+def test_a_host_array_is_no_operand(good, rng):
+    good["weight"] = np.ones(8, np.float32)
+    error = refused(ptxrt.InvalidArgument, good, "weight")
+    assert "to_device" in str(error)
+
+
+def test_out_must_not_be_a_broadcast_view(device, good):
+    good["out"] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to((2, 8, 6))
+    refused(ptxrt.LayoutError, good, "out")
+
+
+def test_out_must_not_overlap_x_unless_it_is_x(device, good):
+    both = ptxrt.to_device(np.full(2 * 96, np.nan, np.float32), device)
+    good["x"], good["out"] = both[:96].view(2, 8, 6), both[8:104].view(2, 8, 6)
+    refused(ptxrt.LayoutError, good, "out")
+    good["out"] = both[96:].view(2, 8, 6)
+    call(good)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_out_must_not_overlap_a_vector(device, good, name):
+    whole = ptxrt.to_device(np.full(96, np.nan, np.float32), device)
+    good["out"], good[name] = whole.view(2, 8, 6), whole[88:]
+    refused(ptxrt.LayoutError, good, "out")
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_is(device):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    assert plan.sku == ("normalization", "group_norm", "f32", device.arch, device.kind, "baseline")
+    assert hash(plan.sku) == hash(GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4)).sku)
+    assert plan.workspace_size == 0
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f32", "f64")
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    assert plan.can_implement(GroupNormArgs(**good)) is None
+    good["bias"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: bias"):
+        plan.can_implement(GroupNormArgs(**good))
+    with pytest.raises(ptxrt.InvalidArgument, match="args"):
+        plan.can_implement((good["x"],))
+
+
+def test_a_plan_checks_its_second_call_too(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    first = plan.run(GroupNormArgs(good["x"], good["weight"], good["bias"]))
+    np.testing.assert_array_equal(first.to_host(), call(good).to_host())
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x"):
+        plan.run(GroupNormArgs(ptxrt.zeros((2, 8, 7), np.float32, device)))
+
+
+def test_a_workspace_that_is_too_small_or_no_array_is_refused(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    plan.run(GroupNormArgs(**good), workspace=ptxrt.empty(0, np.uint8, device))
+    with pytest.raises(ptxrt.InvalidArgument, match="workspace"):
+        plan.run(GroupNormArgs(**good), workspace=7)
+
+
+@pytest.mark.parametrize(
+    ("preference", "reason"),
+    [
+        (ptxrt.PlanPreference(variant="fastest"), "fastest"),
+        (ptxrt.PlanPreference(language="hip"), "hip"),
+    ],
+)
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, preference, reason):
+    with pytest.raises(ptxrt.Unsupported) as caught:
+        GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference)
+    assert reason in str(caught.value)
+    assert "baseline: " in str(caught.value)
+
+
+def test_preferences_are_kept(device):
+    for preference in (
+        ptxrt.PlanPreference(deterministic=True),
+        ptxrt.PlanPreference(workspace_limit=0),
+        ptxrt.PlanPreference(language="ptx"),
+    ):
+        assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference).sku.variant == "baseline"
+    looped = ptxrt.PlanPreference(variant="looped")
+    assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), looped).sku.variant == "looped"
+
+
+@pytest.mark.parametrize(
+    ("argument", "descriptor", "preference"),
+    [("descriptor", ((2, 8, 6), 4), None), ("preference", GroupNormDescriptor((2, 8, 6), 4), "fast")],
+)
+def test_select_names_what_is_of_the_wrong_kind(device, argument, descriptor, preference):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        GroupNormPlan.select(device, descriptor, preference)
+    assert caught.value.argument == argument
+
+
+def test_counts_that_do_not_fit_their_parameter_are_refused(device):
+    for shape, groups in (((1, 1, 1 << 32), 1), ((1 << 32, 1, 1), 1), ((1, 1 << 32, 1), 1)):
+        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
+            GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
+    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
+        GroupNormPlan.select(device, GroupNormDescriptor((1, 1 << 31, 1), 1 << 31))
+
+
+def test_a_plan_compiles_nothing_before_its_first_good_run(device, good, clean_modules):
+    before = clean_modules.stats()
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    good["weight"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch):
+        plan.run(GroupNormArgs(**good))
+    assert clean_modules.stats().compiles == before.compiles

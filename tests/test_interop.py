@@ -1,0 +1,654 @@
+"""Arrays and streams of other libraries, in and out: DLPack, __cuda_array_interface__, __cuda_stream__."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import ELEMENT_NAMES, refused
+from numpy.testing import assert_array_equal
+from texts import SAXPY, SAXPY_SIGNATURE
+
+import ptxrt
+from ptxrt.dtypes import BY_NAME
+
+IN_DLPACK = [name for name in ELEMENT_NAMES if name != "bf16"]  # NumPy's DLPack has no bfloat16
+NUMPY_2 = int(np.__version__.split(".")[0]) >= 2
+
+
+def mapped(device: ptxrt.Device) -> int:
+    """How many arrays the machine's memory holds."""
+    return len(device.backend._memory(device.ordinal).bounds()[1])
+
+
+def load_saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
+    return ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+
+
+class Producer:
+    """An array of another library, as far as its word goes."""
+
+    def __init__(self, kind: int, ordinal: int = 0, error: Exception | None = None) -> None:
+        self.place, self.error = (kind, ordinal), error
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.place
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise self.error or AssertionError("never asked")
+
+
+class Interface:
+    """An array that has __cuda_array_interface__ and nothing else."""
+
+    def __init__(self, other: Any) -> None:
+        self.other = other
+        self.__cuda_array_interface__ = dict(other if isinstance(other, dict) else other.__cuda_array_interface__)
+
+
+# NumPy's arrays on sim --------------------------------------------------------------------------------------------
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "contiguous": lambda a: a,
+    "transposed": lambda a: a.T,
+    "strided": lambda a: a[1:, ::2],
+    "broadcast": lambda a: np.broadcast_to(a[0], (3, 6)),
+    "no axes": lambda a: a[1, 2, ...],
+    "empty": lambda a: a[:0],
+    "empty inside": lambda a: a[:, 2:2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ELEMENT_NAMES)
+def test_a_numpy_array_is_seen_as_it_lies(sim, name, layout):
+    host = LAYOUTS[layout](np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy))
+    x = ptxrt.from_dlpack(host)
+    assert (x.device, x.shape, x.dtype) == (sim, host.shape, host.dtype)
+    if host.size:
+        assert x.strides == tuple(step // host.itemsize for step in host.strides)
+    assert_array_equal(x.to_host(), host)
+
+
+def test_a_numpy_array_and_its_device_array_are_the_same_memory(sim):
+    host = np.zeros((2, 3), np.float32)
+    x = ptxrt.from_dlpack(host)
+    host[1, 2] = 5
+    assert x.to_host()[1, 2] == 5
+    x.fill_bytes(0)
+    assert not host.any()
+
+
+def test_a_kernel_works_on_a_numpy_array_in_place(sim):
+    x, y = np.arange(64, dtype=np.float32), np.ones(64, np.float32)
+    load_saxpy(sim).launch(1, 64, ptxrt.from_dlpack(x), ptxrt.from_dlpack(y), 64, 2.0)
+    assert_array_equal(y, 2 * x + 1)
+
+
+def test_a_view_of_a_shared_array_does_not_reach_beyond_it(sim):
+    host = np.zeros(8, np.float32)
+    x = ptxrt.from_dlpack(host[2:6])
+    with refused(ptxrt.MemoryFault, "saxpy", None):
+        load_saxpy(sim).launch(1, 8, x, ptxrt.zeros(8, np.float32, sim), 8, 1.0)
+
+
+def test_a_readonly_numpy_array_stays_readonly(sim):
+    host = np.ones(4, np.float32)
+    host.flags.writeable = False
+    x = ptxrt.from_dlpack(host)
+    assert x.readonly
+    assert_array_equal(x.to_host(), host)
+    with refused(ptxrt.LayoutError, "DeviceArray.fill_bytes", "array", "imported as read-only"):
+        x.fill_bytes(0)
+
+
+def test_a_writable_numpy_array_stays_writable(sim):
+    assert not ptxrt.from_dlpack(np.ones(4, np.float32)).readonly
+
+
+def test_host_memory_is_taken_by_the_sim_device_that_is_asked(sim):
+    assert ptxrt.from_dlpack(np.ones(4), "sim:1").device is ptxrt.Device("sim:1")
+
+
+def test_the_shared_array_lives_as_long_as_its_device_array(sim):
+    gc.collect()
+    host = np.ones(4, np.float32)
+    alive, before = weakref.ref(host), mapped(sim)
+    x = ptxrt.from_dlpack(host)[1:]
+    del host
+    gc.collect()
+    assert alive() is not None
+    assert_array_equal(x.to_host(), np.ones(3))
+    del x
+    gc.collect()
+    assert alive() is None
+    assert mapped(sim) == before
+
+
+def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim):
+    host = np.ones(4, np.float32)
+    x = ptxrt.from_dlpack(host)
+    x.free()
+    assert_array_equal(host, np.ones(4))
+    with refused(ptxrt.InvalidArgument, "DeviceArray.to_host", "array", "free()"):
+        x.to_host()
+
+
+REFUSED = {
+    "reversed": (np.arange(6.0)[::-1], ptxrt.LayoutError, "strides of 0 or more"),
+    "complex": (np.ones(3, complex), ptxrt.DTypeMismatch, "one of f32"),
+    "big-endian": (np.ones(3, ">f4"), ptxrt.DTypeMismatch, "one of f32"),
+    "object": (np.ones(3, object), ptxrt.DTypeMismatch, "one of f32"),
+    "text": (np.array(["a", ""]), ptxrt.DTypeMismatch, "one of f32"),
+    "odd strides": (np.zeros(3, [("a", "f4"), ("b", "i2")])["a"], ptxrt.InvalidArgument, "no multiples of 4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_kept(sim, case):
+    host, kind, word = REFUSED[case]
+    gc.collect()
+    before = mapped(sim)
+    with refused(kind, "from_dlpack", "other", word):
+        ptxrt.from_dlpack(host)
+    assert mapped(sim) == before
+
+
+# From anywhere ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [None, 3, [1.0], "x", object()], ids=lambda other: type(other).__name__)
+def test_what_has_no_protocol_is_refused(other):
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "__dlpack__ or __cuda_array_interface__", "to_device"):
+        ptxrt.from_dlpack(other)
+
+
+def test_memory_of_a_cuda_device_is_not_on_sim(sim):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", "memory of sim:0", "memory of cuda:1"):
+        ptxrt.from_dlpack(Producer(2, 1), sim)
+
+
+def test_host_memory_is_not_on_cuda(cuda):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", "memory of cuda:0", "host memory"):
+        ptxrt.from_dlpack(np.ones(3), cuda)
+
+
+@pytest.mark.parametrize("other", [Producer(2), Interface({"data": (512, False)})], ids=["dlpack", "interface"])
+def test_cuda_memory_without_cuda_is_unavailable(other):
+    try:
+        ptxrt.Device("cuda")
+    except ptxrt.BackendUnavailable:
+        with refused(ptxrt.BackendUnavailable, "Device", "name", "cuda:0 cannot be used"):
+            ptxrt.from_dlpack(other)
+    else:
+        pytest.skip("there is a cuda device")
+
+
+@pytest.mark.parametrize("kind", [3, 4, 10, 13])
+def test_memory_of_another_kind_is_unsupported(kind):
+    with refused(ptxrt.Unsupported, "from_dlpack", "other", "CUDA device or of the host", f"type {kind}", "Copy"):
+        ptxrt.from_dlpack(Producer(kind))
+
+
+def test_the_refusal_of_the_other_library_is_told(sim):
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "BufferError: requires grad") as caught:
+        ptxrt.from_dlpack(Producer(1, error=BufferError("requires grad")))
+    assert isinstance(caught.value.__cause__, BufferError)
+
+
+def test_our_own_array_comes_back_as_a_view(device):
+    x = ptxrt.zeros((2, 3), np.float32, device)
+    y = ptxrt.from_dlpack(x.T)
+    assert (y.memory is x.memory, y.shape, y.strides, y.ptr) == (True, (3, 2), (1, 3), x.ptr)
+
+
+def test_our_own_array_is_not_on_another_device(device, other_device):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", f"an array on {other_device}", f"one on {device}"):
+        ptxrt.from_dlpack(ptxrt.zeros(3, np.float32, device), other_device)
+
+
+HOSTS = {"numpy": np.ones(64, np.float32), "list": [1.0] * 64, "number": 1.0, "none": None, "dlpack": Producer(1)}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("place", ["x", "y"])
+def test_a_kernel_takes_no_host_array(device, host, place):
+    arrays = {name: ptxrt.zeros(64, np.float32, device) for name in ("x", "y")} | {place: HOSTS[host]}
+    with refused(ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", "ptxrt.to_device"):
+        load_saxpy(device).launch(1, 64, arrays["x"], arrays["y"], 64, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("host", "place"),
+    # None is allowed for the others.
+    [("none", "x"), *((host, place) for host in HOSTS if host != "none" for place in ("x", "weight", "bias", "out"))],
+)
+def test_an_op_takes_no_host_array(device, host, place):
+    good = {"x": (1, 4, 16), "weight": 4, "bias": 4, "out": (1, 4, 16)}
+    arrays = {name: ptxrt.zeros(shape, np.float32, device) for name, shape in good.items()} | {place: HOSTS[host]}
+    with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", "ptxrt.to_device"):
+        ptxrt.ops.group_norm(arrays["x"], arrays["weight"], arrays["bias"], 2, out=arrays["out"])
+
+
+# sim's arrays in NumPy --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IN_DLPACK)
+def test_numpy_sees_an_array_of_sim_as_it_lies(sim, name):
+    host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
+    x = ptxrt.to_device(host, sim)
+    for index in (..., (slice(1, None), slice(None, None, 2)), (1, 2), slice(0, 0)):
+        assert_array_equal(np.from_dlpack(x[index]), host[index])
+    assert_array_equal(np.from_dlpack(x.T), host.T)
+    assert np.from_dlpack(x).dtype == host.dtype
+
+
+def test_numpy_and_sim_share_the_memory(sim):
+    x = ptxrt.zeros((2, 3), np.float32, sim)
+    host = np.from_dlpack(x)
+    x[1].fill_bytes(0xFF)
+    assert np.isnan(host[1]).all()
+    if NUMPY_2:  # NumPy 1 reads every DLPack as read-only
+        host[0] = 7
+        assert_array_equal(x.to_host()[0], [7, 7, 7])
+
+
+def test_a_readonly_array_of_sim_is_not_writable_in_numpy(sim):
+    x = ptxrt.zeros((3, 1), np.float32, sim).broadcast_to((3, 4))
+    try:
+        host = np.from_dlpack(x)
+    except BufferError:  # NumPy 1 has no read-only export
+        return
+    assert not host.flags.writeable
+    assert host.strides == (4, 0)
+
+
+def test_numpys_array_outlives_that_of_sim(sim):
+    x = ptxrt.to_device(np.arange(1000.0), sim)
+    host = np.from_dlpack(x)
+    del x
+    gc.collect()
+    assert_array_equal(host, np.arange(1000.0))
+
+
+def test_numpy_has_no_bfloat16_in_dlpack(sim):
+    with pytest.raises((BufferError, RuntimeError), match=r"[Dd][Tt]ype|DLPack"):
+        np.from_dlpack(ptxrt.zeros(3, ml_dtypes.bfloat16, sim))
+
+
+def test_sim_shares_host_memory_by_dlpack_alone(sim):
+    x = ptxrt.zeros(3, np.float32, sim)
+    assert x.__dlpack_device__() == (1, 0)
+    assert not hasattr(x, "__cuda_array_interface__")
+
+
+# CUDA: CuPy and torch ---------------------------------------------------------------------------------------------
+
+TORCH_NAMES = {
+    "f32": "float32",
+    "f64": "float64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "u8": "uint8",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "bool": "bool",
+}
+SLEEP = 200_000_000  # cycles: about a tenth of a second
+
+
+@pytest.fixture
+def torch(cuda: ptxrt.Device) -> Any:
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return found
+
+
+@pytest.fixture
+def cupy(cuda: ptxrt.Device) -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.mark.parametrize("name", TORCH_NAMES)
+def test_a_torch_tensor_is_seen_as_it_lies(torch, cuda, name):
+    whole = torch.arange(24, device="cuda").reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
+    for tensor in (whole, whole.T, whole[1:, ::2], whole[1, 2], whole[0].expand(3, 6)):
+        x = ptxrt.from_dlpack(tensor)
+        assert (x.device, x.shape, x.dtype) == (cuda, tuple(tensor.shape), BY_NAME[name].numpy)
+        assert (x.ptr, x.strides) == (tensor.data_ptr(), tuple(tensor.stride()))
+        assert_array_equal(x.to_host().astype(np.float64), tensor.double().cpu().numpy())
+
+
+@pytest.mark.parametrize("name", TORCH_NAMES)
+def test_torch_sees_our_array_as_it_lies(torch, cuda, name):
+    host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
+    x = ptxrt.to_device(host, cuda)
+    for view in (x, x.T, x[1:, ::2], x[1, 2]):
+        tensor = torch.from_dlpack(view)
+        assert tensor.dtype is getattr(torch, TORCH_NAMES[name])
+        assert (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())) == (view.ptr, view.shape, view.strides)
+        assert_array_equal(tensor.double().cpu().numpy(), view.to_host().astype(np.float64))
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)], ids=str)
+def test_pain25_an_empty_tensor_goes_to_torch_and_back(torch, cuda, shape):
+    x = ptxrt.from_dlpack(torch.empty(shape, device="cuda"))
+    assert (x.shape, x.size, x.device) == (shape, 0, cuda)
+    assert tuple(torch.from_dlpack(ptxrt.empty(shape, np.float32, cuda)).shape) == shape
+
+
+def test_torch_and_ptxrt_share_the_memory(torch, cuda):
+    tensor = torch.zeros(8, device="cuda")
+    x = ptxrt.from_dlpack(tensor)
+    tensor.fill_(3)
+    assert_array_equal(x.to_host(), np.full(8, 3))
+    x.fill_bytes(0)
+    assert not tensor.any().item()
+
+
+def test_our_memory_lives_as_long_as_torchs_tensor(torch, cuda):
+    x = ptxrt.to_device(np.arange(1000, dtype=np.float32), cuda)
+    memory, tensor = weakref.ref(x), torch.from_dlpack(x)
+    del x
+    gc.collect()
+    assert memory() is not None
+    assert tensor.sum().item() == 499500
+    del tensor
+    gc.collect()
+    assert memory() is None
+
+
+def test_torchs_tensor_lives_as_long_as_our_array(torch, cuda):
+    tensor = torch.ones(8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    x = ptxrt.from_dlpack(tensor)[2:]
+    del tensor
+    assert torch.cuda.memory_allocated() == before
+    assert_array_equal(x.to_host(), np.ones(6))
+    del x
+    assert torch.cuda.memory_allocated() < before
+
+
+def test_a_complex_tensor_is_refused(torch, cuda):
+    with refused(ptxrt.DTypeMismatch, "from_dlpack", "other", "one of f32"):
+        ptxrt.from_dlpack(torch.ones(3, device="cuda", dtype=torch.complex64))
+
+
+def test_a_host_tensor_is_refused_by_a_kernel(torch, cuda):
+    with refused(ptxrt.InvalidArgument, "saxpy", "x", "ptxrt.to_device"):
+        load_saxpy(cuda).launch(1, 64, torch.ones(64), torch.ones(64), 64, 1.0)
+
+
+def test_a_tensor_on_the_device_is_no_host_array(torch, cuda):
+    with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "from_dlpack"):
+        ptxrt.to_device(torch.ones(3, device="cuda"), cuda)
+
+
+def test_a_kernel_takes_torch_tensors(torch, cuda):
+    x, y = torch.arange(64.0, device="cuda"), torch.ones(64, device="cuda")
+    load_saxpy(cuda).launch(1, 64, x, y, 64, 2.0)
+    torch.cuda.synchronize()
+    assert torch.equal(y, 2 * x + 1)
+
+
+def test_an_op_takes_torch_tensors(torch, cuda):
+    x = torch.randn(2, 8, 5, 7, device="cuda")
+    weight, bias = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
+    y = torch.from_dlpack(ptxrt.ops.group_norm(x, weight, bias, 4))
+    torch.testing.assert_close(y, torch.nn.functional.group_norm(x, 4, weight, bias), rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_torch_side_stream_is_still_writing_is_read_finished(torch, cuda):
+    tensor = torch.zeros(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(SLEEP)
+        tensor.fill_(3)
+        x = ptxrt.from_dlpack(tensor)
+    assert set(x.to_host()) == {3}
+
+
+def test_the_stream_that_is_named_waits_for_a_torch_side_stream(torch, cuda):
+    tensor, stream = torch.zeros(1 << 20, device="cuda"), cuda.create_stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(SLEEP)
+        tensor.fill_(3)
+        x = ptxrt.from_dlpack(tensor, stream=stream)
+    assert set(x.to_host(stream)) == {3}
+
+
+def test_a_kernel_on_a_stream_waits_for_the_torch_side_stream_of_its_tensors(torch, cuda):
+    kernel, stream = load_saxpy(cuda), cuda.create_stream()
+    x, y = torch.zeros(64, device="cuda"), ptxrt.zeros(64, np.float32, cuda)
+    cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(SLEEP)
+        x.fill_(3)
+        kernel.launch(1, 64, x, y, 64, 2.0, stream=stream)
+    assert_array_equal(y.to_host(stream), np.full(64, 6))
+
+
+@pytest.mark.parametrize("side", [False, True], ids=["default", "side"])
+def test_torch_waits_for_the_stream_that_our_array_was_written_on(torch, cuda, side):
+    stream, consumer = cuda.create_stream(), torch.cuda.Stream() if side else torch.cuda.default_stream()
+    x = ptxrt.zeros(1 << 20, np.float32, cuda)
+    cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        torch.cuda._sleep(SLEEP)
+    x.fill_bytes(0x41, stream)
+    with torch.cuda.stream(consumer):
+        tensor = torch.from_dlpack(x).clone()
+    consumer.synchronize()
+    assert set(tensor.view(torch.uint8).cpu().tolist()) == {0x41}
+
+
+def test_torch_waits_for_our_default_stream_too(torch, cuda):
+    consumer = torch.cuda.Stream()
+    x = ptxrt.zeros(1 << 20, np.float32, cuda)
+    cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        torch.cuda._sleep(SLEEP)
+    x.fill_bytes(0x41)
+    with torch.cuda.stream(consumer):
+        tensor = torch.from_dlpack(x).clone()
+    consumer.synchronize()
+    assert set(tensor.view(torch.uint8).cpu().tolist()) == {0x41}
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_streams_of_other_libraries_are_taken_as_they_are(request, cuda, library):
+    module = request.getfixturevalue(library)
+    stream = module.cuda.Stream() if library == "torch" else module.cuda.Stream(non_blocking=True)
+    x = ptxrt.to_device(np.arange(64, dtype=np.float32), cuda)
+    y = ptxrt.empty(64, np.float32, cuda, stream=stream)
+    y.fill_bytes(0, stream)
+    load_saxpy(cuda).launch(1, 64, x, y, 64, 2.0, stream=stream)
+    assert_array_equal(y.to_host(stream), 2 * x.to_host())
+
+
+def test_torch_takes_our_stream(torch, cuda):
+    stream = cuda.create_stream()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.__cuda_stream__()[1])):
+        torch.cuda._sleep(SLEEP // 10)
+    event = stream.record()
+    assert not event.done
+    stream.synchronize()
+    assert event.done
+
+
+@pytest.mark.parametrize("name", IN_DLPACK)
+def test_a_cupy_array_is_seen_as_it_lies(cupy, cuda, name):
+    whole = cupy.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
+    for array in (whole, whole.T, whole[1:, ::2], whole[1, 2], cupy.broadcast_to(whole[0], (3, 6))):
+        for x in (ptxrt.from_dlpack(array), ptxrt.from_dlpack(Interface(array))):
+            assert (x.device, x.shape, x.dtype, x.ptr) == (cuda, array.shape, array.dtype, array.data.ptr)
+            assert_array_equal(x.to_host(), array.get())
+
+
+@pytest.mark.parametrize("name", IN_DLPACK)
+@pytest.mark.parametrize("door", ["from_dlpack", "asarray"])
+def test_cupy_sees_our_array_as_it_lies(cupy, cuda, name, door):
+    host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
+    x = ptxrt.to_device(host, cuda)
+    for view in (x, x.T, x[1:, ::2], x[1, 2]):
+        array = getattr(cupy, door)(view)
+        assert (array.data.ptr, array.shape, array.dtype) == (view.ptr, view.shape, view.dtype)
+        assert_array_equal(array.get(), view.to_host())
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)], ids=str)
+def test_pain25_an_empty_array_goes_to_cupy_and_back(cupy, cuda, shape):
+    empty = cupy.empty(shape, cupy.float32)
+    for x in (ptxrt.from_dlpack(empty), ptxrt.from_dlpack(Interface(empty))):
+        assert (x.shape, x.size, x.device) == (shape, 0, cuda)
+    for door in (cupy.from_dlpack, cupy.asarray):
+        assert door(ptxrt.empty(shape, np.float32, cuda)).shape == shape
+
+
+def test_what_a_cupy_side_stream_is_still_writing_is_read_finished(cupy, torch, cuda):
+    array, stream = cupy.zeros(1 << 20, cupy.float32), cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+        torch.cuda._sleep(SLEEP)
+    with stream:
+        array.fill(3)
+        x = ptxrt.from_dlpack(array)
+        y = ptxrt.from_dlpack(Interface(array), stream=cuda.create_stream())
+    assert set(x.to_host()) == {3}
+    assert set(y.to_host(y.memory.stream)) == {3}
+
+
+def test_cupy_waits_for_the_stream_that_our_array_was_written_on(cupy, torch, cuda):
+    stream = cuda.create_stream()
+    x = ptxrt.zeros(1 << 20, np.float32, cuda)
+    cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        torch.cuda._sleep(SLEEP)
+    x.fill_bytes(0x41, stream)
+    with cupy.cuda.Stream(non_blocking=True):
+        array = cupy.asarray(x)
+        seen = set(array.view(cupy.uint8).get().tolist())
+    assert seen == {0x41}
+
+
+def test_bfloat16_has_no_name_in_the_cuda_array_interface(cuda):
+    x = ptxrt.zeros(3, ml_dtypes.bfloat16, cuda)
+    assert not hasattr(x, "__cuda_array_interface__")
+    assert x.__dlpack_device__() == (2, 0)
+
+
+def test_the_cuda_array_interface_is_version_3(cuda):
+    x = ptxrt.zeros((2, 3), np.float32, cuda)[:, 1:]
+    assert x.__cuda_array_interface__ == {
+        "version": 3,
+        "shape": (2, 2),
+        "typestr": "<f4",
+        "data": (x.ptr, False),
+        "strides": (12, 4),
+        "stream": 1,
+    }
+
+
+# CUDA: the calling thread's current context --------------------------------------------------------------------------
+
+
+def every_call(device: ptxrt.Device) -> Iterator[Callable[[], object]]:
+    """One call after the other of all that touches a device."""
+    x = ptxrt.to_device(np.arange(64, dtype=np.float32), device)
+    stream, event = device.create_stream(), ptxrt.Event(device)
+    kernel = load_saxpy(device)
+    yield lambda: ptxrt.empty(64, np.float32, device, stream=stream).free()
+    yield lambda: ptxrt.zeros(64, np.float32, device)
+    yield lambda: x.to_host(stream)
+    yield lambda: x.copy_from(np.ones(64, np.float32))
+    yield lambda: x.copy_from(ptxrt.zeros(64, np.float32, device), stream)
+    yield lambda: kernel.launch(1, 64, x, x, 64, 1.0)
+    yield lambda: kernel.launch(1, 64, x, x, 64, 1.0, stream=stream)
+    yield lambda: load_saxpy(device)
+    yield lambda: ptxrt.ops.group_norm(x.view(1, 4, 16), None, None, 2)
+    yield lambda: stream.record(event)
+    yield lambda: device.default_stream.wait(event)
+    yield lambda: stream.wait(device.default_stream)
+    yield lambda: (event.done, event.synchronize(), event.elapsed_ms(stream.record()))
+    yield stream.synchronize
+    yield device.synchronize
+    yield x.__dlpack__
+    yield lambda: x.__cuda_array_interface__
+    yield lambda: ptxrt.from_dlpack(Interface(x))
+    yield device.modules.clear
+    yield device.create_stream
+    yield ptxrt.devices
+    yield lambda: more_than_there_is(device)
+
+
+def more_than_there_is(device: ptxrt.Device) -> None:
+    with pytest.raises(ptxrt.OutOfDeviceMemory):
+        ptxrt.empty(1 << 50, np.uint8, device)
+
+
+def contexts_around(calls: Iterator[Callable[[], object]]) -> list[tuple[int, int]]:
+    """The context before and after each call."""
+    from cuda.bindings import driver
+
+    def current() -> int:
+        return int(driver.cuCtxGetCurrent()[1])
+
+    seen, before = [], current()
+    for call in calls:
+        call()
+        seen.append((before, current()))
+    gc.collect()
+    return [*seen, (before, current())]
+
+
+def in_a_thread(work: Callable[[], list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    thread = threading.Thread(target=lambda: found.extend(work()))
+    thread.start()
+    thread.join()
+    assert len(found) > 20
+    return found
+
+
+def test_pain13_a_thread_without_context_has_none_after_every_call(cuda):
+    assert set(in_a_thread(lambda: contexts_around(every_call(cuda)))) == {(0, 0)}
+
+
+def test_pain13_a_context_that_is_current_stays_current(cuda):
+    from cuda.bindings import driver
+
+    def work() -> list[tuple[int, int]]:
+        _, context = driver.cuDevicePrimaryCtxRetain(0)
+        driver.cuCtxSetCurrent(context)
+        return contexts_around(every_call(cuda))
+
+    ((before, after),) = set(in_a_thread(work))
+    assert before == after != 0
+
+
+@pytest.mark.two_devices
+def test_pain13_the_context_of_another_device_stays_current(cuda):
+    from cuda.bindings import driver
+
+    try:
+        other = ptxrt.Device("cuda:1")
+    except ptxrt.InvalidArgument:
+        pytest.skip("one cuda device only")
+
+    def work() -> list[tuple[int, int]]:
+        _, context = driver.cuDevicePrimaryCtxRetain(0)
+        driver.cuCtxSetCurrent(context)
+        return contexts_around(every_call(other))
+
+    ((before, after),) = set(in_a_thread(work))
+    assert before == after != 0

@@ -1,0 +1,488 @@
+"""Loading a kernel and launching it: what goes through, and each check by itself."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+from texts import DYNAMIC_SHARED, HEAD, SAXPY, SAXPY_SIGNATURE, store_params
+
+import ptxrt
+from ptxrt import KernelSource
+
+
+@pytest.fixture(scope="module")
+def saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
+    return ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+
+
+@pytest.fixture
+def x(device: ptxrt.Device) -> ptxrt.DeviceArray:
+    return ptxrt.to_device(np.arange(1000, dtype=np.float32), device)
+
+
+@pytest.fixture
+def y(device: ptxrt.Device) -> ptxrt.DeviceArray:
+    return ptxrt.to_device(np.ones(1000, np.float32), device)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 255, 256, 257, 997])
+def test_a_kernel_computes_what_its_text_says_and_nothing_beyond(device, saxpy, n):
+    host = np.arange(n, dtype=np.float32)
+    guarded = ptxrt.to_device(np.full(n + 64, -1.0, np.float32), device)
+    saxpy.launch((n + 63) // 64, 64, ptxrt.to_device(host, device), guarded[32 : 32 + n], n, 2.5)
+    out = guarded.to_host()
+    np.testing.assert_array_equal(out[32 : 32 + n], np.float32(2.5) * host - 1)
+    assert (out[:32] == -1).all()
+    assert (out[32 + n :] == -1).all()
+
+
+def test_grid_and_block_may_be_numbers_tuples_or_lists(device, saxpy, x, y):
+    for grid, block in ((4, 256), ((4,), (256,)), ([4, 1], [256, 1, 1]), (np.int64(4), np.int32(256))):
+        saxpy.launch(grid, block, x, y, 1000, 1.0)
+    np.testing.assert_array_equal(y.to_host(), 1 + 4 * x.to_host())
+
+
+def test_one_array_may_be_passed_as_const_and_not(saxpy, y):
+    saxpy.launch(4, 256, y, y, 1000, 1.0)
+    assert (y.to_host() == 2).all()
+
+
+def test_a_kernel_without_parameters_launches(device):
+    text = HEAD + ".visible .entry nothing() { ret; }"
+    ptxrt.load(KernelSource.ptx(text), "nothing", "", device).launch(1, 1)
+
+
+def test_two_entries_of_one_text_share_a_module(device):
+    text = HEAD + ".visible .entry first() { ret; }\n.visible .entry second() { ret; }"
+    before = device.modules.stats().compiles
+    kernels = [ptxrt.load(KernelSource.ptx(text), name, "", device) for name in ("first", "second")]
+    assert device.modules.stats().compiles == before + 1
+    assert [k.entry for k in kernels] == ["first", "second"]
+
+
+# Scalars ------------------------------------------------------------------------------------------------------------
+
+SCALARS = [
+    ("u8", "u8", 200, struct.pack("B", 200)),
+    ("i8", "s8", -100, struct.pack("b", -100)),
+    ("u16", "u16", 65535, struct.pack("H", 65535)),
+    ("i16", "s16", -32768, struct.pack("h", -32768)),
+    ("u32", "u32", 2**32 - 1, struct.pack("I", 2**32 - 1)),
+    ("i32", "s32", -(2**31), struct.pack("i", -(2**31))),
+    ("u64", "u64", 2**64 - 1, struct.pack("Q", 2**64 - 1)),
+    ("i64", "s64", -(2**63), struct.pack("q", -(2**63))),
+    ("f32", "f32", 2.5, struct.pack("f", 2.5)),
+    ("f64", "f64", 0.1, struct.pack("d", 0.1)),
+    ("f16", "b16", 1.5, struct.pack("e", 1.5)),
+    ("bf16", "b16", 3.0, np.array(3.0, ml_dtypes.bfloat16).tobytes()),
+    ("bool", "u8", True, b"\1"),
+]
+
+
+def test_pain10_every_scalar_arrives_as_its_declared_type(device):
+    text = store_params(" ".join(ptx for _, ptx, *_ in SCALARS))
+    signature = "u8* out, " + ", ".join(f"{kind} p{i}" for i, (kind, *_) in enumerate(SCALARS))
+    kernel = ptxrt.load(KernelSource.ptx(text), "store", signature, device)
+    out = ptxrt.zeros(8 * len(SCALARS), np.uint8, device)
+    kernel.launch(1, 1, out, *(value for *_, value, _ in SCALARS))
+    got = out.to_host().reshape(-1, 8)
+    for row, (kind, _, value, expected) in zip(got, SCALARS, strict=True):
+        assert bytes(row[: len(expected)]) == expected, (kind, value)
+
+
+@pytest.mark.parametrize("value", [2.5, np.float64(2.5), np.float32(2.5)])
+def test_pain10_a_python_float_goes_out_as_a_float32(saxpy, x, y, value):
+    saxpy.launch(4, 256, x, y, 1000, value)
+    assert y.to_host()[2] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("n", 2**32),
+        ("n", -1),
+        ("n", 1000.0),
+        ("n", "1000"),
+        ("n", None),
+        ("a", 1e300),
+        ("a", 2**200),
+        ("a", "2.5"),
+        ("a", 2.5j),
+        ("a", None),
+    ],
+)
+def test_a_scalar_that_does_not_fit_is_refused(saxpy, x, y, argument, value):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        saxpy.launch(4, 256, x, y, *((value, 1.0) if argument == "n" else (1000, value)))
+    assert (caught.value.op, caught.value.argument) == ("saxpy", argument)
+    assert ("u32" if argument == "n" else "f32") in str(caught.value)
+    assert (y.to_host() == 1).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-45, 0])
+def test_nan_infinity_denormals_and_integers_are_floats(saxpy, x, y, value):
+    saxpy.launch(4, 256, x, y, 1000, value)
+    np.testing.assert_array_equal(y.to_host()[1], np.float32(1) + np.float32(value))
+
+
+def test_a_bool_takes_truth_values_only(device):
+    kernel = ptxrt.load(KernelSource.ptx(store_params("u8")), "store", "u8* out, bool flag", device)
+    out = ptxrt.zeros(8, np.uint8, device)
+    for value in (True, np.True_, 1):
+        kernel.launch(1, 1, out, value)
+        assert out.to_host()[0] == 1
+    for value in (2, 1.0, "yes"):
+        with pytest.raises(ptxrt.InvalidArgument, match="flag"):
+            kernel.launch(1, 1, out, value)
+
+
+# Arrays -------------------------------------------------------------------------------------------------------------
+
+
+def test_pain11_an_array_of_another_dtype_is_refused(device, saxpy, x, y):
+    with pytest.raises(ptxrt.DTypeMismatch) as caught:
+        saxpy.launch(4, 256, ptxrt.zeros(1000, np.float64, device), y, 1000, 1.0)
+    assert (caught.value.op, caught.value.argument, caught.value.given) == ("saxpy", "x", "float64")
+    assert "f32" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, 0x7F0000000000, 3.0, np.zeros(1000, np.float32), [1.0]])
+def test_what_is_no_device_array_is_no_pointer(saxpy, x, y, value):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        saxpy.launch(4, 256, value, y, 1000, 1.0)
+    assert (caught.value.op, caught.value.argument) == ("saxpy", "x")
+    assert "ptxrt.to_device" in str(caught.value)
+
+
+def test_a_freed_array_is_refused(device, saxpy, y):
+    gone = ptxrt.zeros(1000, np.float32, device)
+    gone.free()
+    with pytest.raises(ptxrt.InvalidArgument, match=r"saxpy: x: .*freed"):
+        saxpy.launch(4, 256, gone, y, 1000, 1.0)
+
+
+def test_a_read_only_array_is_refused_where_the_kernel_writes(device, saxpy, x):
+    wide = ptxrt.zeros(1, np.float32, device).broadcast_to(1000)
+    saxpy.launch(4, 256, x, ptxrt.zeros(1000, np.float32, device), 1000, 1.0)
+    with pytest.raises(ptxrt.LayoutError, match=r"saxpy: y: .*read-only"):
+        saxpy.launch(4, 256, x, wide, 1000, 1.0)
+
+
+def test_pain13_and_15_an_array_of_another_device_is_refused(device, other_device, saxpy, y):
+    far = ptxrt.zeros(1000, np.float32, other_device)
+    with pytest.raises(ptxrt.DeviceMismatch) as caught:
+        saxpy.launch(4, 256, far, y, 1000, 1.0)
+    assert (caught.value.op, caught.value.argument) == ("saxpy", "x")
+    assert str(device) in str(caught.value)
+    assert str(other_device) in str(caught.value)
+
+
+def test_pain14_a_stream_of_another_device_is_refused(other_device, saxpy, x, y):
+    with pytest.raises(ptxrt.DeviceMismatch, match=r"saxpy: stream"):
+        saxpy.launch(4, 256, x, y, 1000, 1.0, stream=other_device.create_stream())
+    assert (y.to_host() == 1).all()
+
+
+def test_pain15_each_device_has_its_own_module(device, other_device):
+    source = KernelSource.ptx(SAXPY)
+    kernels = [ptxrt.load(source, "saxpy", SAXPY_SIGNATURE, d) for d in (device, other_device)]
+    for kernel, where in zip(kernels, (device, other_device), strict=True):
+        out = ptxrt.to_device(np.ones(10, np.float32), where)
+        kernel.launch(1, 32, out, out, 10, 1.0)
+        assert (out.to_host() == 2).all()
+        assert kernel.device is where
+
+
+@pytest.mark.parametrize("count", [0, 3, 5])
+def test_pain12_arity_is_exact(saxpy, x, y, count):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        saxpy.launch(4, 256, *[x, y, 1000, 1.0, 7][:count])
+    assert (caught.value.op, caught.value.argument, caught.value.given) == ("saxpy", "arguments", str(count))
+    assert SAXPY_SIGNATURE in str(caught.value)
+
+
+def declared(device: ptxrt.Device, signature: str) -> ptxrt.Kernel:
+    return ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", signature, device)
+
+
+def test_a_declared_length_is_checked(device, x, y):
+    kernel = declared(device, "const f32* x[n], f32* y[2*n], u32 n, f32 a")
+    kernel.launch(4, 256, x, y, 500, 1.0)
+    with pytest.raises(ptxrt.ShapeMismatch) as caught:
+        kernel.launch(4, 256, x, y, 501, 1.0)
+    assert caught.value.argument == "y"
+    assert "1002" in str(caught.value)
+
+
+def test_a_declared_length_wants_a_contiguous_array(device, x, y):
+    kernel = declared(device, "const f32* x[n], f32* y, u32 n, f32 a")
+    with pytest.raises(ptxrt.LayoutError, match=r"saxpy: x: .*contiguous"):
+        kernel.launch(4, 256, x[::2], y, 10, 1.0)
+
+
+def test_a_length_that_is_no_whole_number_is_the_scalars_fault(device, x, y):
+    kernel = declared(device, "const f32* x[n], f32* y, u32 n, f32 a")
+    with pytest.raises(ptxrt.InvalidArgument, match="saxpy: n"):
+        kernel.launch(4, 256, x, y, 10.5, 1.0)
+
+
+def test_a_declared_alignment_is_checked(device, x, y):
+    kernel = declared(device, "alignas(16) const f32* x, f32* y, u32 n, f32 a")
+    kernel.launch(4, 256, x, y, 10, 1.0)
+    kernel.launch(4, 256, x[4:], y, 10, 1.0)
+    with pytest.raises(ptxrt.LayoutError, match=r"saxpy: x: .*multiple of 16"):
+        kernel.launch(4, 256, x[1:], y, 10, 1.0)
+
+
+def test_a_nullable_pointer_takes_none(device):
+    text = store_params("u64")
+    kernel = ptxrt.load(KernelSource.ptx(text), "store", "u64* out, const f32*? maybe", device)
+    out = ptxrt.to_device(np.full(1, 9, np.uint64), device)
+    kernel.launch(1, 1, out, None)
+    assert out.to_host()[0] == 0
+    given = ptxrt.zeros(4, np.float32, device)
+    kernel.launch(1, 1, out, given)
+    assert out.to_host()[0] != 0
+
+
+# Grid, block, shared memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "grid", "block"),
+    [
+        ("grid", 0, 1),
+        ("grid", (1, 0), 1),
+        ("grid", -1, 1),
+        ("grid", 2**31, 1),
+        ("grid", (1, 65536), 1),
+        ("grid", (1, 1, 65536), 1),
+        ("grid", (1, 1, 1, 1), 1),
+        ("grid", (), 1),
+        ("grid", 1.5, 1),
+        ("grid", "1", 1),
+        ("grid", None, 1),
+        ("grid", np.ones(2), 1),
+        ("block", 1, 0),
+        ("block", 1, 1025),
+        ("block", 1, (32, 33)),
+        ("block", 1, (1, 1, 65)),
+        ("block", 1, True),
+    ],
+)
+def test_a_grid_or_block_outside_the_limits_is_refused(saxpy, x, y, argument, grid, block):
+    with pytest.raises(ptxrt.LaunchError) as caught:
+        saxpy.launch(grid, block, x, y, 1000, 1.0)
+    assert (caught.value.op, caught.value.argument) == ("saxpy", argument)
+    assert (y.to_host() == 1).all()
+
+
+def test_more_threads_than_the_kernel_allows_are_refused(device):
+    text = HEAD + ".visible .entry few() .maxntid 64, 1, 1 { ret; }"
+    kernel = ptxrt.load(KernelSource.ptx(text), "few", "", device)
+    assert kernel.resources.max_threads == 64
+    kernel.launch(1, 64)
+    with pytest.raises(ptxrt.LaunchError, match=r"few: block: expected at most 64"):
+        kernel.launch(1, 65)
+
+
+def test_pain27_dynamic_shared_memory_above_48_kib_is_opted_in(device):
+    kernel = ptxrt.load(KernelSource.ptx(DYNAMIC_SHARED), "far_end", "u32* out, u32 last", device)
+    most = device.properties.max_shared_dynamic
+    for nbytes in (1024, 48 << 10, (48 << 10) + 4, most):
+        out = ptxrt.zeros(1, np.uint32, device)
+        kernel.launch(1, 1, out, nbytes - 4, shared_bytes=nbytes)
+        assert out.to_host()[0] == 77, nbytes
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, 227 * 1024 + 1, 1 << 40])
+def test_pain27_more_shared_memory_than_there_is_names_the_limit(device, given):
+    kernel = ptxrt.load(KernelSource.ptx(DYNAMIC_SHARED), "far_end", "u32* out, u32 last", device)
+    with pytest.raises(ptxrt.LaunchError, match=r"far_end: shared_bytes: expected 0 to 232448"):
+        kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, device), 0, shared_bytes=given)
+
+
+# Loading ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "const f32* x, f32* y, u32 n",
+        "const f32* x, f32* y, u32 n, f32 a, u32 extra",
+        "const f32* x, f32* y, f32 a, u32 n",
+        "const f32* x, f32* y, u64 n, f32 a",
+        "const f32* x, u32 n, f32* y, f32 a",
+        "",
+    ],
+)
+def test_pain12_a_signature_that_the_binary_contradicts_shows_both_side_by_side(device, signature):
+    with pytest.raises(ptxrt.SignatureMismatch) as caught:
+        declared(device, signature)
+    message = str(caught.value)
+    assert (caught.value.op, caught.value.argument) == ("load", "saxpy")
+    assert re.search(r"declared +compiled kernel", message)
+    assert "float, 4 bytes at 20" in message
+
+
+def test_an_untyped_parameter_agrees_with_any_type_of_its_size(device):
+    text = store_params("b32")
+    for kind in ("u32", "i32", "f32"):
+        ptxrt.load(KernelSource.ptx(text), "store", f"u8* out, {kind} v", device)
+    with pytest.raises(ptxrt.SignatureMismatch):
+        ptxrt.load(KernelSource.ptx(text), "store", "u8* out, u64 v", device)
+
+
+def test_names_take_no_part_in_the_agreement(device):
+    declared(device, "const f32* left, f32* right, u32 count, f32 factor")
+
+
+def test_a_signature_may_be_a_functions_annotations(device, x, y):
+    def saxpy(x: "const f32*", y: "f32*", n: np.uint32, a: "f32"): ...  # noqa: F722, F821, UP037
+
+    kernel = ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", saxpy, device)
+    kernel.launch(4, 256, x, y, 1000, 1.0)
+    assert str(kernel.signature) == SAXPY_SIGNATURE
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("source", lambda d: ptxrt.load(SAXPY, "saxpy", SAXPY_SIGNATURE, d)),
+        ("entry", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), None, SAXPY_SIGNATURE, d)),
+        ("entry", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), "", SAXPY_SIGNATURE, d)),
+        ("signature", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", 4, d)),
+        ("options", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, d, "-O3")),
+        ("options", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, d, (3,))),
+        ("options", lambda d: ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, d, 3)),
+    ],
+)
+def test_load_names_the_argument_of_the_wrong_kind(device, argument, call):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        call(device)
+    assert (caught.value.op, caught.value.argument) == ("load", argument)
+
+
+def test_resources_tell_what_the_kernel_needs(device):
+    body = ".shared .align 4 .b8 s[512]; .reg .b32 %r; ld.shared.u32 %r, [s]; st.shared.u32 [s+4], %r; ret;"
+    text = HEAD + f".visible .entry one() {{ {body} }}"
+    resources = ptxrt.load(KernelSource.ptx(text), "one", "", device).resources
+    assert resources.shared_bytes == 512
+    assert resources.registers > 0
+    assert resources.local_bytes == 0
+    assert resources.max_threads == 1024
+    if device.kind == "cuda":
+        assert resources.spill_store_bytes == 0
+
+
+# Errors in the text -------------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "unknown instruction": (SAXPY.replace("fma.rn.f32", "fmaa.rn.f32"), "fmaa"),
+    "unknown register": (SAXPY.replace("[%py], %v", "[%py], %w"), "%w"),
+    "type mismatch": (SAXPY.replace("fma.rn.f32 %v, %s", "fma.rn.f32 %v, %px"), "fma"),
+    "missing label": (SAXPY.replace("    ret;\n", "    bra nowhere;\n"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_pain9_a_compile_error_has_log_line_and_numbered_source(device, fault):
+    text, word = BROKEN[fault]
+    line = next(n for n, t in enumerate(text.splitlines(), 1) if t not in SAXPY.splitlines())
+    with pytest.raises(ptxrt.CompileError) as caught:
+        ptxrt.load(KernelSource.ptx(text, name="broken.ptx"), "saxpy", SAXPY_SIGNATURE, device)
+    error, message = caught.value, str(caught.value)
+    assert error.line == line
+    assert word in message
+    assert f"> {line:5d} | " in message
+    assert error.kernel in ("saxpy", "broken.ptx")
+    assert error.arch == device.arch
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("  \n", "empty"),
+        ("// café\n" + SAXPY, "ASCII"),
+        ("__global__ void f() {}", r"\.version"),
+        (SAXPY.replace(".version 7.0", ".version 99.0"), r"99\.0"),
+        (SAXPY.replace("sm_70", "sm_999"), "sm_999"),
+        (SAXPY[: len(SAXPY) // 2], r"saxpy|end|cut"),
+        ("\0", r"NUL|character"),
+    ],
+)
+def test_pain8_and_9_text_that_is_no_ptx_says_what_is_wrong(device, text, says):
+    with pytest.raises(ptxrt.CompileError, match=says):
+        ptxrt.load(KernelSource.ptx(text), "saxpy", SAXPY_SIGNATURE, device)
+
+
+def test_pain8_too_new_a_version_names_the_newest_that_is_read(device):
+    text = SAXPY.replace(".version 7.0", ".version 99.0")
+    with pytest.raises(ptxrt.CompileError, match=r"99\.0.*\b(8|9|10)\.\d"):
+        ptxrt.load(KernelSource.ptx(text), "saxpy", SAXPY_SIGNATURE, device)
+
+
+def test_a_missing_entry_names_those_there_are(device):
+    with pytest.raises(ptxrt.CompileError, match=r"saxpi.*saxpy"):
+        ptxrt.load(KernelSource.ptx(SAXPY), "saxpi", SAXPY_SIGNATURE, device)
+    ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+
+
+# CUDA C++ -----------------------------------------------------------------------------------------------------------
+
+CUDA = """
+template <typename T> __global__ void scale(T* x, unsigned n, T a) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= a * FACTOR;
+}
+extern "C" __global__ void plain(float* x) { x[threadIdx.x] += 1.0f; }
+"""
+
+
+@pytest.fixture(scope="module")
+def needs_nvrtc() -> None:
+    from ptxrt.compilers import nvrtc
+
+    reason = nvrtc.available()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_cuda_cpp_templates_are_found_by_expression(device, kind):
+    dtype, name = {"float": (np.float32, "f32"), "double": (np.float64, "f64")}[kind]
+    source = KernelSource.cuda(CUDA, {"FACTOR": 2})
+    kernel = ptxrt.load(source, f"scale<{kind}>", f"{name}* x, u32 n, {name} a", device)
+    x = ptxrt.to_device(np.arange(100, dtype=dtype), device)
+    kernel.launch(2, 64, x, 100, 3.0)
+    np.testing.assert_array_equal(x.to_host(), 6 * np.arange(100, dtype=dtype))
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_cuda_cpp_plain_names_are_found_by_name(device):
+    kernel = ptxrt.load(KernelSource.cuda(CUDA, {"FACTOR": 1}), "plain", "f32* x", device)
+    x = ptxrt.zeros(32, np.float32, device)
+    kernel.launch(1, 32, x)
+    assert (x.to_host() == 1).all()
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_cuda_cpp_signatures_are_checked_for_class_too(device):
+    source = KernelSource.cuda(CUDA, {"FACTOR": 2})
+    with pytest.raises(ptxrt.SignatureMismatch):
+        ptxrt.load(source, "scale<float>", "f32* x, f32 n, f32 a", device)
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_cuda_cpp_faults_have_a_line(device):
+    with pytest.raises(ptxrt.CompileError) as caught:
+        ptxrt.load(KernelSource.cuda("__global__ void f() {\n  undeclared = 1;\n}"), "f", "", device)
+    assert caught.value.line == 2
+    assert "undeclared" in str(caught.value)

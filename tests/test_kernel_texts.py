@@ -1,0 +1,52 @@
+"""Every .ptx of the project, and of the tests, assembles for each architecture with no spills; no GPU is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ptxrt import ops, sim
+from ptxrt.compilers import nvjitlink
+from ptxrt.source import kernel_names, read_kernel
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
+TEXTS = {name: read_kernel(name).text for name in kernel_names()} | {
+    f"foreign {path.stem}": path.read_text() for path in FOREIGN
+}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", TEXTS)
+def test_assembles_without_spills(name, arch):
+    reason = nvjitlink.available()
+    if reason is not None:
+        pytest.skip(reason)
+    binary = nvjitlink.compile_ptx(TEXTS[name], arch, name=name)
+    assert binary.entries
+    for entry in binary.entries:
+        report = binary.reports[entry]
+        assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0), entry
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_machine_parses_it(name):
+    assert sim.parse(TEXTS[name], name).entries
+
+
+@pytest.mark.parametrize("name", kernel_names())
+def test_our_own_text_is_ascii_and_opens_with_a_comment(name):
+    text = TEXTS[name]
+    assert text.isascii()
+    assert text.startswith(f"// {name}")
+
+
+@pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: spec.entry)
+def test_each_declared_signature_agrees_with_its_text(spec):
+    entry = sim.parse(TEXTS[spec.family], spec.family).entries[spec.entry]
+    from ptxrt.backends.sim import _table
+
+    spec.signature.agree(spec.entry, _table(entry))
+    # Declared names are the text's own, so that a message can be read beside it.
+    assert [p.name for p in entry.params] == [p.name for p in spec.signature.parameters]

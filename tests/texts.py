@@ -1,0 +1,92 @@
+"""Small kernels that several tests load."""
+
+from __future__ import annotations
+
+HEAD = ".version 7.0\n.target sm_70\n.address_size 64\n"
+
+SAXPY = (
+    HEAD
+    + """
+.visible .entry saxpy(
+    .param .u64 x, .param .u64 y, .param .u32 n, .param .f32 a)
+{
+    .reg .pred %done;
+    .reg .b32 %i, %t, %b, %m;
+    .reg .b64 %px, %py, %at;
+    .reg .f32 %u, %v, %s;
+    ld.param.u64 %px, [x];
+    ld.param.u64 %py, [y];
+    ld.param.u32 %m, [n];
+    ld.param.f32 %s, [a];
+    mov.u32 %i, %tid.x;
+    mov.u32 %t, %ntid.x;
+    mov.u32 %b, %ctaid.x;
+    mad.lo.u32 %i, %b, %t, %i;
+    setp.ge.u32 %done, %i, %m;
+    @%done ret;
+    mul.wide.u32 %at, %i, 4;
+    add.u64 %px, %px, %at;
+    add.u64 %py, %py, %at;
+    ld.global.f32 %u, [%px];
+    ld.global.f32 %v, [%py];
+    fma.rn.f32 %v, %s, %u, %v;
+    st.global.f32 [%py], %v;
+    ret;
+}
+"""
+)
+SAXPY_SIGNATURE = "const f32* x, f32* y, u32 n, f32 a"
+
+# Writes its own name's number, so that two texts give two results.
+CONSTANT = (
+    HEAD
+    + """
+.visible .entry constant(.param .u64 out)
+{{
+    .reg .b64 %p;
+    ld.param.u64 %p, [out];
+    st.global.u32 [%p], {value};
+    ret;
+}}
+"""
+)
+
+# Copies n bytes of dynamic shared memory's far end out again.
+DYNAMIC_SHARED = (
+    HEAD
+    + """
+.extern .shared .align 16 .b8 room[];
+.visible .entry far_end(.param .u64 out, .param .u32 last)
+{
+    .reg .b64 %p;
+    .reg .b32 %at, %base, %v;
+    ld.param.u64 %p, [out];
+    ld.param.u32 %at, [last];
+    mov.u32 %base, room;
+    add.u32 %at, %base, %at;
+    st.shared.u32 [%at], 77;
+    ld.shared.u32 %v, [%at];
+    st.global.u32 [%p], %v;
+    ret;
+}
+"""
+)
+
+
+def store_params(types: str) -> str:
+    """Return an entry `store` that writes each scalar parameter to out[i], 8 bytes apart, as the bits it received.
+
+    `types` are PTX types without the dot, such as ``"u32 f32 b16"``.
+    """
+    kinds = types.split()
+    params = "".join(f", .param .{kind} p{i}" for i, kind in enumerate(kinds))
+    body = ""
+    for i, kind in enumerate(kinds):
+        bits = int(kind[1:])
+        body += (
+            f"    {{ .reg .b{max(bits, 16)} %v; ld.param.b{bits} %v, [p{i}]; st.global.b{bits} [%p+{8 * i}], %v; }}\n"
+        )
+    return (
+        f"{HEAD}.visible .entry store(.param .u64 out{params})\n{{\n    .reg .b64 %p;\n    ld.param.u64 %p, [out];\n"
+        f"{body}    ret;\n}}\n"
+    )

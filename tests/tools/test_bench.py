@@ -1,0 +1,125 @@
+"""tools/bench.py: the rows, what is printed and stored, and the bounds; on sim, and on CUDA where there is a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+import ptxrt
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+import bench
+from benchmarks import launch, report
+
+
+def stored(folder: Path) -> dict[str, object]:
+    (file,) = folder.glob("*.json")
+    return json.loads(file.read_text())
+
+
+def test_it_prints_and_stores_ptxrts_rows_on_sim(tmp_path, capsys):
+    arguments = ["launch", "--device", "sim:0", "--bursts", "2", "--launches", "3", "--out", str(tmp_path / "new")]
+    assert bench.main(arguments) == 0
+    out = capsys.readouterr().out
+    record = stored(tmp_path / "new")
+    assert set(record["rows"]) == set(launch.BOUNDS)
+    assert record["failed"] == {}
+    assert [len(row["bursts_us"]) for row in record["rows"].values()] == [2, 2]
+    assert record["environment"]["device_name"] == "PTX machine"
+    assert record["environment"]["packages"]["numpy"]
+    text = (tmp_path / "new" / "launch-ptx-machine.md").read_text()
+    assert "| ptxrt Kernel.launch " in text
+    assert "| ptxrt Kernel.launch " in out
+    assert out.count("not measured") == 2
+
+
+def test_check_fails_where_a_bound_cannot_be_told(tmp_path):
+    few = ["--bursts", "1", "--launches", "1"]
+    assert bench.main(["launch", "--device", "sim:0", "--check", *few, "--out", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize("device", ["tpu:0", "hip:0"])
+def test_a_device_that_is_not_there_exits_with_2(device, tmp_path, capsys):
+    assert bench.main(["launch", "--device", device, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("bench.py: ")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5"])
+def test_numbers_that_are_none_are_refused(number, capsys):
+    with pytest.raises(SystemExit) as left:
+        bench.main(["launch", "--bursts", number])
+    assert left.value.code == 2
+    assert "whole number" in capsys.readouterr().err
+
+
+def test_a_row_that_cannot_be_made_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
+    def missing() -> launch.Burst:
+        raise ModuleNotFoundError("No module named 'somebody'")
+
+    def breaks(count: int) -> None:
+        if count > 3:
+            raise RuntimeError("it broke later")
+
+    rows = {"absent": missing, "broken": lambda: breaks, "good": lambda: lambda count: None}
+    monkeypatch.setattr(launch, "peers", lambda device: rows)
+    assert bench.main(["launch", "--device", "sim:0", "--bursts", "2", "--out", str(tmp_path)]) == 0
+    record = stored(tmp_path)
+    assert list(record["rows"]) == ["good"]
+    assert record["failed"] == {
+        "absent": "ModuleNotFoundError: No module named 'somebody'",
+        "broken": "RuntimeError: it broke later",
+    }
+    assert "No module named 'somebody'" in capsys.readouterr().out
+
+
+def test_rows_take_turns_with_a_synchronisation_before_each():
+    log: list[str] = []
+    rows = {name: lambda count, name=name: log.append(f"{name}{count}") for name in "abc"}
+    times, failed = launch.measure(rows, lambda: log.append("wait"), 3, 7)
+    assert failed == {}
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
+    bursts = log[1:-1:2]
+    assert log[:-1:2] == ["wait"] * len(bursts)
+    turns = [bursts[i : i + 3] for i in range(0, len(bursts), 3)]
+    assert all(sorted(turn) == ["a7", "b7", "c7"] for turn in turns)
+    assert {turn[0] for turn in turns} == {"a7", "b7", "c7"}
+
+
+@pytest.mark.parametrize(("above", "code"), [((1.9, 3.9), 0), ((2.1, 3.9), 1), ((1.9, 4.1), 1)])
+def test_check_holds_each_bound(above, code, tmp_path, monkeypatch):
+    names = [*launch.BOUNDS, launch.BASE]
+    times = {name: [5.0 + more] for name, more in zip(names, (*above, 0.0), strict=True)}
+    monkeypatch.setattr(launch, "measure", lambda *_: (times, {}))
+    assert bench.main(["launch", "--device", "sim:0", "--check", "--out", str(tmp_path)]) == code
+
+
+def test_without_cuda_core_there_is_no_difference_to_tell():
+    assert launch.differences({"ptxrt Kernel.launch": 3.0}) == {}
+    assert launch.differences({launch.BASE: 2.5, "ptxrt Kernel.launch": 3.0}) == {"ptxrt Kernel.launch": 0.5}
+
+
+def test_the_commit_comes_from_git_or_from_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("PTXRT_COMMIT", "0123abc")
+    assert report.environment(ptxrt.Device("sim:0"))["commit"] == "0123abc"
+    monkeypatch.delenv("PTXRT_COMMIT")
+    assert report.environment(ptxrt.Device("sim:0"))["commit"] == "unknown"
+
+
+def test_a_cell_cannot_break_the_table():
+    assert report.markdown_table(["a"], [["x|y\nz"]]).splitlines()[2] == r"| x\|y z |"
+
+
+@pytest.mark.cuda
+def test_cuda_core_and_c_run_beside_it_on_the_gpu(cuda, tmp_path):
+    arguments = ["launch", "--device", str(cuda), "--bursts", "3", "--launches", "16", "--out", str(tmp_path)]
+    assert bench.main(arguments) == 0
+    record = stored(tmp_path)
+    assert {launch.BASE, "cuda.bindings cuLaunchKernel, packed", *launch.BOUNDS} <= set(record["rows"])
+    assert set(record["above_cuda_core_us"]) == set(launch.BOUNDS)
