@@ -15,7 +15,7 @@ from ptxrt.backends import Resources
 from ptxrt.binding import ArrayRule, binder
 from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.device import Device, as_device
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LaunchError, LayoutError, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LaunchError, LayoutError, ShapeMismatch, Unsupported
 from ptxrt.interop import as_array
 from ptxrt.modules import LoadedModule
 from ptxrt.signature import Arguments, Signature, check_scalar
@@ -132,6 +132,7 @@ class Kernel:
         *args: Any,
         shared_bytes: int = 0,
         stream: Any = None,
+        budget: int | None = None,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
 
@@ -146,6 +147,9 @@ class Kernel:
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
             A Stream, or anything with ``__cuda_stream__``; the device's default stream if left out.
+        budget
+            On sim: how many instructions a chunk of blocks may issue before its loop counts as endless;
+            PTXRT_SIM_BUDGET if left out. No other device can count them.
 
         Raises
         ------
@@ -171,23 +175,26 @@ class Kernel:
                 expected=f"{len(self._params)}: {self.signature}",
                 given=f"{len(args)}",
             )
+        if budget is not None:
+            self._check_budget(budget)
         values, taken = self._bind(self, queue, *args)
         if self._checked:
             values = tuple(
                 check_scalar(v, p, self.entry) if p.checked else v for v, p in zip(values, self._params, strict=True)
             )
+        arguments = self._packed(values)  # the scalars' ranges are checked here, before lengths are made of them
         if self._lengths:
-            self._pool.append(self._packed(values))  # which checks the scalars that the lengths are made of
             self._check_lengths(taken)
         if geometry[2] > self._opted_in:
             device.backend.allow_shared(device.ordinal, self._function, geometry[2])
             self._opted_in = geometry[2]
-        self.enqueue(geometry[1], geometry[2], queue, values)
+        arguments.budget = budget
+        device.backend.launch(device.ordinal, self._function, geometry[1], geometry[2], queue.handle, arguments)
+        self._pool.append(arguments)
 
     def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[Any]) -> None:
-        """Pack and launch values that have been checked: addresses for pointers; for plans."""
-        arguments = self._packed(values)
-        device = self.device
+        """Launch with values that a plan has checked: addresses in the place of arrays."""
+        arguments, device = self._packed(values), self.device
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         self._pool.append(arguments)
 
@@ -266,6 +273,16 @@ class Kernel:
         if not any(isinstance(part, MutableSequence) for part in config):  # it may change under our hands
             self._geometry = geometry
         return geometry
+
+    def _check_budget(self, budget: Any) -> None:
+        if self.device.kind != "sim":
+            raise Unsupported(
+                op=self.entry, argument="budget", expected="a launch on sim", given=str(self.device), fix="Leave it out"
+            )
+        if not isinstance(budget, (int, np.integer)) or isinstance(budget, bool) or budget < 1:
+            raise InvalidArgument(
+                op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=repr(budget)
+            )
 
     def _dim(self, argument: str, value: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
         sizes = tuple(value) if isinstance(value, Sequence) else (value,)

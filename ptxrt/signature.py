@@ -96,14 +96,17 @@ class Arguments:
         Bytes of the values.
     table
         Address of the ``void*[]`` that points at each value.
+    budget
+        Most instructions of the launch, where the device counts them.
     """
 
-    __slots__ = ("raw", "size", "table")
+    __slots__ = ("budget", "raw", "size", "table")
 
     def __init__(self, offsets: Sequence[int], size: int) -> None:
         start = -(-size // 8) * 8
         self.raw = ctypes.create_string_buffer(start + 8 * max(1, len(offsets)))
         self.size = size
+        self.budget: int | None = None
         base = ctypes.addressof(self.raw)
         self.table = base + start
         struct.pack_into(f"{len(offsets)}Q", self.raw, start, *(base + offset for offset in offsets))

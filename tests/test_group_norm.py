@@ -191,6 +191,29 @@ def test_a_stream_orders_the_work(device, rng):
     np.testing.assert_array_equal(y.to_host(stream), run(device, x, None, None, 2))
 
 
+@pytest.mark.parametrize(("shape", "groups"), [((5, 2, 2**29), 2), ((1, 2, 2**31 + 8), 1)], ids=str)
+def test_tensors_past_2_to_the_32_elements(cuda, shape, groups):
+    torch = pytest.importorskip("torch")
+    count = int(np.prod(shape))
+    if cuda.properties.total_memory < 10 * count:
+        pytest.skip(f"two arrays of {4 * count >> 30} GiB do not fit {cuda}")
+    torch.manual_seed(0)
+    x = torch.empty(count, device="cuda").normal_()
+    weight, bias = torch.tensor([2.0, -3.0], device="cuda"), torch.tensor([0.5, 1.5], device="cuda")
+    y = torch.from_dlpack(group_norm(x.view(shape), weight, bias, groups)).view(-1)
+    span = shape[1] // groups * shape[2]
+    for start in {0, 2**31 - 500, 2**32 - 500, count - 1000} & set(range(0, count - 999)):
+        group = x[start // span * span :][:span]
+        means = [part.double().mean() for part in group.chunk(64)]
+        mean = sum(m * len(part) for m, part in zip(means, group.chunk(64), strict=True)) / span
+        var = sum(((part.double() - mean) ** 2).sum() for part in group.chunk(64)) / span
+        # A slice may cross into the next group or channel: keep what lies in this one.
+        end = min(start + 1000, (start // span + 1) * span)
+        channel = torch.arange(start, end, device="cuda") // shape[2] % shape[1]
+        want = (x[start:end].double() - mean) / (var + 1e-5).sqrt() * weight[channel] + bias[channel]
+        assert relative_error(y[start:end].cpu().numpy(), want.cpu().numpy()) <= bar("group_norm", "f32"), start
+
+
 # Checks -------------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from texts import DYNAMIC_SHARED, HEAD, SAXPY, SAXPY_SIGNATURE, store_params
+from texts import CONSTANT, DYNAMIC_SHARED, HEAD, SAXPY, SAXPY_SIGNATURE, store_params
 
 import ptxrt
 from ptxrt import KernelSource
@@ -305,6 +305,38 @@ def test_pain27_more_shared_memory_than_there_is_names_the_limit(device, given):
     kernel = ptxrt.load(KernelSource.ptx(DYNAMIC_SHARED), "far_end", "u32* out, u32 last", device)
     with pytest.raises(ptxrt.LaunchError, match=r"far_end: shared_bytes: expected 0 to 232448"):
         kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, device), 0, shared_bytes=given)
+
+
+LOOP = HEAD + ".visible .entry loop(.param .u64 out) { again: bra again; }"
+
+
+def test_a_budget_bounds_a_launch_on_sim(sim):
+    kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
+    out = ptxrt.zeros(1, np.uint32, sim)
+    with pytest.raises(ptxrt.Deadlock) as caught:
+        kernel.launch(1, 1, out, budget=1000)
+    assert (caught.value.entry, caught.value.line) == ("loop", 4)
+    assert run_constant(sim) == 5
+
+
+def run_constant(device):
+    kernel = ptxrt.load(KernelSource.ptx(CONSTANT.format(value=5)), "constant", "u32* out", device)
+    out = ptxrt.zeros(1, np.uint32, device)
+    kernel.launch(1, 1, out, **({"budget": 100} if device.kind == "sim" else {}))
+    return out.to_host()[0]
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5, "many", True])
+def test_a_budget_is_a_number_of_instructions(sim, budget):
+    kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
+    with pytest.raises(ptxrt.InvalidArgument, match="loop: budget"):
+        kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, sim), budget=budget)
+
+
+def test_a_budget_is_refused_where_nobody_counts(cuda):
+    kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", cuda)
+    with pytest.raises(ptxrt.Unsupported, match="loop: budget"):
+        kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, cuda), budget=100)
 
 
 # Loading ------------------------------------------------------------------------------------------------------------

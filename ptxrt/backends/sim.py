@@ -237,7 +237,9 @@ class SimBackend:
             if pointer:
                 params[at : at + 8] = memory.read_only(pointer).to_bytes(8, "little")
         with self._locks.setdefault(ordinal, threading.Lock()):
-            sim.launch(module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes)
+            sim.launch(
+                module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes, budget=arguments.budget
+            )
 
 
 def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> None:

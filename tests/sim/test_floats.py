@@ -345,6 +345,32 @@ def test_narrowing_conversions(direction: str) -> None:
         same(got, want, code, rows)
 
 
+def test_widening_is_exact_down_to_the_sign_of_zero() -> None:
+    half = np.arange(65536, dtype=np.uint32).astype(np.uint16)
+    for source, kind in (("f16", np.dtype(np.float16)), ("bf16", np.dtype(ml_dtypes.bfloat16))):
+        values = half.view(kind)
+        rows = [(float(v),) for v in values]
+        got = apply(f"cvt.f32.{source} d, a;", "f32", values, types=(source,)).view(np.float32)
+        same(got, [v for (v,) in rows], source, rows)
+    single = triples(np.dtype(np.float32), F32_EDGES)[0]
+    got = apply("cvt.f64.f32 d, a;", "f64", single, types=("f32",)).view(np.float64)
+    same(got, single.astype(np.float64).tolist(), "f64", [(float(v),) for v in single])
+    got = apply("cvt.f64.f16 d, a;", "f64", half.view(np.float16), types=("f16",)).view(np.float64)
+    same(got, half.view(np.float16).astype(np.float64).tolist(), "f64", [(float(v),) for v in half])
+
+
+def test_flushing_halves_and_clamping_below() -> None:
+    a = np.array([0x0001, 0x83FF, 0x0400, 0xFE01], np.uint16)
+    one = np.array([0x3C00], np.uint16).repeat(4)
+    got = apply("mul.ftz.f16 d, a, b;", "f16", a, one, types=("f16", "f16")).view(np.uint16)
+    assert got.tolist() == [0, 0x8000, 0x0400, 0x7FFF]
+    zero = np.array([0x8000], np.uint16).repeat(4)
+    got = apply("fma.rn.relu.f16 d, a, b, c;", "f16", a, one, zero, types=("f16",) * 3).view(np.uint16)
+    assert got.tolist() == [1, 0, 0x0400, 0x7FFF]
+    got = apply("neg.f16 d, a;", "f16", a, types=("f16",)).view(np.uint16)
+    assert got.tolist() == [0x8001, 0x03FF, 0x8400, 0x7FFF]
+
+
 def test_bfloat16_and_pairs() -> None:
     x = np.array([1.0, 1.00390625, 1.0117188, 3e38, -2.5, math.nan], np.float32)
     got = apply("cvt.rn.bf16.f32 d, a;", "bf16", x, types=("f32",)).view(ml_dtypes.bfloat16)

@@ -110,12 +110,13 @@ def _conversion(
             op.fail(f"cvt.{to.name}.{source.name} is exact and takes no rounding")
         if source.name == "bf16":
             return lambda a: a.astype(to.dtype)  # the upper half of the float32, NaN and all
-        return lambda a: clean(a.astype(to.dtype)) if to.bits == 32 else a.astype(to.dtype) + 0.0
+        # The product makes a signalling NaN quiet, and leaves -0 alone.
+        return lambda a: clean(a.astype(to.dtype)) if to.bits == 32 else a.astype(to.dtype) * 1.0
     if direction is None:
         op.fail(f"cvt.{to.name}.{source.name} needs a rounding, .rn .rz .rm or .rp")
     # A NaN keeps the upper part of its payload on its way from float64.
     finish = clean if source.bits < 64 else np.asarray
-    return lambda a: finish(narrow(a.astype(np.float64), to.dtype, direction))
+    return lambda a: finish(narrow(a.astype(np.float64) * 1.0, to.dtype, direction))
 
 
 def _int_to_int(to: PtxType, source: PtxType, sat: bool) -> Callable[[Array], Array]:
