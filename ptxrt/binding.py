@@ -45,8 +45,8 @@ class ArrayRule:
     strides: tuple[int, ...] | None = None
 
 
-def binder(device: Device, rules: Sequence[ArrayRule | None]) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Return ``bind(owner, stream, *args) -> (values, args)``: addresses in the place of arrays, and the arrays taken.
+def binder(device: Device, rules: Sequence[ArrayRule]) -> Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
 
     ``owner.other(stream, index, arg)`` is asked about each argument that is not plainly right: it returns the array
     that the argument stands for (another library's; None where that may be), or raises. The owner is an argument,
@@ -57,13 +57,45 @@ def binder(device: Device, rules: Sequence[ArrayRule | None]) -> Callable[..., t
     device
         Where the arrays must be.
     rules
-        One an argument; None for a scalar, which passes as it is.
+        One an argument.
     """
-    names = [f"a{i}" for i in range(len(rules))]
+    lines, values, scope = _checks(device, rules)
+    lines.append(f"return ({', '.join(values)},), ({_names(rules)},)")
+    bind: Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]] = _compiled("bind", "", rules, lines, scope)
+    return bind
+
+
+def filler(
+    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None], pack_into: Callable[..., None]
+) -> Callable[..., tuple[Any, ...]]:
+    """Return ``fill(owner, stream, raw, *args) -> args``: checks as :func:`binder` does, and packs into `raw`.
+
+    Parameters
+    ----------
+    rules
+        One an argument: an ArrayRule, or for a scalar a function that converts it, or None where ``struct`` does.
+    pack_into
+        Packs addresses and scalars; it raises what ``struct`` raises for a scalar that does not fit.
+    """
+    lines, values, scope = _checks(device, rules)
+    lines.append(f"pack_into({', '.join(['raw', '0', *values])})")
+    lines.append(f"return ({_names(rules)},)" if rules else "return ()")
+    fill: Callable[..., tuple[Any, ...]] = _compiled("fill", "raw, ", rules, lines, scope | {"pack_into": pack_into})
+    return fill
+
+
+def _checks(
+    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None]
+) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the lines that check each argument, what each becomes, and the names that both use."""
     scope: dict[str, Any] = {"DeviceArray": DeviceArray, "device": device}
-    lines, values = [f"def bind({', '.join(['owner', 'stream', *names])}):"], list(names)
+    lines, values = [], [f"a{i}" for i in range(len(rules))]
     for i, rule in enumerate(rules):
         if rule is None:
+            continue
+        if not isinstance(rule, ArrayRule):
+            scope[f"convert{i}"] = rule
+            lines.append(f"a{i} = convert{i}(a{i})")
             continue
         scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
         tests = [f"a{i}.__class__ is DeviceArray and a{i}.device is device and a{i}.dtype is dtype{i}"]
@@ -73,11 +105,16 @@ def binder(device: Device, rules: Sequence[ArrayRule | None]) -> Callable[..., t
         tests += [f"not a{i}.ptr % {rule.align}"] if rule.align > rule.dtype.itemsize else []
         test = " and ".join([*tests, f"a{i}.memory.home is stream"])  # alive, and not to be noted as used elsewhere
         test = f"a{i} is None or ({test})" if rule.nullable else test
-        lines += [f"    if not ({test}):", f"        a{i} = owner.other(stream, {i}, a{i})"]
+        lines += [f"if not ({test}):", f"    a{i} = owner.other(stream, {i}, a{i})"]
         values[i] = f"0 if a{i} is None else a{i}.ptr" if rule.nullable else f"a{i}.ptr"
-    lines.append(
-        f"    return ({''.join(f'{value}, ' for value in values)}), ({''.join(f'{name}, ' for name in names)})"
-    )
-    exec("\n".join(lines), scope)  # the text is made of indices and numbers only
-    bind: Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]] = scope["bind"]
-    return bind
+    return lines, values, scope
+
+
+def _names(rules: Sequence[object]) -> str:
+    return ", ".join(f"a{i}" for i in range(len(rules)))
+
+
+def _compiled(name: str, before: str, rules: Sequence[object], lines: list[str], scope: dict[str, Any]) -> Any:
+    text = "\n    ".join([f"def {name}(owner, stream, {before}{_names(rules)}):", *lines])
+    exec(text, scope)  # the text is made of indices and numbers only
+    return scope[name]

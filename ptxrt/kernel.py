@@ -6,25 +6,29 @@ import math
 import operator
 import struct
 from collections.abc import Callable, MutableSequence, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ptxrt.array import DeviceArray
 from ptxrt.backends import Resources
-from ptxrt.binding import ArrayRule, binder
+from ptxrt.binding import ArrayRule, filler
 from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.device import Device, as_device
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LaunchError, LayoutError, ShapeMismatch, Unsupported
 from ptxrt.interop import as_array
 from ptxrt.modules import LoadedModule
-from ptxrt.signature import Arguments, Signature, check_scalar
+from ptxrt.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.source import KernelSource
 from ptxrt.stream import Stream, as_stream
 
 __all__ = ["Kernel", "load"]
 
 Dims = tuple[int, int, int, int, int, int]
+
+# What packing raises for a scalar of the wrong kind or out of range.
+_NOT_PACKED = (struct.error, OverflowError, TypeError, ValueError)
 
 
 def load(
@@ -110,16 +114,13 @@ class Kernel:
         self.resources: Resources = function.resources
         self._function = function.handle
         self._module = module
-        self._pack_into = signature.pack_into
         self._pool: list[Arguments] = []
         self._geometry: tuple[Any, Dims, int] = (None, (0, 0, 0, 0, 0, 0), 0)
         self._params = signature.parameters
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._lengths = any(p.length for p in signature.parameters)
-        self._checked = any(p.checked for p in signature.parameters)
-        rules = [ArrayRule(p.type.numpy, not p.const, p.nullable, p.align) if p.pointer else None for p in self._params]
-        self._bind = binder(device, rules)
+        self._fill = filler(device, [_rule(p, entry) for p in self._params], signature.pack_into)
         module.holders.add(self)
 
     def __repr__(self) -> str:
@@ -158,14 +159,14 @@ class Kernel:
         InvalidArgument, DTypeMismatch, DeviceMismatch, ShapeMismatch, LayoutError
             For an argument that is not what the signature declares.
         """
-        geometry = self._geometry
+        known, dims, shared = self._geometry
         config = (grid, block, shared_bytes)
         try:
-            same = geometry[0] == config
+            same = known == config
         except ValueError:  # NumPy arrays do not compare to one truth
             same = False
         if not same:
-            geometry = self._configure(config)
+            dims, shared = self._configure(config)
         device = self.device
         queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
         if len(args) != len(self._params):
@@ -177,38 +178,37 @@ class Kernel:
             )
         if budget is not None:
             self._check_budget(budget)
-        values, taken = self._bind(self, queue, *args)
-        if self._checked:
-            values = tuple(
-                check_scalar(v, p, self.entry) if p.checked else v for v, p in zip(values, self._params, strict=True)
-            )
-        arguments = self._packed(values)  # the scalars' ranges are checked here, before lengths are made of them
+        pool = self._pool
+        try:
+            arguments = pool.pop()
+        except IndexError:  # the first launch, or other threads are in theirs
+            arguments = self.signature.arguments()
+        try:
+            taken = self._fill(self, queue, arguments.raw, *args)
+        except _NOT_PACKED:
+            raise self.signature.explain(args, self.entry) from None
         if self._lengths:
             self._check_lengths(taken)
-        if geometry[2] > self._opted_in:
-            device.backend.allow_shared(device.ordinal, self._function, geometry[2])
-            self._opted_in = geometry[2]
+        if shared > self._opted_in:
+            device.backend.allow_shared(device.ordinal, self._function, shared)
+            self._opted_in = shared
         arguments.budget = budget
-        device.backend.launch(device.ordinal, self._function, geometry[1], geometry[2], queue.handle, arguments)
-        self._pool.append(arguments)
+        device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
+        pool.append(arguments)
 
     def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[Any]) -> None:
         """Launch with values that a plan has checked: addresses in the place of arrays."""
-        arguments, device = self._packed(values), self.device
-        device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
-        self._pool.append(arguments)
-
-    def _packed(self, values: Sequence[Any]) -> Arguments:
-        """Return a buffer, from the pool if there is one to spare, that holds `values`; it goes back to the pool."""
+        device, pool = self.device, self._pool
         try:
-            arguments = self._pool.pop()
+            arguments = pool.pop()
         except IndexError:
             arguments = self.signature.arguments()
         try:
-            self._pack_into(arguments.raw, 0, *values)
-        except (struct.error, OverflowError, TypeError, ValueError):
+            self.signature.pack_into(arguments.raw, 0, *values)
+        except _NOT_PACKED:
             raise self.signature.explain(values, self.entry) from None
-        return arguments
+        device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
+        pool.append(arguments)
 
     def other(self, stream: Stream, index: int, value: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""
@@ -256,7 +256,7 @@ class Kernel:
                     given=f"{array.size}, shape {array.shape}",
                 )
 
-    def _configure(self, config: tuple[Any, Any, Any]) -> tuple[Any, Dims, int]:
+    def _configure(self, config: tuple[Any, Any, Any]) -> tuple[Dims, int]:
         """Check grid, block and shared memory against the device and the kernel; remember the last good ones."""
         limits, resources = self.device.properties, self.resources
         grid = self._dim("grid", config[0], limits.max_grid)
@@ -269,10 +269,10 @@ class Kernel:
         room = limits.max_shared_dynamic - resources.shared_bytes
         if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= room:
             self._outside("shared_bytes", f"0 to {room} beside {resources.shared_bytes} static bytes", shared)
-        geometry = (config, (*grid, *block), int(shared))
+        dims = (*grid, *block)
         if not any(isinstance(part, MutableSequence) for part in config):  # it may change under our hands
-            self._geometry = geometry
-        return geometry
+            self._geometry = (config, dims, int(shared))
+        return dims, int(shared)
 
     def _check_budget(self, budget: Any) -> None:
         if self.device.kind != "sim":
@@ -296,3 +296,9 @@ class Kernel:
 
     def _outside(self, argument: str, expected: str, given: Any) -> None:
         raise LaunchError(op=self.entry, argument=argument, expected=f"{expected} on {self.device}", given=repr(given))
+
+
+def _rule(p: Parameter, op: str) -> ArrayRule | Callable[[Any], Any] | None:
+    if p.pointer:
+        return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
+    return partial(check_scalar, p=p, op=op) if p.checked else None

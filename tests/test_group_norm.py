@@ -202,7 +202,7 @@ def test_tensors_past_2_to_the_32_elements(cuda, shape, groups):
     weight, bias = torch.tensor([2.0, -3.0], device="cuda"), torch.tensor([0.5, 1.5], device="cuda")
     y = torch.from_dlpack(group_norm(x.view(shape), weight, bias, groups)).view(-1)
     span = shape[1] // groups * shape[2]
-    for start in {0, 2**31 - 500, 2**32 - 500, count - 1000} & set(range(0, count - 999)):
+    for start in (0, 2**31 - 500, 2**32 - 500, count - 1000):
         group = x[start // span * span :][:span]
         means = [part.double().mean() for part in group.chunk(64)]
         mean = sum(m * len(part) for m, part in zip(means, group.chunk(64), strict=True)) / span
