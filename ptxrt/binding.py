@@ -16,7 +16,7 @@ import numpy as np
 from ptxrt.array import DeviceArray
 from ptxrt.device import Device
 
-__all__ = ["ArrayRule", "binder"]
+__all__ = ["Apart", "ArrayRule", "binder", "filler"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,20 @@ class ArrayRule:
     strides: tuple[int, ...] | None = None
 
 
-def binder(device: Device, rules: Sequence[ArrayRule]) -> Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]]:
+@dataclass(frozen=True)
+class Apart:
+    """Two operands, by index, that must not share memory, with their bytes; they may be the same array if `or_same`."""
+
+    one: int
+    other: int
+    one_bytes: int
+    other_bytes: int
+    or_same: bool
+
+
+def binder(
+    device: Device, rules: Sequence[ArrayRule], apart: Sequence[Apart]
+) -> Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]]:
     """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
 
     ``owner.other(stream, index, arg)`` is asked about each argument that is not plainly right: it returns the array
@@ -58,9 +71,18 @@ def binder(device: Device, rules: Sequence[ArrayRule]) -> Callable[..., tuple[tu
         Where the arrays must be.
     rules
         One an argument.
+    apart
+        For those that overlap ``owner.clash(one, other, arrays)`` is called, which raises.
     """
     lines, values, scope = _checks(device, rules)
-    lines.append(f"return ({', '.join(values)},), ({_names(rules)},)")
+    lines += [f"p{i} = {value}" for i, value in enumerate(values)]
+    arrays, addresses = (f"({', '.join(f'{letter}{i}' for i in range(len(rules)))},)" for letter in "ap")
+    for pair in apart:
+        p, q = f"p{pair.one}", f"p{pair.other}"
+        same = f"{p} != {q} and " if pair.or_same else ""
+        lines.append(f"if -{pair.one_bytes} < {p} - {q} < {pair.other_bytes} and {same}{p} and {q}:")
+        lines.append(f"    owner.clash({pair.one}, {pair.other}, {arrays})")
+    lines.append(f"return {addresses}, {arrays}")
     bind: Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]] = _compiled("bind", "", rules, lines, scope)
     return bind
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ptxrt.array import DeviceArray, contiguous
-from ptxrt.binding import ArrayRule, binder
+from ptxrt.binding import Apart, ArrayRule, binder
 from ptxrt.device import Device, as_device
 from ptxrt.dtypes import ElementType
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
@@ -177,14 +177,13 @@ class Plan(ABC):
         self.operands = self._operands()
         self._kernel: Kernel | None = None
         rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
-        self._bind = binder(device, rules)
-        # Each written operand with each other one: indices, bytes, and whether they may be the same array.
-        self._pairs = [
-            (i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
+        apart = [
+            Apart(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
             for i, ours in enumerate(self.operands)
             for j, theirs in enumerate(self.operands)
             if ours.written and i != j
         ]
+        self._bind = binder(device, rules, apart)
 
     @classmethod
     def select(cls, device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None) -> Any:
@@ -297,12 +296,7 @@ class Plan(ABC):
             raise InvalidArgument(
                 op=self.op, argument="args", expected=f"{len(self.operands)} operands", given=f"{len(args)}"
             )
-        pointers, arrays = self._bind(self, queue, *args)
-        for one, other, room_one, room_other, same_allowed in self._pairs:
-            apart = pointers[one] - pointers[other]
-            if -room_one < apart < room_other and (apart or not same_allowed) and pointers[one] and pointers[other]:
-                self._clash(one, other, arrays)
-        return pointers, arrays
+        return self._bind(self, queue, *args)
 
     def other(self, stream: Stream, index: int, given: Any) -> DeviceArray:
         """Check what is not the common case of an operand: one reason an error, in a fixed order."""
@@ -326,7 +320,7 @@ class Plan(ABC):
         array.memory.used_on(stream)
         return array
 
-    def _clash(self, written: int, other: int, arrays: Sequence[Any]) -> None:
+    def clash(self, written: int, other: int, arrays: Sequence[Any]) -> None:
         ours, theirs = self.operands[written], self.operands[other]
         one, two = arrays[written], arrays[other]
         in_place = f", or {theirs.name} itself" if theirs.name in ours.in_place else ""
