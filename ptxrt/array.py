@@ -1,10 +1,9 @@
-"""DeviceArray: pointer, dtype, shape, strides and device of an array in device memory; views; copies in and out."""
+"""DeviceArray: an array in device memory; views of it; copies in and out."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,73 +12,11 @@ from numpy.typing import ArrayLike, DTypeLike
 from ptxrt.device import Device, as_device
 from ptxrt.dtypes import element_type
 from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch
+from ptxrt.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
+from ptxrt.memory import Memory
 from ptxrt.stream import Stream, as_stream
 
-__all__ = ["DeviceArray", "Memory", "empty", "to_device", "zeros"]
-
-Shape = tuple[int, ...]
-
-
-class Memory:
-    """A stretch of device memory that arrays point into; it is given back when the last of them is gone.
-
-    Attributes
-    ----------
-    ptr, nbytes : int
-    stream : Stream
-        The stream it was allocated on, where it is freed.
-    home : Stream or None
-        The same while the memory is alive, None once freed: a launch there needs no note by :meth:`used_on`.
-    owner : object
-        Who owns the memory, if not we: it is kept alive, and nothing is freed.
-    """
-
-    __slots__ = ("_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
-
-    def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
-        self.device, self.ptr, self.nbytes, self.stream, self.owner = device, ptr, nbytes, stream, owner
-        self._used_on: dict[int, Stream] = {}
-        self.home: Stream | None = stream
-
-    @classmethod
-    def allocate(cls, device: Device, nbytes: int, stream: Stream) -> Memory:
-        """Allocate in the order of `stream`; no bytes are the null pointer."""
-        ptr = device.backend.allocate(device.ordinal, nbytes, stream.handle) if nbytes else 0
-        return cls(device, ptr, nbytes, stream)
-
-    @property
-    def alive(self) -> bool:
-        """False once freed."""
-        return self.home is not None
-
-    def used_on(self, stream: Stream) -> None:
-        """Note that `stream` has work on this memory, which is not given back before that is done."""
-        if stream.handle != self.stream.handle:
-            self._used_on[stream.handle] = stream
-
-    @property
-    def users(self) -> Iterable[Stream]:
-        """The streams with work on this memory, its own first."""
-        return (self.stream, *self._used_on.values())
-
-    def free(self) -> None:
-        """Give the memory back, in the order of the streams that used it."""
-        if self.alive:
-            self.home = None
-            if self.owner is None and self.ptr:
-                self.device.backend.free(self.device.ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
-            self.owner = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, by deepcopy or pickle, would free the same address once more.
-        raise InvalidArgument(
-            op="pickle", argument="array", expected="a host array", given="device memory", fix="Copy it with to_host()"
-        )
-
-    def __del__(self) -> None:
-        # At exit the driver may be gone before this object; the process gives everything back by itself.
-        if not sys.is_finalizing():
-            self.free()
+__all__ = ["DeviceArray", "empty", "to_device", "zeros"]
 
 
 class DeviceArray:
@@ -140,14 +77,14 @@ class DeviceArray:
             that is the caller's word.
         """
         op = "DeviceArray.from_pointer"
-        where, lengths, kind = as_device(device), _shape(shape, op), element_type(dtype, op=op)
+        where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
         if not isinstance(ptr, (int, np.integer)) or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
             raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=repr(ptr))
         if ptr % kind.size:
             raise LayoutError(
                 op=op, argument="ptr", expected=f"a multiple of {kind.size}, the size of {kind}", given=f"{ptr:#x}"
             )
-        steps = contiguous(lengths) if strides is None else _whole(strides)
+        steps = contiguous(lengths) if strides is None else whole_numbers(strides)
         if steps is None or len(steps) != len(lengths) or any(step < 0 for step in steps):
             raise LayoutError(
                 op=op,
@@ -178,7 +115,7 @@ class DeviceArray:
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie one after another in row-major order; true of an empty array."""
-        return self.strides == contiguous(self.shape) or not self.size or _packed(self.shape, self.strides)
+        return is_contiguous(self.shape, self.strides)
 
     def __repr__(self) -> str:
         state = "" if self.memory.alive else ", freed"
@@ -214,12 +151,12 @@ class DeviceArray:
         LayoutError
             If the array is not contiguous.
         """
-        wanted = _whole(_axes(shape))
+        wanted = whole_numbers(unpacked(shape))
         if wanted is not None and wanted.count(-1) == 1:
             rest = math.prod(n for n in wanted if n != -1)
             free = self.size // rest if rest and self.size % rest == 0 else 0
             wanted = tuple(free if n == -1 else n for n in wanted)
-        new = _shape(_axes(shape) if wanted is None else wanted, "DeviceArray.view")
+        new = checked_shape(unpacked(shape) if wanted is None else wanted, "DeviceArray.view")
         if math.prod(new) != self.size:
             raise ShapeMismatch(
                 op="DeviceArray.view",
@@ -232,8 +169,8 @@ class DeviceArray:
 
     def transpose(self, *axes: int | Sequence[int]) -> DeviceArray:
         """Return a view with the axes in another order; reversed if none are given."""
-        order = tuple(_axes(axes)) or tuple(range(self.ndim))[::-1]
-        named = [a % self.ndim if -self.ndim <= a < self.ndim else -1 for a in _whole(order) or ()]
+        order = tuple(unpacked(axes)) or tuple(range(self.ndim))[::-1]
+        named = [a % self.ndim if -self.ndim <= a < self.ndim else -1 for a in whole_numbers(order) or ()]
         if sorted(named) != list(range(self.ndim)):
             raise InvalidArgument(
                 op="DeviceArray.transpose", argument="axes", expected=f"each of {self.ndim} axes once", given=str(axes)
@@ -247,7 +184,7 @@ class DeviceArray:
 
     def broadcast_to(self, shape: int | Sequence[int]) -> DeviceArray:
         """Return a read-only view in which axes of length 1, and new ones in front, are repeated with stride 0."""
-        new = _shape(shape, "DeviceArray.broadcast_to")
+        new = checked_shape(shape, "DeviceArray.broadcast_to")
         old = (1,) * (len(new) - self.ndim) + self.shape
         if len(new) < self.ndim or any(a not in (1, b) for a, b in zip(old, new, strict=True)):
             raise ShapeMismatch(
@@ -262,46 +199,8 @@ class DeviceArray:
 
     def __getitem__(self, index: Any) -> DeviceArray:
         """Return a view: integers, slices with positive steps, ``...`` and None."""
-        given = index if isinstance(index, tuple) else (index,)
-        axes = sum(1 for item in given if item is not None and item is not Ellipsis)
-        if axes > self.ndim or sum(item is Ellipsis for item in given) > 1:
-            raise _index_error(self, index, f"at most {self.ndim} indices and one ...")
-        if not any(item is Ellipsis for item in given):
-            given = (*given, Ellipsis)
-        offset, axis = 0, 0
-        shape: list[int] = []
-        strides: list[int] = []
-        for item in given:
-            if item is Ellipsis:
-                stop = axis + self.ndim - axes
-                shape += self.shape[axis:stop]
-                strides += self.strides[axis:stop]
-                axis = stop
-                continue
-            if item is None:
-                shape.append(1)
-                strides.append(0)
-                continue
-            length, step = self.shape[axis], self.strides[axis]
-            if isinstance(item, slice):
-                try:
-                    start, end, stride = item.indices(length)
-                except (TypeError, ValueError):  # a bound that is no integer, a step of 0
-                    stride = 0
-                if stride < 1:
-                    raise _index_error(self, index, "slices with a positive step: strides are not negative here")
-                count = len(range(start, end, stride))
-                offset += start * step if count else 0
-                shape.append(count)
-                strides.append(step * stride)
-            elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
-                if not -length <= item < length:
-                    raise _index_error(self, index, f"an index from {-length} to {length - 1} for axis {axis}")
-                offset += int(item) % length * step
-            else:
-                raise _index_error(self, index, "integers, slices, ... and None")
-            axis += 1
-        return self._view(self.ptr + offset * self.dtype.itemsize, tuple(shape), tuple(strides))
+        offset, shape, strides = indexed(self.shape, self.strides, index)
+        return self._view(self.ptr + offset * self.dtype.itemsize, shape, strides)
 
     def _view(self, ptr: int, shape: Shape, strides: Shape, readonly: bool = False) -> DeviceArray:
         self.check("DeviceArray view")
@@ -421,43 +320,8 @@ class DeviceArray:
             )
 
 
-def contiguous(shape: Shape) -> Shape:
-    """Return the row-major strides of `shape`, in elements."""
-    strides, step = [], 1
-    for length in reversed(shape):
-        strides.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(strides))
-
-
-def span(shape: Shape, strides: Shape) -> int:
-    """Return how many elements lie between the first and the last, both counted; 0 for an empty shape."""
-    if not math.prod(shape):
-        return 0
-    return 1 + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-
-
-def _packed(shape: Shape, strides: Shape) -> bool:
-    # The stride of an axis of length 1 says nothing.
-    return all(n == 1 or a == b for n, a, b in zip(shape, strides, contiguous(shape), strict=True))
-
-
-def _axes(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:
-    """Return lengths or axes given one by one, or as one sequence."""
-    first = given[0] if len(given) == 1 else given
-    return first if isinstance(first, Sequence) else (first,)  # type: ignore[return-value]
-
-
 def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def _whole(given: Any) -> Shape | None:
-    """Return a sequence of whole numbers as ints, None for anything else."""
-    numbers = tuple(given) if isinstance(given, Iterable) else (given,)
-    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers):
-        return None
-    return tuple(int(n) for n in numbers)
 
 
 def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
@@ -473,19 +337,6 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
             given=f"{type(array).__name__}: {error}",
             fix="ptxrt.from_dlpack takes a device array",
         ) from error
-
-
-def _shape(shape: int | Sequence[int], op: str) -> Shape:
-    lengths = _whole(shape)
-    if lengths is None or any(n < 0 for n in lengths):
-        raise InvalidArgument(op=op, argument="shape", expected="lengths of 0 or more", given=repr(shape))
-    return lengths
-
-
-def _index_error(array: DeviceArray, index: Any, expected: str) -> InvalidArgument:
-    return InvalidArgument(
-        op="DeviceArray[...]", argument="index", expected=expected, given=f"{index!r} for shape {array.shape}"
-    )
 
 
 def empty(
@@ -508,7 +359,7 @@ def empty(
         If the device has not enough.
     """
     where = as_device(device)
-    kind, lengths = element_type(dtype, op="empty"), _shape(shape, "empty")
+    kind, lengths = element_type(dtype, op="empty"), checked_shape(shape, "empty")
     memory = Memory.allocate(where, math.prod(lengths) * kind.size, as_stream(stream, where, "empty"))
     return DeviceArray(memory, memory.ptr, kind.numpy, lengths, contiguous(lengths))
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ptxrt.array import DeviceArray, Memory, contiguous, span
+from ptxrt.array import DeviceArray
 from ptxrt.device import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.errors import DeviceMismatch, InvalidArgument, LayoutError, PtxrtError, Unsupported
+from ptxrt.layout import contiguous, span
+from ptxrt.memory import Memory
 from ptxrt.stream import as_stream
 
 __all__ = ["as_array", "from_dlpack"]

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ptxrt.array import DeviceArray, contiguous
+from ptxrt.array import DeviceArray
 from ptxrt.binding import Apart, ArrayRule, binder
 from ptxrt.device import Device, as_device
 from ptxrt.dtypes import ElementType
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
 from ptxrt.interop import as_array
 from ptxrt.kernel import Kernel, load
+from ptxrt.layout import contiguous
 from ptxrt.signature import Signature
 from ptxrt.source import read_kernel
 from ptxrt.stream import Stream, as_stream

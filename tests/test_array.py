@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import ptxrt
-from ptxrt.array import contiguous
 from ptxrt.dtypes import BY_NAME
+from ptxrt.layout import contiguous
 
 SHAPES = [(), (1,), (7,), (3, 5), (2, 1, 4), (0,), (3, 0, 2), (1, 1)]
 

@@ -1,0 +1,115 @@
+"""Shapes and strides, in elements: plain arithmetic on tuples, which every array here is laid out by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptxrt.errors import InvalidArgument
+
+__all__ = ["Shape", "checked_shape", "contiguous", "indexed", "is_contiguous", "span", "unpacked", "whole_numbers"]
+
+Shape = tuple[int, ...]
+
+
+def contiguous(shape: Shape) -> Shape:
+    """Return the row-major strides of `shape`, in elements."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def span(shape: Shape, strides: Shape) -> int:
+    """Return how many elements lie between the first and the last, both counted; 0 for an empty shape."""
+    if not math.prod(shape):
+        return 0
+    return 1 + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
+
+
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements lie one after another in row-major order; true of an empty shape."""
+    # The stride of an axis of length 1 says nothing.
+    packed = (n == 1 or a == b for n, a, b in zip(shape, strides, contiguous(shape), strict=True))
+    return 0 in shape or all(packed)
+
+
+def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:
+    """Return the numbers that were given one by one, or as one sequence."""
+    first = given[0] if len(given) == 1 else given
+    return first if isinstance(first, Sequence) else (first,)  # type: ignore[return-value]
+
+
+def whole_numbers(given: Any) -> Shape | None:
+    """Return a sequence of whole numbers as ints, None for anything else."""
+    numbers = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers):
+        return None
+    return tuple(int(n) for n in numbers)
+
+
+def checked_shape(shape: int | Sequence[int], op: str) -> Shape:
+    """Return a shape as a tuple of ints; InvalidArgument for anything else."""
+    lengths = whole_numbers(shape)
+    if lengths is None or any(n < 0 for n in lengths):
+        raise InvalidArgument(op=op, argument="shape", expected="lengths of 0 or more", given=repr(shape))
+    return lengths
+
+
+def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape]:
+    """Return offset, shape and strides of a view by integers, slices with positive steps, ``...`` and None.
+
+    Raises
+    ------
+    InvalidArgument
+        For an index that is out of range or of another kind.
+    """
+
+    def wrong(expected: str) -> InvalidArgument:
+        given = f"{index!r} for shape {shape}"
+        return InvalidArgument(op="DeviceArray[...]", argument="index", expected=expected, given=given)
+
+    items = index if isinstance(index, tuple) else (index,)
+    named = sum(1 for item in items if item is not None and item is not Ellipsis)
+    if named > len(shape) or sum(item is Ellipsis for item in items) > 1:
+        raise wrong(f"at most {len(shape)} indices and one ...")
+    if not any(item is Ellipsis for item in items):
+        items = (*items, Ellipsis)
+    offset, axis = 0, 0
+    lengths: list[int] = []
+    steps: list[int] = []
+    for item in items:
+        if item is Ellipsis:
+            stop = axis + len(shape) - named
+            lengths += shape[axis:stop]
+            steps += strides[axis:stop]
+            axis = stop
+            continue
+        if item is None:
+            lengths.append(1)
+            steps.append(0)
+            continue
+        length, step = shape[axis], strides[axis]
+        if isinstance(item, slice):
+            try:
+                start, end, stride = item.indices(length)
+            except (TypeError, ValueError):  # a bound that is no integer, a step of 0
+                stride = 0
+            if stride < 1:
+                raise wrong("slices with a positive step: strides are not negative here")
+            count = len(range(start, end, stride))
+            offset += start * step if count else 0
+            lengths.append(count)
+            steps.append(step * stride)
+        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+            if not -length <= item < length:
+                raise wrong(f"an index from {-length} to {length - 1} for axis {axis}")
+            offset += int(item) % length * step
+        else:
+            raise wrong("integers, slices, ... and None")
+        axis += 1
+    return offset, tuple(lengths), tuple(steps)
