@@ -1,0 +1,100 @@
+"""Everything that a GPU machine can say of a commit, in one command: ``python tools/gpu_check.py [--out DIR]``.
+
+Runs the tests with a missing GPU as a failure, the marked subset under compute-sanitizer's memcheck and racecheck where
+that is installed, and the launch benchmark with its bounds. Needs no installation: pytest and the packages of
+ptxrt[cuda13] are enough. Writes what it found to docs/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import report
+
+import ptxrt
+
+_SUBSET = ["-m", "pytest", "tests", "-m", "sanitize", "-k", "cuda", "-p", "no:cacheprovider"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all checks, write the record, and return 0 if everything passed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
+    out = parser.parse_args(arguments).out.resolve()
+    try:
+        device = ptxrt.Device("cuda:0")
+    except ptxrt.PtxrtError as error:
+        print(error, file=sys.stderr)
+        return 1
+    rows = [
+        _run("tests", [sys.executable, "-m", "pytest", "tests", "-p", "no:cacheprovider"], r"\d+ .*in [\d.]+s.*"),
+        *(_sanitize(tool) for tool in ("memcheck", "racecheck")),
+        _run(
+            "launch benchmark, bounds checked",
+            [sys.executable, "tools/bench.py", "launch", "--check", "--out", str(out)],
+            r".* us above .*",
+        ),
+    ]
+    record = {"environment": report.environment(device), "gpus": _count(), "checks": rows}
+    table = report.markdown_table(
+        ["check", "result", "what it said", "seconds"],
+        [[row["check"], row["result"], "; ".join(row["said"]), f"{row['seconds']:.0f}"] for row in rows],
+    )
+    for path in report.save(out, f"gpu-check-{report.slug(device.name)}", "The checks of a GPU machine", record, table):
+        print("stored", path)
+    print(table)
+    return 0 if all(row["result"] in ("passed", "not there") for row in rows) else 1
+
+
+def _count() -> int:
+    return sum(device.kind == "cuda" for device in ptxrt.devices())
+
+
+def _sanitize(tool: str) -> dict[str, Any]:
+    name, program = f"compute-sanitizer {tool}", shutil.which("compute-sanitizer")
+    if program is None:
+        return {"check": name, "result": "not there", "said": [], "seconds": 0.0}
+    command = [program, "--tool", tool, "--error-exitcode", "3", sys.executable, *_SUBSET]
+    return _run(name, command, r"\d+ passed.*in [\d.]+s.*|=+ (?:ERROR|RACECHECK) SUMMARY.*")
+
+
+def _run(check: str, command: Sequence[str], telling: str) -> dict[str, Any]:
+    """Run a command; keep its status and the lines of its output that tell the result."""
+    required = "cuda,cudax2" if _count() > 1 else "cuda"
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    started = time.perf_counter()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    said = [line.strip("= ") for line in done.stdout.splitlines() if re.fullmatch(telling, line.strip())]
+    if done.returncode:
+        print(done.stdout[-20000:], flush=True)
+    return {
+        "check": check,
+        "result": "passed" if done.returncode == 0 else f"failed with status {done.returncode}",
+        "said": said,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
