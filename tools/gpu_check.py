@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import report
 
 import ptxrt
 
+ROOT = Path(__file__).resolve().parents[1]
 _SUBSET = ["-m", "pytest", "tests", "-m", "sanitize", "-k", "cuda", "-p", "no:cacheprovider"]
 
 
