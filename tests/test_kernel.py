@@ -250,6 +250,26 @@ def test_a_nullable_pointer_takes_none(device):
     assert out.to_host()[0] != 0
 
 
+def test_a_kernel_that_writes_through_its_const_pointer_is_a_fault_on_sim(sim):
+    kernel = ptxrt.load(KernelSource.ptx(CONSTANT.format(value=5)), "constant", "const u32* out", sim)
+    out = ptxrt.zeros(4, np.uint32, sim)
+    with pytest.raises(ptxrt.MemoryFault) as caught:
+        kernel.launch(1, 1, out)
+    assert (caught.value.entry, caught.value.address) == ("constant", out.ptr)
+    assert "const" in str(caught.value)
+    assert (out.to_host() == 0).all()
+
+
+def test_a_library_whose_array_raises_is_not_taken_for_a_bad_scalar(saxpy, y):
+    class Odd:
+        def __dlpack_device__(self):
+            raise ValueError("not today")
+
+    with pytest.raises(ptxrt.InvalidArgument, match="not today") as caught:
+        saxpy.launch(4, 256, Odd(), y, 1000, 1.0)
+    assert caught.value.argument == "x"
+
+
 # Grid, block, shared memory -----------------------------------------------------------------------------------------
 
 
@@ -280,6 +300,55 @@ def test_a_grid_or_block_outside_the_limits_is_refused(saxpy, x, y, argument, gr
         saxpy.launch(grid, block, x, y, 1000, 1.0)
     assert (caught.value.op, caught.value.argument) == ("saxpy", argument)
     assert (y.to_host() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("argument", "grid", "block", "shared"),
+    [("grid", 4.0, 256, 0), ("grid", (4.0,), 256, 0), ("block", 4, 256.0, 0), ("shared_bytes", 4, 256, 0.0)],
+)
+def test_what_equals_a_good_launch_but_is_no_whole_number_is_refused(saxpy, x, y, argument, grid, block, shared):
+    saxpy.launch(4, 256, x, y, 1000, 0.0)
+    with pytest.raises(ptxrt.LaunchError) as caught:
+        saxpy.launch(grid, block, x, y, 1000, 1.0, shared_bytes=shared)
+    assert caught.value.argument == argument
+
+
+def test_a_list_that_changed_is_looked_at_again(saxpy, x, y):
+    grid = [4]
+    saxpy.launch(grid, 256, x, y, 1000, 1.0)
+    grid[0] = 1
+    saxpy.launch(grid, 256, x, y, 1000, 1.0)
+    assert (y.to_host()[:256] == 1 + 2 * x.to_host()[:256]).all()
+    assert (y.to_host()[256:] == 1 + x.to_host()[256:]).all()
+
+
+def test_static_shared_memory_counts_against_the_dynamic(device):
+    text = DYNAMIC_SHARED.replace(
+        "{\n", "{\n    .shared .align 4 .b8 static_room[1024];\n    st.shared.u32 [static_room], 1;\n", 1
+    )
+    kernel = ptxrt.load(KernelSource.ptx(text), "far_end", "u32* out, u32 last", device)
+    room = device.properties.max_shared_dynamic - 1024
+    assert kernel.resources.shared_bytes == 1024
+    out = ptxrt.zeros(1, np.uint32, device)
+    kernel.launch(1, 1, out, room - 4, shared_bytes=room)
+    assert out.to_host()[0] == 77
+    with pytest.raises(ptxrt.LaunchError, match=rf"shared_bytes: expected 0 to {room} beside 1024"):
+        kernel.launch(1, 1, out, 0, shared_bytes=room + 1)
+
+
+def test_more_static_shared_memory_than_a_block_has_is_refused(device):
+    text = HEAD + ".visible .entry big() { .shared .align 4 .b8 s[49156]; st.shared.u32 [s], 1; ret; }"
+    # The assembler sees it when compiling, the machine's parser does not.
+    with pytest.raises((ptxrt.CompileError, ptxrt.LaunchError), match="shared"):
+        ptxrt.load(KernelSource.ptx(text), "big", "", device).launch(1, 1)
+
+
+def test_a_required_block_is_required(device):
+    text = HEAD + ".visible .entry exact() .reqntid 64, 1, 1 { ret; }"
+    kernel = ptxrt.load(KernelSource.ptx(text), "exact", "", device)
+    kernel.launch(1, 64)
+    with pytest.raises(ptxrt.LaunchError):
+        kernel.launch(1, 32)
 
 
 def test_more_threads_than_the_kernel_allows_are_refused(device):
@@ -464,6 +533,28 @@ def test_a_missing_entry_names_those_there_are(device):
     with pytest.raises(ptxrt.CompileError, match=r"saxpi.*saxpy"):
         ptxrt.load(KernelSource.ptx(SAXPY), "saxpi", SAXPY_SIGNATURE, device)
     ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+
+
+def test_text_typed_in_bits_throughout_loads(device):
+    body = "mov.b32 %r, 0f3F800000; mov.b64 %d, 0d3FF0000000000000; st.global.b32 [%p], %r; st.global.b64 [%p+8], %d;"
+    # No .address_size either: it is 64 on every device that there is.
+    text = ".version 7.0\n.target sm_52\n.visible .entry bits(.param .b64 o) { .reg .b64 %p, %d; .reg .b32 %r; "
+    kernel = ptxrt.load(KernelSource.ptx(f"{text} ld.param.b64 %p, [o]; {body} ret; }}"), "bits", "u8* o", device)
+    out = ptxrt.zeros(16, np.uint8, device)
+    kernel.launch(1, 1, out)
+    assert out.to_host()[:4].view(np.float32)[0] == 1
+    assert out.to_host()[8:].view(np.float64)[0] == 1
+
+
+@pytest.mark.parametrize("options", [("-arch=sm_80",), ("",), ("-o", "x")])
+def test_an_option_that_is_none_is_refused_on_every_device(device, options):
+    with pytest.raises(ptxrt.PtxrtError):
+        ptxrt.load(KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device, options)
+
+
+def test_hip_text_is_unsupported_for_now(device):
+    with pytest.raises(ptxrt.Unsupported, match="hip"):
+        ptxrt.load(KernelSource.hip("__global__ void f() {}", {"N": 4}), "f", "", device)
 
 
 # CUDA C++ -----------------------------------------------------------------------------------------------------------

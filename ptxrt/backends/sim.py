@@ -20,6 +20,7 @@ from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
+from ptxrt.compilers.toolkit import check_options
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported
 
@@ -178,6 +179,7 @@ class SimBackend:
             binary = nvrtc.compile_cuda(text, arch, output="ptx", **how)
             _parsed(binary.code.decode("ascii"), how["name"])
             return binary
+        check_options(how["options"])
         started = time.perf_counter()
         program = _parsed(text, how["name"])
         _check_target(scan(text, how["name"]), arch, text, how["name"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ptxrt.sim.launch import LaunchReport, Loaded, launch, load, parse, unload
 from ptxrt.sim.memory import GlobalMemory
 from ptxrt.sim.parser import MAX_PTX_VERSION
+from ptxrt.sim.profile import LineCounts, Profile
 from ptxrt.sim.program import Entry, Param, Program
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "Entry",
     "GlobalMemory",
     "LaunchReport",
+    "LineCounts",
     "Loaded",
     "Param",
+    "Profile",
     "Program",
     "launch",
     "load",

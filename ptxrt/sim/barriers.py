@@ -61,8 +61,7 @@ class Barriers:
         """
         m = self._lanes
         if m.idx is None and count is None and reduction is None and number not in self._arrived:
-            if m.races is not None:
-                m.races.barrier(None)
+            m.passed_barrier(None)
             return following
         self._parks.append(_Park(ins, m.active(), number, count, following, reduction, flags))
         self.release()
@@ -114,8 +113,7 @@ class Barriers:
             if not rest.any():
                 del self._arrived[number]
         values = self._reduce(parks, complete)
-        if m.races is not None:
-            m.races.barrier(complete)
+        m.passed_barrier(complete)
         held_idx, held_count = m.idx, m.count
         for park in parks:
             going = complete[m.block[park.idx]]

@@ -16,6 +16,7 @@ from ptxrt.sim.program import (
     Negated,
     Operand,
     Pair,
+    Prototype,
     Register,
     Sink,
     Special,
@@ -111,6 +112,8 @@ class BodyReader:
         self.declare.alignment()
 
     def _add(self, token: Token, what: Register | Variable) -> Register | Variable:
+        if token.text == "_":
+            return what
         if token.text in self.scope.names or token.text in self.scope.ranges:
             self.source.fail(token.line, f"{token.text} is declared twice")
         if token.text in SPECIAL_TYPES:
@@ -232,10 +235,31 @@ class BodyReader:
             self.stream.expect(";")
             self.function.tables[token.text] = tuple(targets)
             return
-        if self.stream.now.text in (".callprototype", ".calltargets"):
-            raise Unsupported(f"line {token.line}: the sim does not run indirect calls", op="compile")
+        if self.stream.accept(".calltargets"):
+            names = [self.stream.word("a function").text]
+            while self.stream.accept(","):
+                names.append(self.stream.word("a function").text)
+            self.stream.expect(";")
+            self.function.prototypes[token.text] = Prototype(targets=tuple(names))
+            return
+        if self.stream.accept(".callprototype"):
+            self.function.prototypes[token.text] = self._prototype()
+            return
         self.scope.labels.add(token.text)
         self.function.body.append(Label(token.text, token.line, self.scope.number))
+
+    def _prototype(self) -> Prototype:
+        """Read ``(.param .b32 _) _ (.param .b64 _) .noreturn;``; the names mean nothing."""
+        self.scope = _Scope(self.scope_count, self.scope)
+        returns = self.formals(entry=False) if self.stream.now.text == "(" else ()
+        self.stream.word("_")
+        params = self.formals(entry=False) if self.stream.now.text == "(" else ()
+        while self.stream.accept(".noreturn"):
+            pass
+        self.stream.expect(";")
+        if self.scope.parent is not None:
+            self.scope = self.scope.parent
+        return Prototype(returns, params)
 
     def _instruction(self) -> None:
         guard, negated = None, False
@@ -305,8 +329,10 @@ class BodyReader:
         return Tuple(tuple(items))
 
     def _immediate(self) -> Immediate:
+        text = self.stream.now.text
         value = constant(self.stream)
-        return Immediate(value, isinstance(value, float))
+        width = {"0f": 32, "0d": 64}.get(text[:2].lower()) if isinstance(value, float) else None
+        return Immediate(value, isinstance(value, float), (width, int(text[2:], 16)) if width else None)
 
     def _named(self) -> Operand:
         token = self.stream.take()

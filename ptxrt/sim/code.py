@@ -44,12 +44,15 @@ class Block:
         How many instructions that is.
     last
         Its last instruction, for reports.
+    marks
+        Each step's instruction and the slot of its guard, for a profile.
     """
 
     steps: tuple[Step, ...]
     end: End
     cost: int
     last: Instruction | None
+    marks: tuple[tuple[Instruction, int | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,15 @@ class Code:
     """Bytes of registers a lane, for the size of chunks."""
     shared_word: int = 0
     """Bytes of the narrowest access that may go to shared memory; 0 for none."""
+    global_word: int = 0
+    """The same for global memory."""
     local_bytes: int = 0
+    stack_base: int = 0
+    """Where in local memory the stack of functions that are not inlined begins."""
     local_variables: list[tuple[Variable, int]] = field(default_factory=list)
     """Local variables with their places, inlined functions' included."""
+
+    @property
+    def local_stride(self) -> int:
+        """Bytes from one lane's local memory to the next one's, so that each is aligned."""
+        return -(-self.local_bytes // 16) * 16

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ptxrt.errors import Unsupported
 from ptxrt.sim.expressions import TokenStream, constant
 from ptxrt.sim.lexer import Source
-from ptxrt.sim.program import Function, Variable
+from ptxrt.sim.program import Function, Instruction, Name, Variable
 from ptxrt.sim.types import TYPES, PtxType
+from ptxrt.sim.windows import FUNCTION_WINDOW
 
 __all__ = ["Declarations", "Module", "align_up", "pack"]
 
@@ -24,16 +26,32 @@ class Module:
     source: Source
     version: tuple[int, int] = (0, 0)
     target: str = ""
-    address_size: int = 32
+    address_size: int = 64  # also where the text has none, as for the assembler on every device since sm_70
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     shared: list[Variable] = field(default_factory=list)
     shared_bytes: int = 0
+    _addressed: list[Function] | None = None
 
     @property
     def target_number(self) -> int:
         """The number in ``.target``: 80 for sm_80."""
         return int("".join(c for c in self.target if c.isdigit()) or 0)
+
+    def function_address(self, name: str) -> int:
+        """Return what a pointer to a function holds."""
+        return FUNCTION_WINDOW + 16 * (1 + list(self.functions).index(name))
+
+    def addressed(self) -> list[Function]:
+        """Return the functions that a pointer may hold: those that stand in a variable, or somewhere but in a call."""
+        if self._addressed is None:
+            names = {name for variable in self.variables.values() for _, name, _ in variable.pointers}
+            for function in self.functions.values():
+                for item in function.body:
+                    if isinstance(item, Instruction) and item.name != "call":
+                        names.update(one.text for one in item.operands if isinstance(one, Name))
+            self._addressed = [f for f in self.functions.values() if f.name in names and f.defined and not f.is_entry]
+        return self._addressed
 
 
 def align_up(value: int, align: int) -> int:
@@ -52,6 +70,8 @@ class Declarations:
         """Read a type such as ``.f32``."""
         token = self.stream.now
         found = TYPES.get(token.text[1:]) if token.kind == "dot" else None
+        if token.text == ".b128":
+            raise Unsupported(f"line {token.line}: the sim does not run .b128", op="compile", given=".b128")
         if found is None:
             self.stream.fail(f"expected a type, found {self.stream.found()}")
         self.stream.take()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from ptxrt.sim.calls import CALL_STACK_BYTES, LOCAL_STACK_BYTES, Outlined, Word, words_of
 from ptxrt.sim.code import GONE, Block, Code, End, SpecialStart, Step, SymbolStart, Target
 from ptxrt.sim.declarations import Module, align_up
 from ptxrt.sim.instructions import definition
+from ptxrt.sim.instructions.calls import give_back, receive
 from ptxrt.sim.lanes import Lanes
 from ptxrt.sim.op import Op
 from ptxrt.sim.program import Function, Instruction, Label, Name, Register, Symbol, Variable
 from ptxrt.sim.spaces import Access
 from ptxrt.sim.specials import SPECIAL_TYPES
-from ptxrt.sim.types import PtxType
+from ptxrt.sim.types import TYPES, PtxType
 from ptxrt.sim.unsupported import UNSUPPORTED
 
 __all__ = ["Decoder", "decode"]
 
 _MAX_DEPTH = 32
+_MAX_INLINED = 1 << 14
 
 
 class Frame:
@@ -31,8 +36,11 @@ class Frame:
         self.registers: dict[Register, int] = {}
         self.passed: dict[Variable, tuple[Frame, Variable]] = {}
         """Formal .param variables, and the caller's that stand for them."""
-        self.param_words: dict[tuple[Variable, int, int], int] = {}
+        self.homes: dict[Variable, Variable] = {}
+        """Parameters of calls, and the local variables that they live in."""
         self.locals: dict[Variable, int] = {}
+        self.outlined: Outlined | None = None if parent is None else parent.outlined
+        """The function that is not inlined which this is, or is inlined in."""
         self.labels: dict[tuple[str, int], Target] = {
             (item.name, item.scope): Target() for item in function.body if isinstance(item, Label)
         }
@@ -61,10 +69,13 @@ class Decoder:
         self.code = Code(entry.name)
         self.frame = Frame(entry, None, None)
         self._steps: list[Step] = []
+        self._marks: list[tuple[Instruction, int | None]] = []
         self._last: Instruction | None = None
         self._constants: dict[tuple[str, bytes], int] = {}
         self._specials: dict[str, int] = {}
         self._carry: int | None = None
+        self._outlined: dict[Function, Outlined] = {}
+        self._pending: list[Outlined] = []
         self._place_locals(self.frame)
 
     # -- slots ---------------------------------------------------------------------------------------------------
@@ -76,9 +87,10 @@ class Decoder:
 
     def fresh(self, kind: PtxType) -> int:
         """Return a new slot of this type, holding poison as an unwritten register does (a predicate: false)."""
-        size = kind.dtype.itemsize
-        start = np.zeros(1, np.bool_) if kind.kind == "pred" else np.full(size, 0xCD, np.uint8).view(kind.dtype)
-        return self._slot(start, size)
+        slot = self._slot(poison(kind), kind.size)
+        if self.frame.outlined is not None:
+            self.frame.outlined.saved.append(slot)
+        return slot
 
     def register(self, register: Register) -> int:
         """Return the slot of a register in the function being decoded."""
@@ -104,7 +116,7 @@ class Decoder:
         """Return a slot that holds a variable's address, in its space or generic."""
         variable, addend = symbol.variable, symbol.addend
         if variable in self.frame.locals:
-            addend += self.frame.locals[variable] - variable.offset
+            return self._local_address(self.frame, variable, addend, kind, generic)
         return self._slot(SymbolStart(variable, addend, kind.dtype, generic), 0)
 
     def carry(self) -> int:
@@ -113,15 +125,25 @@ class Decoder:
             self._carry = self._slot(np.zeros(1, np.bool_), 1)
         return self._carry
 
-    def param_word(self, variable: Variable, offset: int, kind: PtxType) -> int:
-        """Return the slot behind ``[variable+offset]`` of a function's .param variable."""
+    def _local_address(self, frame: Frame, variable: Variable, addend: int, kind: PtxType, generic: bool) -> int:
+        place = frame.locals[variable] + addend
+        if frame.outlined is None:
+            return self._slot(SymbolStart(variable, place - variable.offset, kind.dtype, generic), 0)
+        # Each activation has its own variables; the call computes where they are.
+        slot = self.fresh(kind)
+        frame.outlined.addresses.append((slot, place, kind.dtype, generic))
+        return slot
+
+    def home(self, variable: Variable) -> int:
+        """Return the slot with the place in local memory where a parameter of a call lives."""
         frame = self.frame
         while variable in frame.passed:
             frame, variable = frame.passed[variable]
-        key = (variable, offset, kind.size)
-        if key not in frame.param_words:
-            frame.param_words[key] = self.fresh(kind)
-        return frame.param_words[key]
+        if variable not in frame.homes:
+            home = replace(variable, space="local", offset=0)
+            frame.homes[variable] = home
+            self._place_local(frame, home)
+        return self._local_address(frame, frame.homes[variable], 0, TYPES["u64"], False)
 
     def access(
         self,
@@ -136,8 +158,10 @@ class Decoder:
         strong: bool = False,
     ) -> Access:
         """Return the description of an access in words of `word` bytes; note the finest to shared memory."""
-        if space in ("shared", "generic"):
+        if space in ("shared", "shared::cluster", "generic"):
             self.code.shared_word = min(self.code.shared_word or word, word)
+        if space in ("global", "generic"):
+            self.code.global_word = min(self.code.global_word or word, word)
         return Access(ins, space, size, writes, offset, atomic, strong)
 
     def new_frame(self, function: Function, after: Target) -> Frame:
@@ -151,27 +175,39 @@ class Decoder:
         self.frame = outer
         return slot
 
-    def param_word_in(self, frame: Frame, variable: Variable, offset: int, kind: PtxType) -> int:
-        """Return the slot of a .param variable of another frame."""
-        outer, self.frame = self.frame, frame
-        slot = self.param_word(variable, offset, kind)
-        self.frame = outer
-        return slot
-
     def _place_locals(self, frame: Frame) -> None:
-        start = align_up(self.code.local_bytes, 16)
+        start = align_up(self._local_bytes(frame), 16)
         for variable in frame.function.local_variables:
             frame.locals[variable] = align_up(start, variable.align) + variable.offset
+            if frame.outlined is None:
+                self.code.local_variables.append((variable, frame.locals[variable]))
+        if frame.function.local_bytes:
+            self._set_local_bytes(frame, start + frame.function.local_bytes)
+
+    def _place_local(self, frame: Frame, variable: Variable) -> None:
+        frame.locals[variable] = align_up(self._local_bytes(frame), variable.align)
+        self._set_local_bytes(frame, frame.locals[variable] + variable.size)
+        if frame.outlined is None:
             self.code.local_variables.append((variable, frame.locals[variable]))
-        self.code.local_bytes = start + frame.function.local_bytes if frame.function.local_bytes else start
+
+    def _local_bytes(self, frame: Frame) -> int:
+        return self.code.local_bytes if frame.outlined is None else frame.outlined.local_bytes
+
+    def _set_local_bytes(self, frame: Frame, value: int) -> None:
+        if frame.outlined is None:
+            self.code.local_bytes = value
+        else:
+            frame.outlined.local_bytes = value
 
     # -- code ----------------------------------------------------------------------------------------------------
 
     def emit(self, ins: Instruction, step: Step) -> None:
         """Add a step to the current block, guarded as `ins` is."""
-        if ins.guard is not None:
-            step = _guarded(step, self.register(ins.guard), ins.guard_negated)
+        slot = None if ins.guard is None else self.register(ins.guard)
+        if slot is not None:
+            step = _guarded(step, slot, ins.guard_negated)
         self._steps.append(step)
+        self._marks.append((ins, slot))
         self._last = ins
 
     def end(self, ins: Instruction, end: End) -> None:
@@ -200,8 +236,9 @@ class Decoder:
     def close(self, end: End, ins: Instruction | None) -> None:
         """Close the current block."""
         last = ins or self._last
-        self.code.blocks.append(Block(tuple(self._steps), end, len(self._steps) + (ins is not None), last))
-        self._steps = []
+        cost = len(self._steps) + (ins is not None)
+        self.code.blocks.append(Block(tuple(self._steps), end, cost, last, tuple(self._marks)))
+        self._steps, self._marks = [], []
 
     def bind(self, target: Target) -> None:
         """Let `target` name the place reached now."""
@@ -226,14 +263,46 @@ class Decoder:
         self.function()
         self.frame = outer
 
-    def too_deep(self, function: Function) -> bool:
-        """Tell whether `function` is already being inlined, or calls nest too deep."""
+    def can_inline(self, function: Function) -> bool:
+        """Tell whether a call of `function` can be decoded in place: no recursion, and not too much code."""
         frame: Frame | None = self.frame
         while frame is not None:
             if frame.function is function:
-                return True
+                return False
             frame = frame.parent
-        return self.frame.depth >= _MAX_DEPTH
+        return self.frame.depth < _MAX_DEPTH and len(self.code.blocks) < _MAX_INLINED
+
+    def outlined(self, function: Function) -> Outlined:
+        """Return what is to be known for calling a function that stands once; its body is decoded later."""
+        found = self._outlined.get(function)
+        if found is None:
+
+            def transfer(formal: Variable | Register) -> list[Word]:
+                return [Word(offset, kind, self._slot(poison(kind), kind.size)) for offset, kind in words_of(formal)]
+
+            found = Outlined(
+                function, Target(), list(map(transfer, function.params)), list(map(transfer, function.returns))
+            )
+            self._outlined[function] = found
+            self._pending.append(found)
+        return found
+
+    def entry(self) -> None:
+        """Decode the entry, and behind it the functions that are not inlined."""
+        self.function()
+        while self._pending:
+            callee = self._pending.pop()
+            self.frame = Frame(callee.function, None, None)
+            self.frame.outlined = callee
+            self._place_locals(self.frame)
+            self.bind(callee.start)
+            receive(self, callee)
+            self.function()
+        if self._outlined:
+            self.code.lane_bytes += CALL_STACK_BYTES
+        if any(callee.local_bytes for callee in self._outlined.values()):
+            self.code.stack_base = align_up(self.code.local_bytes, 16)
+            self.code.local_bytes = self.code.stack_base + LOCAL_STACK_BYTES
 
     def function(self) -> None:
         """Decode the body of the current frame."""
@@ -252,8 +321,22 @@ class Decoder:
 
     def ret(self, ins: Instruction | None) -> None:
         """Close the block by leaving the function."""
-        after = self.frame.after
-        end: End = (lambda m: m.exit()) if after is None else (lambda m: after.block)
+        after, callee = self.frame.after, self.frame.outlined
+        end: End
+        if after is not None:
+            target = after
+            end = lambda m: target.block  # noqa: E731
+        elif callee is not None:
+            called = callee
+            send = give_back(self, callee)
+
+            def end(m: Lanes) -> int:
+                for step in send:
+                    step(m)
+                return m.calls.leave(m, called)
+
+        else:
+            end = lambda m: m.exit()  # noqa: E731
         if ins is None:
             self.close(end, None)
         else:
@@ -267,6 +350,11 @@ class Decoder:
         if found is None:
             op.fail(f"unknown label {name.text}")
         return found
+
+
+def poison(kind: PtxType) -> np.ndarray:
+    """Return what an unwritten register of this type holds; a predicate: false."""
+    return np.zeros(1, np.bool_) if kind.kind == "pred" else np.full(kind.size, 0xCD, np.uint8).view(kind.dtype)
 
 
 def _guarded(step: Step, slot: int, negated: bool) -> Step:
@@ -312,7 +400,7 @@ def decode(module: Module, entry: Function) -> Code:
     """
     module.source.entry = entry.name
     decoder = Decoder(module, entry)
-    decoder.function()
+    decoder.entry()
     module.source.entry = None
     if any(target.block == GONE for target in decoder.frame.labels.values()):
         raise RuntimeError("a label was left without a place")

@@ -12,22 +12,23 @@ from typing import NoReturn
 
 import numpy as np
 
-from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault
+from ptxrt.sim.async_copies import AsyncCopies
 from ptxrt.sim.barriers import Barriers
+from ptxrt.sim.calls import CallStack
+from ptxrt.sim.cluster_barriers import ClusterBarriers
 from ptxrt.sim.code import GONE, Code, SpecialStart, SymbolStart
+from ptxrt.sim.global_races import GlobalRaces
 from ptxrt.sim.memory import GlobalMemory, Store
+from ptxrt.sim.profile import Profile
 from ptxrt.sim.program import Instruction, Program, Variable
 from ptxrt.sim.races import Races
+from ptxrt.sim.reports import Reports
 from ptxrt.sim.specials import Shape, special_values
 from ptxrt.sim.types import Array
 from ptxrt.sim.warp_barriers import WarpBarriers
+from ptxrt.sim.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
-__all__ = ["LOCAL_WINDOW", "PARAM_WINDOW", "SHARED_WINDOW", "Job", "Lanes"]
-
-SHARED_WINDOW = 1 << 56
-LOCAL_WINDOW = 1 << 57
-PARAM_WINDOW = 1 << 58
-"""Where the other state spaces appear among generic addresses; the lower 32 bits are the place within."""
+__all__ = ["Job", "Lanes"]
 
 _TURN = 4096
 _PATIENCE = 512
@@ -47,9 +48,17 @@ class Job:
     params: Store
     budget: int | None
     races: bool
+    checks: frozenset[str] = frozenset()
+    global_races: GlobalRaces | None = None
+    profile: Profile | None = None
+
+    @property
+    def marks(self) -> bool:
+        """Whether to look for reads of bytes that nobody has written."""
+        return "uninitialised" in self.checks
 
 
-class Lanes:
+class Lanes(Reports):
     """The state of one chunk.
 
     Attributes
@@ -78,15 +87,24 @@ class Lanes:
         self.origin = self.block * self.padded + np.tile(np.arange(shape.threads), blocks)
         self.shared_stride = -(-max(shape.shared_total, 1) // 16) * 16
         self.shared = Store(np.full(self.shared_stride * blocks, 0xCD, np.uint8))
-        self.local = Store(np.full(job.code.local_bytes * blocks * self.padded, 0xCD, np.uint8))
+        self.local = Store(np.full(job.code.local_stride * blocks * self.padded, 0xCD, np.uint8))
         self.regs: list[Array] = [self._start(start) for start in job.code.slots]
         self.ready: dict[int, Array] = {}
         self.waiting: dict[int, Array] = {}
+        self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if job.marks else None
+        """A 1 for each byte of shared memory that has been written, if that is to be checked."""
+        self.watches = job.marks or job.global_races is not None
+        if job.global_races is not None:
+            job.global_races.begin(self)
         self.barriers = Barriers(self)
         self.warp_barriers = WarpBarriers(self)
+        self.cluster_barriers = ClusterBarriers(self)
+        self._calls: CallStack | None = None
+        self._copies: AsyncCopies | None = None
         self.races: Races | None = None
         if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
             self.races = Races(self, job.code.shared_word)
+        self.profile = job.profile
         self.spent = 0
         self.lane_instructions = 0
         self._turns = 0
@@ -107,6 +125,41 @@ class Lanes:
             width = start.dtype.itemsize
             return np.array([(address + start.addend) & ((1 << 8 * width) - 1)], f"u{width}").view(start.dtype)
         return start
+
+    @property
+    def calls(self) -> CallStack:
+        """The stack of the functions that are not inlined."""
+        if self._calls is None:
+            self._calls = CallStack(self)
+        return self._calls
+
+    @property
+    def copies(self) -> AsyncCopies:
+        """The asynchronous copies under way."""
+        if self._copies is None:
+            self._copies = AsyncCopies(self)
+        return self._copies
+
+    # -- what orders accesses -----------------------------------------------------------------------------------------
+
+    def passed_barrier(self, blocks: Array | None) -> None:
+        """Tell the race models that these blocks (all for None) have passed a barrier."""
+        if self.races is not None:
+            self.races.barrier(blocks)
+        if self.job.global_races is not None:
+            self.job.global_races.barrier(blocks)
+
+    def synchronised_warps(self) -> None:
+        """Tell the race models that the warps of the active lanes have synchronised."""
+        if self.races is not None:
+            self.races.warp_sync()
+        if self.job.global_races is not None:
+            self.job.global_races.warp_sync(self)
+
+    def fence(self) -> None:
+        """Tell the race model of global memory that the active lanes pass a fence."""
+        if self.job.global_races is not None:
+            self.job.global_races.fence(self)
 
     # -- registers -----------------------------------------------------------------------------------------------
 
@@ -218,6 +271,8 @@ class Lanes:
         self.barriers.release()
         self.warp_barriers.renumber(moved)
         self.warp_barriers.release()
+        self.cluster_barriers.renumber(moved)
+        self.cluster_barriers.release()
         return GONE
 
     def run(self) -> None:
@@ -272,67 +327,7 @@ class Lanes:
         self.activate(self.ready.pop(lowest))
         return lowest
 
-    # -- faults --------------------------------------------------------------------------------------------------
-
-    def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Return thread and block index of a lane."""
-        origin = int(self.origin[lane])
-        shape = self.job.shape
-        return (
-            shape.thread_index(origin % self.padded),
-            shape.block_index(self.first_block + origin // self.padded),
-        )
-
-    def memory_fault(
-        self, ins: Instruction, problem: str, lane: int, address: int, size: int, nearest: str
-    ) -> NoReturn:
-        """Raise MemoryFault; `lane` counts among all lanes present."""
-        thread, block = self.place(lane)
-        raise MemoryFault(
-            problem,
-            entry=self.job.code.entry,
-            line=ins.line,
-            text=self.job.program.source.line_text(ins.line),
-            thread=thread,
-            block=block,
-            address=address,
-            size=size,
-            nearest=nearest,
-        )
-
-    def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
-             other_thread: int) -> NoReturn:  # fmt: skip
-        """Raise DataRace between a lane and another thread of its block."""
-        thread, block = self.place(lane)
-        raise DataRace(
-            problem,
-            entry=self.job.code.entry,
-            line=ins.line,
-            text=self.job.program.source.line_text(ins.line),
-            thread=thread,
-            block=block,
-            address=address,
-            size=size,
-            other_line=other.line,
-            other_thread=self.job.shape.thread_index(other_thread),
-        )
-
-    def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
-        """Raise Deadlock."""
-        thread, block = self.place(lane)
-        text = self.job.program.source.line_text(ins.line)
-        raise Deadlock(
-            problem, entry=self.job.code.entry, line=ins.line, text=text, thread=thread, block=block, fix=fix
-        )
-
-    def trap(self, ins: Instruction) -> NoReturn:
-        """Raise what `trap` is: the launch fails."""
-        thread, block = self.place(int(self.active()[0]))
-        raise LaunchError(
-            f"{self.job.code.entry}, line {ins.line}: trap\n  {ins.line:5d} | "
-            f"{self.job.program.source.line_text(ins.line)}\n  thread {thread}, block {block}",
-            op=self.job.code.entry,
-        )
+    # -- what ends a run ---------------------------------------------------------------------------------------------
 
     def _spent_all(self, ins: Instruction | None, budget: int) -> NoReturn:
         if ins is None:
@@ -355,4 +350,6 @@ class Lanes:
                 )
         if self.warp_barriers:
             self.warp_barriers.deadlock()
+        if self.cluster_barriers:
+            self.cluster_barriers.deadlock()
         self.barriers.deadlock()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxrt.errors import CompileError, InvalidArgument, PtxrtError
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, PtxrtError
+from ptxrt.sim.checks import chosen
 from ptxrt.sim.code import Code
 from ptxrt.sim.declarations import align_up
 from ptxrt.sim.decode import decode
+from ptxrt.sim.global_races import GlobalRaces
 from ptxrt.sim.lanes import Job, Lanes
 from ptxrt.sim.lexer import Source
 from ptxrt.sim.memory import GlobalMemory, Store
 from ptxrt.sim.parser import parse_module
+from ptxrt.sim.profile import Profile, instrument
 from ptxrt.sim.program import Entry, Param, Program, Variable
 from ptxrt.sim.specials import Shape
 
@@ -22,6 +26,7 @@ __all__ = ["LaunchReport", "Loaded", "launch", "load", "parse", "unload"]
 
 _CHUNK_LANES = 1 << 15
 _CHUNK_BYTES = 256 << 20
+_MOST_LOCAL = 512 << 10
 _FREED_BYTES = 30 << 20
 
 
@@ -46,8 +51,7 @@ def parse(text: str, name: str | None = None) -> Program:
     module = parse_module(source)
     if module.address_size != 64:
         raise CompileError(
-            f"the sim runs .address_size 64, not {module.address_size} (which is also what a text without "
-            ".address_size means)",
+            f"the sim runs .address_size 64, not {module.address_size}",
             kernel=name,
             line=1,
             source=text,
@@ -74,6 +78,7 @@ def parse(text: str, name: str | None = None) -> Program:
             required_block=function.required_block,
             line=function.line,
             code=code,
+            cluster=function.cluster,
         )
     return Program(
         source=source,
@@ -84,6 +89,7 @@ def parse(text: str, name: str | None = None) -> Program:
         shared=tuple(module.shared),
         shared_bytes=module.shared_bytes,
         dynamic_offset=align_up(module.shared_bytes, max(alignment, 16)),
+        functions={name: module.function_address(name) for name in module.functions},
         address_size=module.address_size,
     )
 
@@ -141,14 +147,15 @@ def load(program: Program, memory: GlobalMemory) -> Loaded:
         for variable, address in loaded.addresses.items():
             for place, name, addend in variable.pointers:
                 target = program.variables.get(name)
-                if target is None or target not in loaded.addresses:
+                start = program.functions.get(name) if target is None else loaded.addresses.get(target)
+                if start is None:
                     raise CompileError(
                         f"line {variable.line}: unknown variable {name} in the initial value of {variable.name}",
                         line=variable.line,
                         source=program.source.text,
                     )
                 width = variable.type.size
-                value = (loaded.addresses[target] + addend) & ((1 << 8 * width) - 1)
+                value = (start + addend) & ((1 << 8 * width) - 1)
                 memory.view(address + place, width, writable=True)[:] = np.frombuffer(
                     value.to_bytes(width, "little"), np.uint8
                 )
@@ -185,6 +192,8 @@ def launch(
     shared_bytes: int = 0,
     budget: int | None = None,
     races: bool = True,
+    checks: Iterable[str] | None = None,
+    profile: Profile | None = None,
 ) -> LaunchReport:
     """Run a grid to its end.
 
@@ -204,15 +213,24 @@ def launch(
         Instructions that a chunk of blocks may issue; None for PTXRT_SIM_BUDGET, or some ten seconds' worth.
     races
         Look for data races in shared memory; without it a kernel that lives in shared memory takes some 30% less time.
+    checks
+        Names of further checks to make: ``uninitialised`` (reads of bytes of global or shared memory that nobody has
+        written; what a launch without this check wrote to counts as written throughout), ``global-races`` (data races
+        in global memory within the launch), ``shuffles`` (shfl from a lane that takes no part), or ``all``. None for
+        those that PTXRT_SIM_CHECKS names, separated by commas.
+    profile
+        Where to count what each line does; a fault leaves the counts up to it.
 
     Raises
     ------
     InvalidArgument
-        For an unknown entry, or parameters of the wrong length.
+        For an unknown entry or check, or parameters of the wrong length.
     MemoryFault, Deadlock, DataRace
         For what the kernel does wrong. The memory can be used afterwards.
+    SimFault
+        For a shuffle from a lane that takes no part, if that is checked.
     LaunchError
-        For the instruction trap.
+        For the instruction trap, or a grid that is no multiple of the kernel's cluster.
     """
     program = loaded.program
     found = program.entries.get(entry)
@@ -228,11 +246,25 @@ def launch(
             op=entry, argument="params", expected=f"{found.params_bytes} bytes", given=f"{len(params)} bytes"
         )
     total = program.dynamic_offset + shared_bytes if shared_bytes else program.shared_bytes
-    shape = Shape(grid, block, program.shared_bytes, total)
+    shape = Shape(grid, block, program.shared_bytes, total, found.cluster or (1, 1, 1), found.cluster is not None)
+    if any(size % part for size, part in zip(grid, shape.cluster, strict=True)):
+        raise LaunchError(op=entry, argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid)
+    if found.code.local_bytes > _MOST_LOCAL:
+        raise LaunchError(
+            op=entry,
+            argument="local memory",
+            expected=f"at most {_MOST_LOCAL} bytes a thread",
+            given=found.code.local_bytes,
+        )
+    names = chosen(checks)
+    watcher = None
+    if "global-races" in names and found.code.global_word and shape.threads * shape.blocks > 1:
+        watcher = GlobalRaces(shape, found.code.global_word)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
     store = Store(np.frombuffer(params, np.uint8))
-    job = Job(program, found.code, shape, loaded.memory, loaded.addresses, store, budget, races)
+    code = found.code if profile is None else instrument(found.code, profile)
+    job = Job(program, code, shape, loaded.memory, loaded.addresses, store, budget, races, names, watcher, profile)
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)
     # glibc gives freed memory back to the system from a threshold on that follows the largest piece ever freed; without
@@ -262,5 +294,9 @@ def _budget(text: str) -> int:
 def _blocks_at_once(code: Code, shape: Shape) -> int:
     """Return how many blocks a chunk has: enough lanes to make NumPy's overhead small, few enough for the caches."""
     lane = code.lane_bytes + code.local_bytes + 64
-    bytes_each = lane * shape.warps * 32 + shape.shared_total
-    return max(1, min(_CHUNK_LANES // max(shape.threads, 1), _CHUNK_BYTES // max(bytes_each, 1)))
+    # The race model holds five numbers for each granule of shared memory, 32 bytes in all, and a mark for each byte.
+    shared = shape.shared_total * (2 + 32 // code.shared_word) if code.shared_word else shape.shared_total
+    bytes_each = lane * shape.warps * 32 + shared
+    blocks = min(_CHUNK_LANES // max(shape.threads, 1), _CHUNK_BYTES // max(bytes_each, 1))
+    # The blocks of a cluster run together.
+    return max(1, blocks // shape.cluster_blocks) * shape.cluster_blocks

@@ -14,9 +14,10 @@ TokenKind = Literal["word", "dot", "int", "float", "string", "mark", "end"]
 
 _TOKEN = re.compile(
     r"""
-    (?P<blank>[ \t\r\f\v]+|//[^\n]*|/\*.*?\*/)
+    (?P<blank>[ \t\r\f\v]+|//[^\n]*|/\*.*?\*/|\#[^\n]*)
   | (?P<newline>\n)
-  | (?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+  | (?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b
+      |\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<dot>\.[A-Za-z_][\w$]*(?:::[\w$]+)*)
   | (?P<word>%?[A-Za-z_$][\w$]*|%[0-9][\w$]*)

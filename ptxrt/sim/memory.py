@@ -50,11 +50,30 @@ class Allocation(Store):
         self.writable = writable
         self.is_const = is_const
         self.adopted = False
+        self.written: Store | bool = True
+        """Which bytes have been written, a 1 for each that has; True for all of them, False for none."""
 
     @property
     def end(self) -> int:
         """The first address behind it."""
         return self.base + self.size
+
+    def marks(self) -> Store | None:
+        """Return the bytes' marks of having been written; None where all have been."""
+        if self.written is True:
+            return None
+        if self.written is False:
+            # Zeros that are never touched take no memory.
+            self.written = Store(np.zeros(self.size, np.uint8))
+        return self.written
+
+    def host_writes(self, start: int, nbytes: int) -> None:
+        """Note that the host may write these bytes."""
+        if nbytes == self.size:
+            self.written = True
+        marks = self.marks()
+        if marks is not None:
+            marks.bytes[start : start + nbytes] = 1
 
 
 class GlobalMemory:
@@ -108,7 +127,9 @@ class GlobalMemory:
                     f"allocate: the host has no {nbytes} bytes to lend", op="allocate", argument="nbytes", given=nbytes
                 ) from None
             self._in_use += nbytes
-            return self._map(data, label, writable=True, is_const=is_const).base
+            allocation = self._map(data, label, writable=True, is_const=is_const)
+            allocation.written = False
+            return allocation.base
 
     def adopt(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], label: str) -> int:
         """Map a C-contiguous host array, without a copy, and return its address; `free` takes it out again.
@@ -165,11 +186,12 @@ class GlobalMemory:
 
     def find(self, address: int) -> Allocation | None:
         """Return the live allocation that holds the byte (or, if it is empty, starts) at `address`."""
-        place = bisect_right(self._bases, address) - 1
-        if place < 0:
-            return None
-        allocation = self._live[place]
-        return allocation if address < allocation.end or address == allocation.base else None
+        with self._lock:
+            place = bisect_right(self._bases, address) - 1
+            if place < 0:
+                return None
+            allocation = self._live[place]
+            return allocation if address < allocation.end or address == allocation.base else None
 
     def view(self, address: int, nbytes: int, writable: bool = False) -> Array:
         """Return the bytes themselves as uint8, not a copy.
@@ -179,48 +201,55 @@ class GlobalMemory:
         InvalidArgument
             If they are not all inside one live allocation, or are to be written and are read-only.
         """
-        allocation = self.find(address)
-        if allocation is None or nbytes < 0 or address + nbytes > allocation.end:
-            raise InvalidArgument(
-                op="view",
-                argument="address",
-                expected="bytes inside one live allocation",
-                given=f"{nbytes} bytes at {address:#x}, {self.describe(address)}",
-            )
-        if writable and not allocation.writable:
-            raise InvalidArgument(
-                op="view", argument="address", expected="writable memory", given=f"{allocation.label}, read-only"
-            )
-        start = address - allocation.base
-        data = allocation.bytes[start : start + nbytes]
-        if not writable:
-            data = data.view()
-            data.flags.writeable = False
-        return data
+        with self._lock:
+            allocation = self.find(address)
+            if allocation is None or nbytes < 0 or address + nbytes > allocation.end:
+                raise InvalidArgument(
+                    op="view",
+                    argument="address",
+                    expected="bytes inside one live allocation",
+                    given=f"{nbytes} bytes at {address:#x}, {self.describe(address)}",
+                )
+            if writable and not allocation.writable:
+                raise InvalidArgument(
+                    op="view", argument="address", expected="writable memory", given=f"{allocation.label}, read-only"
+                )
+            start = address - allocation.base
+            data = allocation.bytes[start : start + nbytes]
+            if writable:
+                allocation.host_writes(start, nbytes)
+            if not writable:
+                data = data.view()
+                data.flags.writeable = False
+            return data
 
     def describe(self, address: int) -> str:
         """Say in words where `address` lies: inside, past or before an allocation, live or freed."""
-        address &= ~READ_ONLY_BIT
-        inside = self.find(address)
-        if inside is not None and address < inside.end:
-            return f"{address - inside.base} bytes into {inside.label} {inside.base:#x} of {inside.size} bytes"
-        for base, end, label in reversed(self._freed):
-            if base <= address < end:
-                return f"inside freed {label} {base:#x} of {end - base} bytes"
-        place = bisect_right(self._bases, address)
-        near = []
-        if place:
-            before = self._live[place - 1]
-            past = address - before.end
-            near.append((past, f"{past} bytes past the end of {before.label} {before.base:#x} of {before.size} bytes"))
-        if place < len(self._live):
-            after = self._live[place]
-            gap = after.base - address
-            near.append((gap, f"{gap} bytes before {after.label} {after.base:#x} of {after.size} bytes"))
-        if not near:
-            return "no memory is allocated"
-        return min(near)[1]
+        with self._lock:
+            address &= ~READ_ONLY_BIT
+            inside = self.find(address)
+            if inside is not None and address < inside.end:
+                return f"{address - inside.base} bytes into {inside.label} {inside.base:#x} of {inside.size} bytes"
+            for base, end, label in reversed(self._freed):
+                if base <= address < end:
+                    return f"inside freed {label} {base:#x} of {end - base} bytes"
+            place = bisect_right(self._bases, address)
+            near = []
+            if place:
+                before = self._live[place - 1]
+                past = address - before.end
+                near.append(
+                    (past, f"{past} bytes past the end of {before.label} {before.base:#x} of {before.size} bytes")
+                )
+            if place < len(self._live):
+                after = self._live[place]
+                gap = after.base - address
+                near.append((gap, f"{gap} bytes before {after.label} {after.base:#x} of {after.size} bytes"))
+            if not near:
+                return "no memory is allocated"
+            return min(near)[1]
 
     def bounds(self) -> tuple[Array, list[Allocation]]:
         """Return the sorted bases as uint64, and the allocations in that order."""
-        return np.array(self._bases, np.uint64), list(self._live)
+        with self._lock:
+            return np.array(self._bases, np.uint64), list(self._live)

@@ -190,7 +190,7 @@ class Op:
             own = SPECIAL_TYPES[operand.name]
             if not special:
                 self.fail(f"{operand.name} may be read by mov and cvt only, not by {self.ins.name}")
-            if kind.bits > own.bits or not kind.is_int:
+            if own is not kind and (kind.bits > own.bits or not kind.is_int or not own.is_int):
                 self.fail(f"{operand.name} is .{own.name} where {self.ins.opcode} takes .{kind.name}")
             if operand.name in DYNAMIC:
                 name = operand.name
@@ -206,6 +206,8 @@ class Op:
             if operand.is_float:
                 self.fail("a floating-point constant where a predicate stands")
             return np.array([operand.value != 0], np.bool_)
+        if operand.pattern is not None and kind.kind == "b" and operand.pattern[0] == kind.bits:
+            return np.array([operand.pattern[1]], f"u{kind.dtype.itemsize}").view(kind.dtype)
         if operand.is_float != kind.is_float:
             what = "a floating-point" if operand.is_float else "an integer"
             self.fail(f"{what} constant where {self.ins.opcode} takes .{kind.name}")

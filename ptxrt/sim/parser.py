@@ -16,6 +16,8 @@ __all__ = ["MAX_PTX_VERSION", "parse_module"]
 MAX_PTX_VERSION = (9, 5)
 """The newest ``.version`` that the machine accepts."""
 
+_MAX_CLUSTER = 16
+_MAX_PARAMS = 32764
 _LINKING = (".visible", ".extern", ".weak", ".common")
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _FUNCTION_LIMITS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster",
@@ -38,7 +40,10 @@ def parse_module(source: Source) -> Module:
     if stream.now.kind == "end":
         raise CompileError("the text has nothing but comments", kernel=source.name, line=1, source=source.text)
     reader = _ModuleReader(stream)
-    reader.read()
+    try:
+        reader.read()
+    except RecursionError:
+        source.fail(stream.now.line, "parentheses, braces or signs that nest too deep")
     return reader.module
 
 
@@ -173,6 +178,9 @@ class _ModuleReader:
         function.returns = returns
         if self.stream.now.text == "(":
             function.params = reader.formals(entry=is_entry)
+            used = max((p.offset + p.size for p in function.params if isinstance(p, Variable)), default=0)
+            if used > _MAX_PARAMS:
+                self.source.fail(name.line, f"the parameters have {used} bytes; {_MAX_PARAMS} is the most")
         while self.stream.now.text in _FUNCTION_LIMITS or self.stream.now.text == ".pragma":
             self.limit(function)
         if self.stream.accept(";"):
@@ -193,10 +201,15 @@ class _ModuleReader:
         sizes = [self.declare.integer()]
         while self.stream.accept(","):
             sizes.append(self.declare.integer())
-        if directive.text in (".maxntid", ".reqntid"):
+        if directive.text in (".maxntid", ".reqntid", ".reqnctapercluster"):
             if len(sizes) > 3 or min(sizes) < 1:
                 self.source.fail(directive.line, f"{directive.text} wants one to three positive sizes")
             x, y, z = (*sizes, 1, 1)[:3]
+            if directive.text == ".reqnctapercluster":
+                if x * y * z > _MAX_CLUSTER:
+                    self.source.fail(directive.line, f"a cluster has at most {_MAX_CLUSTER} blocks, not {x * y * z}")
+                function.cluster = (x, y, z)
+                return
             function.max_threads = x * y * z
             if directive.text == ".reqntid":
                 function.required_block = (x, y, z)

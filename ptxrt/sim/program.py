@@ -24,6 +24,7 @@ __all__ = [
     "Pair",
     "Param",
     "Program",
+    "Prototype",
     "Register",
     "Sink",
     "Special",
@@ -79,10 +80,11 @@ class Special:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A number in the text; `bits` is the IEEE pattern where it was written as 0f or 0d."""
+    """A number in the text; `pattern` is (width, bits) where it was written as 0f or 0d."""
 
     value: int | float
     is_float: bool
+    pattern: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,15 @@ class Label:
     scope: int
 
 
+@dataclass(frozen=True)
+class Prototype:
+    """What ``.callprototype`` says of the functions behind a pointer; ``.calltargets`` names them instead."""
+
+    returns: tuple[Variable | Register, ...] = ()
+    params: tuple[Variable | Register, ...] = ()
+    targets: tuple[str, ...] | None = None
+
+
 @dataclass(eq=False)
 class Function:
     """An ``.entry`` or a ``.func`` as parsed.
@@ -179,6 +190,7 @@ class Function:
     returns: tuple[Variable | Register, ...] = ()
     body: list[Instruction | Label] = field(default_factory=list)
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
     register_units: int = 0
     local_bytes: int = 0
@@ -186,6 +198,7 @@ class Function:
     defined: bool = True
     max_threads: int = 1024
     required_block: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +230,8 @@ class Entry:
         ``.reqntid``, or None.
     line
         Where it is declared, from 1.
+    cluster
+        Blocks of a cluster along x, y, z as ``.reqnctapercluster`` says, or None.
     """
 
     name: str
@@ -229,6 +244,7 @@ class Entry:
     required_block: tuple[int, int, int] | None
     line: int
     code: Code = field(repr=False)
+    cluster: tuple[int, int, int] | None = None
 
     @property
     def params_bytes(self) -> int:
@@ -262,4 +278,6 @@ class Program:
     shared: tuple[Variable, ...]
     shared_bytes: int
     dynamic_offset: int
+    functions: dict[str, int] = field(default_factory=dict)
+    """Addresses of the functions."""
     address_size: int = 64

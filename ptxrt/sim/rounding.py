@@ -47,8 +47,8 @@ def canonical(value: Array) -> Array:
 
 
 def flush(value: Array) -> Array:
-    """Return float32 or float16 values with denormals turned to zeros of their sign (.ftz)."""
-    small = np.abs(value) < (_TINY if value.dtype == np.float32 else _TINY_HALF)
+    """Return float32, float16 or bfloat16 values with denormals turned to zeros of their sign (.ftz)."""
+    small = np.abs(value) < (_TINY_HALF if value.dtype == np.float16 else _TINY)  # bfloat16 has float32's range
     if not small.any():
         return value
     return np.asarray(np.where(small, np.copysign(value.dtype.type(0), value), value))

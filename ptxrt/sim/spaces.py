@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from ptxrt.sim.lanes import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from ptxrt.sim.memory import READ_ONLY_BIT, Allocation, Store
 from ptxrt.sim.program import Instruction
 from ptxrt.sim.types import Array
+from ptxrt.sim.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
 if TYPE_CHECKING:
     from ptxrt.sim.lanes import Lanes
 
-__all__ = ["Access", "Piece", "locate", "window_of"]
+__all__ = ["RANK_SHIFT", "Access", "Piece", "locate", "window_of"]
+
+RANK_SHIFT = 24
+"""In the address of another block's shared memory, the place of 1 + its rank in the cluster."""
 
 _MASK64 = (1 << 64) - 1
-_WINDOWS = {0: "global", 1: "shared", 2: "local", 4: "param"}
-_BASES = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
+_WINDOWS = {0: "global", 1: "shared::cluster", 2: "local", 4: "param"}
+_BASES = {"shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 
 
 class Access(NamedTuple):
@@ -31,6 +34,8 @@ class Access(NamedTuple):
     offset: int
     atomic: bool = False
     strong: bool = False
+    pending: bool = False
+    """The bytes arrive later, and have no value until then (cp.async)."""
 
     @property
     def verb(self) -> str:
@@ -64,10 +69,18 @@ def locate(m: Lanes, access: Access, address: Array) -> list[Piece]:
     MemoryFault
         For the first lane whose access is outside, across an end, misaligned, or forbidden.
     """
-    if access.space == "shared":
+    if access.space in ("shared", "shared::cluster"):
         return [_shared(m, access, address)]
     if access.space in ("global", "const"):
-        return _global(m, access, _as_u64(address))
+        pieces = _global(m, access, _as_u64(address))
+        if m.watches:
+            _watch(m, access, pieces)
+        elif access.writes:
+            for piece in pieces:
+                cast(Allocation, piece.store).written = True  # nobody has looked which bytes
+        if m.profile is not None:
+            m.profile.global_access(m, access, pieces)
+        return pieces
     if access.space == "generic":
         return _generic(m, access, _as_u64(address))
     return [_private(m, access, address)]
@@ -100,12 +113,91 @@ def _shared(m: Lanes, access: Access, address: Array) -> Piece:
     total = m.job.shape.shared_total
     size = access.size
     if int(place.min()) < 0 or int(place.max()) + size > total or int(np.bitwise_or.reduce(place)) & (size - 1):
+        if access.space == "shared::cluster" and m.job.shape.cluster_blocks > 1:
+            return _cluster(m, access, place)
         _bad_window(m, access, place, total, "shared")
     if m.races is not None:
         m.races.check(access, place)
-    if m.blocks > 1:
-        return Piece(m.shared, place + m.of_active(m.block) * m.shared_stride, None)
-    return Piece(m.shared, place, None)
+    if m.profile is not None:
+        m.profile.shared_access(m, access, place)
+    at = place + m.of_active(m.block) * m.shared_stride if m.blocks > 1 else place
+    if m.shared_marks is not None:
+        _check_written(m, access, m.shared_marks, at, None, place)
+    return Piece(m.shared, at, None)
+
+
+def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
+    """Shared memory of another block of the cluster, as mapa gives its addresses: 1 + rank in the upper byte.
+
+    Accesses to another block's memory are left out of the race model.
+    """
+    rank, inside = (place >> RANK_SHIFT) - 1, place & ((1 << RANK_SHIFT) - 1)
+    total, size, blocks = m.job.shape.shared_total, access.size, m.job.shape.cluster_blocks
+    outside = (place < 0) | (rank >= blocks) | (inside + size > total)
+    bad = outside | ((inside & (size - 1)) != 0)
+    if bad.any():
+        first = _first(bad)
+        _bad_window(m, access, np.where(outside, place, inside)[first : first + 1], total, "shared",
+                    _lane(m, first, place.shape[0]))  # fmt: skip
+    own = m.of_active(m.block)
+    block = np.where(rank < 0, own, own // blocks * blocks + rank)
+    gone = np.bincount(m.block, minlength=m.blocks)[block] == 0
+    if gone.any():
+        first = _first(gone)
+        m.memory_fault(
+            access.ins,
+            f"{access.verb} of {size} bytes of the shared memory of a block whose threads have all exited",
+            _lane(m, first, place.shape[0]),
+            int(place[first if place.shape[0] > 1 else 0]),
+            size,
+            _nearest(m, "shared", int(inside[first if place.shape[0] > 1 else 0])),
+        )
+    at = inside + block * m.shared_stride
+    if m.shared_marks is not None:
+        _check_written(m, access, m.shared_marks, at, None, place)
+    return Piece(m.shared, at, None)
+
+
+def _watch(m: Lanes, access: Access, pieces: list[Piece]) -> None:
+    """Make the checks of global memory that a launch makes only when asked to."""
+    for piece in pieces:
+        allocation = cast(Allocation, piece.store)
+        if m.job.marks:
+            marks = allocation.marks()
+            if marks is not None:
+                _check_written(m, access, marks, piece.at, piece.lanes, piece.at, allocation)
+        elif access.writes:
+            allocation.written = True
+        if m.job.global_races is not None:
+            m.job.global_races.check(m, access, allocation, piece.at, piece.lanes)
+
+
+def _check_written(
+    m: Lanes, access: Access, marks: Store, at: Array, lanes: Array | None, place: Array,
+    allocation: Allocation | None = None,
+) -> None:  # fmt: skip
+    """Check that every byte read has been written once, and mark those that are written now."""
+    word = min(access.size, 8)
+    full = 0x0101010101010101 & ((1 << 8 * word) - 1)
+    words, first = marks.words(word), at // word
+    for index in (first + step for step in range(access.size // word)):
+        if access.atomic or not access.writes:
+            bad = words[index] != full
+            if bad.any():
+                lane = _first(bad)
+                known = lane if lanes is None else int(lanes[lane])
+                address = int(place[lane if place.shape[0] > 1 else 0])
+                if allocation is None:
+                    near = _nearest(m, "shared", address & ((1 << RANK_SHIFT) - 1))
+                else:
+                    address += allocation.base
+                    near = m.job.memory.describe(address)
+                what = "shared" if allocation is None else "global"
+                m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory that nobody has "
+                               "written, or not all of them", _lane(m, known, at.shape[0]), address, access.size,
+                               near)  # fmt: skip
+        if access.writes:
+            words[index] = 0 if access.pending else full
 
 
 def _private(m: Lanes, access: Access, address: Array) -> Piece:
@@ -119,10 +211,10 @@ def _private(m: Lanes, access: Access, address: Array) -> Piece:
         if access.writes:
             m.memory_fault(access.ins, "write to a parameter", _lane(m, 0, 1), int(place[0]), size, "kernel parameters")
         return Piece(m.job.params, place, None)
-    return Piece(m.local, place + m.of_active(m.origin) * total, None)
+    return Piece(m.local, place + m.of_active(m.origin) * m.job.code.local_stride, None)
 
 
-def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str) -> None:
+def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, lane: int | None = None) -> None:
     size = access.size
     outside = (place < 0) | (place + size > total)
     bad = outside | ((place & (size - 1)) != 0)
@@ -132,7 +224,8 @@ def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str) 
         problem = f"{access.verb} of {size} bytes at {space} address {at:#x}, which is not a multiple of {size}"
     else:
         problem = f"{access.verb} of {size} bytes outside the {total} bytes of {space} memory"
-    m.memory_fault(access.ins, problem, _lane(m, first, place.shape[0]), at, size, _nearest(m, space, at))
+    lane = _lane(m, first, place.shape[0]) if lane is None else lane
+    m.memory_fault(access.ins, problem, lane, at, size, _nearest(m, space, at))
 
 
 def _nearest(m: Lanes, space: str, at: int) -> str:
@@ -239,9 +332,9 @@ def _generic(m: Lanes, access: Access, address: Array) -> list[Piece]:
     high = int(address.max())
     if low >> 56 == high >> 56:
         space = _WINDOWS.get(low >> 56 & 7, "global")
-        if space == "global":
-            return _global(m, access, address)
         part = access._replace(space=space)
+        if space == "global":
+            return locate(m, part, address)
         return locate(m, part, address - np.uint64(_BASES[space]))
     window = window_of(address)
     found = []

@@ -234,7 +234,7 @@ def test_targets_are_recorded(target: str) -> None:
 @pytest.mark.parametrize("line", [
     "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%b0,%b1}, {%b0}, {%f0,%f1,%f2,%f3};",
     "wgmma.fence.sync.aligned;", "mbarrier.init.shared.b64 [%ul0], 1;", "cp.async.bulk.commit_group;",
-    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%b0}, [%u0];", "barrier.cluster.arrive;",
+    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%b0}, [%u0];", "tcgen05.fence::before_thread_sync;",
 ])  # fmt: skip
 def test_what_is_known_and_not_run_is_unsupported(line: str) -> None:
     with pytest.raises(Unsupported, match=r"line 10") as caught:

@@ -64,12 +64,16 @@ def atom(op: Op) -> None:
     how = op.choice(*_TYPES)
     if how is None or (not returns and how in ("exch", "cas")):
         op.fail(f"{op.ins.name} takes one of .{' .'.join(_TYPES)}")
-    op.flag("noftz")
+    noftz = op.flag("noftz")
+    if any(name == "b128" for name in op.ins.modifiers):
+        op.unsupported(op.ins.opcode)
     kind = op.type(*_TYPES[how])
+    if noftz != (kind.name in ("f16", "bf16", *_HALVES)):
+        op.fail(f"{op.ins.name}.{how}.{kind.name} {'takes no' if noftz else 'needs'} .noftz")
     place = 1 if returns else 0
     operands = place + (3 if how == "cas" else 2)
     op.done(operands, operands + 1)
-    if space not in ("generic", "global", "shared"):
+    if space not in ("generic", "global", "shared", "shared::cluster"):
         op.fail(f"{op.ins.name} is for .global and .shared")
     write = op.dest(0, kind) if returns else None
     where, offset = address(op, place, space)

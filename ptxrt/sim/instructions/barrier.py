@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxrt.sim.barriers import Reduction
 from ptxrt.sim.code import GONE
+from ptxrt.sim.instructions.cluster import cluster_barrier
 from ptxrt.sim.instructions.warp import warp_barrier
 from ptxrt.sim.op import Getter, Op, instruction
 from ptxrt.sim.program import Immediate
@@ -27,7 +28,8 @@ _PRED = TYPES["pred"]
 def bar(op: Op) -> None:
     """``.sync``, ``.arrive`` and ``.red`` over the threads of a block."""
     if op.flag("cluster"):
-        op.unsupported(op.ins.opcode)
+        cluster_barrier(op)
+        return
     if op.flag("warp"):
         warp_barrier(op)
         return

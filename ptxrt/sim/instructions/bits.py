@@ -57,6 +57,11 @@ def _ones(length: Array, dtype: np.dtype[np.generic]) -> Array:
     return np.asarray(np.left_shift(one, _amount(length, dtype)) - one)
 
 
+def _field(number: Array, bits: int) -> Array:
+    """Return a position or a length: the low 8 bits, but of 64-bit fields all, as on an H200 (the ISA says 8 too)."""
+    return np.asarray(number & np.uint32(0xFF) if bits == 32 else np.minimum(number, np.uint32(0xFF)))
+
+
 @instruction("bfe")
 def bfe(op: Op) -> None:
     """Extract a bit field; a signed one is extended from its top bit."""
@@ -65,7 +70,7 @@ def bfe(op: Op) -> None:
     top = kind.bits - 1
 
     def compute(a: Array, start: Array, length: Array) -> Array:
-        pos, count = start & np.uint32(0xFF), length & np.uint32(0xFF)
+        pos, count = _field(start, kind.bits), _field(length, kind.bits)
         bits = a.view(unsigned)
         mask = _ones(count, unsigned)
         field = np.right_shift(bits, _amount(pos, unsigned)) & mask
@@ -79,14 +84,46 @@ def bfe(op: Op) -> None:
     op.lanewise(kind, (kind, _U32, _U32), compute)
 
 
+@instruction("bmsk")
+def bmsk(op: Op) -> None:
+    """So many ones from a position on; .clamp stops both at 32, .wrap takes them modulo 32."""
+    wraps = op.choice("clamp", "wrap") == "wrap"
+    kind = op.type("b32")
+
+    def compute(start: Array, length: Array) -> Array:
+        if wraps:
+            start, length = start & np.uint32(31), length & np.uint32(31)
+        return np.asarray(np.left_shift(_ones(length, kind.dtype), _amount(start, kind.dtype)))
+
+    op.lanewise(kind, (kind, kind), compute)
+
+
+@instruction("szext")
+def szext(op: Op) -> None:
+    """Extend the low bits with zeros or their sign; .clamp stops their number at 32, .wrap takes it modulo 32."""
+    wraps = op.choice("clamp", "wrap") == "wrap"
+    kind = op.type("u32", "s32")
+
+    def compute(a: Array, number: Array) -> Array:
+        count = number & np.uint32(31) if wraps else number
+        mask = _ones(count, np.dtype(np.uint32))
+        field = a.view(np.uint32) & mask
+        if kind.signed:
+            top = mask & ~(mask >> np.uint32(1))
+            field = np.where((field & top) != 0, field | ~mask, field)
+        return np.asarray(field.view(kind.dtype))
+
+    op.lanewise(kind, (kind, _U32), compute)
+
+
 @instruction("bfi")
 def bfi(op: Op) -> None:
     """Insert the low bits of a into b."""
     kind = op.type("b32", "b64")
 
     def compute(a: Array, b: Array, start: Array, length: Array) -> Array:
-        pos = _amount(start & np.uint32(0xFF), kind.dtype)
-        mask = _ones(length & np.uint32(0xFF), kind.dtype)
+        pos = _amount(_field(start, kind.bits), kind.dtype)
+        mask = _ones(_field(length, kind.bits), kind.dtype)
         return np.asarray(((a & mask) << pos) | (b & ~(mask << pos)))
 
     op.lanewise(kind, (kind, kind, _U32, _U32), compute)

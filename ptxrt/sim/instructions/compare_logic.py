@@ -63,7 +63,7 @@ def _compare(op: Op) -> tuple[str | None, str | None, bool]:
 
 
 def _flushed(compare: Callable[[Array, Array], Array], kind: PtxType, ftz: bool) -> Callable[[Array, Array], Array]:
-    if ftz and kind.name == "f32":
+    if ftz and kind.name in ("f32", "f16"):
         return lambda a, b: compare(flush(a), flush(b))
     return compare
 

@@ -1,4 +1,4 @@
-"""bra, brx.idx, call, ret, exit, trap, and the fences, which need nothing."""
+"""bra, brx.idx, ret, exit, trap, and the fences, which need nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxrt.sim.code import GONE, Step, Target
-from ptxrt.sim.op import Getter, Op, Setter, getter, instruction, setter
-from ptxrt.sim.program import Function, Instruction, Name, Operand, Register, Symbol, Tuple, Variable
+from ptxrt.sim.code import GONE
+from ptxrt.sim.op import Op, instruction
+from ptxrt.sim.program import Name
 from ptxrt.sim.types import TYPES
 
 if TYPE_CHECKING:
-    from ptxrt.sim.decode import Frame
     from ptxrt.sim.lanes import Lanes
 
 __all__: list[str] = []
@@ -74,84 +73,24 @@ def trap(op: Op) -> None:
     op.emit(lambda m: m.trap(op.ins))
 
 
-@instruction("call")
-def call(op: Op) -> None:
-    """Call a function: its body is decoded here once more."""
-    op.flag("uni")
-    op.done(1, 4)
-    operands = list(op.ins.operands)
-    returns = operands.pop(0) if isinstance(operands[0], Tuple) else Tuple(())
-    name = operands.pop(0) if operands else None
-    given = operands.pop(0) if operands else Tuple(())
-    if isinstance(name, (Register, Symbol)) or operands:
-        op.unsupported("an indirect call")
-    if not isinstance(name, Name) or not isinstance(returns, Tuple) or not isinstance(given, Tuple):
-        op.fail("call takes (results), a function, (arguments)")
-    function = op.decoder.module.functions.get(name.text)
-    if function is None:
-        op.fail(f"unknown function {name.text}")
-    if not function.defined:
-        op.unsupported(f"a call of {name.text}, which the text declares and does not define")
-    if op.decoder.too_deep(function):
-        op.unsupported(f"a recursive call of {name.text}")
-    if len(returns.items) != len(function.returns) or len(given.items) != len(function.params):
-        op.fail(f"{name.text} takes {len(function.params)} arguments and gives {len(function.returns)} results")
-    skip = Target()
-    if op.ins.guard is not None:
-        op.decoder.branch(op.ins, skip, when=op.ins.guard_negated)
-    _inline(op, function, returns.items, given.items)
-    op.decoder.bind(skip)
-
-
-def _inline(op: Op, function: Function, returns: tuple[Operand, ...], given: tuple[Operand, ...]) -> None:
-    decoder = op.decoder
-    after = Target()
-    frame = decoder.new_frame(function, after)
-    for formal, actual in zip(function.params, given, strict=True):
-        _pass(op, frame, formal, actual)
-    for formal, actual in zip(function.returns, returns, strict=True):
-        if isinstance(formal, Variable):
-            _pass(op, frame, formal, actual)
-    decoder.inline(frame)
-    decoder.bind(after)
-    for formal, actual in zip(function.returns, returns, strict=True):
-        if isinstance(formal, Register):
-            read = getter(decoder.register_in(frame, formal), formal.type, formal.type)
-            decoder.emit(_plain(op.ins), _copy(read, op.dest(actual, formal.type)))
-
-
-def _pass(op: Op, frame: Frame, formal: Variable | Register, actual: Operand) -> None:
-    """Let a formal parameter stand for the caller's variable, or copy a register or constant into it."""
-    if isinstance(formal, Variable):
-        if isinstance(actual, Symbol) and actual.variable.space == "param":
-            frame.passed[formal] = (op.decoder.frame, actual.variable)
-            return
-        held = TYPES[f"b{formal.type.bits}"]
-        slot = op.decoder.param_word_in(frame, formal, 0, held)
-        write = setter(slot, formal.type, held)
-    else:
-        write = setter(op.decoder.register_in(frame, formal), formal.type, formal.type)
-    op.decoder.emit(_plain(op.ins), _copy(op.source(actual, formal.type), write))
-
-
-def _copy(read: Getter, write: Setter) -> Step:
-    return lambda m: write(m, np.copy(read(m)))
-
-
-def _plain(ins: Instruction) -> Instruction:
-    """Return the instruction without its guard: the branch around a guarded call has dealt with that."""
-    return Instruction(ins.name, ins.modifiers, ins.operands, None, False, ins.line, ins.scope)
-
-
 @instruction("membar", "fence")
 def fence(op: Op) -> None:
-    """Nothing to do: every write is seen at once."""
+    """Something for the race models only: every write is seen at once."""
     if op.flag("proxy"):
         op.drop_prefixed("")
     op.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init")
     op.drop_prefixed("sync_restrict", "proxy", "tensormap")
     if not op.flag("cta", "cluster", "gpu", "sys", "gl") and op.ins.name == "membar":
         op.fail("membar takes .cta, .gl or .sys")
+    op.done(0, 2)
+    op.emit(lambda m: m.fence())
+
+
+@instruction("griddepcontrol", "pmevent", "discard", "applypriority")
+def no_op(op: Op) -> None:
+    """Nothing to do: launches follow each other, and there are no counters and no caches."""
+    op.flag("wait", "launch_dependents", "global")
+    op.drop_prefixed("L2")
     op.done(0, 2)
 
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from ptxrt.sim.exact import add64
 from ptxrt.sim.instructions.arithmetic_float import clean
-from ptxrt.sim.lanes import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from ptxrt.sim.instructions.narrow_floats import eighths, to_tf32
 from ptxrt.sim.op import Op, getter, instruction
 from ptxrt.sim.program import Symbol
 from ptxrt.sim.rounding import flush, narrow, odd_sum, saturate
 from ptxrt.sim.types import TYPES, Array, PtxType
+from ptxrt.sim.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
 __all__: list[str] = []
 
@@ -34,10 +35,16 @@ def cvt(op: Op) -> None:
     integral = op.choice(*_TO_INTEGRAL)
     direction = op.choice("rn", "rz", "rm", "rp", "rna")
     ftz, sat, relu = op.flag("ftz"), op.flag("sat"), op.flag("relu")
-    for exotic in op.ins.modifiers:
-        if exotic in ("tf32", "e4m3x2", "e5m2x2", "satfinite", "rs", "e2m1x2", "e3m2x2", "e2m3x2", "ue8m0x2"):
-            op.unsupported(op.ins.opcode)
     given = op.ins.modifiers
+    if "tf32" in given:
+        to_tf32(op, direction, relu=relu)
+        return
+    if "e4m3x2" in given or "e5m2x2" in given:
+        eighths(op, direction, relu=relu)
+        return
+    for exotic in ("satfinite", "rs", "e2m1x2", "e3m2x2", "e2m3x2", "ue8m0x2", "e4m3x4", "e5m2x4"):
+        if exotic in given:
+            op.unsupported(op.ins.opcode)
     if "f16x2" in given or "bf16x2" in given:
         _pair(op, direction, relu=relu)
         return
@@ -49,11 +56,13 @@ def cvt(op: Op) -> None:
     compute = _conversion(op, to, source, integral, direction, sat=sat)
 
     def whole(a: Array) -> Array:
-        if ftz and source.name == "f32":
+        # An H200 rounds subnormal float32 to float16 as they are, .ftz or not.
+        if ftz and source.name == "f32" and to.name != "f16":
             a = clean(np.array(flush(a)))
         result = compute(a)
         if ftz and to.name == "f32":
             result = flush(result)
+            result = clean(np.array(result)) if source.name == "bf16" else result
         if sat and to.is_float:
             result = saturate(result)
         return np.where(result <= 0, result.dtype.type(0), result) if relu else result
@@ -100,7 +109,7 @@ def _conversion(
         if direction and to.bits > 16:
             op.fail(f"cvt.{to.name}.{source.name} takes integer roundings only")
         if integral is None:
-            return np.copy
+            return (lambda a: clean(np.copy(a))) if to.name == "f16" else np.copy
         whole = _TO_INTEGRAL[integral]
         return lambda a: clean(whole(a))
     if integral:
@@ -116,7 +125,19 @@ def _conversion(
         op.fail(f"cvt.{to.name}.{source.name} needs a rounding, .rn .rz .rm or .rp")
     # A NaN keeps the upper part of its payload on its way from float64.
     finish = clean if source.bits < 64 else np.asarray
+    if to.name == "bf16" and source.bits == 64:
+        return lambda a: _keep_payload(a, narrow(a * 1.0, to.dtype, direction))
     return lambda a: finish(narrow(a.astype(np.float64) * 1.0, to.dtype, direction))
+
+
+def _keep_payload(wide: Array, narrowed: Array) -> Array:
+    """Give a bfloat16 NaN the sign and the upper bits of the float64 it comes from."""
+    bad = np.isnan(wide)
+    if bad.any():
+        bits = wide[bad].view(np.uint64)
+        upper = (bits >> np.uint64(48) & np.uint64(0x8000)) | (bits >> np.uint64(45) & np.uint64(0x7F))
+        narrowed.view(np.uint16)[bad] = upper.astype(np.uint16) | np.uint16(0x7FC0)
+    return narrowed
 
 
 def _int_to_int(to: PtxType, source: PtxType, sat: bool) -> Callable[[Array], Array]:
@@ -168,7 +189,7 @@ _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDO
 def cvta(op: Op) -> None:
     """Address of a state space to generic address, or with .to back."""
     back = op.flag("to")
-    space = op.choice(*_WINDOWS, "shared::cta", "param::entry")
+    space = op.choice(*_WINDOWS, "shared::cta", "shared::cluster", "param::entry")
     if space is None:
         op.fail("cvta names a state space")
     window = np.uint64(_WINDOWS[space.partition("::")[0]])

@@ -1,4 +1,4 @@
-"""mov, ld, st, ldu, cp.async, prefetch, isspacep."""
+"""mov, ld, st, ldu, prefetch, isspacep."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxrt.sim.op import Getter, Op, Setter, getter, instruction, setter
-from ptxrt.sim.program import Address, Immediate, Name, Operand, Register, Sink, Symbol, Tuple, Variable
-from ptxrt.sim.spaces import Access, locate, window_of
+from ptxrt.sim.op import Getter, Op, getter, instruction
+from ptxrt.sim.program import Address, Name, Operand, Register, Sink, Symbol, Tuple, Variable
+from ptxrt.sim.spaces import RANK_SHIFT, Access, locate, window_of
 from ptxrt.sim.types import TYPES, Array, PtxType
 
 if TYPE_CHECKING:
     from ptxrt.sim.lanes import Lanes
 
-__all__ = ["address", "read_words", "space_of", "write_words"]
+__all__ = ["address", "is_passed", "read_words", "space_of", "write_words"]
 
-_SPACES = ("global", "shared", "local", "const", "param", "shared::cta", "param::entry", "param::func")
+_SPACES = ("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster", "param::entry",
+           "param::func")  # fmt: skip
 _ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "mmio", "acq_rel")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _CACHE = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified")
@@ -35,7 +36,11 @@ def mov(op: Op) -> None:
     op.done(2)
     to, source = op.operand(0), op.operand(1)
     if isinstance(source, Name) and source.text in op.decoder.module.functions:
-        op.unsupported(f"the address of the function {source.text}")
+        if kind.bits != 64 or not kind.is_int:
+            op.fail(f"the address of the function {source.text} has 64 bits")
+        value = np.array([op.decoder.module.function_address(source.text)], np.uint64).view(kind.dtype)
+        op.compute(op.dest(0, kind), [getter(op.decoder.constant(value), kind, kind)], np.copy)
+        return
     if isinstance(source, Tuple):
         _pack(op, kind, source)
     elif isinstance(to, Tuple):
@@ -85,6 +90,12 @@ def _unpack(op: Op, kind: PtxType, operand: Tuple) -> None:
     op.emit(step)
 
 
+def is_passed(op: Op, variable: Variable) -> bool:
+    """Tell whether a variable is a parameter of a call, not of the entry."""
+    function = op.decoder.frame.function
+    return variable.space == "param" and not (function.is_entry and variable in function.params)
+
+
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +110,7 @@ def space_of(op: Op) -> str:
     while op.flag(*_ORDERS, *_SCOPES, *_CACHE):
         pass
     op.drop_prefixed(*_HINTS)
-    return (space or "generic").partition("::")[0]
+    return space if space == "shared::cluster" else (space or "generic").partition("::")[0]
 
 
 def address(op: Op, place: int, space: str) -> tuple[Getter, int]:
@@ -117,7 +128,7 @@ def address(op: Op, place: int, space: str) -> tuple[Getter, int]:
         return getter(op.decoder.register(base), kind, kind), operand.offset
     if isinstance(base, Variable):
         # Parameters have no generic address without cvta.
-        if space != base.space and (space != "generic" or base.space == "param"):
+        if space.partition("::")[0] != base.space and (space != "generic" or base.space == "param"):
             op.fail(f"{base.name} is in .{base.space}, and {op.ins.opcode} is for .{space}")
         slot = op.decoder.symbol(Symbol(base, 0), _U64, generic=space == "generic")
         return getter(slot, _U64, _U64), operand.offset
@@ -174,20 +185,19 @@ def _elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
 
 
 def _check_width(op: Op, kind: PtxType, count: int) -> None:
-    if kind.size * count > 16:
-        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most")
+    wide = op.decoder.module.target_number >= 100 and kind.size >= 4
+    if kind.size * count > (32 if wide else 16) or (count == 8 and kind.size != 4):
+        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most (32 from sm_100 on)")
 
 
-def _passed(op: Op, place: int, space: str) -> tuple[Variable, int] | None:
-    """Return variable and offset where the address is a parameter of a call: those live in registers."""
+def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
+    """Return address and offset in local memory where the operand is a parameter of a call: those live there."""
     operand = op.operand(place)
     if space != "param" or not isinstance(operand, Address) or not isinstance(operand.base, Variable):
         return None
-    base = operand.base
-    function = op.decoder.frame.function
-    if base.space == "param" and not (function.is_entry and base in function.params):
-        return base, operand.offset
-    return None
+    if not is_passed(op, operand.base):
+        return None
+    return getter(op.decoder.home(operand.base), _U64, _U64), operand.offset
 
 
 @instruction("ld", "ldu")
@@ -200,11 +210,9 @@ def ld(op: Op) -> None:
     _check_width(op, kind, count)
     write = [op.dest(item, kind, wider=True) for item in _elements(op, 0, count)]
     passed = _passed(op, 1, space)
-    if passed is not None:
-        for place, one in enumerate(write):
-            op.compute(one, [_param_reader(op, passed[0], passed[1] + place * kind.size, kind)], np.copy)
-        return
-    where, offset = address(op, 1, space)
+    where, offset = passed or address(op, 1, space)
+    if passed:
+        space = "local"
     access = op.decoder.access(op.ins, space, kind.size * count, kind.size, False, offset, strong=is_strong(op))
     word, dtype = kind.size, kind.dtype
     if count == 1:
@@ -232,72 +240,16 @@ def st(op: Op) -> None:
         op.fail("a value to store is missing")
     read = [op.source(item, kind, wider=True) for item in items]
     passed = _passed(op, 0, space)
-    if passed is not None:
-        for place, one in enumerate(read):
-            op.compute(_param_writer(op, passed[0], passed[1] + place * kind.size, kind), [one], np.copy)
-        return
-    if space in ("const", "param"):
+    if space in ("const", "param") and not passed:
         op.fail(f"st cannot write to .{space}")
-    where, offset = address(op, 0, space)
+    where, offset = passed or address(op, 0, space)
+    if passed:
+        space = "local"
     access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op))
     unsigned = np.dtype(f"u{kind.size}")
 
     def step(m: Lanes) -> None:
         write_words(m, access, where(m), [one(m).view(unsigned) for one in read])
-
-    op.emit(step)
-
-
-def _bits_type(kind: PtxType) -> PtxType:
-    return TYPES[f"b{kind.bits}"]
-
-
-def _param_reader(op: Op, variable: Variable, offset: int, kind: PtxType) -> Getter:
-    held = _bits_type(kind)
-    return getter(op.decoder.param_word(variable, offset, held), held, kind)
-
-
-def _param_writer(op: Op, variable: Variable, offset: int, kind: PtxType) -> Setter:
-    held = _bits_type(kind)
-    return setter(op.decoder.param_word(variable, offset, held), kind, held)
-
-
-@instruction("cp")
-def cp_async(op: Op) -> None:
-    """``cp.async``: the copy is done at once, and waiting for it is nothing."""
-    if not op.flag("async") or any(name.startswith(("bulk", "reduce", "mbarrier")) for name in op.ins.modifiers):
-        op.unsupported(op.ins.opcode)
-    if op.flag("commit_group", "wait_all"):
-        op.done(0)
-        return
-    if op.flag("wait_group"):
-        op.done(1)
-        op.integer(0)
-        return
-    op.flag("ca", "cg")
-    op.drop_prefixed(*_HINTS)
-    if not op.flag("shared", "shared::cta") or not op.flag("global"):
-        op.fail("cp.async copies from .global to .shared")
-    op.done(3, 4)
-    size = op.integer(2)
-    if size not in (4, 8, 16):
-        op.fail(f"cp.async copies 4, 8 or 16 bytes, not {size}")
-    count = op.source(3, TYPES["u32"]) if len(op.ins.operands) == 4 else None
-    if count is not None and not isinstance(op.operand(3), (Immediate, Register)):
-        op.fail("cp.async takes a number of bytes as its last operand")
-    to, to_offset = address(op, 0, "shared")
-    source, source_offset = address(op, 1, "global")
-    reading = Access(op.ins, "global", size, False, source_offset)
-    writing = op.decoder.access(op.ins, "shared", size, 4, True, to_offset)
-
-    def step(m: Lanes) -> None:
-        values = [m.spread(value) for value in read_words(m, reading, source(m), 4)]
-        if count is not None:
-            kept = m.spread(count(m)).astype(np.int64)
-            for place, value in enumerate(values):
-                bits = np.clip(kept - 4 * place, 0, 4) * 8
-                values[place] = value & ((np.int64(1) << bits) - 1).astype(np.uint32)
-        write_words(m, writing, to(m), values)
 
     op.emit(step)
 
@@ -318,8 +270,29 @@ def isspacep(op: Op) -> None:
     if space is None:
         op.fail("isspacep names a state space")
     op.done(2)
-    number = {"shared": 1, "local": 2, "param": 4}.get(space.partition("::")[0], 0)
     write, read = op.dest(0, TYPES["pred"]), op.source(1, _U64)
-    if space == "const":
-        op.unsupported("isspacep.const")
-    op.compute(write, [read], lambda a: window_of(a) == np.uint64(number))
+    if space in ("shared", "shared::cta"):
+
+        def own(m: Lanes) -> None:
+            value = read(m)
+            rank = (value >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)).astype(np.int64) - 1
+            here = m.of_active(m.block) % m.job.shape.cluster_blocks
+            write(m, (window_of(value) == 1) & ((rank < 0) | (rank == here)))
+
+        op.emit(own)
+    elif space == "const":
+
+        def constant(m: Lanes) -> None:
+            value = read(m)
+            found = np.zeros(value.shape[0], np.bool_)
+            for variable, base in m.job.addresses.items():
+                if variable.space == "const":
+                    found |= (value >= np.uint64(base)) & (value < np.uint64(base + variable.size))
+            write(m, found)
+
+        op.emit(constant)
+    else:
+        number = {"shared::cluster": 1, "local": 2, "param": 4}.get(
+            space.partition("::")[0] if "param" in space else space, 0
+        )
+        op.compute(write, [read], lambda a: window_of(a) == np.uint64(number))

@@ -22,11 +22,13 @@ _F32, _F64 = "f32", "f64"
 
 
 def _finish(kind: PtxType, compute: Callable[..., Array], ftz: bool) -> Callable[..., Array]:
+    flushes = ftz and kind.name in (_F32, "bf16", "bf16x2")
+
     def whole(*values: Array) -> Array:
-        if ftz and kind.name == _F32:
+        if flushes:
             values = tuple(flush(value) for value in values)
         result = compute(*values)
-        return clean(flush(result) if ftz and kind.name == _F32 else result)
+        return clean(flush(result) if flushes else result)
 
     return elementwise(kind, whole)
 
@@ -50,13 +52,22 @@ def div(op: Op) -> None:
     way = _needs_rounding(op, kind, way)
     if kind.name == _F64 and (way in ("approx", "full") or ftz):
         op.fail("div.f64 takes .rn .rz .rm or .rp, and no .ftz")
-    if way in ("rn", "approx", "full"):
-        compute: Callable[..., Array] = np.divide
+    if way == "approx":
+        compute: Callable[..., Array] = _divide
+    elif way in ("rn", "full"):
+        compute = np.divide
     elif kind.name == _F32:
         compute = lambda a, b: div32(a, b, way)  # noqa: E731
     else:
         compute = lambda a, b: div64(a, b, way)  # noqa: E731
     op.lanewise(kind, (kind, kind), _finish(kind, compute, ftz))
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """Return a / b as the GPU's approximation does: the reciprocal of a divisor above 2**126 is zero."""
+    size = np.abs(b)
+    huge = (size > np.float32(2.0**126)) & np.isfinite(b)
+    return np.asarray(np.where(huge, a * np.copysign(np.float32(0), b), a / b))
 
 
 @instruction("rcp")

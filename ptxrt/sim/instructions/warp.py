@@ -64,8 +64,7 @@ def _together(op: Op, mask: Getter | None, step: Step) -> None:
     if mask is None:
 
         def at_once(m: Lanes) -> None:
-            if m.races is not None:
-                m.races.warp_sync()
+            m.synchronised_warps()
             step(m)
 
         op.emit(at_once)
@@ -79,8 +78,7 @@ def _together(op: Op, mask: Getter | None, step: Step) -> None:
     def end(m: Lanes) -> int:
         if not _converge(m, at, wanted):
             return GONE
-        if m.races is not None:
-            m.races.warp_sync()
+        m.synchronised_warps()
         step(m)
         return following
 
@@ -96,8 +94,7 @@ def warp_barrier(op: Op) -> None:
     following = op.decoder.following(op.ins)
 
     def end(m: Lanes) -> int:
-        if m.races is not None:
-            m.races.warp_sync()
+        m.synchronised_warps()
         return m.warp_barriers.sync(op.ins, wanted(m), following)
 
     op.end(end)
@@ -147,6 +144,14 @@ def shfl(op: Op) -> None:
             inside = source <= high
         held, active = _whole(m, value(m))
         at = np.where(inside, (places & ~31) + (source & 31), places)
+        if "shuffles" in m.job.checks and not active[at].all():
+            first = int(np.invert(active[at]).nonzero()[0][0])
+            m.fault(
+                op.ins,
+                f"{op.ins.name} reads lane {int(at[first]) & 31} of its warp, which takes no part: the value is "
+                "undefined",
+                int(m.active()[first]),
+            )
         at = np.where(active[at], at, places)
         write(m, held[at])
         if write_flag is not None:
@@ -219,7 +224,8 @@ def elect(op: Op) -> None:
 def match(op: Op) -> None:
     """Which lanes of the mask hold the same value."""
     how = op.choice("any", "all")
-    op.flag("sync")
+    if not op.flag("sync"):
+        op.fail("match takes .sync")
     kind = op.type("b32", "b64")
     if how is None:
         op.fail("match takes .any or .all")
@@ -270,13 +276,21 @@ def redux(op: Op) -> None:
     how = op.choice(*_REDUCE)
     if how is None:
         op.fail(f"redux.sync takes one of .{' .'.join(_REDUCE)}")
-    kind = op.type("b32") if how in ("and", "or", "xor") else op.type("u32", "s32")
+    absolute, keeps_nan = op.flag("abs"), op.flag("NaN")
+    if how in ("min", "max") and op.decoder.module.target_number >= 100:
+        kind = op.type("u32", "s32", "f32")
+    else:
+        kind = op.type("b32") if how in ("and", "or", "xor") else op.type("u32", "s32")
+    if (absolute or keeps_nan) and not kind.is_float:
+        op.fail("redux.sync takes .abs and .NaN with .f32 only")
     op.done(3)
     write, value, mask = op.dest(0, kind), op.source(1, kind), op.source(2, _B32)
     combine = _REDUCE[how]
+    if kind.is_float and not keeps_nan:
+        combine = np.fmin if how == "min" else np.fmax
 
     def step(m: Lanes) -> None:
-        own = m.spread(value(m))
+        own = m.spread(np.abs(value(m)) if absolute else value(m))
         held, active = _whole(m, own)
         places = m.of_active(m.origin)
         base = places & ~31

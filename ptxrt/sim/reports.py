@@ -1,0 +1,93 @@
+"""What a chunk raises when a lane is at fault: always with entry, line, text, thread and block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
+from ptxrt.sim.program import Instruction
+from ptxrt.sim.types import Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim.lanes import Job
+
+__all__ = ["Reports"]
+
+
+class Reports:
+    """The part of Lanes that words faults."""
+
+    job: Job
+    first_block: int
+    padded: int
+    origin: Array
+
+    def active(self) -> Array:
+        """Return the indices of the active lanes."""
+        raise NotImplementedError
+
+    def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return thread and block index of a lane."""
+        origin = int(self.origin[lane])
+        shape = self.job.shape
+        return (
+            shape.thread_index(origin % self.padded),
+            shape.block_index(self.first_block + origin // self.padded),
+        )
+
+    def memory_fault(
+        self, ins: Instruction, problem: str, lane: int, address: int, size: int, nearest: str
+    ) -> NoReturn:
+        """Raise MemoryFault; `lane` counts among all lanes present."""
+        thread, block = self.place(lane)
+        raise MemoryFault(
+            problem,
+            entry=self.job.code.entry,
+            line=ins.line,
+            text=self.job.program.source.line_text(ins.line),
+            thread=thread,
+            block=block,
+            address=address,
+            size=size,
+            nearest=nearest,
+        )
+
+    def fault(self, ins: Instruction, problem: str, lane: int) -> NoReturn:
+        """Raise a SimFault that is neither of memory nor a race nor a deadlock."""
+        thread, block = self.place(lane)
+        text = self.job.program.source.line_text(ins.line)
+        raise SimFault(problem, entry=self.job.code.entry, line=ins.line, text=text, thread=thread, block=block)
+
+    def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
+             other_thread: int) -> NoReturn:  # fmt: skip
+        """Raise DataRace between a lane and another thread of its block."""
+        thread, block = self.place(lane)
+        raise DataRace(
+            problem,
+            entry=self.job.code.entry,
+            line=ins.line,
+            text=self.job.program.source.line_text(ins.line),
+            thread=thread,
+            block=block,
+            address=address,
+            size=size,
+            other_line=other.line,
+            other_thread=self.job.shape.thread_index(other_thread),
+        )
+
+    def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
+        """Raise Deadlock."""
+        thread, block = self.place(lane)
+        text = self.job.program.source.line_text(ins.line)
+        raise Deadlock(
+            problem, entry=self.job.code.entry, line=ins.line, text=text, thread=thread, block=block, fix=fix
+        )
+
+    def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
+        """Raise what `trap` is: the launch fails."""
+        thread, block = self.place(int(self.active()[0]))
+        raise LaunchError(
+            f"{self.job.code.entry}, line {ins.line}: {problem}\n  {ins.line:5d} | "
+            f"{self.job.program.source.line_text(ins.line)}\n  thread {thread}, block {block}",
+            op=self.job.code.entry,
+        )

@@ -1,0 +1,104 @@
+"""Clusters: their special registers, each other's shared memory, their barrier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machine import HEAD, kernel, run
+
+from ptxrt import sim
+from ptxrt.errors import CompileError, Deadlock, LaunchError, MemoryFault
+
+CLUSTER_HEAD = HEAD.replace("sm_80", "sm_90").replace("8.0", "8.6")
+START = """.reg .u32 t, v, w, r, a; .reg .u64 p, o, g; .reg .pred q; .shared .u32 s[32];
+mov.u32 t, %tid.x; mov.u32 r, %cluster_ctarank; ld.param.u64 p, [out];
+mov.u32 v, %ctaid.y; mov.u32 w, %nctaid.x; mul.lo.u32 v, v, w; mov.u32 w, %ctaid.x; add.u32 v, v, w;
+mad.lo.u32 v, v, 32, t; mul.wide.u32 o, v, 4; add.u64 p, p, o; shl.b32 a, t, 2; mov.u32 w, s; add.u32 a, a, w;
+"""
+BOTH = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+
+
+def clustered(body: str, size: str = "2, 1, 1") -> str:
+    """Return a kernel of clusters of this size."""
+    text = kernel(START + body, head=CLUSTER_HEAD)
+    return text.replace("k(.param .u64 out)", f"k(.param .u64 out) .explicitcluster .reqnctapercluster {size}")
+
+
+def test_special_registers_of_clusters() -> None:
+    out = np.zeros((4, 6, 32), np.uint32)
+    names = ["%clusterid.x", "%clusterid.y", "%nclusterid.x", "%nclusterid.y", "%cluster_ctaid.x", "%cluster_ctaid.y",
+             "%cluster_nctaid.x", "%cluster_nctaid.y", "%cluster_nctarank"]  # fmt: skip
+    body = "mov.u32 v, r;" + "".join(f"mov.u32 w, {name}; mad.lo.u32 v, v, 8, w;" for name in names)
+    body += ".reg .pred e; mov.pred e, %is_explicit_cluster; @!e trap; st.global.u32 [p], v;"
+    run(clustered(body, "3, 2"), out, grid=(6, 4, 1))
+    for y in range(4):
+        for x in range(6):
+            want = 0
+            for part in (y % 2 * 3 + x % 3, x // 3, y // 2, 2, 2, x % 3, y % 2, 3, 2, 6):
+                want = want * 8 + part
+            assert out[y, x].tolist() == [want % 2**32] * 32
+
+
+def test_a_kernel_without_clusters_has_clusters_of_one() -> None:
+    body = START + "mov.u32 v, %clusterid.x; mov.u32 w, %cluster_nctarank; mad.lo.u32 v, v, 10, w; add.u32 v, v, r;" \
+        ".reg .pred e; mov.pred e, %is_explicit_cluster; @e trap; st.global.u32 [p], v;"  # fmt: skip
+    out = np.zeros((3, 32), np.uint32)
+    run(kernel(body, head=CLUSTER_HEAD), out, grid=(3, 1, 1))
+    assert out[:, 0].tolist() == [1, 11, 21]
+
+
+@pytest.mark.parametrize("way", ["u32", "u64", "generic", "atomic"])
+def test_blocks_read_and_write_each_others_shared_memory(way: str) -> None:
+    """Each block adds to its neighbour's cells and reads the sum of both."""
+    code = {
+        "u32": "mapa.shared::cluster.u32 w, a, r; ld.shared::cluster.u32 v, [w];",
+        "u64": "cvt.u64.u32 g, a; mapa.shared::cluster.u64 g, g, r; ld.shared::cluster.u32 v, [g];",
+        "generic": "cvt.u64.u32 g, a; cvta.shared.u64 g, g; mapa.u64 g, g, r; ld.u32 v, [g]; getctarank.u64 w, g;"
+        "setp.ne.u32 q, w, r; @q trap; isspacep.shared::cta q, g; @q trap; isspacep.shared::cluster q, g; @!q trap;",
+        "atomic": "mapa.shared::cluster.u32 w, a, r; atom.shared::cluster.add.u32 v, [w], 1000;",
+    }[way]
+    body = f"mad.lo.u32 v, r, 100, t; st.shared.u32 [a], v; {BOTH} add.u32 r, r, 1; and.b32 r, r, 1; {code}" \
+        f"{BOTH} ld.shared::cluster.u32 w, [a]; mad.lo.u32 v, v, 10000, w; st.global.u32 [p], v;"  # fmt: skip
+    out = np.zeros((5, 4, 32), np.uint32)
+    run(clustered(body), out, grid=(4, 5, 1), checks="all")
+    t = np.arange(32)
+    added = 1000 if way == "atomic" else 0
+    for x in range(4):
+        assert out[2, x].tolist() == ((100 * (1 - x % 2) + t) * 10000 + 100 * (x % 2) + t + added).tolist()
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    ("mapa.shared::cluster.u32 w, a, 2;\nld.shared::cluster.u32 v, [w]; // FAULT", "outside"),
+    ("mapa.shared::cluster.u32 w, a, 1;\nld.shared.u32 v, [w]; // FAULT", "outside"),
+    ("mapa.shared::cluster.u32 w, a, 1;\nld.shared::cluster.u32 v, [w+128]; // FAULT", "past the end of s"),
+    ("setp.eq.u32 q, r, 1; @q exit; mapa.shared::cluster.u32 w, a, 1;\nld.shared::cluster.u32 v, [w]; // FAULT",
+     "exited"),
+])  # fmt: skip
+def test_faults_in_another_blocks_memory(code: str, words: str) -> None:
+    with pytest.raises(MemoryFault, match=words) as caught:
+        run(clustered(code), np.zeros(64, np.uint32), grid=(2, 1, 1))
+    assert "FAULT" in caught.value.text
+    assert (caught.value.thread, caught.value.block) == ((0, 0, 0), (0, 0, 0))
+
+
+def test_barriers_that_a_block_never_comes_to() -> None:
+    code = "setp.eq.u32 q, r, 1; @q bra L; barrier.cluster.arrive;\nbarrier.cluster.wait; // DEADLOCK\nL: bar.sync 0;" \
+        "@!q bra M; bar.sync 1, 64; M:"  # fmt: skip
+    with pytest.raises(Deadlock, match="never arrive") as caught:
+        run(clustered(code), np.zeros(64, np.uint32), grid=(2, 1, 1))
+    assert "DEADLOCK" in caught.value.text
+    with pytest.raises(Deadlock, match="not arrived itself"):
+        run(clustered("barrier.cluster.wait;"), np.zeros(64, np.uint32), grid=(2, 1, 1))
+
+
+def test_exited_threads_count_as_arrived() -> None:
+    out = np.zeros(64, np.uint32)
+    run(clustered(f"setp.lt.u32 q, t, 5; @q exit; {BOTH} {BOTH} st.global.u32 [p], t;"), out, grid=(2, 1, 1))
+    assert out.tolist() == [t if t >= 5 else 0 for t in range(32)] * 2
+
+
+def test_grids_that_are_no_multiple_of_the_cluster() -> None:
+    with pytest.raises(LaunchError, match="multiple of the cluster"):
+        run(clustered(""), np.zeros(96, np.uint32), grid=(3, 1, 1))
+    with pytest.raises(CompileError, match="at most 16"):
+        sim.parse(clustered("", "6, 3"))
