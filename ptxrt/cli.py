@@ -1,4 +1,4 @@
-"""The command ``ptxrt``: devices, show, demo, cache.
+"""The command ``ptxrt``: devices, show, demo, check, cache.
 
 Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
 that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ptxrt import __version__, ops
+from ptxrt import __version__, check_command, ops
 from ptxrt.compilers import Binary, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.device import Device, as_device, default_device, devices
@@ -103,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--device", help="where to run; the best device there is if left out")
     command.set_defaults(run=_demo)
+
+    command = commands.add_parser("check", help=check_command.HELP, description=check_command.DESCRIPTION)
+    check_command.add_arguments(command)
+    command.set_defaults(run=_check)
 
     command = commands.add_parser(
         "cache",
@@ -239,13 +243,17 @@ def _abi(spec: KernelSpec, params: Sequence[object] | None) -> list[str]:
     return [f"  {line}" for line in table(head, rows, (0, 4, 5)).splitlines()]
 
 
-# demo and cache ---------------------------------------------------------------------------------------------------
+# demo, check and cache --------------------------------------------------------------------------------------------
 
 
 def _demo(given: argparse.Namespace) -> int:
     from ptxrt import demo  # noqa: PLC0415 (the other commands need none of it)
 
     return demo.run(as_device(given.device), _say)
+
+
+def _check(given: argparse.Namespace) -> int:
+    return check_command.run(given, _say, _complain)
 
 
 def _cache(given: argparse.Namespace) -> int:

@@ -1,0 +1,99 @@
+"""``ptxrt check``: its arguments, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ptxrt.check import check
+from ptxrt.check_arguments import FORMS
+from ptxrt.check_html import as_html
+from ptxrt.check_report import as_json, as_text
+from ptxrt.errors import InvalidArgument, PtxrtError
+from ptxrt.sim.checks import CHECKS
+from ptxrt.source import KernelSource
+
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+
+HELP = "run a kernel on the PTX machine with every check on, and count what its lines do"
+DESCRIPTION = (
+    "Run one kernel of a .ptx or .cu file with every check on, and report. Exits with 1 on a fault, with 2 if the "
+    "kernel does not compile or an argument is wrong. No GPU is needed. An ARGUMENT is "
+    f"{FORMS}. SHAPE is 1024 or 8x128x1024, TYPE f32, bf16, u32, i64 and so on."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``ptxrt check``."""
+    command.add_argument("file", metavar="FILE", help="PTX, or CUDA C++ if its name ends in .cu")
+    command.add_argument("--entry", help="the kernel; may be left out where there is one only")
+    command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else the text\'s .param list')
+    command.add_argument("--grid", required=True, metavar="X[,Y[,Z]]", help="blocks")
+    command.add_argument("--block", required=True, metavar="X[,Y[,Z]]", help="threads a block")
+    command.add_argument("--arg", metavar="NAME=ARGUMENT", action="append", default=[], help="one for each parameter")
+    command.add_argument("--shared", metavar="BYTES", default="0", help="dynamic shared memory a block")
+    command.add_argument("--budget", metavar="N", help="instructions after which a loop counts as endless")
+    command.add_argument("--seed", metavar="N", default="0", help="of the random arrays")
+    command.add_argument("--arch", help="what to compile CUDA C++ for (sm_90)")
+    command.add_argument(
+        "--checks",
+        metavar="NAMES",
+        default="all",
+        help="of the checks that cost time, those to make, separated by commas: all, none, " + ", ".join(CHECKS),
+    )
+    command.add_argument("--counts", action="store_true", help="count instructions, sectors, bank conflicts by line")
+    command.add_argument("--html", metavar="FILE", help="write the text with its counts drawn beside it")
+    command.add_argument("--json", action="store_true", help="the report as a JSON object")
+
+
+def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callable[[str, int], int]) -> int:
+    """Check, print through `say`, complain through `complain`, and return the exit code."""
+    arguments = {}
+    for pair in given.arg:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or name in arguments:
+            wanted = "NAME=ARGUMENT" if name not in arguments else "each parameter once"
+            raise InvalidArgument(op="check", argument="--arg", expected=wanted, given=repr(pair))
+        arguments[name] = value
+    numbers = {"--shared": given.shared, "--seed": given.seed, "--budget": given.budget}
+    shared, seed, budget = (None if text is None else _whole(name, text)[0] for name, text in numbers.items())
+    try:
+        text = Path(given.file).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        return complain(f"cannot read {given.file}: {error}", 2)
+    make = KernelSource.cuda if given.file.endswith(".cu") else KernelSource.ptx
+    try:
+        report = check(
+            make(text, name=os.path.basename(given.file)),
+            given.entry,
+            given.signature,
+            grid=_whole("--grid", given.grid, most=3),
+            block=_whole("--block", given.block, most=3),
+            arguments=arguments,
+            shared_bytes=shared or 0,
+            budget=budget,
+            seed=seed or 0,
+            checks=[name for name in given.checks.split(",") if name != "none"],
+            counts=given.counts or given.html is not None,
+            arch=given.arch,
+        )
+    except PtxrtError as error:
+        return complain(str(error), 2)
+    say(as_json(report) if given.json else as_text(report))
+    if given.html is not None:
+        try:
+            Path(given.html).write_text(as_html(report), "utf-8")
+        except OSError as error:
+            return complain(f"cannot write {given.html}: {error}", 2)
+    return 0 if report.fault is None else 1
+
+
+def _whole(option: str, text: str, most: int = 1) -> tuple[int, ...]:
+    """Return the whole numbers of ``4``, ``4,2`` or ``4x2x1``."""
+    parts = text.replace("x", ",").split(",")
+    if len(parts) > most or not all(part.isascii() and part.isdigit() for part in parts):
+        wanted = "a whole number" if most == 1 else "one to three whole numbers, such as 4 or 4,2,1"
+        raise InvalidArgument(op="check", argument=option, expected=wanted, given=repr(text))
+    return tuple(map(int, parts))

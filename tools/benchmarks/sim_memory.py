@@ -1,0 +1,28 @@
+"""Launch saxpy on the PTX machine over as many elements as the argument says, and print the peak memory in bytes."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import numpy as np
+
+import ptxrt
+from ptxrt import demo
+
+
+def main(elements: int) -> None:
+    """Launch once, check the result, print."""
+    device = ptxrt.Device("sim:0")
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(demo.SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
+    x = ptxrt.to_device(np.ones(elements, np.float32), device)
+    y = ptxrt.to_device(np.ones(elements, np.float32), device)
+    kernel.launch(-(-elements // 256), 256, x, y, elements, 2.0)
+    if y.to_host().min() != 3:
+        sys.exit("wrong result")
+    unit = 1 if sys.platform == "darwin" else 1024
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
