@@ -78,7 +78,8 @@ class DeviceArray:
         """
         op = "DeviceArray.from_pointer"
         where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
-        if not isinstance(ptr, (int, np.integer)) or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
+        whole = isinstance(ptr, (int, np.integer)) and not isinstance(ptr, bool)
+        if not whole or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
             raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=repr(ptr))
         if ptr % kind.size:
             raise LayoutError(
@@ -246,6 +247,15 @@ class DeviceArray:
                     expected=str(self.device),
                     given=str(other.device),
                     fix="Copy through to_host()",
+                )
+            start, end = self.ptr, self.ptr + self.nbytes
+            if other.ptr != start and other.ptr < end and start < other.ptr + other.nbytes:
+                raise LayoutError(
+                    op=op,
+                    argument="source",
+                    expected="memory apart from the array's",
+                    given=f"{self.nbytes} bytes at {other.ptr:#x}, over those at {start:#x}",
+                    fix="Copy through an array of its own",
                 )
             if self.size:
                 backend.copy(ordinal, self.ptr, other.ptr, self.nbytes, queue.handle)

@@ -7,6 +7,7 @@ tests the common case of each array in one expression and hands everything else 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,12 +98,14 @@ def filler(
     rules
         One an argument: an ArrayRule, or for a scalar a function that converts it, or None where ``struct`` does.
     pack_into
-        Packs addresses and scalars; it raises what ``struct`` raises for a scalar that does not fit.
+        Packs addresses and scalars. For what ``struct`` raises ``owner.misfit(args)`` gives the error.
     """
     lines, values, scope = _checks(device, rules)
-    lines.append(f"pack_into({', '.join(['raw', '0', *values])})")
-    lines.append(f"return ({_names(rules)},)" if rules else "return ()")
-    fill: Callable[..., tuple[Any, ...]] = _compiled("fill", "raw, ", rules, lines, scope | {"pack_into": pack_into})
+    taken = f"({_names(rules)},)" if rules else "()"
+    lines += ["try:", f"    pack_into({', '.join(['raw', '0', *values])})"]
+    lines += ["except not_packed:", f"    raise owner.misfit({taken}) from None", f"return {taken}"]
+    scope |= {"pack_into": pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
+    fill: Callable[..., tuple[Any, ...]] = _compiled("fill", "raw, ", rules, lines, scope)
     return fill
 
 

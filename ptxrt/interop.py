@@ -95,7 +95,7 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
             op=op,
             argument=argument,
             expected=f"memory of {where}",
-            given="host memory" if kind == "sim" else f"memory of {kind}:{ordinal}",
+            given="host memory" if kind == "sim" else f"memory of {kind}:{'?' if ordinal is None else ordinal}",
             fix="Copy it there first",
         )
     queue = as_stream(stream, where, op)
@@ -126,7 +126,17 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
 def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
     """Return the kind of device that an array lies on, and its ordinal; None for host memory, which any sim takes."""
     if hasattr(other, "__dlpack_device__"):
-        code, ordinal = (int(number) for number in other.__dlpack_device__())
+        try:
+            code, ordinal = (int(number) for number in other.__dlpack_device__())
+        except PtxrtError:
+            raise
+        except Exception as error:  # whatever the other library raises
+            raise InvalidArgument(
+                op=op,
+                argument=argument,
+                expected="an array that says where it lies",
+                given=f"{type(error).__name__}: {error}",
+            ) from error
         if code in (_HOST, _CUDA):
             return ("sim", None) if code == _HOST else ("cuda", ordinal)
         raise Unsupported(

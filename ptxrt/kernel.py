@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,15 @@ from ptxrt.backends import Resources
 from ptxrt.binding import ArrayRule, filler
 from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.device import Device, as_device
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LaunchError, LayoutError, ShapeMismatch, Unsupported
+from ptxrt.errors import (
+    DTypeMismatch,
+    InvalidArgument,
+    LaunchError,
+    LayoutError,
+    PtxrtError,
+    ShapeMismatch,
+    Unsupported,
+)
 from ptxrt.interop import as_array
 from ptxrt.modules import LoadedModule
 from ptxrt.signature import Arguments, Parameter, Signature, check_scalar
@@ -26,9 +33,6 @@ from ptxrt.stream import Stream, as_stream
 __all__ = ["Kernel", "load"]
 
 Dims = tuple[int, int, int, int, int, int]
-
-# What packing raises for a scalar of the wrong kind or out of range.
-_NOT_PACKED = (struct.error, OverflowError, TypeError, ValueError)
 
 
 def load(
@@ -115,7 +119,7 @@ class Kernel:
         self._function = function.handle
         self._module = module
         self._pool: list[Arguments] = []
-        self._geometry: tuple[Any, Dims, int] = (None, (0, 0, 0, 0, 0, 0), 0)
+        self._geometry: tuple[Any, Dims, int] = ((None, None, None), (0, 0, 0, 0, 0, 0), 0)
         self._params = signature.parameters
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
@@ -160,13 +164,8 @@ class Kernel:
             For an argument that is not what the signature declares.
         """
         known, dims, shared = self._geometry
-        config = (grid, block, shared_bytes)
-        try:
-            same = known == config
-        except ValueError:  # NumPy arrays do not compare to one truth
-            same = False
-        if not same:
-            dims, shared = self._configure(config)
+        if grid is not known[0] or block is not known[1] or shared_bytes is not known[2]:
+            dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
         queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
         if len(args) != len(self._params):
@@ -183,10 +182,7 @@ class Kernel:
             arguments = pool.pop()
         except IndexError:  # the first launch, or other threads are in theirs
             arguments = self.signature.arguments()
-        try:
-            taken = self._fill(self, queue, arguments.raw, *args)
-        except _NOT_PACKED:
-            raise self.signature.explain(args, self.entry) from None
+        taken = self._fill(self, queue, arguments.raw, *args)
         if self._lengths:
             self._check_lengths(taken)
         if shared > self._opted_in:
@@ -203,10 +199,7 @@ class Kernel:
             arguments = pool.pop()
         except IndexError:
             arguments = self.signature.arguments()
-        try:
-            self.signature.pack_into(arguments.raw, 0, *values)
-        except _NOT_PACKED:
-            raise self.signature.explain(values, self.entry) from None
+        self.signature.pack_into(arguments.raw, 0, *values)
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         pool.append(arguments)
 
@@ -235,6 +228,10 @@ class Kernel:
         array.memory.used_on(stream)
         return array
 
+    def misfit(self, args: Sequence[Any]) -> PtxrtError:
+        """Return the error for the scalar among `args` that does not pack."""
+        return self.signature.explain(args, self.entry)
+
     def _check_lengths(self, taken: Sequence[Any]) -> None:
         sizes = {p.name: value for p, value in zip(self._params, taken, strict=True) if not p.pointer}
         for p, array in zip(self._params, taken, strict=True):
@@ -258,6 +255,10 @@ class Kernel:
 
     def _configure(self, config: tuple[Any, Any, Any]) -> tuple[Dims, int]:
         """Check grid, block and shared memory against the device and the kernel; remember the last good ones."""
+        known, dims, shared = self._geometry
+        plain = all(_is_plain(part) for part in config)
+        if plain and known == config:  # equal, though not the same objects
+            return dims, shared
         limits, resources = self.device.properties, self.resources
         grid = self._dim("grid", config[0], limits.max_grid)
         block = self._dim("block", config[1], limits.max_block)
@@ -265,12 +266,15 @@ class Kernel:
         most = min(limits.max_threads_per_block, resources.max_threads)
         if threads > most:
             self._outside("block", f"at most {most} threads ({resources.registers} registers each)", threads)
+        if resources.shared_bytes > limits.max_shared_static:
+            static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
+            self._outside("kernel", static, resources.shared_bytes)
         shared = config[2]
         room = limits.max_shared_dynamic - resources.shared_bytes
         if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= room:
             self._outside("shared_bytes", f"0 to {room} beside {resources.shared_bytes} static bytes", shared)
         dims = (*grid, *block)
-        if not any(isinstance(part, MutableSequence) for part in config):  # it may change under our hands
+        if plain:
             self._geometry = (config, dims, int(shared))
         return dims, int(shared)
 
@@ -296,6 +300,11 @@ class Kernel:
 
     def _outside(self, argument: str, expected: str, given: Any) -> None:
         raise LaunchError(op=self.entry, argument=argument, expected=f"{expected} on {self.device}", given=repr(given))
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether part of a geometry is of ints that cannot change under our hands, nor equal what they are not (1.0)."""
+    return part.__class__ is int or (part.__class__ is tuple and all(n.__class__ is int for n in part))
 
 
 def _rule(p: Parameter, op: str) -> ArrayRule | Callable[[Any], Any] | None:

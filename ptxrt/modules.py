@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.compilers import nvrtc
@@ -193,6 +194,7 @@ class ModuleCache:
                     slot.module.pins += 1
                     break
             if slot.error is not None:
+                self._evict()  # failures count too
                 raise fresh(slot.error)
         try:
             yield slot.module
@@ -231,8 +233,9 @@ class ModuleCache:
                     self._seconds += slot.seconds
             slot.module = LoadedModule(self.backend.load(self.ordinal, binary, source.name), binary)
         except CompileError as error:
-            # What the machine's parser does not know of its caller.
+            # What the machine's parser does not know of its caller, nor has a log apart from its message.
             error.arch, error.options = error.arch or slot.arch, error.options or slot.options
+            error.log = error.log or str(error)
             slot.error = fresh(error)
             with self._lock:
                 self._counts["failures"] += 1
@@ -278,13 +281,16 @@ class ModuleCache:
             "stats": asdict(self.stats()),
             "entries": [asdict(entry) for entry in self.entries()],
         }
-        target = Path(path)
-        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        part = None
         try:
-            part.write_text(json.dumps(record, indent=1), "ascii")
+            target = Path(path)
+            with NamedTemporaryFile("w", dir=target.parent, prefix=f"{target.name}.", delete=False) as file:
+                part = Path(file.name)
+                json.dump(record, file, indent=1)
             part.replace(target)
-        except OSError as error:
-            part.unlink(missing_ok=True)
+        except (OSError, TypeError) as error:
+            if part is not None:
+                part.unlink(missing_ok=True)
             raise InvalidArgument(
                 op="ModuleCache.snapshot",
                 argument="path",
@@ -309,7 +315,7 @@ class ModuleCache:
                     argument="digest",
                     expected="the digest of one module that no live Kernel holds",
                     given=f"{digest!r}, " + ("held by a live Kernel" if slot else f"which {len(keys)} modules match"),
-                    fix="entries() lists the digests; drop the Kernels and plans that use the module first",
+                    fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
             del self._slots[keys[0]]
         self._drop([slot])
@@ -343,7 +349,7 @@ class ModuleCache:
 
     def _describe(self, key: str, slot: _Slot) -> CacheEntry:
         module = slot.module
-        functions = module.functions.values() if module else ()
+        functions = list(module.functions.values()) if module else []  # a Kernel may be adding to them
         return CacheEntry(
             digest=key,
             state="loaded" if module else "failed",

@@ -51,6 +51,19 @@ class PlanPreference:
     language: str | None = None
     variant: str | None = None
 
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[type, ...]] = {
+            "deterministic": (bool,),
+            "workspace_limit": (int, type(None)),
+            "language": (str, type(None)),
+            "variant": (str, type(None)),
+        }
+        for name, allowed in kinds.items():
+            value = getattr(self, name)
+            if value.__class__ not in allowed:
+                expected = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
+                raise InvalidArgument(op="PlanPreference", argument=name, expected=expected, given=repr(value))
+
 
 @dataclass(frozen=True)
 class PrecisionGuarantee:
@@ -293,9 +306,12 @@ class Plan(ABC):
 
     def _check(self, args: Sequence[Any], queue: Stream) -> tuple[tuple[int, ...], tuple[DeviceArray | None, ...]]:
         """Return addresses, and the arrays that `args` stand for, or raise."""
-        if len(args) != len(self.operands):
+        if not isinstance(args, Sequence) or len(args) != len(self.operands):
             raise InvalidArgument(
-                op=self.op, argument="args", expected=f"{len(self.operands)} operands", given=f"{len(args)}"
+                op=self.op,
+                argument="args",
+                expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
+                given=f"{len(args)}" if isinstance(args, Sequence) else repr(args),
             )
         return self._bind(self, queue, *args)
 
@@ -354,9 +370,10 @@ def whole_number(value: Any, op: str, argument: str, least: int) -> int:
     return int(value)
 
 
-def number(value: Any, op: str, argument: str) -> float:
-    """Return `value` as a finite, non-negative float; InvalidArgument for anything else."""
+def number(value: Any, op: str, argument: str, kind: ElementType) -> float:
+    """Return `value` as a float of at least 0 that is finite in `kind`; InvalidArgument for anything else."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not real or not 0 <= value < float("inf"):
-        raise InvalidArgument(op=op, argument=argument, expected="a finite number of at least 0", given=repr(value))
+    most = float(np.finfo(kind.numpy).max)
+    if not real or not 0 <= value <= most:
+        raise InvalidArgument(op=op, argument=argument, expected=f"a number from 0 to {most:g}", given=repr(value))
     return float(value)

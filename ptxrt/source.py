@@ -16,12 +16,12 @@ __all__ = ["KernelSource", "kernel_names", "read_kernel"]
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of one or more kernels. Build it with :meth:`ptx` or :meth:`cuda`.
+    """The text of one or more kernels. Build it with :meth:`ptx`, :meth:`cuda` or :meth:`hip`.
 
     Attributes
     ----------
     language
-        ``"ptx"`` or ``"cuda"`` (CUDA C++).
+        ``"ptx"``, ``"cuda"`` (CUDA C++) or ``"hip"``.
     text
         As written.
     defines
@@ -54,28 +54,39 @@ class KernelSource:
         defines
             Macros: ``{"N": 4, "FAST": None}`` is ``-DN=4 -DFAST``.
         """
-        pairs = {} if defines is None else defines
-        wrong = None if isinstance(pairs, Mapping) else repr(pairs)
-        for macro, value in () if wrong else pairs.items():
-            if not (isinstance(macro, str) and macro.isidentifier() and isinstance(value, (str, int, type(None)))):
-                wrong = f"{macro!r}: {value!r}"
-        if wrong:
-            raise InvalidArgument(
-                op="KernelSource.cuda",
-                argument="defines",
-                expected="identifiers with a string, an integer or None each",
-                given=wrong,
-            )
-        # A macro without a value is 1; int() because C++ could not read True.
-        values = {macro: "1" if value is None else value for macro, value in pairs.items()}
-        flat = sorted((macro, value if isinstance(value, str) else str(int(value))) for macro, value in values.items())
-        return cls("cuda", _text("cuda", text), tuple(flat), name)
+        return cls("cuda", _text("cuda", text), _macros("cuda", defines), name)
+
+    @classmethod
+    def hip(
+        cls, text: str, defines: Mapping[str, str | int | None] | None = None, *, name: str | None = None
+    ) -> KernelSource:
+        """Return a source in HIP C++; see :meth:`cuda`. No device of this version takes it: ``load`` is Unsupported."""
+        return cls("hip", _text("hip", text), _macros("hip", defines), name)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of language, text and defines, in hexadecimal."""
         # JSON keeps the parts apart, and takes text that only the compiler's own error should stop.
         return hashlib.sha256(json.dumps([self.language, self.text, self.defines]).encode("ascii")).hexdigest()
+
+
+def _macros(language: str, defines: Mapping[str, str | int | None] | None) -> tuple[tuple[str, str], ...]:
+    pairs = {} if defines is None else defines
+    wrong = None if isinstance(pairs, Mapping) else repr(pairs)
+    for macro, value in () if wrong else pairs.items():
+        if not (isinstance(macro, str) and macro.isidentifier() and isinstance(value, (str, int, type(None)))):
+            wrong = f"{macro!r}: {value!r}"
+    if wrong:
+        raise InvalidArgument(
+            op=f"KernelSource.{language}",
+            argument="defines",
+            expected="identifiers with a string, an integer or None each",
+            given=wrong,
+        )
+    # A macro without a value is 1; int() because C++ could not read True.
+    values = {macro: "1" if value is None else value for macro, value in pairs.items()}
+    flat = sorted((macro, value if isinstance(value, str) else str(int(value))) for macro, value in values.items())
+    return tuple(flat)
 
 
 def _text(language: str, text: str) -> str:

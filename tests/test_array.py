@@ -711,3 +711,23 @@ def test_bfloat16_is_that_of_ml_dtypes(device):
     x = ptxrt.to_device(np.array([1.5, -2], ml_dtypes.bfloat16), device)
     assert x.dtype is np.dtype(ml_dtypes.bfloat16)
     assert x.to_host().astype(float).tolist() == [1.5, -2]
+
+
+def test_a_view_of_a_read_only_view_is_read_only(device):
+    wide = ptxrt.zeros(3, np.float32, device).broadcast_to((2, 3))
+    assert wide[0].readonly
+    assert wide.transpose().readonly
+
+
+def test_copying_between_overlapping_views_is_refused(device):
+    x = ptxrt.to_device(np.arange(8, dtype=np.float32), device)
+    with refused(ptxrt.LayoutError, "DeviceArray.copy_from", "source", "apart"):
+        x[1:].copy_from(x[:-1])
+    x.copy_from(x)
+    x[4:].copy_from(x[:4])
+    np.testing.assert_array_equal(x.to_host(), [0, 1, 2, 3] * 2)
+
+
+def test_true_is_no_address(device):
+    with refused(ptxrt.InvalidArgument, "DeviceArray.from_pointer", "ptr"):
+        ptxrt.DeviceArray.from_pointer(True, 1, np.uint8, device)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tolerances import bar, relative_error
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm
 
 GUARD = 64
@@ -153,6 +154,12 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
     np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), x, w, b, 4))
 
 
+def test_without_weight_and_bias_a_result_is_the_reference_rounded_once(device, rng):
+    x, _, _ = problem(rng, (2, 6, 50))
+    exact = references.group_norm(x, None, None, 3, 1e-5)
+    np.testing.assert_array_equal(run(device, x, groups=3), exact.astype(np.float32))
+
+
 def test_in_place(device, rng):
     x, w, b = problem(rng, (2, 8, 300))
     there = ptxrt.to_device(x, device)
@@ -258,7 +265,7 @@ def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
     refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
 
 
-@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), None, "1e-5", [1e-5], 1j])
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
 def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
     refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
 
@@ -334,6 +341,13 @@ def test_out_must_not_overlap_x_unless_it_is_x(device, good):
     refused(ptxrt.LayoutError, good, "out")
     good["out"] = both[96:].view(2, 8, 6)
     call(good)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_out_must_not_begin_where_a_vector_does(device, good, name):
+    whole = ptxrt.to_device(np.full(96, np.nan, np.float32), device)
+    good["out"], good[name] = whole.view(2, 8, 6), whole[:8]
+    refused(ptxrt.LayoutError, good, "out")
 
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
@@ -426,6 +440,31 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device):
             GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
         GroupNormPlan.select(device, GroupNormDescriptor((1, 1 << 31, 1), 1 << 31))
+
+
+@pytest.mark.parametrize("shape", [None, "ab", (2, -8, 3), (2, 8.0), (2, True)])
+def test_a_descriptor_wants_a_shape(shape):
+    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+        GroupNormDescriptor(shape, 1)
+
+
+def test_a_descriptors_shape_may_be_a_list():
+    assert GroupNormDescriptor([2, 8, 3], 4) == GroupNormDescriptor((2, 8, 3), 4)
+    hash(GroupNormDescriptor([2, 8, 3], 4))
+
+
+def test_the_function_keeps_its_plan(device, good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(GroupNormPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_forgotten_plans_let_the_cache_unload(device, good, clean_modules):
+    call(good)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert "group_norm.ptx" not in [entry.name for entry in clean_modules.entries()]
+    call(good)
 
 
 def test_a_plan_compiles_nothing_before_its_first_good_run(device, good, clean_modules):

@@ -652,3 +652,12 @@ def test_pain13_the_context_of_another_device_stays_current(cuda):
 
     ((before, after),) = set(in_a_thread(work))
     assert before == after != 0
+
+
+def test_an_array_at_an_odd_address_is_refused(cuda):
+    class Odd:
+        x = ptxrt.zeros(8, np.float32, cuda)
+        __cuda_array_interface__ = {**x.__cuda_array_interface__, "data": (x.ptr + 2, False), "shape": (4,)}  # noqa: RUF012
+
+    with refused(ptxrt.LayoutError, "from_dlpack", "other", "multiple of 4"):
+        ptxrt.from_dlpack(Odd())

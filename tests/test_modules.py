@@ -205,6 +205,52 @@ def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clea
     assert len(calls) == 2
 
 
+def test_failures_are_bounded_too(device, clean_modules):
+    clean_modules.max_modules = 5
+    for number in range(20):
+        with pytest.raises(ptxrt.CompileError):
+            ptxrt.load(
+                KernelSource.ptx(HEAD + f".visible .entry e{number}() {{ nonsense; }}"), f"e{number}", "", device
+            )
+    assert len(clean_modules.entries()) <= 5
+
+
+def test_a_compile_in_hand_is_neither_unloaded_nor_cleared(device, clean_modules, monkeypatch):
+    gate = threading.Event()
+    slow_compiles(monkeypatch, device, gate)
+    digest = clean_modules._key(constant(0), "constant", ())[0]
+    threads, results = in_threads(1, lambda _: load(device, 0))
+    try:
+        while digest not in clean_modules._slots:
+            time.sleep(0.01)
+        with pytest.raises(ptxrt.InvalidArgument):
+            clean_modules.unload(digest)
+        clean_modules.clear()
+        assert digest in clean_modules._slots
+    finally:
+        gate.set()
+        threads[0].join(20)
+    assert run(results[0]) == 0
+
+
+def test_unloading_reaches_the_driver(device, clean_modules, monkeypatch):
+    unload, seen = device.backend.unload, []
+    monkeypatch.setattr(device.backend, "unload", lambda *how: (seen.append(how), unload(*how)))
+    run(load(device, 60))
+    gc.collect()
+    clean_modules.unload(digests(clean_modules)["constant60"])
+    assert len(seen) == 1
+
+
+def test_the_last_use_of_an_entry_is_told(device, clean_modules):
+    kernel = load(device, 61)
+    first = next(e for e in clean_modules.entries() if e.name == "constant61").last_used
+    time.sleep(0.01)
+    load(device, 61)
+    assert next(e for e in clean_modules.entries() if e.name == "constant61").last_used > first
+    del kernel
+
+
 # Bounds -------------------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +360,22 @@ def test_a_snapshot_is_the_stats_and_entries_as_json(device, clean_modules, tmp_
     assert "nonsense" in by_name["broken"]["error"]
     assert [file.name for file in tmp_path.iterdir()] == ["cache.json"]
     del kernel
+
+
+def test_snapshots_to_one_path_from_many_threads_are_each_whole(device, clean_modules, tmp_path):
+    kernel = load(device, 52)
+    threads, results = in_threads(6, lambda _: [clean_modules.snapshot(tmp_path / "cache.json") for _ in range(10)])
+    for thread in threads:
+        thread.join(20)
+    assert results == [[None] * 10] * 6
+    json.loads((tmp_path / "cache.json").read_text())
+    assert [file.name for file in tmp_path.iterdir()] == ["cache.json"]
+    del kernel
+
+
+def test_a_snapshot_wants_a_path(device):
+    with pytest.raises(ptxrt.InvalidArgument, match=r"snapshot: path"):
+        device.modules.snapshot(None)
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(device, tmp_path):

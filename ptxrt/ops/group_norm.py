@@ -16,6 +16,7 @@ from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, ShapeMismatch
 from ptxrt.interop import as_array
 from ptxrt.kernel import Kernel
+from ptxrt.layout import checked_shape
 from ptxrt.plan import KernelSpec, Operand, Plan, PrecisionGuarantee, Variant, number, whole_number
 from ptxrt.signature import Signature
 from ptxrt.stream import Stream
@@ -64,8 +65,10 @@ class GroupNormDescriptor:
 
     def __post_init__(self) -> None:
         op = "group_norm"
-        if len(self.shape) < 2:
-            raise ShapeMismatch(op=op, argument="x", expected="at least two axes, [N, C, *]", given=str(self.shape))
+        shape = checked_shape(self.shape, op)
+        object.__setattr__(self, "shape", shape)
+        if len(shape) < 2:
+            raise ShapeMismatch(op=op, argument="x", expected="at least two axes, [N, C, *]", given=str(shape))
         groups = whole_number(self.groups, op, "groups", 1)
         if self.channels % groups:
             raise ShapeMismatch(
@@ -78,7 +81,7 @@ class GroupNormDescriptor:
         kind = element_type(self.dtype, op=op, argument="x")
         if kind is not _F32:
             raise DTypeMismatch(op=op, argument="x", expected="f32", given=str(kind), fix="Convert it")
-        for name, value in (("groups", groups), ("dtype", kind), ("eps", number(self.eps, op, "eps"))):
+        for name, value in (("groups", groups), ("dtype", kind), ("eps", number(self.eps, op, "eps", _F32))):
             object.__setattr__(self, name, value)
 
     @property
@@ -169,7 +172,7 @@ class GroupNormPlan(Plan):
 
 
 @lru_cache(maxsize=256, typed=True)
-def _plan(device: Device, shape: tuple[int, ...], dtype: Any, groups: int, eps: float) -> GroupNormPlan:
+def plan_of(device: Device, shape: tuple[int, ...], dtype: Any, groups: int, eps: float) -> GroupNormPlan:
     plan: GroupNormPlan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, dtype, eps))
     return plan
 
@@ -210,10 +213,10 @@ def group_norm(
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
     try:
-        plan = _plan(x.device, x.shape, x.dtype, groups, eps)
+        plan = plan_of(x.device, x.shape, x.dtype, groups, eps)
     except TypeError:
         # Not hashable, hence no number.
         whole_number(groups, "group_norm", "groups", 1)
-        number(eps, "group_norm", "eps")
+        number(eps, "group_norm", "eps", _F32)
         raise
     return plan.run((x, weight, bias, out), stream)
