@@ -19,7 +19,10 @@ __all__ = [
     "DIRECTIONS",
     "canonical",
     "flush",
+    "flush_result",
     "fma32",
+    "lift",
+    "lifted",
     "narrow",
     "odd_sum",
     "saturate",
@@ -35,6 +38,12 @@ _LOW = np.uint64((1 << 29) - 1)
 _HALF = np.uint64(1 << 28)
 _TINY = np.float32(2.0**-126)
 _TINY_HALF = np.float16(2.0**-14)
+_LIFT, _LIFT_HALF = 2.0**24, 2.0**11
+
+
+def lift(dtype: np.dtype[Any]) -> float:
+    """Return the power of two that raises the least normal number to where rounding has all its bits."""
+    return _LIFT_HALF if dtype == np.float16 else _LIFT
 
 
 def canonical(value: Array) -> Array:
@@ -52,6 +61,27 @@ def flush(value: Array) -> Array:
     if not small.any():
         return value
     return np.asarray(np.where(small, np.copysign(value.dtype.type(0), value), value))
+
+
+def flush_result(result: Array, larger: Callable[[], Array]) -> Array:
+    """Return results flushed as hardware does it: what is tiny before the exponent's range limits its rounding.
+
+    A product just below the least normal number rounds up to it, and is zero all the same. `larger` computes the
+    results `lift` times as large, where the range limits nothing.
+    """
+    least = _TINY_HALF if result.dtype == np.float16 else _TINY
+    edge = np.abs(result) == least
+    if edge.any():
+        below = np.abs(larger()) < least * lift(result.dtype)
+        result = np.where(edge & below, np.copysign(result.dtype.type(0), result), result)
+    return flush(result)
+
+
+def lifted(a: Array, b: Array, *addend: Array) -> tuple[Array, ...]:
+    """Return factors, and an addend, whose result is `lift` times as large; the smaller factor stands it."""
+    factor = a.dtype.type(lift(a.dtype))
+    first = np.abs(a) <= np.abs(b)
+    return np.where(first, a * factor, a), np.where(first, b, b * factor), *(c * factor for c in addend)
 
 
 def saturate(value: Array) -> Array:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine import apply
 
+import ptxrt
 from ptxrt.sim.exact import fma64, round_fraction
 from ptxrt.sim.rounding import fma32, narrow
 
@@ -416,3 +417,28 @@ def test_signs_and_properties() -> None:
                         ("number", [1, 1, 1, 0, 1])):  # fmt: skip
         got = apply(f"testp.{name}.f32 q, a; selp.u32 d, 1, 0, q;", "u32", a, types=("f32",))
         assert got.view(np.uint32).tolist() == flags, name
+
+
+@pytest.mark.parametrize(
+    ("line", "operands", "result"),
+    [
+        # As an H200 answers: tiny before the range limits the rounding is zero, though it would round up to the least.
+        ("mul.rn.ftz.f32 %d, %a, %b;", (0x3F7FFFFF, 0x00800000, 0), 0x00000000),
+        ("mul.rp.ftz.f32 %d, %a, %b;", (0x3F7FFFFF, 0x00800000, 0), 0x00000000),
+        ("mul.rn.ftz.f32 %d, %a, %b;", (0xBF7FFFFF, 0x00800000, 0), 0x80000000),
+        ("mul.rn.ftz.f32 %d, %a, %b;", (0x3F800000, 0x00800000, 0), 0x00800000),
+        ("fma.rn.ftz.f32 %d, %a, %b, %c;", (0x1A000000, 0x9A000000, 0x00800000), 0x00000000),
+        ("rcp.rm.ftz.f32 %d, %a;", (0xFE800001, 0, 0), 0x80000000),
+        ("rcp.rp.ftz.f32 %d, %a;", (0x7E800001, 0, 0), 0x00000000),
+    ],
+)
+def test_ftz_looks_at_the_result_before_the_range_limits_its_rounding(line, operands, result):
+    text = (
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 o, .param .b32 a, .param .b32 b, "
+        ".param .b32 c) { .reg .b64 %p; .reg .b32 %a, %b, %c, %d; ld.param.u64 %p, [o]; ld.param.b32 %a, [a]; "
+        f"ld.param.b32 %b, [b]; ld.param.b32 %c, [c]; {line} st.global.b32 [%p], %d; ret; }}"
+    )
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(text), "k", "u32* o, u32 a, u32 b, u32 c", "sim:0")
+    out = ptxrt.zeros(1, np.uint32, "sim:0")
+    kernel.launch(1, 1, out, *operands)
+    assert out.to_host()[0] == result, hex(int(out.to_host()[0]))

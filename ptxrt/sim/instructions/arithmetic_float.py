@@ -9,7 +9,7 @@ import numpy as np
 
 from ptxrt.sim.exact import add64, fma64, mul64
 from ptxrt.sim.op import Op, instruction
-from ptxrt.sim.rounding import DIRECTIONS, canonical, flush, fma32, rounded32, saturate
+from ptxrt.sim.rounding import DIRECTIONS, canonical, flush, flush_result, fma32, lifted, rounded32, saturate
 from ptxrt.sim.types import TYPES, Array, PtxType
 
 __all__ = ["FLOATS", "clean", "elementwise"]
@@ -53,7 +53,9 @@ def finish(op: Op, kind: PtxType, compute: Callable[..., Array], *, ftz: bool, s
         if ftz:
             values = tuple(flush(value) for value in values)
         result = compute(*values)
-        if ftz:
+        if ftz and op.ins.name in ("mul", "fma", "mad"):
+            result = flush_result(result, lambda: compute(*lifted(*values)))
+        elif ftz:
             result = flush(result)
         return saturate(result) if sat else clean(result)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ptxrt.sim.instructions.arithmetic_float import clean
 from ptxrt.sim.instructions.narrow_floats import eighths, to_tf32
 from ptxrt.sim.op import Op, getter, instruction
 from ptxrt.sim.program import Symbol
-from ptxrt.sim.rounding import flush, narrow, odd_sum, saturate
+from ptxrt.sim.rounding import flush, flush_result, lift, narrow, odd_sum, saturate
 from ptxrt.sim.types import TYPES, Array, PtxType
 from ptxrt.sim.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
@@ -61,7 +62,8 @@ def cvt(op: Op) -> None:
             a = clean(np.array(flush(a)))
         result = compute(a)
         if ftz and to.name == "f32":
-            result = flush(result)
+            larger = partial(compute, a * a.dtype.type(lift(a.dtype))) if source.name == "f64" else None
+            result = flush(result) if larger is None else flush_result(result, larger)
             result = clean(np.array(result)) if source.name == "bf16" else result
         if sat and to.is_float:
             result = saturate(result)

@@ -13,7 +13,7 @@ import numpy as np
 from ptxrt.sim.exact import div64, sqrt64
 from ptxrt.sim.instructions.arithmetic_float import clean, elementwise
 from ptxrt.sim.op import Op, instruction
-from ptxrt.sim.rounding import DIRECTIONS, div32, flush, narrow, sqrt32
+from ptxrt.sim.rounding import DIRECTIONS, div32, flush, flush_result, lift, narrow, sqrt32
 from ptxrt.sim.types import Array, PtxType
 
 __all__: list[str] = []
@@ -21,13 +21,19 @@ __all__: list[str] = []
 _F32, _F64 = "f32", "f64"
 
 
-def _finish(kind: PtxType, compute: Callable[..., Array], ftz: bool) -> Callable[..., Array]:
+def _finish(kind: PtxType, compute: Callable[..., Array], ftz: bool, *, quotient: bool = False) -> Callable[..., Array]:
+    """Wrap a computation with .ftz on the way in and out; a `quotient` rounds, and so may be tiny before it is not."""
     flushes = ftz and kind.name in (_F32, "bf16", "bf16x2")
 
     def whole(*values: Array) -> Array:
         if flushes:
             values = tuple(flush(value) for value in values)
         result = compute(*values)
+        if flushes and quotient:
+            *above, below = values
+            factor = below.dtype.type(lift(below.dtype))
+            larger = (above[0] * factor, below) if above else (below / factor,)
+            return clean(flush_result(result, lambda: compute(*larger)))
         return clean(flush(result) if flushes else result)
 
     return elementwise(kind, whole)
@@ -60,7 +66,7 @@ def div(op: Op) -> None:
         compute = lambda a, b: div32(a, b, way)  # noqa: E731
     else:
         compute = lambda a, b: div64(a, b, way)  # noqa: E731
-    op.lanewise(kind, (kind, kind), _finish(kind, compute, ftz))
+    op.lanewise(kind, (kind, kind), _finish(kind, compute, ftz, quotient=way not in ("approx", "full")))
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -89,7 +95,7 @@ def rcp(op: Op) -> None:
         compute = lambda a: div32(one, a, way)  # noqa: E731
     else:
         compute = lambda a: div64(one, a, way)  # noqa: E731
-    op.lanewise(kind, (kind,), _finish(kind, compute, ftz))
+    op.lanewise(kind, (kind,), _finish(kind, compute, ftz, quotient=way != "approx"))
 
 
 def _upper_word(a: Array) -> Array:
