@@ -310,7 +310,11 @@ class DeviceArray:
         """Raise InvalidArgument for a freed array, LayoutError for a read-only one that would be written."""
         if not self.memory.alive:
             raise InvalidArgument(
-                op=op, argument=argument, expected="a live array", given="one whose memory was freed with free()"
+                op=op,
+                argument=argument,
+                expected="a live array",
+                given="one whose memory was freed with free()",
+                fix="Free an array, or any view of it, after its last use",
             )
         if writable and self.readonly:
             raise LayoutError(

@@ -174,6 +174,7 @@ class Kernel:
                 argument="arguments",
                 expected=f"{len(self._params)}: {self.signature}",
                 given=f"{len(args)}",
+                fix="Pass one argument for each parameter",
             )
         if budget is not None:
             self._check_budget(budget)
@@ -299,7 +300,13 @@ class Kernel:
         return x, y, z
 
     def _outside(self, argument: str, expected: str, given: Any) -> None:
-        raise LaunchError(op=self.entry, argument=argument, expected=f"{expected} on {self.device}", given=repr(given))
+        raise LaunchError(
+            op=self.entry,
+            argument=argument,
+            expected=f"{expected} on {self.device}",
+            given=repr(given),
+            fix="device.properties and kernel.resources tell the limits",
+        )
 
 
 def _is_plain(part: Any) -> bool:

@@ -324,7 +324,13 @@ class Plan(ABC):
                 op=self.op, argument=o.name, expected=str(o.type), given=str(array.dtype), fix="Convert it"
             )
         if array.memory.alive and array.shape != o.shape:
-            raise ShapeMismatch(op=self.op, argument=o.name, expected=str(o.shape), given=str(array.shape))
+            raise ShapeMismatch(
+                op=self.op,
+                argument=o.name,
+                expected=str(o.shape),
+                given=str(array.shape),
+                fix="view() gives the same elements another shape",
+            )
         array.check(self.op, o.name, writable=o.written)
         if not array.is_contiguous:
             raise LayoutError(

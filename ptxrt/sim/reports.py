@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
 from ptxrt.sim.program import Instruction
@@ -35,18 +35,19 @@ class Reports:
             shape.block_index(self.first_block + origin // self.padded),
         )
 
+    def _where(self, ins: Instruction, lane: int) -> dict[str, Any]:
+        """Return the fields that every fault has; `lane` counts among all lanes present."""
+        thread, block = self.place(lane)
+        text = self.job.program.source.line_text(ins.line)
+        return {"entry": self.job.code.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
+
     def memory_fault(
         self, ins: Instruction, problem: str, lane: int, address: int, size: int, nearest: str
     ) -> NoReturn:
         """Raise MemoryFault; `lane` counts among all lanes present."""
-        thread, block = self.place(lane)
         raise MemoryFault(
             problem,
-            entry=self.job.code.entry,
-            line=ins.line,
-            text=self.job.program.source.line_text(ins.line),
-            thread=thread,
-            block=block,
+            **self._where(ins, lane),
             address=address,
             size=size,
             nearest=nearest,
@@ -54,21 +55,14 @@ class Reports:
 
     def fault(self, ins: Instruction, problem: str, lane: int) -> NoReturn:
         """Raise a SimFault that is neither of memory nor a race nor a deadlock."""
-        thread, block = self.place(lane)
-        text = self.job.program.source.line_text(ins.line)
-        raise SimFault(problem, entry=self.job.code.entry, line=ins.line, text=text, thread=thread, block=block)
+        raise SimFault(problem, **self._where(ins, lane))
 
     def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
              other_thread: int) -> NoReturn:  # fmt: skip
         """Raise DataRace between a lane and another thread of its block."""
-        thread, block = self.place(lane)
         raise DataRace(
             problem,
-            entry=self.job.code.entry,
-            line=ins.line,
-            text=self.job.program.source.line_text(ins.line),
-            thread=thread,
-            block=block,
+            **self._where(ins, lane),
             address=address,
             size=size,
             other_line=other.line,
@@ -77,11 +71,7 @@ class Reports:
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
         """Raise Deadlock."""
-        thread, block = self.place(lane)
-        text = self.job.program.source.line_text(ins.line)
-        raise Deadlock(
-            problem, entry=self.job.code.entry, line=ins.line, text=text, thread=thread, block=block, fix=fix
-        )
+        raise Deadlock(problem, **self._where(ins, lane), fix=fix)
 
     def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
         """Raise what `trap` is: the launch fails."""
