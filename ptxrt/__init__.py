@@ -26,12 +26,12 @@ from ptxrt.errors import (
 from ptxrt.interop import from_dlpack
 from ptxrt.kernel import Kernel, load
 from ptxrt.modules import ModuleCache
-from ptxrt.plan import PlanPreference, PrecisionGuarantee
 from ptxrt.signature import Signature
 from ptxrt.source import KernelSource
 from ptxrt.stream import Event, Stream
 
 __version__ = "0.1.0"
+from ptxrt.variant import PlanPreference, PrecisionGuarantee
 
 __all__ = [
     "BackendUnavailable",

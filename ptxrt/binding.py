@@ -59,7 +59,7 @@ class Apart:
 
 def binder(
     device: Device, rules: Sequence[ArrayRule], apart: Sequence[Apart]
-) -> Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]]:
+) -> Callable[..., tuple[list[Any], list[Any]]]:
     """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
 
     ``owner.other(stream, index, arg)`` is asked about each argument that is not plainly right: it returns the array
@@ -77,14 +77,14 @@ def binder(
     """
     lines, values, scope = _checks(device, rules)
     lines += [f"p{i} = {value}" for i, value in enumerate(values)]
-    arrays, addresses = (f"({', '.join(f'{letter}{i}' for i in range(len(rules)))},)" for letter in "ap")
+    arrays, addresses = (f"[{', '.join(f'{letter}{i}' for i in range(len(rules)))}]" for letter in "ap")
     for pair in apart:
         p, q = f"p{pair.one}", f"p{pair.other}"
         same = f"{p} != {q} and " if pair.or_same else ""
         lines.append(f"if -{pair.one_bytes} < {p} - {q} < {pair.other_bytes} and {same}{p} and {q}:")
         lines.append(f"    owner.clash({pair.one}, {pair.other}, {arrays})")
     lines.append(f"return {addresses}, {arrays}")
-    bind: Callable[..., tuple[tuple[int, ...], tuple[Any, ...]]] = _compiled("bind", "", rules, lines, scope)
+    bind: Callable[..., tuple[list[Any], list[Any]]] = _compiled("bind", "", rules, lines, scope)
     return bind
 
 

@@ -20,8 +20,7 @@ from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.device import Device, as_device, default_device, devices
 from ptxrt.errors import BackendUnavailable, InvalidArgument, PtxrtError
 from ptxrt.inspection import FILTER_KEYS, SORT_KEYS, inspect, printable, size_in_words, table
-from ptxrt.plan import KernelSpec
-from ptxrt.source import read_kernel
+from ptxrt.variant import KernelSpec
 
 __all__ = ["main"]
 
@@ -176,7 +175,7 @@ def _reason(kind: str) -> str:
 
 def _show(given: argparse.Namespace) -> int:
     spec = _spec(given.entry)
-    source = read_kernel(spec.family)
+    source = spec.source
     device = as_device(given.device) if given.arch is None else None
     arch = device.arch if device is not None else given.arch
     header = scan(source.text, source.name)

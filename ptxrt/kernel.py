@@ -187,11 +187,16 @@ class Kernel:
         if self._lengths:
             self._check_lengths(taken)
         if shared > self._opted_in:
-            device.backend.allow_shared(device.ordinal, self._function, shared)
-            self._opted_in = shared
+            self.opt_in(shared)
         arguments.budget = budget
         device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
         pool.append(arguments)
+
+    def opt_in(self, shared_bytes: int) -> None:
+        """Let the kernel have that much dynamic shared memory."""
+        if shared_bytes > self._opted_in:
+            self.device.backend.allow_shared(self.device.ordinal, self._function, shared_bytes)
+            self._opted_in = shared_bytes
 
     def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[Any]) -> None:
         """Launch with values that a plan has checked: addresses in the place of arrays."""

@@ -10,7 +10,17 @@ import numpy as np
 
 from ptxrt.errors import InvalidArgument
 
-__all__ = ["Shape", "checked_shape", "contiguous", "indexed", "is_contiguous", "span", "unpacked", "whole_numbers"]
+__all__ = [
+    "Shape",
+    "checked_shape",
+    "contiguous",
+    "indexed",
+    "is_contiguous",
+    "same_layout",
+    "span",
+    "unpacked",
+    "whole_numbers",
+]
 
 Shape = tuple[int, ...]
 
@@ -33,9 +43,13 @@ def span(shape: Shape, strides: Shape) -> int:
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     """Whether the elements lie one after another in row-major order; true of an empty shape."""
+    return same_layout(shape, strides, contiguous(shape))
+
+
+def same_layout(shape: Shape, strides: Shape, others: Shape) -> bool:
+    """Whether two strides put every element of `shape` at the same place; true of an empty shape."""
     # The stride of an axis of length 1 says nothing.
-    packed = (n == 1 or a == b for n, a, b in zip(shape, strides, contiguous(shape), strict=True))
-    return 0 in shape or all(packed)
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
 
 
 def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:

@@ -1,176 +1,47 @@
 """Plan: one op on one problem, bound to a kernel variant of one device.
 
 The pattern is: ``select`` a plan for a descriptor, ask ``can_implement``, own the ``workspace_size`` if wanted, and
-``run`` as often as needed. An op's file says which operands there are and which kernels serve it; the checks are here.
+``run`` as often as needed. An op's file says which operands there are and which launches serve it; the checks are here.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ptxrt.array import DeviceArray
+from ptxrt.array import DeviceArray, empty, to_device
 from ptxrt.binding import Apart, ArrayRule, binder
 from ptxrt.device import Device, as_device
 from ptxrt.dtypes import ElementType
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
 from ptxrt.interop import as_array
-from ptxrt.kernel import Kernel, load
-from ptxrt.layout import contiguous
-from ptxrt.signature import Signature
-from ptxrt.source import read_kernel
+from ptxrt.kernel import Dims
+from ptxrt.layout import contiguous, same_layout
 from ptxrt.stream import Stream, as_stream
+from ptxrt.variant import Operand, PlanPreference, PrecisionGuarantee, Scratch, Sku, Variant, Zero
 
-__all__ = ["KernelSpec", "Operand", "Plan", "PlanPreference", "PrecisionGuarantee", "Sku", "Variant"]
+__all__ = ["Plan", "beyond", "forget_plans", "kept", "number", "unpacked_out", "whole_number"]
 
-
-@dataclass(frozen=True)
-class PlanPreference:
-    """What a plan must be.
-
-    Attributes
-    ----------
-    deterministic
-        Only variants whose results do not change from run to run.
-    workspace_limit
-        Most bytes of workspace; None for no limit.
-    language
-        ``"ptx"``, or None for any.
-    variant
-        The only variant wanted, by name.
-    """
-
-    deterministic: bool = False
-    workspace_limit: int | None = None
-    language: str | None = None
-    variant: str | None = None
-
-    def __post_init__(self) -> None:
-        kinds: dict[str, tuple[type, ...]] = {
-            "deterministic": (bool,),
-            "workspace_limit": (int, type(None)),
-            "language": (str, type(None)),
-            "variant": (str, type(None)),
-        }
-        for name, allowed in kinds.items():
-            value = getattr(self, name)
-            if value.__class__ not in allowed:
-                expected = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
-                raise InvalidArgument(op="PlanPreference", argument=name, expected=expected, given=repr(value))
+_WORKSPACE_ALIGN = 256
 
 
-@dataclass(frozen=True)
-class PrecisionGuarantee:
-    """What a plan says of its results.
+class _Ready(NamedTuple):
+    """What a plan's first run has made: its steps, and the values that they take beside the operands' addresses."""
 
-    Attributes
-    ----------
-    math_precision, accumulator
-        Element types of the arithmetic and of the sums, ``"f32"``.
-    deterministic
-        Equal inputs give equal bits from run to run.
-    bit_stable_on_same_hardware
-        They do so on every device of the same architecture.
-    """
-
-    math_precision: str
-    accumulator: str
-    deterministic: bool
-    bit_stable_on_same_hardware: bool
-
-
-class Sku(NamedTuple):
-    """What a plan is, hashable."""
-
-    category: str
-    op: str
-    element_type: str
-    architecture: str
-    backend: str
-    variant: str
-
-
-@dataclass(frozen=True)
-class KernelSpec:
-    """An entry that comes with ptxrt, and its ABI."""
-
-    family: str
-    entry: str
-    signature: Signature
-    language: str = "ptx"
-
-    def load(self, device: Device) -> Kernel:
-        """Return the entry on `device`, through its module cache."""
-        return load(read_kernel(self.family), self.entry, self.signature, device)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to run an op.
-
-    Attributes
-    ----------
-    name
-        As PlanPreference.variant and Sku name it.
-    kernel
-        The entry.
-    guarantee
-        Its precision guarantee.
-    refuses
-        ``refuses(descriptor, device)`` says in words why it cannot run the problem, or None.
-    workspace
-        ``workspace(descriptor)``: bytes.
-    """
-
-    name: str
-    kernel: KernelSpec
-    guarantee: PrecisionGuarantee
-    refuses: Callable[[Any, Device], str | None]
-    workspace: Callable[[Any], int] = lambda _: 0
-
-
-@dataclass(frozen=True)
-class Operand:
-    """One array of an op: contiguous, of this shape and type.
-
-    Attributes
-    ----------
-    optional
-        None may be passed.
-    written
-        The op writes it; only then can it clash with another operand.
-    in_place
-        Names of the operands that it may be the very same array as.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: ElementType
-    optional: bool = False
-    written: bool = False
-    in_place: tuple[str, ...] = ()
-
-    @cached_property
-    def strides(self) -> tuple[int, ...]:
-        """Contiguous, in elements."""
-        return contiguous(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * self.type.size
+    steps: list[tuple[Any, Dims, int, Callable[[list[Any]], Sequence[Any]]]]
+    constants: list[Any]
+    tables: list[DeviceArray]
 
 
 class Plan(ABC):
     """Base of every op's plan.
 
-    A subclass sets `op`, `category` and `variants`, and has :meth:`_operands` and :meth:`_launch`.
+    A subclass sets `op`, `category`, `descriptor_type` and `variants`, and has :meth:`_operands`.
 
     Attributes
     ----------
@@ -179,6 +50,8 @@ class Plan(ABC):
         The problem.
     variant : Variant
         What was selected.
+    workspace_size : int
+        Bytes that :meth:`run` needs beside its operands.
     """
 
     op: ClassVar[str]
@@ -188,22 +61,26 @@ class Plan(ABC):
 
     def __init__(self, device: Device, descriptor: Any, variant: Variant) -> None:
         self.device, self.descriptor, self.variant = device, descriptor, variant
+        self.workspace_size = variant.workspace(descriptor)
         self.operands = self._operands()
-        self._kernel: Kernel | None = None
+        self._places = {o.name: i for i, o in enumerate(self.operands)}
+        self._outputs = [i for i, o in enumerate(self.operands) if o.output]
+        self._may_lack = [i for i, o in enumerate(self.operands) if o.needs or o.absent]
+        self._ready: _Ready | None = None
         rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
         apart = [
             Apart(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
             for i, ours in enumerate(self.operands)
             for j, theirs in enumerate(self.operands)
-            if ours.written and i != j
+            if ours.written and i != j and not (theirs.written and j < i)
         ]
         self._bind = binder(device, rules, apart)
 
     @classmethod
     def select(cls, device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None) -> Any:
-        """Return the first variant's plan that can run `descriptor` on `device` as `preference` has it.
+        """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
-        Nothing is compiled before the first run.
+        One that suits the problem comes before one that merely can. Nothing is compiled before the first run.
 
         Raises
         ------
@@ -220,40 +97,38 @@ class Plan(ABC):
                 given=repr(wrong),
             )
         where = as_device(device)
-        reasons = []
+        able, reasons = [], []
         for variant in cls.variants:
             reason = cls._unwanted(variant, descriptor, wish) or variant.refuses(descriptor, where)
             if reason is None:
-                return cls(where, descriptor, variant)
-            reasons.append(f"{variant.name}: {reason}")
-        raise Unsupported(
-            op=cls.op,
-            argument="descriptor",
-            expected="a problem and a preference that a variant can serve",
-            given=f"{descriptor}; " + "; ".join(reasons),
-            fix="Loosen the preference, or change the problem",
-        )
+                able.append(variant)
+            else:
+                reasons.append(f"{variant.name}: {reason}")
+        if not able:
+            raise Unsupported(
+                op=cls.op,
+                argument="descriptor",
+                expected="a problem and a preference that a variant can serve",
+                given=f"{descriptor}; " + "; ".join(reasons),
+                fix="Loosen the preference, or change the problem",
+            )
+        return cls(where, descriptor, next((variant for variant in able if variant.suits(descriptor)), able[0]))
 
     @staticmethod
     def _unwanted(variant: Variant, descriptor: Any, wish: PlanPreference) -> str | None:
-        needs = variant.workspace(descriptor)
         if wish.variant is not None and wish.variant != variant.name:
             return f"not the variant asked for, {wish.variant!r}"
-        if wish.language is not None and wish.language != variant.kernel.language:
-            return f"is in {variant.kernel.language}, not in {wish.language!r}"
+        if wish.language is not None and wish.language != variant.language:
+            return f"is in {variant.language}, not in {wish.language!r}"
         if wish.deterministic and not variant.guarantee.deterministic:
             return "is not deterministic"
+        needs = variant.workspace(descriptor)
         if wish.workspace_limit is not None and needs > wish.workspace_limit:
             return f"needs {needs} bytes of workspace, above the limit of {wish.workspace_limit}"
         return None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.sku}>"
-
-    @property
-    def workspace_size(self) -> int:
-        """Bytes that :meth:`run` needs beside its operands."""
-        return self.variant.workspace(self.descriptor)
 
     @property
     def sku(self) -> Sku:
@@ -280,7 +155,13 @@ class Plan(ABC):
         stream
             Where to launch; the device's default stream if left out.
         workspace
-            A DeviceArray of at least `workspace_size` bytes, or None to have it allocated.
+            A DeviceArray of at least `workspace_size` bytes, at a multiple of 256 and apart from the operands; or
+            None to have it allocated.
+
+        Returns
+        -------
+        DeviceArray, or a tuple
+            The output, or the outputs where the op has several.
 
         Raises
         ------
@@ -288,32 +169,89 @@ class Plan(ABC):
             As :meth:`can_implement`; nothing has been launched or allocated then.
         """
         queue = self.device.default_stream if stream is None else as_stream(stream, self.device, self.op)
-        pointers, _kept = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
-        if workspace is not None:
-            self._check_workspace(workspace)
-        kernel = self._kernel
-        if kernel is None:
-            kernel = self._kernel = self.variant.kernel.load(self.device)
-        return self._launch(kernel, pointers, args, queue)
+        values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
+        room = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
+        ready = self._ready or self._load()
+        results: list[Any] = []
+        for i in self._outputs:
+            if arrays[i] is None:
+                arrays[i] = self._new_output(i, arrays, queue)
+                values[i] = 0 if arrays[i] is None else arrays[i].ptr
+                results.append(arrays[i])
+            else:
+                results.append(args[i])
+        if self.workspace_size:
+            if room is None:
+                room = empty(self.workspace_size, np.uint8, self.device, stream=queue)
+            values += [room.ptr + c.offset if isinstance(c, Scratch) else c for c in ready.constants]
+        else:
+            values += ready.constants
+        for table in ready.tables:
+            table.memory.used_on(queue)
+        for kernel, dims, shared_bytes, pick in ready.steps:
+            kernel.enqueue(dims, shared_bytes, queue, pick(values))
+        return results[0] if len(results) == 1 else tuple(results)
 
     @abstractmethod
     def _operands(self) -> tuple[Operand, ...]:
-        """Return the operands, in the order of the op's Args."""
+        """Return the operands in the order of the op's Args: what is read first, then the outputs as they come back."""
 
-    @abstractmethod
-    def _launch(self, kernel: Kernel, pointers: tuple[int, ...], args: Sequence[Any], queue: Stream) -> Any:
-        """Allocate what is missing, launch, return the outputs."""
+    def _load(self) -> _Ready:
+        """Load the kernels, upload the tables, and note where each step finds its arguments."""
+        ready = _Ready([], [], [])
+        for step in self.variant.launches(self.descriptor):
+            if isinstance(step, Zero):
+                place = self._places[step.operand]
+                zeros = _Zeros(self.device, self.operands[place].nbytes)
+                ready.steps.append((zeros, (1, 1, 1, 1, 1, 1), 0, itemgetter(slice(place, place + 1))))
+                continue
+            kernel = step.kernel.load(self.device)
+            kernel.opt_in(step.shared_bytes)
+            places = [self._place(argument, ready) for argument in step.arguments]
+            x, y, z = (*step.grid, 1, 1)[:3]
+            ready.steps.append((kernel, (x, y, z, step.block, 1, 1), step.shared_bytes, itemgetter(*places)))
+        if ready.tables:
+            self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
+        self._ready = ready
+        return ready
 
-    def _check(self, args: Sequence[Any], queue: Stream) -> tuple[tuple[int, ...], tuple[DeviceArray | None, ...]]:
+    def _place(self, argument: Any, ready: _Ready) -> int:
+        """Return the index of an argument among the values of a run."""
+        if isinstance(argument, str):
+            return self._places[argument]
+        if isinstance(argument, np.ndarray):
+            ready.tables.append(to_device(argument, self.device))
+            argument = ready.tables[-1].ptr
+        ready.constants.append(argument)
+        return len(self.operands) + len(ready.constants) - 1
+
+    def _lacks(self, index: int, arrays: Sequence[Any]) -> str | None:
+        """Return why an operand must be None, or None."""
+        o = self.operands[index]
+        return f"{o.needs} is None" if o.needs and arrays[self._places[o.needs]] is None else o.absent
+
+    def _new_output(self, index: int, arrays: Sequence[Any], queue: Stream) -> DeviceArray | None:
+        if self._lacks(index, arrays):
+            return None
+        return empty(self.operands[index].shape, self.operands[index].type.numpy, self.device, stream=queue)
+
+    def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
         """Return addresses, and the arrays that `args` stand for, or raise."""
-        if not isinstance(args, Sequence) or len(args) != len(self.operands):
+        if not isinstance(args, (tuple, list)) or len(args) != len(self.operands):
             raise InvalidArgument(
                 op=self.op,
                 argument="args",
                 expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
-                given=f"{len(args)}" if isinstance(args, Sequence) else repr(args),
+                given=f"{len(args)}" if isinstance(args, (tuple, list)) else repr(args),
             )
-        return self._bind(self, queue, *args)
+        values, arrays = self._bind(self, queue, *args)
+        for i in self._may_lack:
+            if arrays[i] is not None and (reason := self._lacks(i, arrays)):
+                name = self.operands[i].name
+                raise InvalidArgument(
+                    op=self.op, argument=name, expected=f"None, since {reason}", given=repr(arrays[i])
+                )
+        return values, arrays
 
     def other(self, stream: Stream, index: int, given: Any) -> DeviceArray:
         """Check what is not the common case of an operand: one reason an error, in a fixed order."""
@@ -332,13 +270,14 @@ class Plan(ABC):
                 fix="view() gives the same elements another shape",
             )
         array.check(self.op, o.name, writable=o.written)
-        if not array.is_contiguous:
+        if not same_layout(o.shape, o.strides, array.strides):
+            packed = o.strides == contiguous(o.shape)
             raise LayoutError(
                 op=self.op,
                 argument=o.name,
-                expected=f"contiguous, strides {o.strides}",
+                expected=f"{'contiguous, ' if packed else ''}strides {o.strides}",
                 given=f"strides {array.strides}",
-                fix="Copy it into a contiguous array",
+                fix="Copy it into a contiguous array" if packed else "Select a plan for these strides",
             )
         array.memory.used_on(stream)
         return array
@@ -355,16 +294,87 @@ class Plan(ABC):
             fix="Write to an array of its own",
         )
 
-    def _check_workspace(self, workspace: Any) -> None:
+    def _checked_workspace(self, workspace: Any, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
         array = as_array(workspace, self.device, self.op, "workspace")
         array.check(self.op, "workspace", writable=True)
-        if array.nbytes < self.workspace_size or not array.is_contiguous:
+        need = self.workspace_size
+        if array.nbytes < need or not array.is_contiguous:
             raise ShapeMismatch(
+                op=self.op, argument="workspace", expected=f"{need} contiguous bytes", given=f"{array.nbytes}"
+            )
+        wrong = need and array.ptr % _WORKSPACE_ALIGN
+        for o, operand in zip(self.operands, arrays, strict=True):
+            wrong = wrong or (operand is not None and -need < array.ptr - operand.ptr < o.nbytes)
+        if wrong:
+            raise LayoutError(
                 op=self.op,
                 argument="workspace",
-                expected=f"{self.workspace_size} contiguous bytes",
-                given=f"{array.nbytes}",
+                expected=f"{need} bytes at a multiple of {_WORKSPACE_ALIGN}, apart from the operands",
+                given=f"{array.nbytes} bytes at {array.ptr:#x}",
+                fix="ptxrt.empty(plan.workspace_size, 'uint8', device) is so placed",
             )
+        array.memory.used_on(queue)
+        return array
+
+
+class _Zeros:
+    """What stands for a kernel in a step that writes zeros."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device, self.nbytes = device, nbytes
+
+    def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[int]) -> None:
+        del dims, shared_bytes
+        if values[0] and self.nbytes:
+            self.device.backend.fill(self.device.ordinal, values[0], 0, self.nbytes, stream.handle)
+
+
+_FOUND: list[Callable[[], None]] = []
+
+
+def kept(select: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the last 256 plans that a function of an op has selected.
+
+    What is not hashable is no number, and goes on to the descriptor, which says so.
+    """
+    found = lru_cache(maxsize=256, typed=True)(select)
+    _FOUND.append(found.cache_clear)
+
+    def find(*problem: Any) -> Any:
+        try:
+            return found(*problem)
+        except TypeError:
+            return select(*problem)
+
+    return find
+
+
+def forget_plans() -> None:
+    """Let go of the plans that the functions of ops keep, so that a module cache can unload their kernels."""
+    for forget in _FOUND:
+        forget()
+
+
+def unpacked_out(out: Any, names: Sequence[str], op: str) -> Sequence[Any]:
+    """Return the arrays of an `out` that stands for several; Nones where it is None."""
+    if out is None:
+        return (None,) * len(names)
+    if not isinstance(out, (tuple, list)) or len(out) != len(names):
+        raise InvalidArgument(
+            op=op,
+            argument="out",
+            expected=f"a tuple of {len(names)}: {', '.join(names)}",
+            given=f"{len(out)}" if isinstance(out, (tuple, list)) else repr(out),
+        )
+    return out
+
+
+def beyond(problem: Any, limit: int, what: str, *names: str) -> str | None:
+    """Return in words which of a descriptor's counts is above `limit`, what a parameter or a grid holds; else None."""
+    over = [
+        f"{name} = {getattr(problem, name)} does not fit {what}" for name in names if getattr(problem, name) > limit
+    ]
+    return over[0] if over else None
 
 
 def whole_number(value: Any, op: str, argument: str, least: int) -> int:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+import jinja2
+
 from ptxrt.errors import InvalidArgument
 
-__all__ = ["KernelSource", "kernel_names", "read_kernel"]
+__all__ = ["KernelSource", "read_kernel"]
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,27 @@ def _folder(name: str) -> Path:
     return package / name if (package / name).is_dir() else package.parent / name
 
 
-def kernel_names() -> list[str]:
-    """Return the names of the op families whose PTX comes with ptxrt."""
-    return sorted(path.stem for path in _folder("kernels_ptx").glob("*.ptx"))
+@cache
+def read_kernel(family: str, **parameters: str) -> KernelSource:
+    """Return the PTX source of an op family that comes with ptxrt, ``read_kernel("group_norm")``.
+
+    The file is a Jinja template whose directives are PTX comments: lines that begin with ``//%``; and ``{{ name }}``
+    stands for one of the `parameters`. docs/kernels.md tells how to write one.
+    """
+    text = _templates().get_template(f"{family}.ptx").render(parameters)
+    return KernelSource.ptx(text, name=f"{family}.ptx")
 
 
 @cache
-def read_kernel(family: str) -> KernelSource:
-    """Return the PTX source of an op family that comes with ptxrt, ``read_kernel("group_norm")``."""
-    return KernelSource.ptx((_folder("kernels_ptx") / f"{family}.ptx").read_text("ascii"), name=f"{family}.ptx")
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_folder("kernels_ptx"), encoding="ascii"),
+        undefined=jinja2.StrictUndefined,
+        line_statement_prefix="//%",
+        # Not Jinja's own marks, which are PTX: "{%a, %b}" is a vector of registers.
+        block_start_string="/*%",
+        block_end_string="%*/",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        keep_trailing_newline=True,
+    )

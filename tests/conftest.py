@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,3 +82,20 @@ def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
     yield cache
     cache.max_modules, cache.max_bytes = bounds
     cache.clear()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the worst errors of the ops; with PTXRT_ERRORS=FILE, write them there too."""
+    from op_testing import worst_errors, write_worst_errors
+
+    rows = worst_errors()
+    if not rows:
+        return
+    terminalreporter.section("worst errors of the ops, ||error|| / ||reference||")
+    for row in rows:
+        terminalreporter.write_line(
+            f"{row['op']:42} {row['dtype']:9} {row['device']:5} {row['cases']:6} cases  {row['error']:8.1e}"
+            f"  {row['of_bar']:5.0%} of the bar  worst element {row['element']:8.1e}"
+        )
+    if path := os.environ.get("PTXRT_ERRORS"):
+        write_worst_errors(Path(path))

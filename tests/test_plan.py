@@ -1,4 +1,4 @@
-"""Selecting a plan: preferences, reasons, what a plan says of itself. The plan is made up, and launches nothing."""
+"""Plans: what select takes, what a run checks, allocates and launches. The ops here are made up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from helpers import refused
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME
-from ptxrt.plan import KernelSpec, Operand, Plan, PlanPreference, PrecisionGuarantee, Variant
+from ptxrt.plan import Plan, beyond, forget_plans, kept, unpacked_out
 from ptxrt.signature import Signature
+from ptxrt.variant import KernelSpec, Launch, Operand, PlanPreference, PrecisionGuarantee, Scratch, Variant, Zero
 
 SURE = PrecisionGuarantee("f32", "f32", True, True)
 LOOSE = PrecisionGuarantee("f32", "f32", False, False)
-KERNEL = KernelSpec("none", "none", Signature.parse("f16* y"))
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,23 @@ def never(problem: Problem, device: ptxrt.Device) -> str | None:
     return "never" if problem.size > 100 else None
 
 
+def nothing(problem: Problem) -> tuple[Launch, ...]:
+    return ()
+
+
 class MadeUpPlan(Plan):
     op = "made_up"
     category = "test"
     descriptor_type = Problem
     variants = (
-        Variant("atomic", KERNEL, LOOSE, never, lambda problem: 8),
-        Variant("spacious", KERNEL, SURE, never, lambda problem: 64 * problem.size),
-        Variant("slow", KernelSpec("none", "none", KERNEL.signature, language="hip"), SURE, never),
+        Variant("atomic", LOOSE, nothing, never, workspace=lambda problem: 8),
+        Variant("spacious", SURE, nothing, never, workspace=lambda problem: 64 * problem.size),
+        Variant("slow", SURE, nothing, never, language="hip"),
+        Variant("tiny", SURE, nothing, never, suits=lambda problem: problem.size < 3),
     )
 
     def _operands(self):
-        return (Operand("y", (self.descriptor.size,), BY_NAME["f16"], written=True),)
-
-    def _launch(self, kernel, pointers, args, queue):
-        raise AssertionError("nothing is launched here")
+        return (Operand("y", (self.descriptor.size,), BY_NAME["f16"], written=True, output=True),)
 
 
 def select(device, size=4, **wish):
@@ -60,6 +62,7 @@ def select(device, size=4, **wish):
         ({"language": "hip"}, "slow"),
         ({"language": "ptx"}, "atomic"),
         ({"variant": "spacious"}, "spacious"),
+        ({"variant": "tiny"}, "tiny"),
     ],
 )
 def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant):
@@ -93,16 +96,28 @@ def test_a_plan_says_what_it_needs_and_is(sim):
 
 
 @pytest.mark.parametrize("nbytes", [255, 256])
-def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim, monkeypatch, nbytes):
+def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim, nbytes):
     plan = select(sim, deterministic=True)
-    monkeypatch.setattr(plan, "_kernel", "loaded")
-    monkeypatch.setattr(plan, "_launch", lambda *_: "launched")
     y, workspace = ptxrt.zeros(4, np.float16, sim), ptxrt.zeros(nbytes, np.uint8, sim)
     if nbytes == 256:
-        assert plan.run((y,), workspace=workspace) == "launched"
+        assert plan.run((y,), workspace=workspace) is y
     else:
         with refused(ptxrt.ShapeMismatch, "made_up", "workspace", "256"):
             plan.run((y,), workspace=workspace)
+
+
+def test_a_workspace_must_be_aligned(sim):
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "multiple of 256"):
+        select(sim, deterministic=True).run((None,), workspace=ptxrt.zeros(512, np.uint8, sim)[8:])
+
+
+@pytest.mark.parametrize("start", [0, 128])
+def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
+    whole = ptxrt.zeros(512, np.uint8, sim)
+    y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "apart from the operands"):
+        select(sim, deterministic=True).run((y,), workspace=whole[:256])
+    select(sim, deterministic=True).run((y,), workspace=whole[256:])
 
 
 @pytest.mark.parametrize("args", [None, 7, (), (1, 2)])
@@ -125,3 +140,166 @@ def test_a_read_only_operand_that_is_written_is_refused(sim):
 def test_a_preference_of_the_wrong_kind_is_refused(name, value):
     with refused(ptxrt.InvalidArgument, "PlanPreference", name):
         PlanPreference(**{name: value})
+
+
+def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim):
+    class Reversed(MadeUpPlan):
+        variants = MadeUpPlan.variants[::-1]
+
+    assert Reversed.select(sim, Problem(4)).sku.variant == "slow"
+    assert Reversed.select(sim, Problem(2)).sku.variant == "tiny"
+
+
+# What a run launches -------------------------------------------------------------------------------------------------
+
+SHIFT = """
+// y[i] = table[i] + x[i] + by, and work[i] = x[i]; one block of n threads.
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry shift(.param .u64 table, .param .u64 x, .param .u64 y, .param .u64 work, .param .f32 by)
+{
+    .reg .b32 %i;
+    .reg .b64 %p, %offset;
+    .reg .f32 %sum, %term;
+    mov.u32 %i, %tid.x;
+    mul.wide.u32 %offset, %i, 4;
+    ld.param.f32 %sum, [by];
+    ld.param.u64 %p, [table];
+    add.u64 %p, %p, %offset;
+    ld.global.f32 %term, [%p];
+    add.rn.f32 %sum, %sum, %term;
+    ld.param.u64 %p, [x];
+    add.u64 %p, %p, %offset;
+    ld.global.f32 %term, [%p];
+    add.rn.f32 %sum, %sum, %term;
+    ld.param.u64 %p, [work];
+    add.u64 %p, %p, %offset;
+    st.global.f32 [%p], %term;
+    ld.param.u64 %p, [y];
+    add.u64 %p, %p, %offset;
+    st.global.f32 [%p], %sum;
+}
+"""
+
+
+class ShiftSpec(KernelSpec):
+    @property
+    def source(self):
+        return ptxrt.KernelSource.ptx(SHIFT, name="shift")
+
+
+SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
+
+
+def shifts(problem):
+    """Launch twice; each has a table, a scalar and a place in the workspace of its own."""
+    table = np.arange(problem.size, dtype=np.float32)
+    return (
+        Zero("counts"),
+        Launch(SHIFT_SPEC, (1,), problem.size, (table, "x", "y", Scratch(256), 0.5)),
+        Launch(SHIFT_SPEC, (1,), problem.size, (-table, Scratch(256), "y", Scratch(), 2.0)),
+    )
+
+
+class ShiftPlan(Plan):
+    op = "shift"
+    category = "test"
+    descriptor_type = Problem
+    variants = (Variant("only", SURE, shifts, workspace=lambda problem: 256 + 4 * problem.size),)
+
+    def _operands(self):
+        n, f32 = self.descriptor.size, BY_NAME["f32"]
+        return (
+            Operand("x", (n,), f32),
+            Operand("bias", (n,), f32, optional=True),
+            Operand("y", (n,), f32, output=True, in_place=("x",)),
+            Operand("counts", (n,), f32, output=True, needs="bias"),
+            Operand("extra", (n,), f32, output=True, absent="this op has none"),
+        )
+
+
+@pytest.fixture
+def shift(device):
+    x = np.float32([1, 10, 100, 1000])
+    return ShiftPlan.select(device, Problem(4)), ptxrt.to_device(x, device), x + 2 - np.arange(4, dtype=np.float32)
+
+
+def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(device, shift):
+    plan, x, want = shift
+    for stream in (None, device.create_stream(), None):
+        y, counts, extra = plan.run((x, x, None, None, None), stream)
+        np.testing.assert_array_equal(y.to_host(stream), want)
+        np.testing.assert_array_equal(counts.to_host(stream), np.zeros(4))
+        assert extra is None
+
+
+def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
+    plan, x, want = shift
+    y, counts = (ptxrt.to_device(np.full(4, np.nan, np.float32), device) for _ in range(2))
+    workspace = ptxrt.to_device(np.full(plan.workspace_size, 255, np.uint8), device)
+    assert plan.run((x, x, y, counts, None), workspace=workspace) == (y, counts, None)
+    np.testing.assert_array_equal(y.to_host(), want)
+    np.testing.assert_array_equal(counts.to_host(), np.zeros(4))
+    np.testing.assert_array_equal(workspace.to_host()[256:272].view(np.float32), x.to_host())
+    np.testing.assert_array_equal(workspace.to_host()[16:256], np.full(240, 255))
+
+
+def test_an_output_is_none_where_what_it_needs_is(shift):
+    plan, x, _ = shift
+    _, counts, _ = plan.run((x, None, None, None, None))
+    assert counts is None
+
+
+@pytest.mark.parametrize(("place", "name", "reason"), [(3, "counts", "bias is None"), (4, "extra", "has none")])
+def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reason):
+    plan, x, _ = shift
+    args = [x, None, None, None, None]
+    args[place] = ptxrt.zeros(4, np.float32, device)
+    with refused(ptxrt.InvalidArgument, "shift", name, reason):
+        plan.can_implement(args)
+
+
+def test_two_outputs_must_not_share_memory(device, shift):
+    plan, x, _ = shift
+    both = ptxrt.zeros(6, np.float32, device)
+    with refused(ptxrt.LayoutError, "shift", "y", "apart from counts"):
+        plan.can_implement((x, x, both[2:], both[:4], None))
+
+
+def test_an_operand_may_have_strides_of_its_own(device):
+    class Strided(ShiftPlan):
+        def _operands(self):
+            x, *others = super()._operands()
+            return (Operand("x", (4,), x.type, strides=(2,)), *others)
+
+    plan, wide = Strided.select(device, Problem(4)), ptxrt.zeros(8, np.float32, device)
+    plan.can_implement((wide[::2], None, None, None, None))
+    with refused(ptxrt.LayoutError, "shift", "x", "strides (2,)"):
+        plan.can_implement((wide[:4], None, None, None, None))
+    # What lies between its elements counts as its own.
+    with refused(ptxrt.LayoutError, "shift", "y", "apart from x"):
+        plan.can_implement((wide[::2], None, wide[3:7], None, None))
+
+
+def test_plans_are_kept_until_they_are_forgotten():
+    made = []
+    find = kept(lambda *problem: made.append(problem) or len(made))
+    assert [find("sim", 4), find("sim", 4), find("sim", 4.0)] == [1, 1, 2]
+    forget_plans()
+    assert find("sim", 4) == 3
+    assert find("sim", [4]) == 4  # not hashable: it is passed on
+
+
+@pytest.mark.parametrize("out", [7, (1, 2), [1, 2, 3, 4]])
+def test_an_out_for_several_is_a_tuple_of_as_many(out):
+    assert unpacked_out(None, ("a", "b", "c"), "op") == (None, None, None)
+    assert unpacked_out((1, 2, 3), ("a", "b", "c"), "op") == (1, 2, 3)
+    with refused(ptxrt.InvalidArgument, "op", "out", "a, b, c"):
+        unpacked_out(out, ("a", "b", "c"), "op")
+
+
+def test_a_count_beyond_its_parameter_is_named():
+    assert beyond(Problem(8), 8, "a u3", "size") is None
+    assert beyond(Problem(9), 8, "a u3", "size") == "size = 9 does not fit a u3"

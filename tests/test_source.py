@@ -8,8 +8,7 @@ import pytest
 from helpers import printed_by, refused
 
 import ptxrt
-from ptxrt import KernelSource
-from ptxrt.source import kernel_names, read_kernel
+from ptxrt import KernelSource, ops
 
 
 def test_ptx_keeps_the_text_as_written():
@@ -105,12 +104,8 @@ def test_defines_are_identifiers_with_values(defines):
         KernelSource.cuda("", defines)
 
 
-def test_the_kernels_that_come_with_ptxrt_are_listed():
-    assert "group_norm" in kernel_names()
-
-
-@pytest.mark.parametrize("family", kernel_names())
-def test_a_kernel_that_comes_with_ptxrt_is_ascii_ptx(family):
-    source = read_kernel(family)
-    assert (source.language, source.name) == ("ptx", f"{family}.ptx")
+@pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: spec.entry)
+def test_a_kernel_that_comes_with_ptxrt_is_ascii_ptx(spec):
+    source = spec.source
+    assert (source.language, source.name) == ("ptx", f"{spec.family}.ptx")
     assert source.text.isascii()

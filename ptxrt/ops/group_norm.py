@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ptxrt.array import DeviceArray, empty
+from ptxrt.array import DeviceArray
 from ptxrt.device import Device
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, ShapeMismatch
 from ptxrt.interop import as_array
-from ptxrt.kernel import Kernel
 from ptxrt.layout import checked_shape
-from ptxrt.plan import KernelSpec, Operand, Plan, PrecisionGuarantee, Variant, number, whole_number
+from ptxrt.plan import Plan, beyond, kept, number, whole_number
 from ptxrt.signature import Signature
-from ptxrt.stream import Stream
+from ptxrt.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Variant
 
 __all__ = ["KERNELS", "GroupNormArgs", "GroupNormDescriptor", "GroupNormPlan", "group_norm"]
 
@@ -109,26 +104,31 @@ class GroupNormArgs(NamedTuple):
     out: Any = None
 
 
-def _refuses(images: int | None) -> Any:
-    """Return the test of a variant that gives each image its own blocks, at most `images` of them."""
+_U32 = (1 << 32) - 1
+_GRID_Y = 65535
 
-    def refuses(problem: GroupNormDescriptor, device: Device) -> str | None:
-        for name in ("batch", "channels", "hw"):
-            if getattr(problem, name) >= 1 << 32:
-                return f"{name} = {getattr(problem, name)} does not fit the kernel's u32"
-        if problem.groups > device.properties.max_grid[0]:
-            return f"{problem.groups} groups do not fit grid.x, {device.properties.max_grid[0]}"
-        if images is not None and problem.batch > images:
-            return f"a batch of {problem.batch} does not fit grid.y, {images}"
-        return None
 
-    return refuses
+def _refuses(problem: GroupNormDescriptor, device: Device) -> str | None:
+    return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw") or beyond(
+        problem, device.properties.max_grid[0], "grid.x", "groups"
+    )
+
+
+def _baseline_refuses(problem: GroupNormDescriptor, device: Device) -> str | None:
+    return _refuses(problem, device) or beyond(problem, _GRID_Y, "grid.y", "batch")
+
+
+def _launches(problem: GroupNormDescriptor) -> tuple[Launch, ...]:
+    if not math.prod(problem.shape):
+        return ()
+    sizes = (problem.batch, problem.channels, problem.groups, problem.hw, problem.eps)
+    grid = (problem.groups, min(problem.batch, _GRID_Y))
+    return (Launch(KERNELS[0], grid, THREADS, ("x", "out", "weight", "bias", *sizes)),)
 
 
 _GUARANTEE = PrecisionGuarantee(
     math_precision="f32", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
 )
-_GRID_Y = 65535
 
 
 class GroupNormPlan(Plan):
@@ -142,36 +142,23 @@ class GroupNormPlan(Plan):
     category = "normalization"
     descriptor_type = GroupNormDescriptor
     variants = (
-        Variant("baseline", KERNELS[0], _GUARANTEE, _refuses(_GRID_Y)),
-        Variant("looped", KERNELS[0], _GUARANTEE, _refuses(None)),
+        Variant("baseline", _GUARANTEE, _launches, _baseline_refuses),
+        Variant("looped", _GUARANTEE, _launches, _refuses),
     )
     descriptor: GroupNormDescriptor
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
-        self._dims = (problem.groups, min(problem.batch, _GRID_Y), 1, THREADS, 1, 1)
-        self._scalars = (problem.batch, problem.channels, problem.groups, problem.hw, problem.eps)
-        self._empty = not math.prod(problem.shape)
         channels = (problem.channels,)
         return (
             Operand("x", problem.shape, problem.dtype),
             Operand("weight", channels, _F32, optional=True),
             Operand("bias", channels, _F32, optional=True),
-            Operand("out", problem.shape, problem.dtype, optional=True, written=True, in_place=("x",)),
+            Operand("out", problem.shape, problem.dtype, output=True, in_place=("x",)),
         )
 
-    def _launch(self, kernel: Kernel, pointers: tuple[int, ...], args: Sequence[Any], queue: Stream) -> Any:
-        x, weight, bias, y = pointers
-        out = args[3]
-        if out is None:
-            out = empty(self.descriptor.shape, np.float32, self.device, stream=queue)
-            y = out.ptr
-        if not self._empty:
-            kernel.enqueue(self._dims, 0, queue, (x, y, weight, bias, *self._scalars))
-        return out
 
-
-@lru_cache(maxsize=256, typed=True)
+@kept
 def plan_of(device: Device, shape: tuple[int, ...], dtype: Any, groups: int, eps: float) -> GroupNormPlan:
     plan: GroupNormPlan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, dtype, eps))
     return plan
@@ -212,11 +199,5 @@ def group_norm(
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
-    try:
-        plan = plan_of(x.device, x.shape, x.dtype, groups, eps)
-    except TypeError:
-        # Not hashable, hence no number.
-        whole_number(groups, "group_norm", "groups", 1)
-        number(eps, "group_norm", "eps", _F32)
-        raise
+    plan = plan_of(x.device, x.shape, x.dtype, groups, eps)
     return plan.run((x, weight, bias, out), stream)

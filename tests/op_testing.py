@@ -1,0 +1,100 @@
+"""What the tests of all ops share: outputs that show what was written, errors held to a bar and kept, drawn cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import relative_error, worst_element_error
+
+import ptxrt
+
+GUARD = 256
+"""Bytes before and behind a guarded array; a multiple of every vector's alignment."""
+
+DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200}
+
+
+class Guarded:
+    """An array on a device with every byte 0xFF (NaN in each float type), inside a larger one that tells of writes
+    outside.
+
+    Parameters
+    ----------
+    offset
+        Elements by which its address misses a multiple of 256.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, device: ptxrt.Device, offset: int = 0) -> None:
+        self.dtype = np.dtype(dtype)
+        guard = GUARD // self.dtype.itemsize
+        size = int(np.prod(shape))
+        self.whole = ptxrt.empty(size + 2 * guard + offset, self.dtype, device)
+        self.whole.fill_bytes(0xFF)
+        self.first, self.end = guard + offset, guard + offset + size
+        self.array = self.whole[self.first : self.end].view(shape)
+
+    def host(self) -> np.ndarray[Any, Any]:
+        """Return what was written, once nothing beside it was."""
+        whole = self.whole.to_host()
+        outside = np.concatenate([whole[: self.first], whole[self.end :]]).view(np.uint8)
+        assert (outside == 0xFF).all(), "written outside of the output"
+        return whole[self.first : self.end].reshape(self.array.shape)
+
+
+def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> ptxrt.DeviceArray:
+    """Copy a host array to a device, `offset` elements behind a multiple of 256 bytes; None stays None."""
+    if values is None or not offset:
+        return None if values is None else ptxrt.to_device(values, device)
+    flat = np.concatenate([np.zeros(offset, values.dtype), values.ravel()])
+    return ptxrt.to_device(flat, device)[offset:].view(values.shape)
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+_WORST: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+
+def check_error(op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, case: object = "") -> None:
+    """Hold ``||got - want|| / ||want||`` to `bar`, and keep the worst figures of each op, dtype and kind of device.
+
+    Parameters
+    ----------
+    op
+        With the name of the result, where an op has several: ``"batch_norm grad_weight"``.
+    case
+        For the message, and for the record of the worst.
+    """
+    error, element = relative_error(got, want), worst_element_error(got, want)
+    row = _WORST.setdefault(
+        (op, str(got.dtype), device.kind), {"cases": 0, "error": -1.0, "of_bar": 0.0, "element": 0.0}
+    )
+    row["cases"] += 1
+    if error > row["error"]:
+        row.update(error=error, case=str(case))
+    row["of_bar"] = max(row["of_bar"], error / bar if bar else float(error > 0))
+    row["element"] = max(row["element"], element)
+    assert error <= bar, f"{op} {case}: error {error:.2e} above {bar:.2e}, worst element {element:.2e}"
+
+
+def worst_errors() -> list[dict[str, Any]]:
+    """Return what :func:`check_error` has seen in this session: a row an op, dtype and kind of device."""
+    return [dict(zip(("op", "dtype", "device"), key, strict=True), **row) for key, row in sorted(_WORST.items())]
+
+
+def write_worst_errors(path: Path) -> None:
+    """Write :func:`worst_errors` as JSON."""
+    path.write_text(json.dumps(worst_errors(), indent=1) + "\n")
+
+
+# Drawn cases ----------------------------------------------------------------------------------------------------------
+
+
+def for_drawn(device: ptxrt.Device, body: Callable[..., None], /, **strategies: st.SearchStrategy[Any]) -> None:
+    """Run ``body(**drawn)`` for 25 cases on sim, for 200 on a GPU; the smallest failing case is told."""
+    settings(max_examples=DRAWN_CASES[device.kind])(given(**strategies)(body))()
