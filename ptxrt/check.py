@@ -18,8 +18,9 @@ import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
@@ -27,7 +28,7 @@ from ptxrt.check_arguments import Given, Value, declared
 from ptxrt.compilers import ParamInfo, nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.device import Device
-from ptxrt.errors import CompileError, InvalidArgument, LaunchError, PtxrtError, SimFault
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
 from ptxrt.signature import Signature, check_scalar
 from ptxrt.sim.checks import CHECKS, chosen
 from ptxrt.source import KernelSource
@@ -66,8 +67,8 @@ class Report:
     seed : int
     checks : tuple of str
         What was looked for.
-    fault : PtxrtError or None
-        The fault that ended the launch: a SimFault, or a LaunchError for ``trap``.
+    fault : SimFault or None
+        The fault that ended the launch.
     launch : ptxrt.sim.LaunchReport or None
         Instructions, threads; None after a fault.
     profile : ptxrt.sim.Profile or None
@@ -90,7 +91,7 @@ class Report:
     shared_bytes: int
     seed: int
     checks: tuple[str, ...]
-    fault: PtxrtError | None = None
+    fault: SimFault | None = None
     launch: sim.LaunchReport | None = None
     profile: sim.Profile | None = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -137,9 +138,9 @@ def check(
     checks
         The checks to make beyond those of every launch: ``all``, or names out of ``ptxrt.sim.checks.CHECKS``.
     counts
-        Count what each line does; the launch takes two or three times as long.
+        Count what each line does; the launch takes up to twice as long.
     arch
-        For CUDA C++: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
+        For CUDA C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
 
     Raises
     ------
@@ -149,6 +150,8 @@ def check(
         If the signature is not the text's.
     InvalidArgument, DTypeMismatch, ShapeMismatch, LaunchError
         For an argument, the grid, the block or the shared memory.
+    OutOfDeviceMemory
+        For arrays that are too large.
     BackendUnavailable
         For CUDA C++ without NVRTC.
     """
@@ -156,8 +159,12 @@ def check(
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+    if budget is not None and not (_is_whole(budget) and budget >= 1):
         raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=repr(budget))
+    if not (_is_whole(seed) and seed >= 0):
+        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=repr(seed))
+    if arch is not None and source.language == "ptx":
+        raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
     given = Given(symbol, arguments)
     taken = signature is None
     if signature is None:
@@ -172,14 +179,14 @@ def check(
     loaded = sim.load(program, memory)
     profile = sim.Profile() if counts else None
     params = _pack(symbol, signature, [v.packed(memory, at) for v, at in zip(values, addresses, strict=True)])
-    fault: PtxrtError | None = None
+    fault: SimFault | None = None
     launch: sim.LaunchReport | None = None
     started = time.perf_counter()
     try:
         launch = sim.launch(
             loaded, symbol, *dims, params, shared_bytes=shared_bytes, budget=budget, checks=names, profile=profile
         )
-    except (SimFault, LaunchError) as error:
+    except SimFault as error:
         fault = error
     seconds = time.perf_counter() - started
     return Report(
@@ -244,11 +251,15 @@ def _kind(param: sim.Param) -> Any:
     return "float"
 
 
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and not isinstance(n, bool) for n in sizes):
+    if not 1 <= len(sizes) <= 3 or not all(map(_is_whole, sizes)):
         raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=repr(value))
-    x, y, z = (*sizes, 1, 1)[:3]
+    x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
     return x, y, z
 
 
@@ -274,7 +285,7 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
             op=entry.name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid
         )
     room = limits.max_shared_dynamic - entry.shared_bytes
-    if isinstance(shared_bytes, bool) or not isinstance(shared_bytes, int) or not 0 <= shared_bytes <= room:
+    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= room):
         raise LaunchError(
             op=entry.name,
             argument="shared_bytes",

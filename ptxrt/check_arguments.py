@@ -23,11 +23,16 @@ __all__ = ["FORMS", "Given", "Value", "declared"]
 
 Array = NDArray[Any]
 
-FORMS = "KIND:TYPE:SHAPE with KIND random, arange, zeros, ones, nan, empty or full:VALUE; file:PATH.npy; null; a number"
+ARRAYS = "KIND:TYPE:SHAPE with KIND random, arange, zeros, ones, nan, empty or full:VALUE; or file:PATH.npy"
+FORMS = f"{ARRAYS}; null; or a number"
 
-_ARRAY = re.compile(r"(random|arange|zeros|ones|nan|empty|full:(?P<value>[^:]+)):(?P<type>\w+):(?P<shape>[\dx]+)")
+_SHAPE = "[0-9]{1,19}(x[0-9]{1,19}){0,31}"
+_ARRAY = re.compile(
+    rf"(random|arange|zeros|ones|nan|empty|full:(?P<value>[^:]+)):(?P<type>\w+):(?P<shape>{_SHAPE})", re.ASCII
+)
 _KINDS = ("random", "arange", "zeros", "ones", "nan", "empty", "full")
 _MOST_BYTES = 8 << 30
+_NULL = ("null", "None")
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,17 @@ class Given:
     def __init__(self, entry: str, arguments: Mapping[str, Any]) -> None:
         self.entry = entry
         self.arguments = dict(arguments)
+        self._loaded: dict[str, Array] = {}
 
     def is_array(self, name: str) -> bool:
         """Tell whether an array is given for this parameter."""
         value = self.arguments.get(name)
-        return isinstance(value, np.ndarray) or (isinstance(value, str) and (":" in value))
+        return isinstance(value, np.ndarray) or (isinstance(value, str) and ":" in value)
+
+    def is_null(self, name: str) -> bool:
+        """Tell whether a null pointer is given for this parameter."""
+        value = self.arguments.get(name, "")
+        return value is None or (isinstance(value, str) and value in _NULL)
 
     def element(self, name: str) -> ElementType:
         """Return the element type of the array given for this parameter."""
@@ -108,9 +119,9 @@ class Given:
         """
         names = [p.name for p in signature.parameters]
         self.known(names)
-        for name in names:
-            if name not in self.arguments:
-                raise self.missing(name)
+        for p in signature.parameters:
+            if p.name not in self.arguments:
+                raise self.refused(p.name, _wanted(p))
         values = [self._value(p, index, seed) for index, p in enumerate(signature.parameters)]
         sizes = {value.parameter.name: value.number for value in values if not value.parameter.pointer}
         for value in values:
@@ -127,8 +138,8 @@ class Given:
                 )
         return values
 
-    def known(self, names: Sequence[str]) -> None:
-        """Check that each argument is for one of these parameters."""
+    def known(self, names: Sequence[str], fix: str | None = None) -> None:
+        """Check that each argument is for one of these parameters; `fix` is the way out where none is close."""
         for name in self.arguments:
             if name not in names:
                 raise InvalidArgument(
@@ -136,20 +147,22 @@ class Given:
                     argument=name,
                     expected=f"a parameter: {', '.join(names) or 'there is none'}",
                     given=repr(name),
-                    fix=suggestion(name, names),
+                    fix=suggestion(name, names) or (fix if names else None),
                 )
 
-    def missing(self, name: str, what: str = "") -> InvalidArgument:
-        """Return the error for a parameter that nothing is given for."""
-        return InvalidArgument(
-            op=self.entry, argument=name, expected=f"{what or 'an argument'} ({FORMS})", given="nothing"
-        )
+    def refused(self, name: str, wanted: str) -> InvalidArgument:
+        """Return the error for a parameter that something else was wanted for."""
+        given = repr(self.arguments[name]) if name in self.arguments else "nothing"
+        return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given)
 
     def _value(self, p: Parameter, index: int, seed: int) -> Value:
         given = self.arguments[p.name]
         if not p.pointer:
-            return Value(p, None, self._number(p, given), str(given))
-        if given is None or (isinstance(given, str) and given in ("null", "None")):
+            number = _number(given)
+            if number is None:
+                raise self.refused(p.name, _wanted(p))
+            return Value(p, None, number, str(given))
+        if self.is_null(p.name):
             if not p.nullable:
                 raise InvalidArgument(
                     op=self.entry,
@@ -160,7 +173,7 @@ class Given:
                 )
             return Value(p, None, None, "null")
         if not self.is_array(p.name):
-            raise self._wrong(p.name, f"an array for the pointer {p}")
+            raise self.refused(p.name, _wanted(p))
         if isinstance(given, np.ndarray):
             array, form, empty = given, f"an array of shape {given.shape}", False
         elif given.startswith("file:"):
@@ -174,33 +187,13 @@ class Given:
             )
         return Value(p, array, None, form, empty)
 
-    def _number(self, p: Parameter, given: Any) -> int | float:
-        if isinstance(given, np.generic):
-            given = given.item()
-        if isinstance(given, str):
-            for read in (_boolean, lambda text: int(text, 0), float):
-                try:
-                    given = read(given.strip())
-                except ValueError:
-                    continue
-                break
-        if not isinstance(given, (int, float)):
-            raise self._wrong(p.name, f"a number for {p}")
-        # 2 is a float32 too, and 2.0 no integer: struct says the rest.
-        return given
-
-    def _wrong(self, name: str, wanted: str) -> InvalidArgument:
-        return InvalidArgument(
-            op=self.entry, argument=name, expected=f"{wanted}: {FORMS}", given=repr(self.arguments[name])
-        )
-
     def _form(self, name: str, text: str) -> dict[str, str]:
         found = _ARRAY.fullmatch(text)
         if found is None:
             kind = text.partition(":")[0]
             fix = None if kind in _KINDS else suggestion(kind, (*_KINDS, "file"))
             raise InvalidArgument(
-                op=self.entry, argument=name, expected=f"an array such as random:f32:8x1024 ({FORMS})",
+                op=self.entry, argument=name, expected=f"an array such as random:f32:8x1024 ({ARRAYS})",
                 given=repr(text), fix=fix,
             )  # fmt: skip
         if found["type"] not in BY_NAME:
@@ -212,44 +205,47 @@ class Given:
     def _made(self, name: str, text: str, rng: np.random.Generator) -> Array:
         form = self._form(name, text)
         kind = BY_NAME[form["type"]]
-        parts = form["shape"].split("x")
-        if not all(parts) or kind.size * math.prod(map(int, parts)) > _MOST_BYTES:
-            raise InvalidArgument(
-                op=self.entry, argument=name, expected=f"a shape such as 8x1024, at most {_MOST_BYTES} bytes in all",
-                given=repr(form["shape"]),
-            )  # fmt: skip
-        shape = tuple(map(int, parts))
+        shape = tuple(map(int, form["shape"].split("x")))
+        if kind.size * math.prod(shape) > _MOST_BYTES:
+            raise self.refused(name, f"at most {_MOST_BYTES} bytes in all")
         if form["kind"] == "nan" and kind.kind != "float":
             raise DTypeMismatch(op=self.entry, argument=name, expected="a floating-point type", given=str(kind))
-        if form["kind"] == "full":
-            return self._full(name, form["value"], kind, shape)
         try:
+            if form["kind"] == "full":
+                return np.full(shape, _in_range(_read(form["value"], kind), kind), kind.numpy)
+            if form["kind"] == "arange":
+                _in_range(max(math.prod(shape) - 1, 0), kind)
             return _MAKERS[form["kind"]](rng, kind, shape)
-        except MemoryError:
-            raise OutOfDeviceMemory(
-                f"{self.entry}: {name}: the host has no memory for {text}", op=self.entry, argument=name, given=text
-            ) from None
-
-    def _full(self, name: str, text: str, kind: ElementType, shape: tuple[int, ...]) -> Array:
-        try:
-            if kind.kind == "float":
-                return np.full(shape, float(text)).astype(kind.numpy)
-            return np.full(shape, int(text, 0), kind.numpy)
         except (ValueError, OverflowError):
-            raise InvalidArgument(
-                op=self.entry, argument=name, expected=f"a value of {kind} behind full:", given=repr(text)
-            ) from None
+            raise self.refused(name, f"values that {kind} can hold") from None
+        except MemoryError:
+            raise self._no_room(name) from None
+
+    def _no_room(self, name: str) -> OutOfDeviceMemory:
+        text = self.arguments[name]
+        return OutOfDeviceMemory(
+            f"{self.entry}: {name}: the host has no memory for {text}", op=self.entry, argument=name, given=text
+        )
 
     def _file(self, name: str, path: str) -> Array:
+        if name in self._loaded:
+            return self._loaded[name]
         try:
             found = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
+        except OSError as error:
             raise InvalidArgument(
-                op=self.entry, argument=name, expected="a .npy file", given=repr(path), fix=str(error)
+                op=self.entry, argument=name, expected="a .npy file", given=repr(path), fix=error.strerror
             ) from None
+        except (ValueError, EOFError, BadZipFile):
+            found = None
+        except MemoryError:
+            raise self._no_room(name) from None
         if not isinstance(found, np.ndarray):
-            raise InvalidArgument(op=self.entry, argument=name, expected="one array in a .npy file", given=repr(path))
-        return found
+            raise InvalidArgument(
+                op=self.entry, argument=name, expected="a .npy file of one array, as numpy.save writes it",
+                given=repr(path),
+            )  # fmt: skip
+        return self._loaded.setdefault(name, found)
 
 
 Maker = Callable[[np.random.Generator, ElementType, "tuple[int, ...]"], Array]
@@ -258,8 +254,9 @@ Maker = Callable[[np.random.Generator, ElementType, "tuple[int, ...]"], Array]
 def _random(rng: np.random.Generator, kind: ElementType, shape: tuple[int, ...]) -> Array:
     """Return the standard normal distribution, or whole numbers from 0 to 99 (0 and 1 for bool)."""
     if kind.kind == "float":
-        return rng.standard_normal(shape).astype(kind.numpy)
-    return rng.integers(0, 2 if kind.name == "bool" else 100, shape).astype(kind.numpy)
+        drawn = rng.standard_normal(shape, np.float64 if kind.size == 8 else np.float32)
+        return drawn.astype(kind.numpy, copy=False)
+    return rng.integers(0, 2 if kind.name == "bool" else 100, shape, np.uint8).astype(kind.numpy, copy=False)
 
 
 _MAKERS: dict[str, Maker] = {
@@ -270,6 +267,39 @@ _MAKERS: dict[str, Maker] = {
     "nan": lambda _, kind, shape: np.full(shape, np.nan).astype(kind.numpy),
     "empty": lambda _, kind, shape: np.zeros(shape, kind.numpy),
 }
+
+
+def _read(text: str, kind: ElementType) -> int | float:
+    return float(text) if kind.kind == "float" else int(text, 0)
+
+
+def _in_range(value: int | float, kind: ElementType) -> Array:
+    """Return a value in its type, rounded; OverflowError where it is beyond."""
+    with np.errstate(over="ignore"):
+        held: Array = np.array(value, kind.numpy) if kind.kind == "int" else np.array(float(value)).astype(kind.numpy)
+    if kind.kind == "float" and math.isfinite(value) and not np.isfinite(held):
+        raise OverflowError
+    return held
+
+
+def _wanted(p: Parameter) -> str:
+    if not p.pointer:
+        return f"a number for {p}"
+    return f"an array for the pointer {p} ({ARRAYS}{'; or null' if p.nullable else ''})"
+
+
+def _number(given: Any) -> int | float | None:
+    """Return the number that is given or written; None for what is none."""
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, str):
+        for read in (_boolean, lambda text: int(text, 0), float):
+            try:
+                return read(given.strip())
+            except ValueError:
+                continue
+    # 2 is a float32 too, and 2.0 no integer: struct says the rest.
+    return given if isinstance(given, (int, float)) else None
 
 
 def _boolean(text: str) -> bool:
@@ -287,32 +317,32 @@ def declared(entry: sim.Entry, given: Given) -> Signature:
         For a parameter that nothing is given for, an array for one that cannot be a pointer, an aggregate.
     """
     parameters = []
-    given.known([p.name for p in entry.params])
+    given.known([p.name for p in entry.params], "A signature can give them other names")
     for p in entry.params:
         wide = p.type in (".u64", ".b64", ".s64")
         if p.size != TYPES[p.type[1:]].size:
             raise InvalidArgument(
                 op=entry.name, argument=p.name, expected="a scalar or a pointer", given=f"{p.size} bytes of {p.type}"
             )
-        if p.name not in given.arguments:
-            either = f"an array, if this {p.type} is a pointer, or else a number"
-            raise given.missing(p.name, either if wide else f"a number for {p.type}")
-        if given.is_array(p.name):
-            if not wide:
-                raise InvalidArgument(
-                    op=entry.name, argument=p.name, expected=f"a number, as the parameter is {p.type}", given="an array"
-                )
+        number = _number(given.arguments.get(p.name))
+        if given.is_array(p.name) and wide:
             kind = given.element(p.name)
             parameters.append(Parameter(p.name, kind, pointer=True, align=kind.size))
-            continue
-        parameters.append(Parameter(p.name, _scalar(p, given.arguments[p.name])))
+        elif given.is_null(p.name) and wide:
+            parameters.append(Parameter(p.name, BY_NAME["u8"], pointer=True, nullable=True))
+        elif number is not None:
+            parameters.append(Parameter(p.name, _scalar(p, number)))
+        else:
+            array = f"an array ({ARRAYS}) or null, if this {p.type} is a pointer, or else a number"
+            raise given.refused(p.name, array if wide else f"a number, as the parameter is {p.type}")
     return Signature(tuple(parameters))
 
 
-def _scalar(p: sim.Param, value: Any) -> ElementType:
+def _scalar(p: sim.Param, number: int | float) -> ElementType:
+    """Return the type of a scalar parameter; where the text gives bits alone, that of the number."""
     for kind in BY_NAME.values():
         if kind.ptx == p.type:
             return kind
-    whole = not isinstance(value, float) and re.fullmatch(r"\s*-?(0[xX][\da-fA-F]+|\d+)\s*", str(value))
-    names = {8: "u8", 16: "u16" if whole else "f16", 32: "u32" if whole else "f32", 64: "u64" if whole else "f64"}
-    return BY_NAME[names[p.size * 8]]
+    bits = p.size * 8
+    letter = "f" if isinstance(number, float) and bits > 8 else "i" if number < 0 else "u"
+    return BY_NAME[f"{letter}{bits}"]

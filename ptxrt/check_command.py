@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,17 +12,23 @@ from ptxrt.check import check
 from ptxrt.check_arguments import FORMS
 from ptxrt.check_html import as_html
 from ptxrt.check_report import as_json, as_text
+from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, PtxrtError
 from ptxrt.sim.checks import CHECKS
 from ptxrt.source import KernelSource
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
+_NUMBER = "[0-9]{1,19}"
+
 HELP = "run a kernel on the PTX machine with every check on, and count what its lines do"
 DESCRIPTION = (
     "Run one kernel of a .ptx or .cu file with every check on, and report. Exits with 1 on a fault, with 2 if the "
     "kernel does not compile or an argument is wrong. No GPU is needed. An ARGUMENT is "
-    f"{FORMS}. SHAPE is 1024 or 8x128x1024, TYPE f32, bf16, u32, i64 and so on."
+    f"{FORMS}. SHAPE is 1024 or 8x128x1024, TYPE f32, bf16, u32, i64 and so on; random is the standard normal "
+    "distribution, or whole numbers from 0 to 99; empty is memory that nobody has written yet, as an output is. "
+    "For example: ptxrt check saxpy.ptx --grid 4 --block 256 --arg x=random:f32:1024 --arg y=zeros:f32:1024 "
+    "--arg n=1024 --arg a=2 --counts"
 )
 
 
@@ -57,12 +64,12 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
             wanted = "NAME=ARGUMENT" if name not in arguments else "each parameter once"
             raise InvalidArgument(op="check", argument="--arg", expected=wanted, given=repr(pair))
         arguments[name] = value
-    numbers = {"--shared": given.shared, "--seed": given.seed, "--budget": given.budget}
-    shared, seed, budget = (None if text is None else _whole(name, text)[0] for name, text in numbers.items())
     try:
         text = Path(given.file).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        return complain(f"cannot read {given.file}: {error}", 2)
+    except UnicodeDecodeError as error:
+        return complain(f"cannot read {given.file}: byte {error.start} is no UTF-8, so this is no text of a kernel", 2)
+    except OSError as error:
+        return complain(f"cannot read {given.file}: {error.strerror}", 2)
     make = KernelSource.cuda if given.file.endswith(".cu") else KernelSource.ptx
     try:
         report = check(
@@ -72,28 +79,46 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
             grid=_whole("--grid", given.grid, most=3),
             block=_whole("--block", given.block, most=3),
             arguments=arguments,
-            shared_bytes=shared or 0,
-            budget=budget,
-            seed=seed or 0,
-            checks=[name for name in given.checks.split(",") if name != "none"],
+            shared_bytes=_whole("--shared", given.shared)[0],
+            budget=None if given.budget is None else _whole("--budget", given.budget)[0],
+            seed=_whole("--seed", given.seed)[0],
+            checks=_checks(given.checks),
             counts=given.counts or given.html is not None,
             arch=given.arch,
         )
     except PtxrtError as error:
         return complain(str(error), 2)
+    except MemoryError:
+        return complain("this machine has not enough memory for the arrays and the launch", 2)
     say(as_json(report) if given.json else as_text(report))
     if given.html is not None:
         try:
             Path(given.html).write_text(as_html(report), "utf-8")
         except OSError as error:
-            return complain(f"cannot write {given.html}: {error}", 2)
+            return complain(f"cannot write {given.html}: {error.strerror}", 2)
     return 0 if report.fault is None else 1
+
+
+def _checks(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if names == ["none"]:
+        return []
+    unknown = [name for name in names if name not in ("all", *CHECKS)]
+    if unknown:
+        raise InvalidArgument(
+            op="check",
+            argument="--checks",
+            expected=f"all, none, or names out of {', '.join(CHECKS)}",
+            given=repr(text),
+            fix=suggestion(unknown[0], CHECKS),
+        )
+    return names
 
 
 def _whole(option: str, text: str, most: int = 1) -> tuple[int, ...]:
     """Return the whole numbers of ``4``, ``4,2`` or ``4x2x1``."""
     parts = text.replace("x", ",").split(",")
-    if len(parts) > most or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) > most or not all(re.fullmatch(_NUMBER, part) for part in parts):
         wanted = "a whole number" if most == 1 else "one to three whole numbers, such as 4 or 4,2,1"
         raise InvalidArgument(op="check", argument=option, expected=wanted, given=repr(text))
     return tuple(map(int, parts))

@@ -7,7 +7,6 @@ from html import escape
 from ptxrt import sim
 from ptxrt.check import Report
 from ptxrt.check_report import COLUMNS, cells, facts, fault_text, lines_of
-from ptxrt.errors import SimFault
 from ptxrt.inspection import printable
 
 __all__ = ["as_html"]
@@ -58,14 +57,16 @@ def as_html(report: Report) -> str:
     """
     title = f"{report.entry.name} in {report.name}"
     head = "".join(f"<tr><th>{escape(key)}</th><td>{_text(value)}</td></tr>" for key, value in facts(report))
-    fault = f'<div class="fault">{_text(fault_text(report))}</div>' if report.fault is not None else ""
+    fault = ""
+    if report.fault is not None:
+        fault = f'<div class="fault">{_text(fault_text(report.text, report.fault))}</div>\n'
     profile = report.profile or sim.Profile()
     meanings = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in {**COLUMNS, **_COLOUR}.items())
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>{escape(printable(title))}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{escape(printable(title))}</h1>\n"
-        f'<table class="facts">{head}</table>\n{fault}\n{_listing(report, profile)}\n<dl>{meanings}</dl>\n'
+        f'<table class="facts">{head}</table>\n{fault}{_listing(report, profile)}\n<dl>{meanings}</dl>\n'
         "</body>\n</html>\n"
     )
 
@@ -110,7 +111,7 @@ def _row(
         # The share of the turns that conflicts took.
         drawn["conflicts"] += _bar(line.conflicts / max(line.wavefronts, 1), "#c9622c")
     kinds = [] if line.issued else ["idle"]
-    if isinstance(report.fault, SimFault):
+    if report.fault is not None:
         kinds += ["bad"] if number == report.fault.line else []
         kinds += ["other"] if number == report.fault.other_line else []
     heat = f' style="background: rgba(235, 110, 30, {0.7 * _heat(line, total):.3f})"' if line.issued else ""

@@ -66,13 +66,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
     ]
     if report.launch is not None:
         run = report.launch
-        each = run.lane_instructions / max(run.threads, 1)
-        rows.append(
-            (
-                "instructions",
-                f"{run.lane_instructions} lane-instructions, {each:.1f} a thread, in {report.seconds:.3f} s",
-            )
-        )
+        each = run.lane_instructions / run.threads
+        rows.append(("instructions", f"{run.lane_instructions} lane-instructions, {each:.1f} a thread"))
     return rows
 
 
@@ -97,23 +92,22 @@ def _dims(sizes: tuple[int, int, int]) -> str:
 
 def as_text(report: Report) -> str:
     """Return what ``ptxrt check`` prints."""
-    parts = ["\n".join(f"{key:13} {value}" for key, value in facts(report))]
+    rows = facts(report)
+    width = max(13, *(len(key) for key, _ in rows))
+    parts = ["\n".join(f"{key:{width}} {value}" for key, value in rows)]
     if report.fault is not None:
-        parts.append(fault_text(report))
+        parts.append(fault_text(report.text, report.fault))
     if report.profile is not None:
         parts.append(_table(report, report.profile))
     return "\n\n".join(parts)
 
 
-def fault_text(report: Report) -> str:
-    """Return the fault's message and the lines around it."""
-    fault = report.fault
-    text = f"{type(fault).__name__}: {fault}"
-    if isinstance(fault, SimFault):
-        text += "\n\n" + numbered_excerpt(report.text, fault.line)
-        if fault.other_line is not None and abs(fault.other_line - fault.line) > 2:
-            text += "\n\n" + numbered_excerpt(report.text, fault.other_line)
-    return text
+def fault_text(text: str, fault: SimFault) -> str:
+    """Return the fault's message and the lines of `text` around it."""
+    parts = [f"{type(fault).__name__}: {fault}", numbered_excerpt(text, fault.line)]
+    if fault.other_line is not None and abs(fault.other_line - fault.line) > 2:
+        parts.append(numbered_excerpt(text, fault.other_line))
+    return "\n\n".join(parts)
 
 
 def _table(report: Report, profile: sim.Profile) -> str:
@@ -163,12 +157,12 @@ def as_json(report: Report) -> str:
     return json.dumps(record, indent=1)
 
 
-def _fault(fault: Exception) -> dict[str, Any]:
+def _fault(fault: SimFault) -> dict[str, Any]:
     fields = ("entry", "line", "text", "thread", "block", "address", "size", "nearest", "other_line", "other_thread")
     return {
         "kind": type(fault).__name__,
         "message": str(fault),
-        **{name: getattr(fault, name) for name in fields if hasattr(fault, name)},
+        **{name: getattr(fault, name) for name in fields},
     }
 
 

@@ -249,15 +249,26 @@ class SimFault(PtxrtError):
 
 
 class MemoryFault(SimFault):
-    """An access outside, across the end of, misaligned to, or after the free of an allocation, or a forbidden write."""
+    """An access that memory does not allow.
+
+    It is outside every allocation or variable, across the end of one, misaligned, or after the free; or a forbidden
+    write; or, where that is checked, a read of bytes that nobody has written.
+    """
 
 
 class DataRace(SimFault):
-    """Two threads touch the same bytes, one of them writing, with nothing that orders them."""
+    """Two threads touch the same bytes, at least one of them writing, with nothing that orders them.
+
+    Of the two, ``line``, ``text``, ``thread`` and ``block`` tell the later in the machine's order, ``other_line`` and
+    ``other_thread`` the earlier.
+    """
 
 
 class Deadlock(SimFault):
-    """Threads wait at a barrier that nobody else will reach, or a loop outlived the budget of instructions."""
+    """Threads wait for others that will never come, at a barrier or at a ``.sync`` of a warp; or an endless loop.
+
+    A loop counts as endless once it has outlived the launch's budget of instructions.
+    """
 
 
 def numbered_excerpt(source: str, line: int, around: int = 2) -> str:

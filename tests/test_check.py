@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from ptxrt import demo
 from ptxrt.check import check
 from ptxrt.check_report import as_text
 from ptxrt.compilers import nvrtc
+from ptxrt.sim.reports import Trap
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 SIGNATURE = "const f32* x, f32* y, u32 n, f32 a"
@@ -80,7 +82,16 @@ def test_without_a_signature_the_texts_own_parameters_are_taken():
 
 @pytest.mark.parametrize(
     ("kind", "number", "name"),
-    [("b32", "7", "u32"), ("b32", "7.5", "f32"), ("b64", "-1e3", "f64"), ("s64", "-7", "i64"), ("u8", "0x7", "u8")],
+    [
+        ("b32", "7", "u32"),
+        ("b32", "-7", "i32"),
+        ("b32", "7.5", "f32"),
+        ("b16", "0.5", "f16"),
+        ("b8", "7", "u8"),
+        ("b64", "-1e3", "f64"),
+        ("s64", "-7", "i64"),
+        ("u8", "0x7", "u8"),
+    ],
 )
 def test_untyped_scalars_follow_the_number(kind, number, name):
     report = body("", f".param .{kind} a", arguments={"a": number})
@@ -96,7 +107,7 @@ FAULTS = {
         11,
     ),
     "endless": ("AGAIN:\nbra AGAIN;", ptxrt.Deadlock, 7),
-    "trap": ("\ntrap;", ptxrt.LaunchError, 7),
+    "trap": ("\ntrap;", Trap, 7),
 }
 
 
@@ -105,8 +116,17 @@ def test_a_fault_is_in_the_report_with_its_line(case):
     text, kind, line = FAULTS[case]
     report = body(text, budget=5000)
     assert type(report.fault) is kind
+    assert (report.fault.entry, report.fault.line, report.fault.block) == ("k", line, (0, 0, 0))
+    assert report.fault.text in text
     assert f"k, line {line}: " in as_text(report)
+    assert f">     {line} | " in as_text(report) or f">    {line} | " in as_text(report)
     assert report.launch is None
+
+
+def test_a_trap_is_a_failed_launch():
+    fault = body("trap;").fault
+    assert isinstance(fault, ptxrt.LaunchError)
+    assert pickle.loads(pickle.dumps(fault)).line == fault.line
 
 
 def test_the_nearest_allocation_goes_by_the_parameters_name():
@@ -127,6 +147,7 @@ def test_a_race_shows_both_lines():
     assert isinstance(report.fault, ptxrt.DataRace)
     assert ">    13 |     ld.shared.u32 v, [u];" in text
     assert "against line 11" in text
+    assert "nearest: 4 bytes into tile of 128 bytes" in text
     assert "counts up to the fault" in text
 
 
@@ -145,6 +166,8 @@ def test_two_threads_that_write_one_element():
     fault = body(text, ".param .u64 y", **how).fault
     assert isinstance(fault, ptxrt.DataRace)
     assert fault.line == 7
+    assert fault.nearest.startswith("0 bytes into y ")
+    assert str(fault).count("0 bytes into y ") == 1
     assert body(text, ".param .u64 y", **how, checks=["uninitialised"]).fault is None
 
 
@@ -209,17 +232,31 @@ def test_null_pointers_where_they_are_declared():
         ({"x": "randm:f32:4"}, ptxrt.InvalidArgument, "Did you mean random"),
         ({"x": "random:f33:4"}, ptxrt.DTypeMismatch, "f33"),
         ({"x": "random:f64:1024"}, ptxrt.DTypeMismatch, "float64"),
-        ({"x": "random:f32:4x"}, ptxrt.InvalidArgument, "a shape"),
+        ({"x": "random:f32:4x"}, ptxrt.InvalidArgument, "random:f32:8x1024"),
+        ({"x": "random:f32:" + "9" * 5000}, ptxrt.InvalidArgument, "random:f32:8x1024"),
+        ({"x": "random:f32:" + "x".join("1" * 99)}, ptxrt.InvalidArgument, "random:f32:8x1024"),
         ({"x": "random:f32:99999999x99999999"}, ptxrt.InvalidArgument, "at most"),
         ({"x": "random:f32"}, ptxrt.InvalidArgument, "random:f32:8x1024"),
-        ({"x": "full:x:f32:4"}, ptxrt.InvalidArgument, "behind full:"),
+        ({"x": "full:x:f32:4"}, ptxrt.InvalidArgument, "values that f32 can hold, given 'full:x:f32:4'"),
+        ({"x": "full:1e39:f32:4"}, ptxrt.InvalidArgument, "values that f32 can hold"),
+        ({"x": "full:1e5:f16:4"}, ptxrt.InvalidArgument, "values that f16 can hold"),
+        ({"x": "full:1e39:bf16:4"}, ptxrt.InvalidArgument, "values that bf16 can hold"),
+        ({"x": "full:300:u8:4"}, ptxrt.InvalidArgument, "values that u8 can hold"),
+        ({"x": "full:-1:u32:4"}, ptxrt.InvalidArgument, "values that u32 can hold"),
+        ({"x": "arange:u8:257"}, ptxrt.InvalidArgument, "values that u8 can hold"),
+        ({"x": "arange:f16:70000"}, ptxrt.InvalidArgument, "values that f16 can hold"),
         ({"x": "file:nowhere.npy"}, ptxrt.InvalidArgument, "No such file"),
+        ({"x": "file:."}, ptxrt.InvalidArgument, "Is a directory"),
+        ({"x": f"file:{__file__}"}, ptxrt.InvalidArgument, "a .npy file of one array, as numpy.save writes it"),
         ({"x": 5}, ptxrt.InvalidArgument, "an array for the pointer"),
         ({"n": "ten"}, ptxrt.InvalidArgument, "a number for u32 n"),
         ({"n": "zeros:u32:1"}, ptxrt.InvalidArgument, "a number for u32 n"),
         ({"n": -1}, ptxrt.InvalidArgument, "fits u32"),
         ({"n": "1.5"}, ptxrt.InvalidArgument, "an integer that fits u32"),
         ({"a": "1e300"}, ptxrt.InvalidArgument, "fits f32"),
+        ({"a": "random:f32"}, ptxrt.InvalidArgument, "a number for f32 a, given 'random:f32'"),
+        ({"a": None}, ptxrt.InvalidArgument, "a number for f32 a, given None"),
+        ({"n": ""}, ptxrt.InvalidArgument, "a number for u32 n, given ''"),
         ({"m": 1}, ptxrt.InvalidArgument, "a parameter: x, y, n, a"),
     ],
 )
@@ -228,10 +265,35 @@ def test_arguments_that_are_refused(changes, error, words):
         saxpy(arguments={**GOOD, **changes})
 
 
+def test_an_argument_that_no_parameter_has():
+    with pytest.raises(ptxrt.InvalidArgument, match=r"a parameter: out, given 'x'\. A signature can give"):
+        body("", ".param .u64 out", arguments={"x": 1})
+    with pytest.raises(ptxrt.InvalidArgument, match=r"given 'oit'. Did you mean out\?"):
+        body("", ".param .u64 out", arguments={"oit": 1})
+    with pytest.raises(ptxrt.InvalidArgument, match=r"a parameter: there is none, given 'x'$"):
+        body("", arguments={"x": 1})
+
+
+def test_a_null_pointer_needs_no_signature():
+    report = body("", ".param .u64 p", arguments={"p": "null"})
+    assert (str(report.signature), report.fault, report.arrays) == ("u8*? p", None, {})
+    assert body("", ".param .b64 p", arguments={"p": None}).fault is None
+    with pytest.raises(ptxrt.InvalidArgument, match=r"a number, as the parameter is \.u32, given None"):
+        body("", ".param .u32 p", arguments={"p": None})
+
+
+def test_a_file_that_is_larger_than_memory(tmp_path):
+    with (tmp_path / "x.npy").open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ptxrt.OutOfDeviceMemory, match="the host has no memory for file:"):
+        saxpy(arguments={**GOOD, "x": f"file:{tmp_path / 'x.npy'}"})
+
+
 def test_an_argument_that_is_missing():
-    with pytest.raises(ptxrt.InvalidArgument, match="y: expected an argument"):
+    with pytest.raises(ptxrt.InvalidArgument, match=r"y: expected an array for the pointer f32\* y .*, given nothing"):
         saxpy(arguments={name: value for name, value in GOOD.items() if name != "y"})
-    with pytest.raises(ptxrt.InvalidArgument, match=r"an array, if this \.u64 is a pointer"):
+    with pytest.raises(ptxrt.InvalidArgument, match=r"or null, if this \.u64 is a pointer, or else a number"):
         body("", ".param .u64 p")
     with pytest.raises(ptxrt.InvalidArgument, match=r"a number, as the parameter is \.u32"):
         body("", ".param .u32 n", arguments={"n": "zeros:f32:1"})
@@ -269,9 +331,19 @@ def test_launches_that_no_device_takes(changes, words):
         saxpy(**changes)
 
 
-def test_a_budget_below_one_is_refused():
-    with pytest.raises(ptxrt.InvalidArgument, match="budget"):
-        saxpy(budget=0)
+@pytest.mark.parametrize("changes", [{"budget": 0}, {"budget": True}, {"seed": -1}, {"seed": 0.5}, {"arch": "sm_90"}])
+def test_options_that_are_refused(changes):
+    with pytest.raises(ptxrt.InvalidArgument, match=f"^saxpy: {next(iter(changes))}: "):
+        saxpy(**changes)
+
+
+def test_a_grid_of_numpys_numbers():
+    assert saxpy(grid=np.int64(4), block=(np.uint32(256), 1)).block == (256, 1, 1)
+
+
+def test_a_kernel_that_no_launch_can_serve_is_no_fault_of_a_run():
+    with pytest.raises(ptxrt.LaunchError, match="local memory"):
+        body(".local .b8 much[1000000];")
 
 
 def test_maxntid_and_reqntid_are_held_to():

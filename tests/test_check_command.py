@@ -59,10 +59,10 @@ def test_the_command_prints_a_report_and_exits_with_0(file, capsys):
 
 def test_the_checks_that_cost_time_may_be_left_out(file, capsys):
     words = [word.replace("zeros", "empty") for word in WORDS]
-    for names, code in (("none", 0), ("global-races,shuffles", 0), ("uninitialised", 1)):
+    for names, code in (("none", 0), ("global-races, shuffles", 0), ("uninitialised", 1)):
         assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *words, "--checks", names]) == code
         facts = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines()[:12] if line)
-        asked = "" if names == "none" else ", " + names.replace(",", ", ")
+        asked = "" if names == "none" else ", " + names
         assert facts["checks"] == f"memory, barriers, endless loops, races in shared memory{asked}"
 
 
@@ -82,7 +82,14 @@ def test_a_fault_exits_with_1_and_shows_the_lines_around(file, capsys):
         (["--arg", "frob"], "NAME=ARGUMENT"),
         (["--shared", "many"], "--shared"),
         (["--budget", "-1"], "--budget"),
-        (["--checks", "frob"], "uninitialised"),
+        (["--checks", "frob"], "all, none, or names out of uninitialised, "),
+        (["--checks", "none,all"], "--checks"),
+        (["--checks", "shuffels"], "Did you mean shuffles?"),
+        (["--checks", ""], "--checks"),
+        (["--grid", "9" * 5000], "--grid"),
+        (["--seed", "9" * 5000], "--seed"),
+        (["--seed", "-1"], "--seed"),
+        (["--arch", "sm_90"], "arch: expected none for PTX"),
         (["--grid", "4;4"], "--grid"),
         (["--grid", "1,1,1,1"], "--grid"),
         (["--block", "4096"], "block"),
@@ -104,10 +111,31 @@ def test_texts_that_do_not_compile_exit_with_2(tmp_path, capsys):
         path.write_text(text)
         assert main(["check", str(path), "--signature", SIGNATURE, *LAUNCH, *WORDS]) == 2
         assert words in capsys.readouterr().err
-    path.write_bytes(b"\xff\xfe")
+    path.write_text("// caf\u00e9\n" + demo.SAXPY, "utf-8")
     assert main(["check", str(path), *LAUNCH]) == 2
-    assert main(["check", str(tmp_path / "none.ptx"), *LAUNCH]) == 2
-    assert capsys.readouterr().err.count("ptxrt: cannot read ") == 2
+    assert "PTX is ASCII" in capsys.readouterr().err
+    path.write_text("")
+    assert main(["check", str(path), *LAUNCH]) == 2
+    assert "the PTX text is empty" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read_exit_with_2(tmp_path, capsys):
+    path = tmp_path / "bad.ptx"
+    path.write_bytes(b"\xff\xfe")
+    for name, words in ((path, "byte 0 is no UTF-8"), (tmp_path / "none.ptx", "No such file"), (tmp_path, "directory")):
+        assert main(["check", str(name), *LAUNCH]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"ptxrt: cannot read {name}: ")
+        assert words in err
+
+
+def test_too_little_memory_exits_with_2(file, capsys, monkeypatch):
+    def run_out(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("ptxrt.check_command.check", run_out)
+    assert main(["check", file, *LAUNCH, *WORDS]) == 2
+    assert "not enough memory" in capsys.readouterr().err
 
 
 def test_json(file, capsys):
@@ -119,6 +147,20 @@ def test_json(file, capsys):
     assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *words, "--json"]) == 1
     fault = json.loads(capsys.readouterr().out)["fault"]
     assert (fault["kind"], fault["line"], fault["thread"]) == ("MemoryFault", 31, [232, 0, 0])
+
+
+def test_json_of_a_race_and_of_a_trap(tmp_path, capsys):
+    path = tmp_path / "k.ptx"
+    path.write_text(RACE)
+    how = ["check", str(path), "--grid", "1", "--block", "32", "--arg", "out=null", "--json"]
+    assert main(how) == 1
+    fault = json.loads(capsys.readouterr().out)["fault"]
+    assert (fault["kind"], fault["line"], fault["other_line"]) == ("DataRace", 13, 11)
+    assert fault["nearest"] == "4 bytes into tile of 128 bytes"
+    path.write_text(RACE.replace("shl.b32 u, t, 2;", "trap;"))
+    assert main(how) == 1
+    fault = json.loads(capsys.readouterr().out)["fault"]
+    assert (fault["kind"], fault["line"], fault["text"], fault["thread"]) == ("Trap", 10, "trap;", [0, 0, 0])
 
 
 # The picture ------------------------------------------------------------------------------------------------------
@@ -179,6 +221,19 @@ def test_the_picture_escapes_the_text_and_marks_the_fault():
     assert "&lt;script&gt;" in page
     assert re.findall(r'class="(?:idle )?bad"><td class="number">(\d+)<', page) == ["7"]
     assert '<div class="fault">MemoryFault' in page
+
+
+def test_the_picture_is_the_same_each_time(file):
+    source = ptxrt.KernelSource.ptx(Path(file).read_text(), name="saxpy.ptx")
+    how = {"grid": 4, "block": 256, "arguments": dict(word.split("=") for word in WORDS[1::2]), "counts": True}
+    first, again = (as_html(check(source, signature=SIGNATURE, **how)) for _ in range(2))
+    assert first == again
+
+
+def test_a_trap_marks_its_line():
+    source = ptxrt.KernelSource.ptx(f"{HEAD}.entry k()\n{{\ntrap;\n}}\n")
+    page = as_html(check(source, grid=1, block=32, arguments={}, counts=True))
+    assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["6"]
 
 
 def test_a_race_marks_both_lines():

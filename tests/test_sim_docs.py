@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +11,9 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+import ptxrt
+from ptxrt import check_command, sim
+from ptxrt.check import check
 from ptxrt.check_arguments import FORMS
 from ptxrt.check_report import COLUMNS
 from ptxrt.cli import main
@@ -49,10 +54,54 @@ def test_a_command_prints_what_the_document_shows(command, shown, code, capsys):
     assert re.fullmatch(pattern, printed), printed
 
 
+def test_the_example_in_python_prints_what_its_comments_say(capsys):
+    (text,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    exec(text, {})
+    printed = capsys.readouterr().out.splitlines()
+    wanted = re.findall(r"^print.*  # (.*)$", text, re.MULTILINE)
+    assert len(printed) == len(wanted) == 2
+    for line, words in zip(printed, wanted, strict=True):
+        assert line.startswith(words.removesuffix("..."))
+
+
+@pytest.mark.parametrize(
+    ("name", "instruction"),
+    [
+        (
+            "`mma`",
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {f,f,f,f}, {r,r,r,r}, {r,r}, {f,f,f,f};",
+        ),
+        ("`wmma`", "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d];"),
+        ("`wgmma`", "wgmma.fence.sync.aligned;"),
+        ("`ldmatrix`", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {r}, [d];"),
+        ("`stmatrix`", "stmatrix.sync.aligned.m8n8.x1.shared.b16 [d], {r};"),
+        ("`mbarrier`", "mbarrier.init.shared::cta.b64 [d], 1;"),
+        ("bulk copies", "cp.async.bulk.global.shared::cta.bulk_group [d], [d], 16;"),
+        ("video instructions", "vadd.u32.u32.u32 r, r, r;"),
+    ],
+)
+def test_what_the_machine_does_not_run_is_said_with_the_line(name, instruction):
+    assert name in TEXT
+    head = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 r; .reg .b64 d; .reg .f32 f;\n"
+    with pytest.raises(ptxrt.Unsupported, match="line 7: the sim does not run"):
+        check(ptxrt.KernelSource.ptx(f"{head}{instruction}\nret;\n}}\n"), grid=1, block=32, arguments={})
+
+
+def test_every_option_is_there():
+    command = argparse.ArgumentParser(add_help=False)
+    check_command.add_arguments(command)
+    options = [option for action in command._actions for option in action.option_strings]
+    assert len(options) >= 13
+    for option in options:
+        assert f"`{option}" in TEXT, option
+
+
 def test_the_tables_are_complete():
     for name in CHECKS:
         assert f"| `{name}` |" in TEXT
     for name in COLUMNS:
         assert re.search(rf"^\| {name}\b", TEXT, re.MULTILINE), name
+    for count in dataclasses.fields(sim.LineCounts):
+        assert re.search(rf"`{count.name}`|^\| {count.name}\b", TEXT, re.MULTILINE), count.name
     for kind in re.findall(r"\b(random|arange|zeros|ones|nan|empty|full)\b", FORMS):
         assert f"`{kind}" in TEXT

@@ -1,18 +1,20 @@
 """Counts per line of the text: instructions and lanes, sectors of global memory, bank conflicts of shared memory.
 
-A launch with a Profile runs another copy of the decoded code, in which each basic block counts itself; without one
+A launch with a Profile runs another copy of the decoded code, in which each instruction counts itself; without one
 nothing is counted and nothing is slower. docs/sim.md defines each count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ptxrt.sim.code import Block, Code, Step
 from ptxrt.sim.memory import Allocation
+from ptxrt.sim.program import Instruction
 from ptxrt.sim.types import Array
 
 if TYPE_CHECKING:
@@ -76,6 +78,15 @@ class LineCounts:
         """Turns of shared memory beyond those that would be needed without conflicts."""
         return self.wavefronts - self.least_wavefronts
 
+    def add_requests(self, parts: list[tuple[int, Array]]) -> None:
+        """Add requests to global memory: the size of an access, and ascending addresses, one row a warp."""
+        # Accesses are aligned to their size, so none crosses a sector, and no two of a part overlap but wholly.
+        rows = parts[0][1] if len(parts) == 1 else _sorted(np.concatenate([rows for _, rows in parts], axis=1))
+        asked = np.sum([_distinct(rows) * size for size, rows in parts], axis=0)
+        self.global_requests += int(np.count_nonzero(asked))
+        self.sectors += int(_distinct(rows >> _SECTOR_BITS).sum())
+        self.least_sectors += int((-(-asked // SECTOR)).sum())
+
     def add(self, other: LineCounts) -> None:
         """Add another line's counts."""
         for one in fields(self):
@@ -90,9 +101,13 @@ class Profile:
     ----------
     lines
         By line of the text, from 1; lines that never ran have zeros, or are missing.
+    warps
+        Warps that the basic block runs for which runs now.
     """
 
     lines: dict[int, LineCounts] = field(default_factory=dict)
+    warps: int = field(default=0, repr=False)
+    _parts: list[tuple[int, Array]] | None = field(default=None, repr=False)
 
     def line(self, number: int) -> LineCounts:
         """Return the counts of a line, made if need be."""
@@ -104,6 +119,10 @@ class Profile:
         for line in self.lines.values():
             total.add(line)
         return total
+
+    def enter(self, m: Lanes) -> None:
+        """Note that the active lanes begin a basic block."""
+        self.warps = _warps(m)
 
     def global_access(self, m: Lanes, access: Access, pieces: list[Piece]) -> None:
         """Count an access of the active lanes to global memory."""
@@ -126,17 +145,33 @@ class Profile:
             return
         # Bases of allocations are multiples of a sector, so places in one serve as well as addresses do.
         rows = _rows(m, at, 32)
-        # Accesses are aligned to their size, so none crosses a sector, and no two overlap in part.
-        elements, sectors = _distinct(rows), _distinct(rows >> _SECTOR_BITS)
-        counts.global_requests += int(np.count_nonzero(elements))
         counts.global_bytes += int(np.count_nonzero(at >= 0)) * access.size
-        counts.sectors += int(sectors.sum())
-        counts.least_sectors += int((-(-elements * access.size // SECTOR)).sum())
         if access.atomic:
             counts.atomic_extra += _serial(rows)
+        if self._parts is None:
+            counts.add_requests([(access.size, rows)])
+        else:
+            self._parts.append((access.size, rows))
+
+    def in_parts(self, step: Step, line: LineCounts) -> Step:
+        """Return the step, its accesses to global memory counted as parts of one request a warp."""
+
+        def whole(m: Lanes) -> None:
+            parts: list[tuple[int, Array]] = []
+            self._parts = parts
+            try:
+                step(m)
+            finally:
+                self._parts = None
+            if parts:
+                line.add_requests(parts)
+
+        return whole
 
     def shared_access(self, m: Lanes, access: Access, place: Array) -> None:
         """Count an access of the active lanes at these bytes of their blocks' shared memory."""
+        if access.ins.name == "cp" and not access.pending:
+            return  # what has been copied arrives, and was counted when the copy began
         counts = self.line(access.ins.line)
         if place.shape[0] != m.count:
             place = np.repeat(place, m.count)
@@ -217,52 +252,46 @@ def instrument(code: Code, profile: Profile) -> Code:
 
 
 def _instrumented(block: Block, before: Block | None, profile: Profile) -> Block:
-    issued: list[LineCounts] = []
-    unguarded: list[LineCounts] = []
     steps: list[Step] = []
     previous = None
     for step, (ins, slot) in zip(block.steps, block.marks, strict=True):
-        counting = step
-        if ins is not previous:  # an instruction may be several steps
-            line = profile.line(ins.line)
-            issued.append(line)
-            if slot is None:
-                unguarded.append(line)
-            else:
-                counting = _count_guarded(step, line, slot, ins.guard_negated)
-        steps.append(counting)
+        # cp.async that fills up with zeros reads piece by piece; and an instruction may be several steps.
+        whole = profile.in_parts(step, profile.line(ins.line)) if ins.name == "cp" else step
+        steps.append(whole if ins is previous else _counted(whole, profile, ins, slot))
         previous = ins
-    end = block.last if block.cost > len(block.steps) else None
+    end = block.end
+    last = block.last if block.cost > len(block.steps) else None
     # A guarded bar or ret is two blocks: a branch around it, and itself. The branch has counted it.
-    doubled = not block.steps and before is not None and before.last is end and before.cost > len(before.steps)
-    if end is not None and not (doubled and end.guard is not None):
-        line = profile.line(end.line)
-        issued.append(line)
-        unguarded.append(line)
-    if not issued:
-        return block
-
-    def enter(m: Lanes) -> None:
-        warps, lanes = _warps(m), m.count
-        for counts in issued:
-            counts.issued += warps
-        for counts in unguarded:
-            counts.lanes += lanes
-
-    return replace(block, steps=(enter, *steps), marks=())
+    doubled = not block.steps and before is not None and before.last is last and before.cost > len(before.steps)
+    if last is not None and not (doubled and last.guard is not None):
+        end = _counted(end, profile, last, None)
+    return replace(block, steps=(profile.enter, *steps), end=end, marks=())
 
 
-def _count_guarded(step: Step, line: LineCounts, slot: int, negated: bool) -> Step:
-    def counting(m: Lanes) -> None:
-        flags = m.regs[slot]
-        if flags.shape[0] == 1:
-            line.lanes += m.count if bool(flags[0]) is not negated else 0
-        else:
-            held = int(np.count_nonzero(m.of_active(flags)))
-            line.lanes += m.count - held if negated else held
-        step(m)
+Result = TypeVar("Result")
 
-    return counting
+
+def _counted(
+    do: Callable[[Lanes], Result], profile: Profile, ins: Instruction, slot: int | None
+) -> Callable[[Lanes], Result]:
+    """Return what counts an instruction and does it; `slot` is its guard's, where the steps look at it themselves."""
+    line, negated = profile.line(ins.line), ins.guard_negated
+
+    def counted(m: Lanes) -> Result:
+        line.issued += profile.warps
+        line.lanes += m.count if slot is None else _held(m, slot, negated)
+        return do(m)
+
+    return counted
+
+
+def _held(m: Lanes, slot: int, negated: bool) -> int:
+    """Return for how many of the active lanes a guard holds."""
+    flags = m.regs[slot]
+    if flags.shape[0] == 1:
+        return m.count if bool(flags[0]) is not negated else 0
+    held = int(np.count_nonzero(m.of_active(flags)))
+    return m.count - held if negated else held
 
 
 def _warps(m: Lanes) -> int:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
 from ptxrt.sim.program import Instruction
+from ptxrt.sim.spaces import _nearest
 from ptxrt.sim.types import Array
 
 if TYPE_CHECKING:
-    from ptxrt.sim.lanes import Job
+    from ptxrt.sim.lanes import Job, Lanes
 
-__all__ = ["Reports"]
+__all__ = ["Reports", "Trap"]
+
+
+class Trap(SimFault, LaunchError):
+    """What ``trap`` raises: a launch that failed, as on a GPU, with the fields of a fault."""
 
 
 class Reports:
@@ -59,15 +64,24 @@ class Reports:
 
     def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
              other_thread: int) -> NoReturn:  # fmt: skip
-        """Raise DataRace between a lane and another thread of its block."""
-        raise DataRace(
+        """Raise DataRace between a lane and another thread.
+
+        For global memory `problem` says in words where that is; in shared memory, whose addresses are small, the
+        variable is looked for here.
+        """
+        shared = address < self.job.shape.shared_total
+        race = DataRace(
             problem,
             **self._where(ins, lane),
             address=address,
             size=size,
+            nearest=_nearest(cast("Lanes", self), "shared", address) if shared else None,
             other_line=other.line,
             other_thread=self.job.shape.thread_index(other_thread),
         )
+        if not shared:
+            race.nearest = self.job.memory.describe(address)
+        raise race
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
         """Raise Deadlock."""
@@ -75,9 +89,4 @@ class Reports:
 
     def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
         """Raise what `trap` is: the launch fails."""
-        thread, block = self.place(int(self.active()[0]))
-        raise LaunchError(
-            f"{self.job.code.entry}, line {ins.line}: {problem}\n  {ins.line:5d} | "
-            f"{self.job.program.source.line_text(ins.line)}\n  thread {thread}, block {block}",
-            op=self.job.code.entry,
-        )
+        raise Trap(problem, **self._where(ins, int(self.active()[0])))

@@ -7,7 +7,7 @@ import pytest
 from machine import kernel, run
 
 from ptxrt import sim
-from ptxrt.errors import MemoryFault
+from ptxrt.errors import PtxrtError
 
 REGS = ".reg .u32 t, u, v; .reg .u64 p, o; .reg .f32 f; .reg .f64 d; .reg .pred q; .reg .b32 a, b, c, e;\n"
 START = REGS + "mov.u32 t, %tid.x; ld.param.u64 p, [out];\n"
@@ -45,6 +45,12 @@ GLOBAL = {
     "all the same": ("mov.u32 u, 64;", "ld.global.f32 f, [p];", 128, 1, 1),
     "pairs": ("shr.u32 u, t, 1; mul.lo.u32 u, u, 4;", "ld.global.f32 f, [p];", 128, 2, 2),
     "generic": ("mul.lo.u32 u, t, 8;", "ld.f32 f, [p];", 128, 8, 4),
+    "a gap in 16 bytes": ("mul.lo.u32 u, t, 32;", "ld.global.v4.b32 {a, b, c, e}, [p];", 512, 32, 16),
+    "16 bytes, 16 off": ("mad.lo.u32 u, t, 16, 16;", "ld.global.v4.b32 {a, b, c, e}, [p];", 512, 17, 16),
+    "halves at both ends": ("and.b32 u, t, 1; mul.lo.u32 u, u, 8192;", "ld.global.f32 f, [p];", 128, 2, 1),
+    "one value stored by all": ("mov.u32 u, 0;", "st.volatile.global.u32 [p], t;", 128, 1, 1),
+    "a word that all add to": ("mov.u32 u, 0;", "red.global.add.u32 [p], t;", 128, 1, 1),
+    "a word that each adds to": ("mul.lo.u32 u, t, 4;", "red.global.add.u32 [p], t;", 128, 4, 4),
 }
 
 
@@ -242,6 +248,32 @@ def test_an_asynchronous_copy_counts_on_both_sides():
     assert (line.sectors, line.least_sectors, line.wavefronts, line.conflicts) == (16, 16, 4, 0)
 
 
+@pytest.mark.parametrize(
+    ("kept", "asked", "sectors", "least"),
+    # Of 16 bytes that each of 32 lanes copies, how many come from global memory.
+    [
+        ("mov.u32 v, 16;", 512, 16, 16),
+        ("mov.u32 v, 8;", 256, 16, 8),
+        ("mov.u32 v, 0;", 0, 0, 0),
+        ("setp.eq.u32 q, t, 3; selp.u32 v, 16, 0, q;", 16, 1, 1),
+        ("setp.lt.u32 q, t, 16; selp.u32 v, 16, 0, q;", 256, 8, 8),
+    ],
+)
+def test_an_asynchronous_copy_of_a_part_is_one_request(kept, asked, sectors, least):
+    body = load(f"{kept} mul.lo.u32 u, t, 16;", "cp.async.cg.shared.global [u], [p], 16, v;")
+    line = counts(body, module=".shared .align 16 .b8 tile[512];")[1]
+    assert (line.global_requests, line.global_bytes) == (1 if asked else 0, asked)
+    assert (line.sectors, line.least_sectors) == (sectors, least)
+    assert (line.shared_requests, line.wavefronts, line.conflicts) == (1, 4, 0)
+
+
+def test_an_asynchronous_copy_that_has_arrived_was_counted_before():
+    body = load("mul.lo.u32 u, t, 16;", "cp.async.ca.shared.global [u], [p], 16;\ncp.async.wait_all;")
+    there, arrived = counts(body, module=".shared .align 16 .b8 tile[512];")[1:]
+    assert (there.shared_requests, there.wavefronts, there.least_wavefronts) == (1, 4, 4)
+    assert (arrived.issued, arrived.shared_requests) == (1, 0)
+
+
 def test_the_total_is_the_sum_and_launches_add_up():
     profile = sim.Profile()
     out = np.zeros(128, np.uint8)
@@ -272,11 +304,20 @@ def test_a_profile_changes_no_result_and_no_other_launch():
     np.testing.assert_array_equal(plain, counted)
 
 
-def test_a_fault_leaves_the_counts_up_to_it():
+def up_to_fault(*lines: str) -> list[tuple[int, int, int]]:
+    """Return issues, lanes and sectors of each line of a kernel that a fault ends, its array of 64 bytes."""
     profile = sim.Profile()
-    text = kernel(START + "ld.global.f32 f, [p];\nld.global.f32 f, [p+64];")
-    with pytest.raises(MemoryFault):
-        run(text, np.zeros(64, np.uint8), profile=profile)
+    with pytest.raises(PtxrtError):
+        run(kernel(START + "\n".join(lines)), np.zeros(64, np.uint8), profile=profile)
     first = FIRST + START.count("\n")
-    assert profile.lines[first].sectors == 1
-    assert profile.lines[first + 1].sectors == 0
+    found = [profile.lines.get(first + n, sim.LineCounts()) for n in range(len(lines))]
+    return [(line.issued, line.lanes, line.sectors) for line in found]
+
+
+def test_a_fault_leaves_the_counts_up_to_it():
+    # The instruction at fault was issued; what stands behind it in its basic block never was.
+    loads = ["ld.global.f32 f, [p];", "ld.global.f32 f, [p+64];", "add.f32 f, f, f;", "bra ON;", "ON:", "bar.sync 0;"]
+    assert up_to_fault(*loads) == [(1, 32, 1), (1, 32, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)]
+    assert up_to_fault("trap;", "ld.global.f32 f, [p];") == [(1, 32, 0), (0, 0, 0)]
+    guarded = ["setp.eq.u32 q, t, 3;", "@q ld.global.f32 f, [p+64];", "@q ret;"]
+    assert up_to_fault(*guarded) == [(1, 32, 0), (1, 1, 0), (0, 0, 0)]
