@@ -43,8 +43,8 @@ class Barriers:
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self._parks: list[_Park] = []
-        self._arrived: dict[int, tuple[Array, int]] = {}
-        """Per barrier: threads that came by bar.arrive in each block, and the count they named."""
+        self._arrived: dict[int, tuple[Array, Array]] = {}
+        """Per barrier: threads that came by bar.arrive in each block, and the count they named there."""
 
     def sync(
         self,
@@ -70,9 +70,21 @@ class Barriers:
     def arrive(self, number: int, count: int) -> None:
         """Count the active lanes as arrived, without parking them."""
         m = self._lanes
-        held, _ = self._arrived.get(number, (np.zeros(m.blocks, np.int64), count))
-        self._arrived[number] = (held + self._threads(m.active()), count)
+        held, counts = self._arrived.get(number, (np.zeros(m.blocks, np.int64), np.ones(m.blocks, np.int64)))
+        came = self._threads(m.active())
+        counts = np.where(came > 0, count, counts)
+        self._arrived[number] = (held + came, counts)
         self.release()
+        if number in self._arrived:
+            # A barrier that is complete with nobody waiting begins anew.
+            held, counts = self._arrived[number]
+            self._keep(number, held % counts, counts)
+
+    def _keep(self, number: int, arrived: Array, counts: Array) -> None:
+        if arrived.any():
+            self._arrived[number] = (arrived, counts)
+        else:
+            self._arrived.pop(number, None)
 
     def _threads(self, idx: Array) -> Array:
         """Count threads per block; a warp that is all here counts 32, as the hardware counts warps."""
@@ -97,21 +109,17 @@ class Barriers:
         parks = [park for park in self._parks if park.number == number]
         waiting = np.concatenate([park.idx for park in parks])
         here = np.bincount(m.block[waiting], minlength=m.blocks)
-        arrived, arrived_count = self._arrived.get(number, (None, 0))
-        counts = [park.count for park in parks if park.count is not None]
-        if counts or arrived is not None:
-            wanted = min(counts) if counts else arrived_count
-            threads = self._threads(waiting)
-            complete = (here > 0) & (threads + (0 if arrived is None else arrived) >= wanted)
-        else:
-            complete = (here > 0) & (here == np.bincount(m.block, minlength=m.blocks))
+        complete = (here > 0) & (here == np.bincount(m.block, minlength=m.blocks))
+        arrived = self._arrived.get(number)
+        if arrived is not None or any(park.count is not None for park in parks):
+            came, counts = (0, np.zeros(m.blocks, np.int64)) if arrived is None else arrived
+            wanted = self._wanted(parks, np.where(np.equal(came, 0), 0, counts))
+            enough = (here > 0) & (self._threads(waiting) + came >= wanted)
+            complete = np.where(wanted > 0, enough, complete)
         if not complete.any():
             return
         if arrived is not None:
-            rest = np.where(complete, 0, arrived)
-            self._arrived[number] = (rest, arrived_count)
-            if not rest.any():
-                del self._arrived[number]
+            self._keep(number, np.where(complete, 0, arrived[0]), arrived[1])
         values = self._reduce(parks, complete)
         m.passed_barrier(complete)
         held_idx, held_count = m.idx, m.count
@@ -130,6 +138,16 @@ class Barriers:
                 park.flags = park.flags[stay]
         m.idx, m.count = held_idx, held_count
         self._parks = [park for park in self._parks if park.idx.size]
+
+    def _wanted(self, parks: list[_Park], arrived: Array) -> Array:
+        """Return the count that each block's threads have named, the least if they differ; 0 for none."""
+        none = 1 << 30
+        wanted = np.full(arrived.shape[0], none)
+        for park in parks:
+            if park.count is not None:
+                blocks = self._lanes.block[park.idx]
+                wanted[blocks] = np.minimum(wanted[blocks], park.count)
+        return np.where(wanted == none, arrived, wanted)
 
     def _reduce(self, parks: list[_Park], complete: Array) -> Array | None:
         kinds = {park.reduction.kind for park in parks if park.reduction is not None}

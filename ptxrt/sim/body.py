@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ptxrt.errors import Unsupported
 from ptxrt.sim.declarations import Declarations, Module, align_up
 from ptxrt.sim.expressions import TokenStream, constant
@@ -29,6 +31,8 @@ from ptxrt.sim.types import PtxType
 
 __all__ = ["BodyReader"]
 
+_Named = TypeVar("_Named", Register, Variable, Tuple)
+
 
 class _Scope:
     """The names declared between one pair of braces."""
@@ -36,11 +40,11 @@ class _Scope:
     def __init__(self, number: int, parent: _Scope | None) -> None:
         self.number = number
         self.parent = parent
-        self.names: dict[str, Register | Variable] = {}
+        self.names: dict[str, Register | Variable | Tuple] = {}
         self.ranges: dict[str, tuple[int, PtxType]] = {}
         self.labels: set[str] = set()
 
-    def find(self, name: str) -> Register | Variable | None:
+    def find(self, name: str) -> Register | Variable | Tuple | None:
         """Return what `name` means here; members of a range such as %f<8> come to be at their first use."""
         stem = name.rstrip("0123456789")
         digits = name[len(stem) :]
@@ -111,7 +115,7 @@ class BodyReader:
             self.stream.take()
         self.declare.alignment()
 
-    def _add(self, token: Token, what: Register | Variable) -> Register | Variable:
+    def _add(self, token: Token, what: _Named) -> _Named:
         if token.text == "_":
             return what
         if token.text in self.scope.names or token.text in self.scope.ranges:
@@ -169,15 +173,22 @@ class BodyReader:
             self.stream.fail(f"unknown directive {token.text}")
 
     def _registers(self) -> None:
-        lanes = self.stream.now.text
-        if lanes in (".v2", ".v4"):
-            raise Unsupported(f"line {self.stream.now.line}: the sim has no vector registers", op="compile")
+        lanes = 1
+        if self.stream.now.text in (".v2", ".v4"):
+            lanes = int(self.stream.take().text[2:])
         kind = self.declare.type()
+        if lanes > 1 and (kind.kind == "pred" or lanes * kind.bits > 128):
+            self.stream.fail("a vector of registers has at most 128 bits, and no predicates")
         units = max(1, kind.bits // 32) if kind.kind != "pred" else 0
         while True:
             name = self.stream.word("the name of a register")
-            count = 1
-            if self.stream.accept("<"):
+            count = lanes
+            if lanes > 1:
+                if self.stream.now.text == "<":
+                    raise Unsupported(f"line {name.line}: the sim has no ranges of vector registers", op="compile")
+                parts = tuple(Register(f"{name.text}.{axis}", kind) for axis in "xyzw"[:lanes])
+                self._add(name, Tuple(parts))
+            elif self.stream.accept("<"):
                 count = int(self._plain_integer())
                 self.stream.expect(">")
                 if name.text in self.scope.ranges or name.text in self.scope.names:
@@ -342,10 +353,16 @@ class BodyReader:
         if self.stream.now.kind == "dot" and self.stream.now.glued and name + self.stream.now.text in SPECIAL_TYPES:
             return Special(name + self.stream.take().text)
         found = self.scope.find(name) or self.module.variables.get(name)
+        if isinstance(found, Tuple):
+            return self._element(token, found)
         if isinstance(found, Register):
             if self.stream.now.kind == "dot" and self.stream.now.glued:
                 self.source.fail(token.line, f"{name} is not a vector: {name}{self.stream.now.text}")
             return found
+        if isinstance(found, Variable) and self.stream.accept("["):
+            index = self.declare.integer()
+            self.stream.expect("]")
+            return Symbol(found, index * found.type.size, indexed=True)
         if isinstance(found, Variable):
             addend = self.declare.integer() if self.stream.now.text in ("+", "-") else 0
             return Symbol(found, addend)
@@ -353,13 +370,30 @@ class BodyReader:
             return Special(name)
         return Name(name)
 
+    def _element(self, token: Token, vector: Tuple) -> Operand:
+        """Read ``.x`` behind the name of a vector of registers; the vector itself where there is none."""
+        if self.stream.now.kind != "dot" or not self.stream.now.glued:
+            return vector
+        letter = self.stream.take().text[1:]
+        for names in ("xyzw", "rgba"):
+            if len(letter) == 1 and letter in names[: len(vector.items)]:
+                return vector.items[names.index(letter)]
+        raise self.source.error(token.line, f"{token.text} has no element .{letter}")
+
+    def _register_of(self, token: Token, vector: Tuple) -> Register:
+        element = self._element(token, vector)
+        if not isinstance(element, Register):
+            self.source.fail(token.line, f"{token.text} is a vector, which is no address")
+        return element
+
     def _address(self) -> Address:
         self.stream.expect("[")
         token = self.stream.now
         base: Register | Variable | None = None
         if token.kind == "word" and token.text != "WARP_SZ":
             self.stream.take()
-            base = self.scope.find(token.text) or self.module.variables.get(token.text)
+            found = self.scope.find(token.text) or self.module.variables.get(token.text)
+            base = self._register_of(token, found) if isinstance(found, Tuple) else found
             if base is None:
                 self.source.fail(token.line, f"unknown register or variable {token.text}")
             offset = 0

@@ -12,7 +12,7 @@ __all__ = ["CHECKS", "VARIABLE", "chosen"]
 CHECKS = {
     "uninitialised": "reads of bytes of global or shared memory that nobody has written (MemoryFault)",
     "global-races": "data races in global memory between the threads of one launch (DataRace)",
-    "shuffles": "shfl that reads a lane which takes no part, whose value is undefined (SimFault)",
+    "shuffles": "shfl that reads a lane which takes no part, and .sync in a lane outside its own mask (SimFault)",
 }
 """What each check finds, by its name. ``all`` stands for all of them."""
 

@@ -36,7 +36,7 @@ class ClusterBarriers:
         self._phase = np.zeros(clusters, np.int64)
         """How often the barrier of each cluster has been complete."""
         self._arrived: Array | None = None
-        """By place in the chunk: the phase that a thread has last arrived in."""
+        """By place in the chunk: the phase that a thread has arrived in and not yet waited for."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -86,6 +86,7 @@ class ClusterBarriers:
         for group in self._waiting:
             going = self._arrived[m.origin[group.lanes]] < self._phase[self._clusters(group.lanes)]
             if going.any():
+                self._arrived[m.origin[group.lanes[going]]] = _NEVER
                 m.defer(group.following, group.lanes[going])
                 group.lanes = group.lanes[~going]
         self._waiting = [group for group in self._waiting if group.lanes.size]

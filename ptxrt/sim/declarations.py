@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxrt.errors import Unsupported
 from ptxrt.sim.expressions import TokenStream, constant
 from ptxrt.sim.lexer import Source
 from ptxrt.sim.program import Function, Instruction, Name, Variable
@@ -70,9 +69,7 @@ class Declarations:
         """Read a type such as ``.f32``."""
         token = self.stream.now
         found = TYPES.get(token.text[1:]) if token.kind == "dot" else None
-        if token.text == ".b128":
-            raise Unsupported(f"line {token.line}: the sim does not run .b128", op="compile", given=".b128")
-        if found is None:
+        if found is None or found.name in ("u16x2", "s16x2"):
             self.stream.fail(f"expected a type, found {self.stream.found()}")
         self.stream.take()
         return found

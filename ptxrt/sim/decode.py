@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ptxrt.errors import Unsupported
 from ptxrt.sim.calls import CALL_STACK_BYTES, LOCAL_STACK_BYTES, Outlined, Word, words_of
 from ptxrt.sim.code import GONE, Block, Code, End, SpecialStart, Step, SymbolStart, Target
 from ptxrt.sim.declarations import Module, align_up
+from ptxrt.sim.features import requirements
 from ptxrt.sim.instructions import definition
 from ptxrt.sim.instructions.calls import give_back, receive
 from ptxrt.sim.lanes import Lanes
@@ -89,6 +91,14 @@ class Decoder:
         """Return a new slot of this type, holding poison as an unwritten register does (a predicate: false)."""
         slot = self._slot(poison(kind), kind.size)
         if self.frame.outlined is not None:
+            if kind.bits > 64:
+                function = self.frame.outlined.function
+                raise Unsupported(
+                    f"{function.name}, line {function.line}: the sim does not run .{kind.name} in a function that is "
+                    "called by a pointer or calls itself",
+                    op="compile",
+                    given=f".{kind.name}",
+                )
             self.frame.outlined.saved.append(slot)
         return slot
 
@@ -217,7 +227,7 @@ class Decoder:
             return
         skip = Target()
         self.branch(ins, skip, when=ins.guard_negated)
-        self.close(end, ins)
+        self.close(end, ins, counted=False)  # the branch stands for it
         self.bind(skip)
 
     def start_block(self) -> None:
@@ -233,10 +243,10 @@ class Decoder:
         following = len(self.code.blocks) + 1
         self.close(lambda m: m.split(slot, when, target.block, following), ins)
 
-    def close(self, end: End, ins: Instruction | None) -> None:
-        """Close the current block."""
+    def close(self, end: End, ins: Instruction | None, *, counted: bool = True) -> None:
+        """Close the current block; `ins` is what its end does, and counts as an instruction of its own."""
         last = ins or self._last
-        cost = len(self._steps) + (ins is not None)
+        cost = len(self._steps) + (ins is not None and counted)
         self.code.blocks.append(Block(tuple(self._steps), end, cost, last, tuple(self._marks)))
         self._steps, self._marks = [], []
 
@@ -316,6 +326,8 @@ class Decoder:
                 if item.name in UNSUPPORTED:
                     op.unsupported(item.opcode)
                 op.fail(f"unknown instruction {item.name}")
+            for what, target, version in requirements(item):
+                op.needs(what, target, version)
             define(op)
         self.ret(None)
 

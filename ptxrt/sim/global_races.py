@@ -4,7 +4,8 @@ Every granule remembers its last writer and two readers, each with the time of t
 the launch. Two accesses of different threads, one of them a write and not both strong (atomic, volatile, relaxed or
 more), race, unless something has ordered them since the earlier one: a barrier of the block for threads of one block, a
 warp-wide synchronisation for lanes of one warp, and for others that both of their blocks (in one block: both of their
-warps) have passed a fence, an acquire or a release, or a barrier of the cluster.
+warps) have passed a fence, an acquire or a release, or a barrier of the cluster. What has the scope .cta is neither
+strong nor a fence to another block.
 
 As with shared memory, simplifications are on the lenient side: of many readers two are remembered, and fences count
 whether or not an atomic between them hands anything over.
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["GlobalRaces"]
 
-_ORDERING = frozenset(("acquire", "release", "acq_rel"))
+_STRONG, _WIDE, _THREAD = 1, 2, 2
 
 
 class _Role:
-    """Who did one kind of access to each granule, and when: twice the thread's number in the launch plus strength."""
+    """Who did one kind of access to each granule, and when.
+
+    Who is the thread's number in the launch, and two bits of strength: strong, and strong to other blocks too.
+    """
 
     def __init__(self, size: int) -> None:
         # Zeros that are never touched take no memory.
@@ -68,10 +72,11 @@ class GlobalRaces:
         """Note that the warps of the active lanes have synchronised."""
         self._warp[m.of_active(m.origin) >> 5] = len(self._events)
 
-    def fence(self, m: Lanes) -> None:
-        """Note that the active lanes pass a fence."""
+    def fence(self, m: Lanes, *, wide: bool) -> None:
+        """Note that the active lanes pass a fence; `wide` if its scope is more than the block."""
         self._warp_fenced[m.of_active(m.origin) >> 5] = len(self._events)
-        self._fenced[m.first_block + m.of_active(m.block)] = len(self._events)
+        if wide:
+            self._fenced[m.first_block + m.of_active(m.block)] = len(self._events)
 
     def check(self, m: Lanes, access: Access, allocation: Allocation, at: Array, part: Array | None) -> None:
         """Check and note an access of the active lanes (or of a part of them) at these bytes of an allocation.
@@ -86,11 +91,10 @@ class GlobalRaces:
         lanes = m.active() if part is None else m.active()[part]
         if at.shape[0] != lanes.shape[0]:
             at = np.repeat(at, lanes.shape[0])
-        if "release" in access.ins.modifiers or "acq_rel" in access.ins.modifiers:
-            self.fence(m)
         self._events.append(access.ins)
         now = len(self._events)
-        own = ((m.first_block * self._padded + m.origin[lanes] + 1) << 1) | int(access.strong)
+        strength = 0 if not access.strong else _STRONG if "cta" in access.ins.modifiers else _STRONG | _WIDE
+        own = ((m.first_block * self._padded + m.origin[lanes] + 1) << _THREAD) | strength
         writer, first, last = self._shadow(allocation)
         granule = at >> self._shift
         for _ in range(access.size >> self._shift):
@@ -100,15 +104,17 @@ class GlobalRaces:
                 self._against(m, access, at, allocation, lanes, own, last, granule)
                 writer.note(granule, own, now)
                 twice = writer.who[granule] != own
-                if not access.strong and twice.any():
+                if strength:
+                    # Only what is strong within its block meets its like from another.
+                    elsewhere = self._block(writer.who[granule]) != self._block(own)
+                    twice &= elsewhere & (strength & _WIDE == 0)
+                if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(m, access, int(at[lane]), allocation, int(lanes[lane]),
                                  int(writer.who[granule[lane]]), now)  # fmt: skip
             else:
                 self._note_read(m, lanes, own, first, last, granule, now)
             granule = granule + 1
-        if _ORDERING.intersection(access.ins.modifiers):
-            self.fence(m)
 
     def _shadow(self, allocation: Allocation) -> tuple[_Role, _Role, _Role]:
         found = self._shadows.get(allocation)
@@ -119,18 +125,22 @@ class GlobalRaces:
 
     def _place(self, who: Array) -> Array:
         """Return the number of a thread in the launch, each block padded to whole warps."""
-        return (who >> 1) - 1
+        return (who >> _THREAD) - 1
+
+    def _block(self, who: Array) -> Array:
+        return self._place(who) // self._padded
 
     def _note_read(
         self, m: Lanes, lanes: Array, own: Array, first: _Role, last: _Role, granule: Array, now: int
     ) -> None:
         held = first.who[granule]
-        same_block = self._place(held) // self._padded == self._place(own) // self._padded
+        same_block = self._block(held) == self._block(own)
         fresh = (held == 0) | (same_block & (self._barrier[m.block[lanes]] >= first.time[granule]))
-        new = fresh.nonzero()[0][::-1]
+        # A thread that reads again is remembered with its later read, which fewer things have ordered.
+        new = (fresh | (held >> _THREAD == own >> _THREAD)).nonzero()[0][::-1]
         first.note(granule[new], own[new], now)
         # Where several lanes read, the first is in one and the last in the other.
-        other = (first.who[granule] >> 1 != own >> 1).nonzero()[0]
+        other = (first.who[granule] >> _THREAD != own >> _THREAD).nonzero()[0]
         last.note(granule[other], own[other], now)
 
     def _against(
@@ -138,7 +148,9 @@ class GlobalRaces:
         granule: Array,
     ) -> None:  # fmt: skip
         held = role.who[granule]
-        bad = (held != 0) & (held >> 1 != own >> 1) & ((held & own & 1) == 0)
+        # Two strong accesses of which one is strong within its block only are looked at too.
+        fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
+        bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
         if not bad.any():
             return
         which = bad.nonzero()[0]
@@ -149,9 +161,10 @@ class GlobalRaces:
         warp = m.origin[lanes] >> 5
         # The other's warp has a meaning only within the block, where it is in the chunk too.
         other_warp = np.where(same_block, warp + (there >> 5) - (here >> 5), warp)
-        ordered = same_block & (self._barrier[m.block[lanes]] >= time)
+        ordered = same_block & ((held[which] & own[which] & _STRONG) != 0)
+        ordered |= same_block & (self._barrier[m.block[lanes]] >= time)
         ordered |= same_warp & (self._warp[warp] >= time)
-        ordered |= same_block & ~same_warp & (self._warp_fenced[warp] >= time) & (self._warp_fenced[other_warp] >= time)
+        ordered |= same_block & (self._warp_fenced[warp] >= time) & (self._warp_fenced[other_warp] >= time)
         ordered |= ~same_block & (self._fenced[block] >= time) & (self._fenced[other] >= time)
         if ordered.all():
             return
@@ -162,7 +175,7 @@ class GlobalRaces:
     def _report(
         self, m: Lanes, access: Access, at: int, allocation: Allocation, lane: int, other: int, time: int
     ) -> None:
-        block, thread = divmod((other >> 1) - 1, self._padded)
+        block, thread = divmod((other >> _THREAD) - 1, self._padded)
         where = m.job.shape.block_index(block)
         m.race(
             f"{access.verb} of {access.size} bytes of global memory races with an access of block {where}, and "

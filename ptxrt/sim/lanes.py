@@ -156,10 +156,12 @@ class Lanes(Reports):
         if self.job.global_races is not None:
             self.job.global_races.warp_sync(self)
 
-    def fence(self) -> None:
-        """Tell the race model of global memory that the active lanes pass a fence."""
+    def fence(self, *, wide: bool = True) -> None:
+        """Tell the race models that the active lanes pass a fence; `wide` if its scope is more than the block."""
+        if self.races is not None:
+            self.races.fence()
         if self.job.global_races is not None:
-            self.job.global_races.fence(self)
+            self.job.global_races.fence(self, wide=wide)
 
     # -- registers -----------------------------------------------------------------------------------------------
 

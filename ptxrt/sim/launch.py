@@ -294,8 +294,8 @@ def _budget(text: str) -> int:
 def _blocks_at_once(code: Code, shape: Shape) -> int:
     """Return how many blocks a chunk has: enough lanes to make NumPy's overhead small, few enough for the caches."""
     lane = code.lane_bytes + code.local_bytes + 64
-    # The race model holds five numbers for each granule of shared memory, 32 bytes in all, and a mark for each byte.
-    shared = shape.shared_total * (2 + 32 // code.shared_word) if code.shared_word else shape.shared_total
+    # The race model holds six numbers for each granule of shared memory, 36 bytes in all, and a mark for each byte.
+    shared = shape.shared_total * (2 + 36 // code.shared_word) if code.shared_word else shape.shared_total
     bytes_each = lane * shape.warps * 32 + shared
     blocks = min(_CHUNK_LANES // max(shape.threads, 1), _CHUNK_BYTES // max(bytes_each, 1))
     # The blocks of a cluster run together.

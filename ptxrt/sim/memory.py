@@ -9,7 +9,7 @@ from collections import deque
 import numpy as np
 
 from ptxrt.errors import InvalidArgument, OutOfDeviceMemory
-from ptxrt.sim.types import Array
+from ptxrt.sim.types import Array, word_type
 
 __all__ = ["READ_ONLY_BIT", "Allocation", "GlobalMemory", "Store"]
 
@@ -31,11 +31,11 @@ class Store:
         self._words: dict[int, Array] = {}
 
     def words(self, size: int) -> Array:
-        """Return the bytes as unsigned words of `size` bytes, a rest shorter than a word left out."""
+        """Return the bytes as words of `size` bytes, a rest shorter than a word left out."""
         found = self._words.get(size)
         if found is None:
             whole = self.bytes.size // size * size
-            found = self._words[size] = self.bytes[:whole].view(f"u{size}")
+            found = self._words[size] = self.bytes[:whole].view(word_type(size))
         return found
 
 

@@ -121,6 +121,14 @@ class Op:
         what = f"{self.ins.name} takes {listed}, not {'.' + given[0] if given else 'no type'}"
         raise self.decoder.source.error(self.ins.line, what)
 
+    def needs(self, what: str, target: int, version: tuple[int, int]) -> None:
+        """Check that the text's target and version are as new as a feature of the instruction wants them."""
+        module = self.decoder.module
+        if module.target_number < target:
+            self.fail(f"{what} needs .target sm_{target} or newer, not {module.target}")
+        if module.version < version:
+            self.fail(f"{what} needs .version {'.'.join(map(str, version))} or newer")
+
     def done(self, least: int, most: int | None = None) -> None:
         """Check that no modifier is left over, and how many operands there are."""
         if self._left:
@@ -188,6 +196,8 @@ class Op:
             return getter(slots.constant(self.immediate(operand, kind)), kind, kind)
         if isinstance(operand, Special):
             own = SPECIAL_TYPES[operand.name]
+            if "cluster" in operand.name:
+                self.needs(operand.name, 90, (7, 8))
             if not special:
                 self.fail(f"{operand.name} may be read by mov and cvt only, not by {self.ins.name}")
             if own is not kind and (kind.bits > own.bits or not kind.is_int or not own.is_int):
@@ -208,7 +218,7 @@ class Op:
             return np.array([operand.value != 0], np.bool_)
         if operand.pattern is not None and kind.kind == "b" and operand.pattern[0] == kind.bits:
             return np.array([operand.pattern[1]], f"u{kind.dtype.itemsize}").view(kind.dtype)
-        if operand.is_float != kind.is_float:
+        if operand.is_float != kind.is_float or kind.kind == "packed" or kind.bits == 128:
             what = "a floating-point" if operand.is_float else "an integer"
             self.fail(f"{what} constant where {self.ins.opcode} takes .{kind.name}")
         if kind.is_float:

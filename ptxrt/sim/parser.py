@@ -10,10 +10,11 @@ from ptxrt.sim.declarations import Declarations, Module, align_up
 from ptxrt.sim.expressions import TokenStream
 from ptxrt.sim.lexer import Source, Token, tokenize
 from ptxrt.sim.program import Function, Register, Variable
+from ptxrt.sim.targets import VERSIONS, since
 
 __all__ = ["MAX_PTX_VERSION", "parse_module"]
 
-MAX_PTX_VERSION = (9, 5)
+MAX_PTX_VERSION = max(VERSIONS)
 """The newest ``.version`` that the machine accepts."""
 
 _MAX_CLUSTER = 16
@@ -77,7 +78,10 @@ class _ModuleReader:
                 expected=f"at most {newest}",
                 given=f"{major}.{minor}",
             )
-        if (major, minor) < (1, 0):
+        if (major, minor) < min(VERSIONS):
+            oldest = ".".join(map(str, min(VERSIONS)))
+            self.source.fail(number.line, f".version {number.text} is older than {oldest}, the oldest that is compiled")
+        if (major, minor) not in VERSIONS:
             self.source.fail(number.line, f"there is no PTX .version {number.text}")
         self.module.version = (major, minor)
         token = self.stream.now
@@ -87,6 +91,17 @@ class _ModuleReader:
         target = self.stream.word("an architecture such as sm_80")
         if not re.fullmatch(r"(sm|compute)_\d+[af]?", target.text):
             self.source.fail(target.line, f".target {target.text} is not an architecture such as sm_80 or sm_90a")
+        first = since(target.text)
+        if first is None:
+            self.source.fail(target.line, f"there is no .target {target.text}")
+        if first > self.module.version:
+            wanted = ".".join(map(str, first))
+            raise self.source.error(
+                target.line,
+                f".version {major}.{minor} does not know .target {target.text}; write .version {wanted} or more",
+                expected=f".version {wanted} or more",
+                given=f"{major}.{minor}",
+            )
         self.module.target = target.text
         while self.stream.accept(","):
             self.stream.word("a target option such as debug")

@@ -243,15 +243,10 @@ def _serial(rows: Array) -> int:
 
 def instrument(code: Code, profile: Profile) -> Code:
     """Return a copy of decoded code that counts itself into `profile`."""
-    blocks: list[Block] = []
-    before: Block | None = None
-    for block in code.blocks:
-        blocks.append(_instrumented(block, before, profile))
-        before = block
-    return replace(code, blocks=blocks)
+    return replace(code, blocks=[_instrumented(block, profile) for block in code.blocks])
 
 
-def _instrumented(block: Block, before: Block | None, profile: Profile) -> Block:
+def _instrumented(block: Block, profile: Profile) -> Block:
     steps: list[Step] = []
     previous = None
     for step, (ins, slot) in zip(block.steps, block.marks, strict=True):
@@ -260,11 +255,8 @@ def _instrumented(block: Block, before: Block | None, profile: Profile) -> Block
         steps.append(whole if ins is previous else _counted(whole, profile, ins, slot))
         previous = ins
     end = block.end
-    last = block.last if block.cost > len(block.steps) else None
-    # A guarded bar or ret is two blocks: a branch around it, and itself. The branch has counted it.
-    doubled = not block.steps and before is not None and before.last is last and before.cost > len(before.steps)
-    if last is not None and not (doubled and last.guard is not None):
-        end = _counted(end, profile, last, None)
+    if block.last is not None and block.cost > len(block.steps):
+        end = _counted(end, profile, block.last, None)
     return replace(block, steps=(profile.enter, *steps), end=end, marks=())
 
 

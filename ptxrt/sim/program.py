@@ -89,10 +89,11 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Symbol:
-    """The address of a variable, plus a constant."""
+    """The address of a variable, plus a constant; `indexed` where it stands as ``name[3]``, which may be accessed."""
 
     variable: Variable
     addend: int
+    indexed: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 Every granule of shared memory remembers its last writer and two readers, each as a stamp: epoch of the block (barriers
 passed), epoch of the warp (warp-wide synchronisations passed), whether the access was strong (atomic, volatile, relaxed
 or more), and the thread. Two accesses of different threads in one epoch of the block, one of them a write and not both
-strong, race, unless both threads are of one warp and that warp has synchronised in between.
+strong, race, unless both threads are of one warp and that warp has synchronised in between, or the warps of both have
+passed a fence, an acquire or a release since the earlier one.
 
-Two simplifications, both on the lenient side: a barrier of some of a block's threads, or a warp synchronisation of some
-of its lanes, orders all of them; and of many readers two are remembered.
+Simplifications, all on the lenient side: a barrier of some of a block's threads, or a warp synchronisation of some of
+its lanes, orders all of them; fences count whether or not an atomic between them hands anything over; and of many
+readers two are remembered.
 """
 
 from __future__ import annotations
@@ -41,14 +43,18 @@ class Races:
         self._shift = granule.bit_length() - 1
         size = lanes.shared.bytes.size >> self._shift
         self._writer, self._first, self._last = (np.zeros(size, np.int64) for _ in range(3))
-        self._instructions: dict[int, Instruction] = {}
+        self._events: list[Instruction] = []
+        """Accesses by number: an instruction gets a new one with the first access after a fence."""
+        self._numbers: dict[Instruction, int] = {}
         self._block_epoch = np.ones(lanes.blocks, np.int64)
         self._warp_epoch = np.zeros(lanes.blocks * lanes.padded // 32, np.int64)
         self._floor = self._stamp = np.zeros(0, np.int64)
         self._written = False
         """Whether anything was written since the last barrier of the whole chunk."""
-        self._reads: list[tuple[Access, Array, Array, Array, Array]] = []
-        self._write_line, self._read_line = (np.zeros(size, np.int32) for _ in range(2))
+        self._reads: list[tuple[Access, Array, Array, Array, Array, int]] = []
+        self._write_event, self._first_event, self._last_event = (np.zeros(size, np.int32) for _ in range(3))
+        self._fenced = np.zeros(lanes.blocks * lanes.padded // 32, np.int64)
+        """How many events there were when each warp last passed a fence."""
         self._stale = True
         self._passed = 0
 
@@ -89,6 +95,19 @@ class Races:
         self._warp_epoch += flags
         self._stale = True
 
+    def fence(self) -> None:
+        """Note that the active lanes pass a fence."""
+        m = self._lanes
+        self._fenced[m.of_active(m.origin) >> 5] = len(self._events)
+        self._numbers.clear()
+
+    def _event(self, ins: Instruction) -> int:
+        number = self._numbers.get(ins)
+        if number is None:
+            number = self._numbers[ins] = len(self._events)
+            self._events.append(ins)
+        return number
+
     def check(self, access: Access, place: Array) -> None:
         """Check and note an access of the active lanes at these bytes of their blocks' shared memory.
 
@@ -102,10 +121,10 @@ class Races:
         stamp, floor, block = m.of_active(self._stamp), m.of_active(self._floor), m.of_active(m.block)
         if access.strong:
             stamp = stamp | _STRONG
-        self._instructions[access.ins.line] = access.ins
+        event = self._event(access.ins)
         if not access.writes and not self._written:
             # Readers among themselves cannot race: they are looked at only if somebody writes before the next barrier.
-            self._reads.append((access, place, block, stamp, floor))
+            self._reads.append((access, place, block, stamp, floor, event))
             if len(self._reads) == _READS:
                 self._fold()
             return
@@ -113,14 +132,14 @@ class Races:
             self._fold()
             self._written = True
         for at in self._granules(access, place, block):
-            self._against(access, place, self._writer, at, stamp, floor)
+            self._against(access, place, self._writer, self._write_event, at, stamp, floor)
             if not access.writes:
-                self._note_read(at, stamp, floor, access.ins.line)
+                self._note_read(at, stamp, floor, event)
                 continue
-            self._against(access, place, self._first, at, stamp, floor)
-            self._against(access, place, self._last, at, stamp, floor)
+            self._against(access, place, self._first, self._first_event, at, stamp, floor)
+            self._against(access, place, self._last, self._last_event, at, stamp, floor)
             self._writer[at] = stamp
-            self._write_line[at] = access.ins.line
+            self._write_event[at] = event
             if not access.strong:
                 twice = self._writer[at] != stamp
                 if twice.any():
@@ -137,25 +156,31 @@ class Races:
     def _fold(self) -> None:
         """Note the reads that were put off."""
         reads, self._reads = self._reads, []
-        for access, place, block, stamp, floor in reads:
+        for access, place, block, stamp, floor, event in reads:
             for at in self._granules(access, place, block):
-                self._note_read(at, stamp, floor, access.ins.line)
+                self._note_read(at, stamp, floor, event)
 
-    def _note_read(self, at: Array, stamp: Array, floor: Array, line: int) -> None:
-        self._read_line[at] = line
-        fresh = self._first[at] < floor
+    def _note_read(self, at: Array, stamp: Array, floor: Array, event: int) -> None:
+        held = self._first[at]
+        fresh = held < floor
         if fresh.all():
             # Last lane wins in one, first lane in the other: if several read, the two differ.
             self._last[at] = stamp
             self._first[at[::-1]] = stamp[::-1]
+            self._first_event[at] = self._last_event[at] = event
             return
-        new = fresh.nonzero()[0][::-1]
+        # A thread that reads again is remembered with its later read, which fewer things have ordered.
+        new = (fresh | (((held ^ stamp) & _THREAD) == 0)).nonzero()[0][::-1]
         self._first[at[new]] = stamp[new]
+        self._first_event[at[new]] = event
         other = ((self._first[at] ^ stamp) & _THREAD) != 0
         update = (other | fresh).nonzero()[0]
         self._last[at[update]] = stamp[update]
+        self._last_event[at[update]] = event
 
-    def _against(self, access: Access, place: Array, shadow: Array, at: Array, stamp: Array, floor: Array) -> None:
+    def _against(
+        self, access: Access, place: Array, shadow: Array, events: Array, at: Array, stamp: Array, floor: Array
+    ) -> None:
         """Compare with the remembered accesses of one kind."""
         held = shadow[at]
         recent = held >= floor
@@ -168,11 +193,20 @@ class Races:
         same_warp = ((old ^ own) & (_THREAD & ~31)) == 0
         ordered = same_warp & ((old >> _WARP & _WARP_MASK) < (own >> _WARP & _WARP_MASK))
         bad = other & weak & ~ordered
+        if not bad.any():
+            return
+        bad &= ~self._fences_between(lanes, old, events[at[lanes]])
         if bad.any():
             first = int(bad.nonzero()[0][0])
-            lines = self._write_line if shadow is self._writer else self._read_line
-            other_line = int(lines[at[lanes[first]]])
-            self._report(access, place, int(lanes[first]), int(old[first]), self._instructions[other_line])
+            event = int(events[at[lanes[first]]])
+            self._report(access, place, int(lanes[first]), int(old[first]), self._events[event])
+
+    def _fences_between(self, lanes: Array, old: Array, event: Array) -> Array:
+        """Tell for which of these active lanes its warp and the other thread's have passed a fence since the event."""
+        m = self._lanes
+        own = m.of_active(m.origin)[lanes]
+        other = own // m.padded * m.padded + (old & _THREAD)
+        return np.asarray((self._fenced[own >> 5] > event) & (self._fenced[other >> 5] > event))
 
     def _report(self, access: Access, place: Array, lane: int, old: int, other: Instruction) -> None:
         m = self._lanes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
 from ptxrt.sim.program import Instruction
-from ptxrt.sim.spaces import _nearest
+from ptxrt.sim.spaces import nearest
 from ptxrt.sim.types import Array
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Reports:
             **self._where(ins, lane),
             address=address,
             size=size,
-            nearest=_nearest(cast("Lanes", self), "shared", address) if shared else None,
+            nearest=nearest(cast("Lanes", self), "shared", address) if shared else None,
             other_line=other.line,
             other_thread=self.job.shape.thread_index(other_thread),
         )

@@ -104,7 +104,8 @@ def _first(bad: Array) -> int:
 
 
 def _as_offsets(address: Array, offset: int) -> Array:
-    place = address.astype(np.int64)
+    # A register of 32 bits may lie below the window by what the offset adds.
+    place = (address.view(np.int32) if address.dtype.itemsize == 4 else address).astype(np.int64)
     return place + offset if offset else place
 
 
@@ -150,7 +151,7 @@ def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
             _lane(m, first, place.shape[0]),
             int(place[first if place.shape[0] > 1 else 0]),
             size,
-            _nearest(m, "shared", int(inside[first if place.shape[0] > 1 else 0])),
+            nearest(m, "shared", int(inside[first if place.shape[0] > 1 else 0])),
         )
     at = inside + block * m.shared_stride
     if m.shared_marks is not None:
@@ -188,7 +189,7 @@ def _check_written(
                 known = lane if lanes is None else int(lanes[lane])
                 address = int(place[lane if place.shape[0] > 1 else 0])
                 if allocation is None:
-                    near = _nearest(m, "shared", address & ((1 << RANK_SHIFT) - 1))
+                    near = nearest(m, "shared", address & ((1 << RANK_SHIFT) - 1))
                 else:
                     address += allocation.base
                     near = m.job.memory.describe(address)
@@ -225,10 +226,10 @@ def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, 
     else:
         problem = f"{access.verb} of {size} bytes outside the {total} bytes of {space} memory"
     lane = _lane(m, first, place.shape[0]) if lane is None else lane
-    m.memory_fault(access.ins, problem, lane, at, size, _nearest(m, space, at))
+    m.memory_fault(access.ins, problem, lane, at, size, nearest(m, space, at))
 
 
-def _nearest(m: Lanes, space: str, at: int) -> str:
+def nearest(m: Lanes, space: str, at: int) -> str:
     program = m.job.program
     if space == "shared":
         shape = m.job.shape
@@ -328,15 +329,16 @@ def _bad_global(m: Lanes, access: Access, plain: Array, first: int, inside: Allo
 
 
 def _generic(m: Lanes, access: Access, address: Array) -> list[Piece]:
-    low = int(address.min())
-    high = int(address.max())
+    # Which window it is, the whole address tells: the register alone may lie outside.
+    low = int(address.min()) + access.offset
+    high = int(address.max()) + access.offset
     if low >> 56 == high >> 56:
         space = _WINDOWS.get(low >> 56 & 7, "global")
         part = access._replace(space=space)
         if space == "global":
             return locate(m, part, address)
         return locate(m, part, address - np.uint64(_BASES[space]))
-    window = window_of(address)
+    window = window_of(address + np.uint64(access.offset & _MASK64))
     found = []
     outer_idx, outer_count = m.idx, m.count
     active = m.active()

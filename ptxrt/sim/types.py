@@ -8,7 +8,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-__all__ = ["TYPES", "Array", "PtxType", "agrees"]
+__all__ = ["TYPES", "Array", "PtxType", "agrees", "word_type"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 """One register of all lanes, of shape (lanes,), or of shape (1,) where every lane holds the same value."""
@@ -25,7 +25,7 @@ class PtxType:
     name
         Without the dot: ``"f32"``.
     kind
-        Bits, unsigned, signed, float, packed pair of halves, predicate.
+        Bits, unsigned, signed, float, packed pair of 16 bits each, predicate.
     bits
         Width; 1 for a predicate.
     dtype
@@ -69,14 +69,22 @@ def _table() -> dict[str, PtxType]:
         found[f"s{bits}"] = PtxType(f"s{bits}", "s", bits, np.dtype(f"i{bits // 8}"))
     for bits in (16, 32, 64):
         found[f"f{bits}"] = PtxType(f"f{bits}", "f", bits, np.dtype(f"f{bits // 8}"))
+    # No NumPy integer has 128 bits. Values of this type are copied, and never computed with.
+    found["b128"] = PtxType("b128", "b", 128, np.dtype(np.complex128))
     found["bf16"] = PtxType("bf16", "f", 16, np.dtype(ml_dtypes.bfloat16))
     found["f16x2"] = PtxType("f16x2", "packed", 32, np.dtype(np.uint32))
-    found["bf16x2"] = PtxType("bf16x2", "packed", 32, np.dtype(np.uint32))
+    for name in ("bf16x2", "u16x2", "s16x2"):
+        found[name] = PtxType(name, "packed", 32, np.dtype(np.uint32))
     return found
 
 
 TYPES = _table()
 """Every type that the machine knows, by name."""
+
+
+def word_type(size: int) -> np.dtype[Any]:
+    """Return what words of so many bytes are in NumPy: unsigned integers, up to 8."""
+    return np.dtype(f"u{size}") if size <= 8 else TYPES["b128"].dtype
 
 
 def agrees(wanted: PtxType, register: PtxType, *, wider: bool = False) -> bool:
@@ -92,6 +100,8 @@ def agrees(wanted: PtxType, register: PtxType, *, wider: bool = False) -> bool:
         True for ld, st and cvt, where the register may be wider than the type.
     """
     if wanted.kind == "pred" or register.kind == "pred":
+        return wanted is register
+    if 128 in (wanted.bits, register.bits):
         return wanted is register
     fits = register.bits >= wanted.bits if wider else register.bits == wanted.bits
     if not fits:

@@ -46,6 +46,7 @@ class WarpBarriers:
         """Let the active lanes wait until all lanes that `wanted` names, and that have not exited, wait too."""
         m = self._lanes
         if m.idx is None and not self._waiting:
+            m.synchronised_warps()
             return following
         self._waiting.append(_Waiting(ins, m.active(), m.spread(wanted), following))
         self.release()
@@ -57,13 +58,25 @@ class WarpBarriers:
             return
         m = self._lanes
         present = masks(m, np.arange(m.n))
-        here = masks(m, np.concatenate([group.lanes for group in self._waiting]))
+        lanes = np.concatenate([group.lanes for group in self._waiting])
+        wanted = np.concatenate([group.wanted for group in self._waiting])
+        going = np.zeros(m.n, np.bool_)
+        # Lanes wait for each other only where they name the same lanes.
+        for mask in np.unique(wanted):
+            alike = lanes[wanted == mask]
+            missing = mask & present & ~masks(m, alike)
+            going[alike[missing[m.origin[alike] >> 5] == 0]] = True
+        if not going.any():
+            return
+        held_idx, held_count = m.idx, m.count
+        m.activate(going.nonzero()[0])
+        m.synchronised_warps()
+        m.idx, m.count = held_idx, held_count
         for group in self._waiting:
-            warp = m.origin[group.lanes] >> 5
-            complete = (group.wanted & present[warp] & ~here[warp]) == 0
-            if complete.any():
-                m.defer(group.following, group.lanes[complete])
-                group.lanes, group.wanted = group.lanes[~complete], group.wanted[~complete]
+            leaving = going[group.lanes]
+            if leaving.any():
+                m.defer(group.following, group.lanes[leaving])
+                group.lanes, group.wanted = group.lanes[~leaving], group.wanted[~leaving]
         self._waiting = [group for group in self._waiting if group.lanes.size]
 
     def renumber(self, moved: Array) -> None:

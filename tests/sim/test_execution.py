@@ -405,7 +405,7 @@ def test_trap_is_a_launch_error_with_the_line() -> None:
         run(kernel(SELF + "\ntrap;"), np.zeros(32, np.uint32))
 
 
-def test_asynchronous_copies_are_done_at_once() -> None:
+def test_asynchronous_copies_are_there_after_the_wait() -> None:
     out, source = np.zeros(128, np.uint32), np.arange(128, dtype=np.uint32)
     body = """.shared .align 16 .b8 s[512]; .reg .u32 t, a, z; .reg .u64 g, o, p; mov.u32 t, %tid.x;
     mul.wide.u32 o, t, 16;

@@ -6,7 +6,9 @@ import pytest
 from machine import HEAD, kernel
 
 from ptxrt import sim
+from ptxrt.compilers.nvjitlink import compile_ptx
 from ptxrt.errors import CompileError, Unsupported
+from ptxrt.sim.targets import TARGETS, VERSIONS
 
 REGS = """.reg .u32 %u<4>; .reg .s32 %s<4>; .reg .b32 %b<4>; .reg .f32 %f<4>; .reg .u64 %ul<4>; .reg .b64 %bl<4>;
 .reg .f64 %d<4>; .reg .pred %p<4>; .reg .u16 %h<4>; .reg .b16 %bh<4>; .reg .f16 %hf<4>; .reg .s64 %sl<4>;
@@ -228,7 +230,73 @@ def test_a_version_too_new_names_both() -> None:
 
 @pytest.mark.parametrize("target", ["sm_52", "sm_75", "sm_90a", "sm_100f", "sm_120a", "compute_80"])
 def test_targets_are_recorded(target: str) -> None:
-    assert sim.parse(HEAD.replace("sm_80", target)).target == target
+    assert sim.parse(HEAD.replace("8.0", "9.5").replace("sm_80", target)).target == target
+
+
+@pytest.mark.parametrize(("version", "target", "line", "words"), [
+    ("8.9", "sm_90", 1, "no PTX .version 8.9"), ("7.9", "sm_50", 1, "no PTX"), ("6.6", "sm_50", 1, "no PTX"),
+    ("3.3", "sm_30", 1, "no PTX"), ("3.0", "sm_30", 1, "older than 3.1"), ("0.9", "sm_10", 1, "older"),
+    ("7.0", "sm_90", 2, ".version 7.8 or more"), ("7.7", "sm_90", 2, ".version 7.8"),
+    ("7.8", "sm_90a", 2, ".version 8.0"),
+    ("8.5", "sm_100", 2, "8.6"), ("8.7", "sm_100f", 2, "8.8"), ("8.6", "sm_99", 2, "no .target sm_99"),
+    ("8.6", "sm_80a", 2, "no .target"), ("8.6", "sm_90f", 2, "no .target"), ("8.6", "compute_95", 2, "no .target"),
+])  # fmt: skip
+def test_versions_and_targets_that_an_assembler_refuses(version: str, target: str, line: int, words: str) -> None:
+    text = f".version {version}\n.target {target}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+    with pytest.raises(CompileError) as caught:
+        sim.parse(text)
+    assert caught.value.line == line
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("head", "code", "words"), [
+    ("6.0 sm_50", "fence.acq_rel.gpu;", "sm_70"), ("7.8 sm_80", "fence.acquire.gpu;", "sm_90"),
+    ("8.5 sm_90", "fence.release.gpu;", "8.6"), ("8.0 sm_90", "fence.acq_rel;", ".cta, .cluster"),
+    ("8.0 sm_80", "membar.gpu;", ".cta, .gl"), ("8.0 sm_80", "barrier.cluster.arrive;", "sm_90"),
+    ("8.0 sm_80", "mov.u32 u, %cluster_ctarank;", "sm_90"), ("7.0 sm_75", "cp.async.wait_all;", "sm_80"),
+    ("7.8 sm_80", "elect.sync u|q, -1;", "sm_90"), ("7.8 sm_80", "atom.cluster.add.u32 u, [d], u;", "sm_90"),
+    ("8.0 sm_80", "add.bf16 h, h, h;", "sm_90"), ("8.0 sm_75", "min.f16 h, h, h;", "sm_80"),
+    ("8.6 sm_90", "max.f32 f, f, f, f;", "sm_100"), ("8.0 sm_60", "ld.relaxed.gpu.u32 u, [d];", "sm_70"),
+    ("8.0 sm_80", "ld.relaxed.u32 u, [d];", "scope"), ("8.0 sm_80", "ld.gpu.u32 u, [d];", "order"),
+    ("8.0 sm_80", "ld.release.gpu.u32 u, [d];", "release"), ("8.0 sm_80", "st.acquire.gpu.u32 [d], u;", "acquire"),
+    ("8.0 sm_80", "ld.acquire.gpu.local.u32 u, [d];", ".shared"), ("8.0 sm_80", "ld.shared.nc.u32 u, [u];", ".nc"),
+    ("8.0 sm_80", "ld.volatile.global.cg.u32 u, [d];", "cg"), ("8.0 sm_80", "st.global.ca.u32 [d], u;", "ca"),
+    ("8.0 sm_80", "ld.volatile.const.u32 u, [d];", ".shared"), ("9.0 sm_80", "st.volatile.local.u32 [d], u;", "9.1"),
+    ("8.0 sm_80", "atom.volatile.add.u32 u, [d], u;", "volatile"),
+    ("8.0 sm_80", "red.acquire.gpu.add.u32 [d], u;", "acquire"),
+    ("8.0 sm_80", "atom.gpu.cta.add.u32 u, [d], u;", "cta"), ("8.0 sm_80", "bar.sync.aligned 0;", "aligned"),
+])  # fmt: skip
+def test_what_the_target_or_the_version_is_too_old_for_and_what_does_not_go_together(
+    head: str, code: str, words: str
+) -> None:
+    version, target = head.split()
+    registers = ".reg .u32 u; .reg .u64 d; .reg .pred q; .reg .b16 h; .reg .f32 f;\n"
+    with pytest.raises(CompileError) as caught:
+        sim.parse(kernel(registers + code, head=f".version {version}\n.target {target}\n.address_size 64\n"))
+    assert caught.value.line == 8
+    assert words in str(caught.value).splitlines()[0]
+
+
+def test_the_assembler_knows_the_same_versions_and_targets() -> None:
+    pytest.importorskip("cuda.bindings.nvjitlink")
+    text = ".version {}.{}\n.target {}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+
+    def refused(version: tuple[int, int], target: str) -> bool:
+        try:
+            compile_ptx(text.format(*version, target), "sm_90")
+        except CompileError as error:
+            log = f"{error} {error.log}"
+            return any(words in log for words in ("Unsupported .version", "Unsupported .target", "does not support"))
+        return False
+
+    if refused(sim.MAX_PTX_VERSION, "sm_90"):
+        pytest.skip("nvJitLink is older than the table")
+    versions = [(major, minor) for major in range(4, 10) for minor in range(10)]
+    assert {version for version in versions if not refused(version, "sm_30")} == {v for v in VERSIONS if v[0] > 3}
+    for name, first in TARGETS.items():
+        assert not refused(first, f"sm_{name}"), name
+        earlier = [version for version in VERSIONS if version < first]
+        assert not earlier or refused(max(earlier), f"sm_{name}"), name
 
 
 @pytest.mark.parametrize("line", [

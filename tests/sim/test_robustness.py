@@ -6,12 +6,11 @@ from __future__ import annotations
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
 from machine import HEAD, kernel
 
-from ptxrt import sim
+from ptxrt import ops, sim
 from ptxrt.errors import CompileError, LaunchError, OutOfDeviceMemory, SimFault, Unsupported
 
 SECONDS = 12
@@ -39,18 +38,12 @@ ld.param.b32 a, [y]; } LEAF: st.param.b32 [r], a; ret; }
 
 
 def texts() -> list[str]:
-    """Return what is mutated: a text of many kinds of statements, and the kernels that are no templates."""
+    """Return what is mutated: texts of many kinds of statements, and the kernels that come with ptxrt."""
     found = [
         kernel(_MIXTURE, module=_FUNCTION),
         kernel(_MIXTURE, module=_FUNCTION, head=HEAD.replace("sm_80", "sm_90")),
     ]
-    for path in sorted((Path(__file__).parents[2] / "kernels_ptx").glob("*.ptx")):
-        text = path.read_text()
-        try:
-            sim.parse(text)
-        except CompileError:
-            continue  # a template
-        found.append(text)
+    found += sorted({spec.source.text for spec in ops.kernels()})
     return found
 
 

@@ -12,7 +12,7 @@ from ptxrt.sim.op import Op, instruction
 from ptxrt.sim.rounding import DIRECTIONS, canonical, flush, flush_result, fma32, lifted, rounded32, saturate
 from ptxrt.sim.types import TYPES, Array, PtxType
 
-__all__ = ["FLOATS", "clean", "elementwise"]
+__all__ = ["FLOATS", "clean", "elementwise", "extreme"]
 
 FLOATS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
 _PACKED = {"f16x2": np.dtype(np.float16), "bf16x2": np.dtype(ml_dtypes.bfloat16)}
@@ -92,6 +92,8 @@ def fma(op: Op) -> None:
     """``d = a*b + c`` with one rounding."""
     direction = op.choice(*DIRECTIONS)
     ftz, sat, relu = op.flag("ftz"), op.flag("sat"), op.flag("relu")
+    if op.flag("oob"):
+        op.unsupported(op.ins.opcode)
     kind = op.type(*FLOATS)
     if direction is None:
         if op.ins.name == "fma" or op.decoder.module.target_number >= 20:
@@ -129,15 +131,27 @@ def extreme(a: Array, b: Array, *, smaller: bool, nan: bool) -> Array:
 def minimum(op: Op) -> None:
     """The smaller or larger of two, or of three."""
     ftz, nan = op.flag("ftz"), op.flag("NaN")
-    if op.flag("xorsign", "abs"):
-        op.unsupported(op.ins.opcode)
+    xorsign, magnitudes = op.flag("xorsign"), op.flag("abs")
     kind = op.type(*FLOATS)
+    if xorsign != magnitudes or (xorsign and kind.name == "f64"):
+        op.fail(f"{op.ins.name} takes .xorsign and .abs together, and not with .f64")
+    if xorsign:
+        op.needs(f"{op.ins.name}.xorsign.abs", 86, (7, 2))
     smaller = op.ins.name == "min"
-    sources = 3 if len(op.ins.operands) == 4 and kind.name == "f32" else 2
+    sources = 3 if len(op.ins.operands) == 4 and kind.name == "f32" and not xorsign else 2
+    if sources == 3:
+        op.needs(f"{op.ins.name} of three values", 100, (8, 8))
 
-    def compute(*values: Array) -> Array:
+    def plain(*values: Array) -> Array:
         result = extreme(values[0], values[1], smaller=smaller, nan=nan)
         return result if sources == 2 else extreme(result, values[2], smaller=smaller, nan=nan)
+
+    def signed(*values: Array) -> Array:
+        negative = np.logical_xor.reduce(np.broadcast_arrays(*[np.signbit(value) for value in values]))
+        size = plain(*[np.abs(value) for value in values])
+        return np.where(negative, -size, size)
+
+    compute = signed if xorsign else plain
 
     op.lanewise(kind, (kind,) * sources, finish(op, kind, compute, ftz=ftz, sat=False))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ptxrt.sim.op import Op, instruction
@@ -11,6 +13,7 @@ __all__ = ["INTS", "SIGNED", "multiply_high", "multiply_wide", "wide_type"]
 
 INTS = ("u16", "u32", "u64", "s16", "s32", "s64")
 SIGNED = ("s16", "s32", "s64")
+PACKED = ("u16x2", "s16x2")
 
 
 def wide_type(kind: PtxType) -> PtxType:
@@ -54,12 +57,31 @@ def add(op: Op) -> None:
     if kind.name != "s32":
         op.fail(f"{op.ins.name}.sat takes .s32")
 
-    def clamp(a: Array, b: Array) -> Array:
-        return np.asarray(
-            np.clip(compute(a.astype(np.int64), b.astype(np.int64)), -(2**31), 2**31 - 1).astype(np.int32)
-        )
+    op.lanewise(kind, (kind, kind), lambda a, b: _saturated(a, b, compute))
 
-    op.lanewise(kind, (kind, kind), clamp)
+
+def _saturated(a: Array, b: Array, compute: Callable[..., Array]) -> Array:
+    exact = compute(a.astype(np.int64), b.astype(np.int64))
+    return np.asarray(np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32))
+
+
+def _pairs(kind: PtxType, compute: Callable[..., Array]) -> Callable[..., Array]:
+    """Return `compute` on the two 16-bit integers of each register."""
+    half = kind.name.removesuffix("x2").replace("s", "i").replace("16", "2")
+
+    def packed(*values: Array) -> Array:
+        result = compute(*[value.view(half).reshape(-1, 2) for value in values])
+        return np.ascontiguousarray(result).reshape(-1).view(np.uint32)
+
+    return packed
+
+
+@instruction("add", types=PACKED)
+def add_packed(op: Op) -> None:
+    """Two sums of 16 bits."""
+    kind = op.type(*PACKED)
+    op.needs(op.ins.opcode, 90, (8, 0))
+    op.lanewise(kind, (kind, kind), _pairs(kind, np.add))
 
 
 @instruction("mul", types=INTS)
@@ -85,9 +107,11 @@ def mad(op: Op) -> None:
     kind = op.type(*INTS)
     if part is None:
         op.fail("mad of integers takes .lo, .hi or .wide")
+    if saturated and (part != "hi" or kind.name != "s32"):
+        op.fail("mad takes .sat with .hi.s32 only")
     if saturated:
-        op.unsupported("mad.hi.sat")
-    if part == "wide":
+        op.lanewise(kind, (kind, kind, kind), lambda a, b, c: _saturated(multiply_high(a, b), c, np.add))
+    elif part == "wide":
         if kind.bits == 64:
             op.fail("mad.wide takes 16- and 32-bit types")
         wide = wide_type(kind)
@@ -166,14 +190,22 @@ def rem(op: Op) -> None:
     op.lanewise(kind, (kind, kind), _remainder)
 
 
-@instruction("min", "max", types=INTS)
+@instruction("min", "max", types=(*INTS, *PACKED))
 def minimum(op: Op) -> None:
-    """The smaller or larger."""
+    """The smaller or larger, with .relu at least zero."""
     relu = op.flag("relu")
-    kind = op.type(*INTS)
-    if relu:
-        op.unsupported(op.ins.opcode)
-    op.lanewise(kind, (kind, kind), np.minimum if op.ins.name == "min" else np.maximum)
+    kind = op.type(*INTS, *PACKED)
+    if relu and kind.name not in ("s32", "s16x2"):
+        op.fail(f"{op.ins.name} takes .relu with .s32 and .s16x2 only")
+    if relu or kind.name in PACKED:
+        op.needs(op.ins.opcode, 90, (8, 0))
+    extreme = np.minimum if op.ins.name == "min" else np.maximum
+
+    def positive(a: Array, b: Array) -> Array:
+        return np.asarray(np.maximum(extreme(a, b), a.dtype.type(0)))
+
+    compute = positive if relu else extreme
+    op.lanewise(kind, (kind, kind), _pairs(kind, compute) if kind.name in PACKED else compute)
 
 
 @instruction("abs", "neg", types=SIGNED)

@@ -13,7 +13,7 @@ from ptxrt.sim.instructions.cluster import cluster_barrier
 from ptxrt.sim.instructions.warp import warp_barrier
 from ptxrt.sim.op import Getter, Op, instruction
 from ptxrt.sim.program import Immediate
-from ptxrt.sim.types import TYPES
+from ptxrt.sim.types import TYPES, Array
 
 if TYPE_CHECKING:
     from ptxrt.sim.lanes import Lanes
@@ -35,12 +35,13 @@ def bar(op: Op) -> None:
         return
     op.flag("cta")
     what = op.choice("sync", "arrive", "red")
-    op.flag("aligned")
+    if op.ins.name == "barrier":
+        op.flag("aligned")
     if what == "sync":
         op.done(1, 2)
         number, count = _number(op, 0), _count(op, 1)
         following = op.decoder.following(op.ins)
-        op.end(lambda m: _each(m, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following)))
+        op.end(lambda m: _each(m, op, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following)))
     elif what == "arrive":
         op.done(2)
         number, count = _number(op, 0), _count(op, 1)
@@ -52,7 +53,7 @@ def bar(op: Op) -> None:
                 return following
 
             outer = m.active()
-            _each(m, number, count, one)
+            _each(m, op, number, count, one)
             m.activate(outer)
             return following
 
@@ -79,14 +80,18 @@ def _count(op: Op, place: int) -> Getter | None:
     return op.source(place, _U32)
 
 
-def _each(m: Lanes, number: Getter, count: Getter | None, act: Callable[[int, int | None], int]) -> int:
+def _each(m: Lanes, op: Op, number: Getter, count: Getter | None, act: Callable[[int, int | None], int]) -> int:
     """Call `act` for each barrier that the active lanes name, with those lanes active."""
     numbers = number(m)
     counts = count(m) if count is not None else None
+    _check(m, op, numbers > 15, numbers, "a barrier is within 0 to 15, and this names {}")
+    if counts is not None:
+        _check(m, op, (counts == 0) | (counts % 32 != 0), counts,
+               "the number of threads at a barrier is a multiple of 32, not {}")  # fmt: skip
     if numbers.shape[0] == 1 and (counts is None or counts.shape[0] == 1):
-        return act(int(numbers[0]) & 15, None if counts is None else int(counts[0]))
+        return act(int(numbers[0]), None if counts is None else int(counts[0]))
     lanes = m.active()
-    both = m.spread(numbers).astype(np.int64) & 15
+    both = m.spread(numbers).astype(np.int64)
     if counts is not None:
         both = both | m.spread(counts).astype(np.int64) << 8
     different = np.unique(both)
@@ -95,6 +100,12 @@ def _each(m: Lanes, number: Getter, count: Getter | None, act: Callable[[int, in
         m.activate(lanes[(both == one).nonzero()[0]])
         result = act(one & 15, None if counts is None else one >> 8)
     return result if len(different) == 1 else GONE
+
+
+def _check(m: Lanes, op: Op, bad: Array, values: Array, problem: str) -> None:
+    if bad.any():
+        first = int(bad.nonzero()[0][0])
+        m.fault(op.ins, problem.format(int(values[first])), int(m.active()[first]))
 
 
 def _red(op: Op) -> None:
@@ -112,7 +123,7 @@ def _red(op: Op) -> None:
 
     def end(m: Lanes) -> int:
         return _each(
-            m, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following, reduction, m.spread(read(m)))
+            m, op, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following, reduction, m.spread(read(m)))
         )
 
     op.end(end)

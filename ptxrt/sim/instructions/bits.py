@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ptxrt.sim.op import Op, instruction
+from ptxrt.sim.program import Pair
 from ptxrt.sim.types import TYPES, Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -187,9 +193,10 @@ def brev(op: Op) -> None:
 
 @instruction("lop3")
 def lop3(op: Op) -> None:
-    """Any logic of three operands, by its truth table."""
+    """Any logic of three operands, by its truth table; ``.or`` and ``.and`` with a predicate of the result."""
+    joined = op.choice("or", "and")
     kind = op.type("b32")
-    op.done(5)
+    op.done(5 if joined is None else 6)
     table = op.integer(4)
     if not 0 <= table <= 255:
         op.fail(f"the truth table of lop3 is {table}, not within 0 to 255")
@@ -201,7 +208,27 @@ def lop3(op: Op) -> None:
                 result = result | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
         return result
 
-    op.compute(op.dest(0, kind), [op.source(place, kind) for place in (1, 2, 3)], compute)
+    read = [op.source(place, kind) for place in (1, 2, 3)]
+    if joined is None:
+        op.compute(op.dest(0, kind), read, compute)
+        return
+    pair = op.operand(0)
+    if not isinstance(pair, Pair):
+        op.fail(f"lop3.{joined} gives d|p")
+    write, write_flag, other = (
+        op.dest(pair.first, kind),
+        op.dest(pair.second, TYPES["pred"]),
+        op.source(5, TYPES["pred"]),
+    )
+    join = np.logical_or if joined == "or" else np.logical_and
+
+    def step(m: Lanes) -> None:
+        value = compute(*[one(m) for one in read])
+        flag = join(value != 0, other(m))
+        write(m, value)
+        write_flag(m, np.asarray(flag))
+
+    op.emit(step)
 
 
 _PRMT_TABLES = {

@@ -8,8 +8,8 @@ import numpy as np
 
 from ptxrt.sim.op import Getter, Op, getter, instruction
 from ptxrt.sim.program import Symbol
-from ptxrt.sim.spaces import RANK_SHIFT
-from ptxrt.sim.types import TYPES, PtxType
+from ptxrt.sim.spaces import RANK_SHIFT, window_of
+from ptxrt.sim.types import TYPES, Array, PtxType
 from ptxrt.sim.windows import SHARED_WINDOW
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ def _address(op: Op, place: int, kind: PtxType, *, generic: bool) -> Getter:
     return op.source(place, kind)
 
 
+def _check_shared(m: Lanes, op: Op, where: Array) -> None:
+    """Check that generic addresses are in shared memory."""
+    bad = window_of(where) != 1
+    if bad.any():
+        first = int(bad.nonzero()[0][0])
+        m.memory_fault(op.ins, f"{op.ins.name} of a generic address that is not one of shared memory",
+                       int(m.active()[first]), int(where[first]), 0, "")  # fmt: skip
+
+
 @instruction("mapa")
 def mapa(op: Op) -> None:
     """The address of the same place in the shared memory of another block of the cluster."""
@@ -64,7 +73,10 @@ def mapa(op: Op) -> None:
     window = SHARED_WINDOW if generic else 0
 
     def step(m: Lanes) -> None:
-        place = read(m).astype(np.uint64) & np.uint64(_WITHIN)
+        where = read(m).astype(np.uint64)
+        if generic:
+            _check_shared(m, op, where)
+        place = where & np.uint64(_WITHIN)
         # A rank that the cluster has not must not come out as another one.
         number = np.minimum(rank(m).astype(np.uint64), np.uint64(254)) + np.uint64(1)
         write(m, (place | number << np.uint64(RANK_SHIFT) | np.uint64(window)).astype(kind.dtype))
@@ -81,7 +93,10 @@ def getctarank(op: Op) -> None:
     write, read = op.dest(0, _U32), _address(op, 1, kind, generic=generic)
 
     def step(m: Lanes) -> None:
-        number = read(m).astype(np.uint64) >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)
+        where = read(m).astype(np.uint64)
+        if generic:
+            _check_shared(m, op, where)
+        number = where >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)
         own = m.of_active(m.block) % m.job.shape.cluster_blocks
         write(m, np.where(number == 0, own, number.astype(np.int64) - 1).astype(np.uint32))
 

@@ -76,14 +76,25 @@ def trap(op: Op) -> None:
 @instruction("membar", "fence")
 def fence(op: Op) -> None:
     """Something for the race models only: every write is seen at once."""
+    scope = None
     if op.flag("proxy"):
         op.drop_prefixed("")
-    op.flag("sc", "acq_rel", "acquire", "release", "mbarrier_init")
-    op.drop_prefixed("sync_restrict", "proxy", "tensormap")
-    if not op.flag("cta", "cluster", "gpu", "sys", "gl") and op.ins.name == "membar":
-        op.fail("membar takes .cta, .gl or .sys")
+    elif op.ins.name == "membar":
+        scope = op.choice("cta", "gl", "sys")
+        if scope is None:
+            op.fail("membar takes .cta, .gl or .sys")
+    else:
+        initial = op.flag("mbarrier_init")
+        order = op.choice("sc", "acq_rel", "acquire", "release")
+        if order == "release" and not initial:
+            op.needs("fence.release", 90, (8, 6))
+        op.drop_prefixed("sync_restrict")
+        scope = op.choice("cta", "cluster", "gpu", "sys")
+        if scope is None:
+            op.fail("fence takes .cta, .cluster, .gpu or .sys")
     op.done(0, 2)
-    op.emit(lambda m: m.fence())
+    wide = scope != "cta"
+    op.emit(lambda m: m.fence(wide=wide))
 
 
 @instruction("griddepcontrol", "pmevent", "discard", "applypriority")

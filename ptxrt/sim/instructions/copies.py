@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+_MASK64 = (1 << 64) - 1
+
 
 @instruction("cp")
 def cp_async(op: Op) -> None:
@@ -40,20 +42,21 @@ def cp_async(op: Op) -> None:
 
 
 def _copy(op: Op) -> None:
-    op.flag("ca", "cg")
-    op.drop_prefixed("L1::", "L2::")
+    where = op.choice("ca", "cg")
+    op.flag("L2::64B", "L2::128B", "L2::256B")
+    op.flag("L2::cache_hint")
     if not op.flag("shared", "shared::cta") or not op.flag("global"):
         op.fail("cp.async copies from .global to .shared")
     op.done(3, 5)
     size = op.integer(2)
     if size not in (4, 8, 16):
         op.fail(f"cp.async copies 4, 8 or 16 bytes, not {size}")
+    if where is None or (where == "cg" and size != 16):
+        op.fail("cp.async takes .ca, or .cg for 16 bytes")
     to, to_offset = address(op, 0, "shared")
     source, source_offset = address(op, 1, "global")
     kept = _kept(op, size)
-    # Four bytes at a time where fewer than `size` are read; the whole piece is aligned all the same.
     reading = op.decoder.access(op.ins, "global", size, 4, False, source_offset)
-    parts = [reading._replace(size=4, offset=source_offset + 4 * place) for place in range(size // 4)]
     writing = op.decoder.access(op.ins, "shared", size, 4, True, to_offset)
     announced = writing._replace(pending=True)
 
@@ -63,7 +66,7 @@ def _copy(op: Op) -> None:
         if kept is None:
             values = [m.spread(value) for value in read_words(m, reading, source(m), 4)]
         else:
-            values = _read_some(m, parts, m.spread(source(m)), m.spread(kept(m)))
+            values = _read_some(m, reading, m.spread(source(m)), m.spread(kept(m)))
         m.copies.start(m, writing, where, values)
 
     op.emit(step)
@@ -85,19 +88,36 @@ def _kept(op: Op, size: int) -> Getter | None:
     return op.source(3, TYPES["u32"])
 
 
-def _read_some(m: Lanes, parts: list[Access], where: Array, kept: Array) -> list[Array]:
-    """Read words of which some lanes want a part or nothing, and touch no memory that is not asked for."""
-    outer_idx, outer_count = m.idx, m.count
-    active = m.active()
-    found = []
-    for place, part in enumerate(parts):
-        value = np.zeros(outer_count, np.uint32)
-        left = np.clip(kept.astype(np.int64) - 4 * place, 0, 4)
-        lanes = left.nonzero()[0]
+def _read_some(m: Lanes, access: Access, where: Array, kept: Array) -> list[Array]:
+    """Read pieces of which some lanes want a part or nothing, and touch no memory that is not asked for."""
+    _check_kept(m, access, where, kept)
+    found = np.zeros((m.count, access.size), np.uint8)
+    outer_idx, outer_count, active = m.idx, m.count, m.active()
+
+    def read(lanes: Array, size: int, place: int) -> None:
         if lanes.size:
             m.activate(active[lanes])
-            mask = ((np.int64(1) << left[lanes] * 8) - 1).astype(np.uint32)
-            value[lanes] = read_words(m, part, where[lanes], 4)[0] & mask
+            part = access._replace(size=size, offset=access.offset + place)
+            words = m.spread(read_words(m, part, where[lanes], size)[0])
+            found[lanes, place : place + size] = words.view(np.uint8).reshape(-1, size)
             m.idx, m.count = outer_idx, outer_count
-        found.append(value)
-    return found
+
+    for place in range(0, access.size, 4):
+        read((kept >= place + 4).nonzero()[0], 4, place)
+        for rest in range(3):
+            read(((kept > place + rest) & (kept < place + 4)).nonzero()[0], 1, place + rest)
+    return list(np.ascontiguousarray(found.view(np.uint32).T))
+
+
+def _check_kept(m: Lanes, access: Access, where: Array, kept: Array) -> None:
+    """Check that no lane asks for more bytes than it copies, and that its source is aligned as the whole piece."""
+    address = where + np.uint64(access.offset & _MASK64)
+    for bad, problem in (
+        (kept > access.size, f"cp.async of {access.size} bytes that reads more"),
+        ((kept > 0) & ((address & np.uint64(access.size - 1)) != 0),
+         f"cp.async of {access.size} bytes from an address that is not a multiple of {access.size}"),
+    ):  # fmt: skip
+        if bad.any():
+            first = int(bad.nonzero()[0][0])
+            at = int(address[first])
+            m.memory_fault(access.ins, problem, int(m.active()[first]), at, access.size, m.job.memory.describe(at))

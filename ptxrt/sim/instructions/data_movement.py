@@ -9,20 +9,30 @@ import numpy as np
 from ptxrt.sim.op import Getter, Op, getter, instruction
 from ptxrt.sim.program import Address, Name, Operand, Register, Sink, Symbol, Tuple, Variable
 from ptxrt.sim.spaces import RANK_SHIFT, Access, locate, window_of
-from ptxrt.sim.types import TYPES, Array, PtxType
+from ptxrt.sim.types import TYPES, Array, PtxType, word_type
 
 if TYPE_CHECKING:
+    from ptxrt.sim.code import Step
     from ptxrt.sim.lanes import Lanes
 
-__all__ = ["address", "is_passed", "read_words", "space_of", "write_words"]
+__all__ = ["address", "elements", "hinted", "in_order", "is_passed", "read_words", "space_of", "vector", "write_words"]
 
 _SPACES = ("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster", "param::entry",
            "param::func")  # fmt: skip
-_ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "mmio", "acq_rel")
+_ORDERS = {
+    "ld": ("weak", "volatile", "relaxed", "acquire", "mmio"),
+    "st": ("weak", "volatile", "relaxed", "release", "mmio"),
+    "atom": ("relaxed", "acquire", "release", "acq_rel"),
+    "red": ("relaxed", "release"),
+}
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio", "acq_rel"))
 _SCOPES = ("cta", "cluster", "gpu", "sys")
-_CACHE = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified")
-_HINTS = ("L1::", "L2::")
-_TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+_CACHE = {"ld": ("ca", "cg", "cs", "lu", "cv", "nc", "unified"), "ldu": ("unified",), "st": ("wb", "cg", "cs", "wt")}
+_POLICY = "L2::cache_hint"
+_HINTS = ("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+          "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+          _POLICY)  # fmt: skip
+_TYPES = ("b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 _U64 = TYPES["u64"]
 
 
@@ -32,7 +42,8 @@ _U64 = TYPES["u64"]
 @instruction("mov")
 def mov(op: Op) -> None:
     """Copy; ``{a, b}`` on one side packs or unpacks."""
-    kind = op.type("pred", "b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+    count = vector(op)
+    kind = op.type("pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
     op.done(2)
     to, source = op.operand(0), op.operand(1)
     if isinstance(source, Name) and source.text in op.decoder.module.functions:
@@ -41,7 +52,17 @@ def mov(op: Op) -> None:
         value = np.array([op.decoder.module.function_address(source.text)], np.uint64).view(kind.dtype)
         op.compute(op.dest(0, kind), [getter(op.decoder.constant(value), kind, kind)], np.copy)
         return
-    if isinstance(source, Tuple):
+    if count > 1:
+        moves = zip(elements(op, 0, count), elements(op, 1, count), strict=True)
+        both = [(op.dest(one, kind), op.source(other, kind)) for one, other in moves]
+
+        def each(m: Lanes) -> None:
+            # All are read before any is written: one may stand on both sides.
+            for (write, _), value in zip(both, [np.copy(read(m)) for _, read in both], strict=True):
+                write(m, value)
+
+        op.emit(each)
+    elif isinstance(source, Tuple):
         _pack(op, kind, source)
     elif isinstance(to, Tuple):
         _unpack(op, kind, to)
@@ -53,7 +74,7 @@ def _parts(op: Op, kind: PtxType, operand: Tuple) -> PtxType:
     """Return the type of the elements of a pack."""
     count = len(operand.items)
     if kind.kind != "b" or count not in (2, 4) or kind.bits // count < 8:
-        op.fail("a pack is mov.b16, .b32 or .b64 with 2 or 4 elements")
+        op.fail("a pack is mov.b16, .b32, .b64 or .b128 with 2 or 4 elements")
     _alike(op, operand)
     return TYPES[f"b{kind.bits // count}"]
 
@@ -68,13 +89,16 @@ def _pack(op: Op, kind: PtxType, operand: Tuple) -> None:
     part = _parts(op, kind, operand)
     read = [op.source(item, part) for item in operand.items]
 
+    def side_by_side(*values: Array) -> Array:
+        return np.ascontiguousarray(np.stack(np.broadcast_arrays(*values), 1)).view(kind.dtype).reshape(-1)
+
     def compute(*values: Array) -> Array:
         result = np.zeros(1, kind.dtype)
         for place, value in enumerate(values):
             result = result | (value.astype(kind.dtype) << kind.dtype.type(place * part.bits))
         return result
 
-    op.compute(op.dest(0, kind), read, compute)
+    op.compute(op.dest(0, kind), read, side_by_side if kind.bits == 128 else compute)
 
 
 def _unpack(op: Op, kind: PtxType, operand: Tuple) -> None:
@@ -84,6 +108,10 @@ def _unpack(op: Op, kind: PtxType, operand: Tuple) -> None:
 
     def step(m: Lanes) -> None:
         value = read(m)
+        if kind.bits == 128:
+            for one, column in zip(write, np.copy(value).view(part.dtype).reshape(-1, len(write)).T, strict=True):
+                one(m, np.ascontiguousarray(column))
+            return
         for place, one in enumerate(write):
             one(m, (value >> kind.dtype.type(place * part.bits)).astype(part.dtype))
 
@@ -101,27 +129,109 @@ def is_passed(op: Op, variable: Variable) -> bool:
 
 def is_strong(op: Op) -> bool:
     """Tell whether the access is ordered (volatile, relaxed, ...) and so does not race with others like it."""
-    return any(name in _ORDERS[1:] for name in op.ins.modifiers)
+    return not _STRONG.isdisjoint(op.ins.modifiers)
+
+
+def in_order(op: Op, step: Step) -> Step:
+    """Return the step with the fences that .release and .acquire are to the race models."""
+    names = op.ins.modifiers
+    releases = "release" in names or "acq_rel" in names
+    acquires = "acquire" in names or "acq_rel" in names
+    if not releases and not acquires:
+        return step
+    wide = "cta" not in names
+
+    def ordered(m: Lanes) -> None:
+        if releases:
+            m.fence(wide=wide)
+        step(m)
+        if acquires:
+            m.fence(wide=wide)
+
+    return ordered
+
+
+def _check_order(op: Op, orders: set[str], scope: str | None, space: str) -> None:
+    """Check which order, scope and cache operator go together."""
+    ordered = bool(orders - {"weak", "volatile"})
+    if ordered and scope is None:
+        op.fail(f"{op.ins.name}.{min(orders)} takes a scope: .cta, .cluster, .gpu or .sys")
+    if scope is not None and not ordered:
+        op.fail(f"{op.ins.name}.{scope} takes an order such as .relaxed")
+    stem = space.partition("::")[0]
+    if orders == {"volatile"} and stem == "local":
+        op.needs(f"{op.ins.name}.volatile.local", 0, (9, 1))
+    elif orders - {"weak"} and stem not in ("generic", "global", "shared"):
+        op.fail(f"{op.ins.name}.{min(orders)} is for .global and .shared")
+    if orders - {"weak"}:
+        return
+    while (cache := op.choice(*_CACHE[op.ins.name])) is not None:
+        if cache == "nc" and space != "global":
+            op.fail("ld.nc is for .global")
 
 
 def space_of(op: Op) -> str:
     """Return the state space named by the modifiers, or ``generic``; steps over ordering and cache modifiers."""
     space = op.choice(*_SPACES)
-    while op.flag(*_ORDERS, *_SCOPES, *_CACHE):
+    name = op.ins.name
+    orders = {order for order in _ORDERS.get(name, ()) if op.flag(order)}
+    scope = op.choice(*_SCOPES)
+    while op.flag(*_HINTS):
         pass
-    op.drop_prefixed(*_HINTS)
+    if name in ("ld", "st"):
+        _check_order(op, orders, scope, space or "generic")
+    else:
+        op.flag(*_CACHE.get(name, ()))
     return space if space == "shared::cluster" else (space or "generic").partition("::")[0]
+
+
+def hinted(op: Op, operands: int, space: str) -> None:
+    """Check the number of operands: one more, a cache policy, with .L2::cache_hint."""
+    if _POLICY not in op.ins.modifiers:
+        op.done(operands)
+        return
+    op.done(operands + 1)
+    if space not in ("generic", "global"):
+        op.fail(f"{op.ins.name} takes .{_POLICY} in .global only")
+    op.source(operands, TYPES["b64"])
+
+
+@instruction("createpolicy")
+def createpolicy(op: Op) -> None:
+    """A cache policy: a value that means nothing here."""
+    how = op.choice("fractional", "range", "cvt")
+    kind = op.type("b64")
+    while op.flag(*_HINTS, "L2::evict_unchanged", "L2", "global"):
+        pass
+    write = op.dest(0, kind)
+    if how == "fractional":
+        op.done(1, 2)
+        if len(op.ins.operands) == 2:
+            op.source(1, TYPES["f32"])
+    elif how == "range":
+        op.done(4)
+        address(op, 1, "global")
+        for place in (2, 3):
+            op.source(place, TYPES["u32"])
+    elif how == "cvt":
+        op.done(2)
+        op.source(1, kind)
+    else:
+        op.fail("createpolicy takes .fractional, .range or .cvt")
+    op.emit(lambda m: write(m, np.zeros(1, kind.dtype)))
 
 
 def address(op: Op, place: int, space: str) -> tuple[Getter, int]:
     """Return the reader of an address register (or of a variable's address) and the constant offset."""
     operand = op.operand(place)
+    if isinstance(operand, Symbol) and operand.indexed:
+        operand = Address(operand.variable, operand.addend)
     if not isinstance(operand, Address):
         op.fail(f"{op.ins.name} takes an address in brackets as operand {place + 1}")
     base = operand.base
     if isinstance(base, Register):
         kind = base.type
-        if not kind.is_int:
+        if not kind.is_int or kind.bits > 64:
             op.fail(f"{base.name} is .{kind.name} and cannot hold an address")
         if kind.bits < 64 and space in ("generic", "global", "const", "param"):
             op.fail(f"{base.name} is .{kind.name}; an address of .{space} has 64 bits")
@@ -146,7 +256,7 @@ def read_words(m: Lanes, access: Access, where: Array, word: int) -> list[Array]
         words = pieces[0].store.words(word)
         index = pieces[0].at >> shift if shift else pieces[0].at
         return [words.take(index + place if place else index) for place in range(count)]
-    found = [np.empty(m.count, f"u{word}") for _ in range(count)]
+    found = [np.empty(m.count, word_type(word)) for _ in range(count)]
     for piece in pieces:
         words = piece.store.words(word)
         index = piece.at >> shift
@@ -167,12 +277,14 @@ def write_words(m: Lanes, access: Access, where: Array, values: list[Array]) -> 
             words[index + place if place else index] = part[-1:] if index.shape[0] == 1 else part
 
 
-def _vector(op: Op) -> int:
+def vector(op: Op) -> int:
+    """Return how many elements the modifier .v2, .v4 or .v8 says; 1 for none."""
     given = op.choice("v2", "v4", "v8")
     return int(given[1:]) if given else 1
 
 
-def _elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
+def elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
+    """Return the elements of an operand that is a vector, or the operand itself where `count` is 1."""
     operand = op.operand(place)
     if count == 1:
         if isinstance(operand, Tuple) and len(operand.items) == 1:
@@ -184,10 +296,10 @@ def _elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
     return operand.items
 
 
-def _check_width(op: Op, kind: PtxType, count: int) -> None:
-    wide = op.decoder.module.target_number >= 100 and kind.size >= 4
+def _check_width(op: Op, kind: PtxType, count: int, space: str) -> None:
+    wide = op.decoder.module.target_number >= 100 and kind.size >= 4 and space in ("generic", "global")
     if kind.size * count > (32 if wide else 16) or (count == 8 and kind.size != 4):
-        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most (32 from sm_100 on)")
+        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most (32 in .global from sm_100 on)")
 
 
 def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
@@ -204,11 +316,13 @@ def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
 def ld(op: Op) -> None:
     """Load one value or a vector."""
     space = space_of(op)
-    count = _vector(op)
+    count = vector(op)
     kind = op.type(*_TYPES)
-    op.done(2, 3)
-    _check_width(op, kind, count)
-    write = [op.dest(item, kind, wider=True) for item in _elements(op, 0, count)]
+    if kind.bits == 128:
+        op.needs(op.ins.opcode, 70, (8, 3))
+    hinted(op, 2, space)
+    _check_width(op, kind, count, space)
+    write = [op.dest(item, kind, wider=True) for item in elements(op, 0, count)]
     passed = _passed(op, 1, space)
     where, offset = passed or address(op, 1, space)
     if passed:
@@ -217,25 +331,27 @@ def ld(op: Op) -> None:
     word, dtype = kind.size, kind.dtype
     if count == 1:
         single = write[0]
-        op.emit(lambda m: single(m, read_words(m, access, where(m), word)[0].view(dtype)))
+        op.emit(in_order(op, lambda m: single(m, read_words(m, access, where(m), word)[0].view(dtype))))
         return
 
     def step(m: Lanes) -> None:
         for one, value in zip(write, read_words(m, access, where(m), word), strict=True):
             one(m, value.view(dtype))
 
-    op.emit(step)
+    op.emit(in_order(op, step))
 
 
 @instruction("st")
 def st(op: Op) -> None:
     """Store one value or a vector."""
     space = space_of(op)
-    count = _vector(op)
+    count = vector(op)
     kind = op.type(*_TYPES)
-    op.done(2, 3)
-    _check_width(op, kind, count)
-    items = _elements(op, 1, count)
+    if kind.bits == 128:
+        op.needs(op.ins.opcode, 70, (8, 3))
+    hinted(op, 2, space)
+    _check_width(op, kind, count, space)
+    items = elements(op, 1, count)
     if any(isinstance(item, Sink) for item in items):
         op.fail("a value to store is missing")
     read = [op.source(item, kind, wider=True) for item in items]
@@ -246,12 +362,12 @@ def st(op: Op) -> None:
     if passed:
         space = "local"
     access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op))
-    unsigned = np.dtype(f"u{kind.size}")
+    unsigned = word_type(kind.size)
 
     def step(m: Lanes) -> None:
         write_words(m, access, where(m), [one(m).view(unsigned) for one in read])
 
-    op.emit(step)
+    op.emit(in_order(op, step))
 
 
 @instruction("prefetch", "prefetchu")

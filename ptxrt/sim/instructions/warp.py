@@ -59,6 +59,20 @@ def _converge(m: Lanes, at: int, mask: Getter) -> bool:
     return True
 
 
+def _check_named(m: Lanes, op: Op, mask: Getter) -> None:
+    """Check, if a launch asks for it, that each lane is one of those that its mask names."""
+    if "shuffles" not in m.job.checks:
+        return
+    own = (m.of_active(m.origin) & 31).astype(np.uint32)
+    named = mask(m) >> own & np.uint32(1)
+    if not named.all():
+        first = int((named == 0).nonzero()[0][0])
+        m.fault(
+            op.ins, f"{op.ins.name} in a lane that its mask does not name: what it does is undefined",
+            int(m.active()[first]),
+        )  # fmt: skip
+
+
 def _together(op: Op, mask: Getter | None, step: Step) -> None:
     """Emit `step` behind the convergence that `mask` asks for; None for the old forms, which ask for none."""
     if mask is None:
@@ -76,6 +90,7 @@ def _together(op: Op, mask: Getter | None, step: Step) -> None:
     following = at + 1
 
     def end(m: Lanes) -> int:
+        _check_named(m, op, wanted)
         if not _converge(m, at, wanted):
             return GONE
         m.synchronised_warps()
@@ -94,7 +109,7 @@ def warp_barrier(op: Op) -> None:
     following = op.decoder.following(op.ins)
 
     def end(m: Lanes) -> int:
-        m.synchronised_warps()
+        _check_named(m, op, wanted)
         return m.warp_barriers.sync(op.ins, wanted(m), following)
 
     op.end(end)
@@ -281,6 +296,8 @@ def redux(op: Op) -> None:
         kind = op.type("u32", "s32", "f32")
     else:
         kind = op.type("b32") if how in ("and", "or", "xor") else op.type("u32", "s32")
+    if kind.is_float and not op.decoder.module.target.endswith(("a", "f")):
+        op.fail(f"redux.sync.{how}.f32 needs a target of its own such as sm_100a, not {op.decoder.module.target}")
     if (absolute or keeps_nan) and not kind.is_float:
         op.fail("redux.sync takes .abs and .NaN with .f32 only")
     op.done(3)

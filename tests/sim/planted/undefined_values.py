@@ -32,7 +32,7 @@ CASES = [
     unwritten("the last element, which the loop leaves out", "setp.lt.u32 q, i, @@; @q st.global.u32 [p], v; bar.sync 0; "
               "setp.eq.u32 e, t, 31;\n@e ld.global.u32 w, [p]; // FAULT", "63", "64", thread=(31, 0, 0), block=(1, 0, 0)),
     Planted("a shuffle from lanes that are gone", SimFault, "takes no part", "setp.ge.u32 q, t, 20; @@ exit;\n"
-            "shfl.sync.down.b32 v, t, 16, 31, 0x000fffff; // FAULT", "@q", "setp.gt.u32 q, t, 40; @q", (4, 0, 0)),
+            "shfl.sync.down.b32 v, t, 16, 31, -1; // FAULT", "@q", "setp.gt.u32 q, t, 40; @q", (4, 0, 0)),
     Planted("a shuffle in a warp that is not full", SimFault, "lane 24 ", "shfl.sync.bfly.b32 v, t, @@, 31, -1; // FAULT",
             "16", "4", (8, 0, 0), size=(1, 24)),
 ]  # fmt: skip

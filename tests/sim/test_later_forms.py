@@ -1,0 +1,301 @@
+"""Forms that few kernels use: packed integers, vectors of registers and atomics, cache policies, 128 and 256 bits."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from machine import apply, kernel, run
+
+from ptxrt import sim
+from ptxrt.errors import CompileError, MemoryFault
+
+HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
+WIDE_HEAD = HEAD.replace("8.6", "8.8").replace("sm_90", "sm_100a")
+PAIRS = np.array([0x00010002, 0xFFFF8000, 0x7FFF0003, 0x80000000], np.uint32)
+OTHER = np.array([0x00050001, 0x00018000, 0x0001FFFE, 0x7FFFFFFF], np.uint32)
+
+
+@pytest.mark.parametrize(("code", "want"), [
+    ("add.u16x2", [0x00060003, 0x00000000, 0x80000001, 0xFFFFFFFF]),
+    ("add.s16x2", [0x00060003, 0x00000000, 0x80000001, 0xFFFFFFFF]),
+    ("min.u16x2", [0x00010001, 0x00018000, 0x00010003, 0x7FFF0000]),
+    ("max.u16x2", [0x00050002, 0xFFFF8000, 0x7FFFFFFE, 0x8000FFFF]),
+    ("min.s16x2", [0x00010001, 0xFFFF8000, 0x0001FFFE, 0x8000FFFF]),
+    ("max.s16x2", [0x00050002, 0x00018000, 0x7FFF0003, 0x7FFF0000]),
+    ("min.relu.s16x2", [0x00010001, 0x00000000, 0x00010000, 0x00000000]),
+    ("max.relu.s16x2", [0x00050002, 0x00010000, 0x7FFF0003, 0x7FFF0000]),
+])  # fmt: skip
+def test_pairs_of_integers(code: str, want: list[int]) -> None:
+    got = apply(f"{code} d, a, b;", "b32", PAIRS, OTHER, types=("b32", "b32"), head=HEAD).view(np.uint32)
+    assert got.tolist() == want
+
+
+def test_integers_that_are_at_least_zero() -> None:
+    a, b = np.array([-5, 3, -1, -(2**31)], np.int32), np.array([2, 7, -9, 2**31 - 1], np.int32)
+    for name, want in (("min", [0, 3, 0, 0]), ("max", [2, 7, 0, 2**31 - 1])):
+        got = apply(f"{name}.relu.s32 d, a, b;", "s32", a, b, types=("s32", "s32"), head=HEAD)
+        assert got.view(np.int32).tolist() == want
+
+
+def test_a_sum_of_an_upper_half_that_saturates() -> None:
+    a = np.array([2**30, 2**30, -(2**30), -1, 2**31 - 1], np.int32)
+    b = np.array([2**30, 2**30, 2**30, 1, 2**31 - 1], np.int32)
+    c = np.array([2**31 - 1, 5, -(2**31), -(2**31), 0], np.int32)
+    got = apply("mad.hi.sat.s32 d, a, b, c;", "s32", a, b, c, types=("s32",) * 3).view(np.int32)
+    assert got.tolist() == [2**31 - 1, 2**28 + 5, -(2**31), -(2**31), 2**30 - 1]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_extremes_of_magnitudes_with_both_signs(kind: str) -> None:
+    dtype = np.dtype({"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind])
+    a = np.array([1, -1, -3, 2, -0.0, np.nan, -2], dtype)
+    b = np.array([2, 2, -4, -8, 5, -1, np.nan], dtype)
+    bits, nan = (np.uint32, 0x7FFFFFFF) if kind == "f32" else (np.uint16, 0x7FFF)
+    for name, want, hole in (("min", [1, -1, 3, -2, -0.0], [-1, -2]), ("max", [2, -2, 4, -8, -5], [-1, -2])):
+        for modifier in ("", ".NaN"):
+            code = f"{name}{modifier}.xorsign.abs.{kind} d, a, b;"
+            got = apply(code, kind, a, b, types=(kind, kind), head=HEAD).view(bits)
+            rest = [nan, nan] if modifier else np.array(hole, dtype).view(bits).tolist()
+            assert got.tolist() == [*np.array(want, dtype).view(bits).tolist(), *rest], code
+
+
+def test_extremes_of_magnitudes_in_pairs() -> None:
+    a, b = np.array([[1, -2]], np.float16), np.array([[-3, -1]], np.float16)
+    got = apply("max.xorsign.abs.f16x2 d, a, b;", "b32", a.view(np.uint32), b.view(np.uint32), types=("b32", "b32"),
+                head=HEAD)  # fmt: skip
+    assert got.view(np.float16).tolist() == [-3, 2]
+
+
+def test_logic_of_three_with_a_predicate_of_its_result() -> None:
+    a, b = np.array([0, 1, 0, 1], np.uint32), np.array([0, 0, 1, 1], np.uint32)
+    for name, want in (("or", [100, 101, 100, 101]), ("and", [0, 0, 0, 101])):
+        code = f"setp.ne.u32 q, b, {'0xffff' if name == 'or' else 0}; lop3.{name}.b32 d|r, a, 0, 0, 0xF0, q;" \
+            "@r add.u32 d, d, 100; @!r mov.u32 d, 0;"  # fmt: skip
+        got = apply(code, "u32", a, b, types=("u32", "u32"), head=HEAD).view(np.uint32)
+        assert got.tolist() == want
+
+
+START = """.reg .u32 t, u, w; .reg .u64 p, o, e; .reg .f32 f, g; .reg .b16 h; .reg .pred q;
+mov.u32 t, %tid.x; ld.param.u64 p, [out]; mul.wide.u32 o, t, 16; .shared .align 16 .f32 s[128];
+"""
+
+
+def launch(
+    code: str, out: np.ndarray, threads: int = 32, head: str = HEAD, module: str = "", **options: object
+) -> None:
+    run(kernel(START + code, head=head, module=module), out, block=(threads, 1, 1), **options)
+
+
+def test_vectors_of_registers() -> None:
+    out = np.zeros((32, 4), np.uint32)
+    out[:, :] = np.arange(128).reshape(32, 4)
+    launch("add.u64 p, p, o; .reg .v4 .u32 v, x; .reg .v2 .u32 y; ld.global.v4.u32 v, [p]; add.u32 v.x, v.y, v.w;"
+           "mov.v4.u32 x, {v.w, v.z, v.g, v.r}; mov.b64 o, {x.x, x.w}; mov.b64 {y.x, y.y}, o; mov.u32 x.z, y.y;"
+           "st.global.v4.u32 [p], x;", out)  # fmt: skip
+    first = np.arange(0, 128, 4)
+    assert out.tolist() == np.stack([first + 3, first + 2, 2 * first + 4, 2 * first + 4], 1).tolist()
+
+
+def test_a_vector_of_registers_on_both_sides() -> None:
+    out = np.zeros(64, np.uint32)
+    launch("mul.wide.u32 o, t, 8; add.u64 p, p, o; .reg .v2 .u32 v; mov.u32 v.x, %tid.x; mov.u32 v.y, 7;"
+           "mov.v2.u32 v, {v.y, v.x}; st.global.v2.u32 [p], v;", out)  # fmt: skip
+    assert out.tolist() == [x for t in range(32) for x in (7, t)]
+
+
+def test_elements_of_variables_by_their_index() -> None:
+    out = np.zeros(32, np.float32)
+    launch("mul.wide.u32 o, t, 4; add.u64 p, p, o; mov.u32 w, s; mad.lo.u32 w, t, 4, w; ld.global.f32 f, table[2];"
+           "setp.eq.u32 q, t, 3; @q st.shared.f32 s[3], f; bar.sync 0; mov.u32 w, s[3]; ld.shared.f32 g, [w];"
+           "st.global.f32 [p], g;", out, module=".global .f32 table[4] = {1.0, 2.0, 3.0, 4.0};")  # fmt: skip
+    assert out.tolist() == [3.0] * 32
+
+
+def test_cache_policies_change_nothing() -> None:
+    out = np.arange(128, dtype=np.uint32)
+    launch("add.u64 p, p, o; createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 e, 0.5;"
+           ".reg .u32 a<4>; ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {a0, a1, a2, a3}, [p], e;"
+           "createpolicy.range.global.L2::evict_last.L2::evict_first.b64 e, [p], 16, 32;"
+           "createpolicy.cvt.L2.b64 e, 0x10F0000000000000; createpolicy.fractional.L2::evict_first.b64 e;"
+           "st.global.L2::cache_hint.v4.u32 [p], {a3, a2, a1, a0}, e; red.global.add.L2::cache_hint.u32 [p], 1000, e;"
+           "cp.async.cg.shared.global.L2::cache_hint.L2::128B [s], [p], 16, e; cp.async.wait_all;", out,
+           races=False)  # fmt: skip
+    want = np.arange(128).reshape(32, 4)[:, ::-1].copy()
+    want[:, 0] += 1000
+    assert out.tolist() == want.reshape(-1).tolist()
+
+
+def test_streaming_loads() -> None:
+    out = np.arange(128, dtype=np.float32)
+    launch("add.u64 p, p, o; .reg .f32 a<4>; ld.global.nc.L1::no_allocate.v4.f32 {a0, a1, a2, a3}, [p];"
+           "st.global.L1::no_allocate.v4.f32 [p], {a1, a0, a3, a2};", out)  # fmt: skip
+    assert out.reshape(-1, 2).tolist() == np.arange(128).reshape(-1, 2)[:, ::-1].tolist()
+
+
+@pytest.mark.parametrize("code", [
+    "ld.global.v8.f32 {a0, a1, a2, a3, a4, a5, a6, a7}, [p]; st.global.v8.f32 [p], {a7, a6, a5, a4, a3, a2, a1, a0};",
+    "ld.global.v4.f64 {d0, d1, d2, d3}, [p]; mov.b64 {a0, a1}, d0; mov.b64 {a2, a3}, d1; mov.b64 {a4, a5}, d2;"
+    "mov.b64 {a6, a7}, d3; mov.b64 d0, {a7, a6}; mov.b64 d1, {a5, a4}; mov.b64 d2, {a3, a2}; mov.b64 d3, {a1, a0};"
+    "st.v4.f64 [p], {d0, d1, d2, d3};",
+])  # fmt: skip
+def test_256_bits_at_once(code: str) -> None:
+    out = np.arange(256, dtype=np.float32)
+    registers = ".reg .f32 a<8>; .reg .f64 d<4>; mul.wide.u32 o, t, 32; add.u64 p, p, o;"
+    launch(registers + code, out, head=WIDE_HEAD)
+    assert out.reshape(-1, 8).tolist() == np.arange(256).reshape(-1, 8)[:, ::-1].tolist()
+
+
+# -- atomics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_vectors_of_atomic_sums(count: int) -> None:
+    out = np.zeros(8, np.float32)
+    values = ", ".join(["f", "g", "1.0", "0f40000000"][:count])
+    launch(f"cvt.rn.f32.u32 f, t; neg.f32 g, f; red.global.v{count}.f32.add [p], {{{values}}};"
+           f"atom.global.add.v{count}.f32 {{{', '.join(['f', 'g', '_', '_'][:count])}}}, [p+16], {{{values}}};"
+           "setp.eq.u32 q, t, 0; @!q bra E; setp.neu.f32 q, f, 0.0; @q trap; E:", out)  # fmt: skip
+    want = [496, -496, 32, 64][:count] + [0] * (4 - count)
+    assert out.tolist() == want * 2
+
+
+@pytest.mark.parametrize(("code", "dtype", "want"), [
+    ("red.global.v8.f16.max.noftz [p], {h, h, h, h, h, h, h, h};", np.float16, [31] * 8),
+    ("mov.b16 h, 0x3f80; red.global.add.noftz.v4.bf16 [p], {h, h, h, h};", ml_dtypes.bfloat16, [32] * 4 + [0] * 4),
+    ("mov.b32 x, {h, h}; red.global.v2.f16x2.min.noftz [p], {x, x};", np.float16, [-31] * 4 + [0] * 4),
+    ("mov.b32 x, {h, h}; atom.global.v4.f16x2.add.noftz {_, _, _, _}, [p], {x, x, x, x};", np.float16, [496] * 8),
+])  # fmt: skip
+def test_vectors_of_small_atomics(code: str, dtype: type, want: list[float]) -> None:
+    out = np.zeros(8, dtype)
+    kind = "bf16" if dtype is not np.float16 else "f16"
+    sign = "neg.f32 f, f;" if "min" in code else ""
+    launch(f".reg .b32 x; cvt.rn.f32.u32 f, t; {sign} cvt.rn.{kind}.f32 h, f; {code}", out.view(np.uint16))
+    assert out.astype(float).tolist() == want
+
+
+def test_a_vector_of_atomics_has_to_be_aligned_as_a_whole() -> None:
+    with pytest.raises(MemoryFault, match="not a multiple of 16"):
+        launch("red.global.v4.f32.add [p+8], {f, f, f, f};", np.zeros(16, np.float32), threads=1)
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+def test_sums_of_denormals_vanish_in_global_memory_only(lanes: int) -> None:
+    out = np.full(4, 3, np.uint32)
+    launch("mov.b32 g, 5; red.global.add.f32 [p], g; mov.b32 f, 0; setp.eq.u32 q, t, 0;"
+           "@q st.shared.f32 [s], f; bar.sync 0;"
+           "red.shared.add.f32 [s], g; bar.sync 0; ld.shared.f32 f, [s]; @q st.global.f32 [p+4], f;"
+           "mov.b32 f, 0x80c00000; @q st.global.f32 [p+8], f; mov.b32 f, 0x00800000; @q red.global.add.f32 [p+8], f;",
+           out, threads=lanes)  # fmt: skip
+    assert out.tolist() == [0, 5 * lanes, 0x80000000, 3]
+
+
+# -- reductions and roundings ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "value", "want"), [
+    ("min", 0x7FC00000, -17.0), ("max", 0x7FC00000, 14.0), ("max.abs", 0x7FC00000, 17.0), ("min.abs", 0x7FC00000, 0.0),
+    ("min.NaN", 0x7FC00000, None), ("max.NaN.abs", 0x7FC00000, None), ("max.NaN", 0x42000000, 32.0),
+])  # fmt: skip
+def test_reductions_of_floats_over_a_warp(how: str, value: int, want: float | None) -> None:
+    """Of -17 to 13, and in the last lane of a given number: of a NaN, those without .NaN take no notice."""
+    out = np.zeros(32, np.float32)
+    launch("mul.wide.u32 o, t, 4; add.u64 p, p, o; cvt.rn.f32.u32 f, t; sub.f32 f, f, 0f41880000; setp.eq.u32 q, t, 31;"
+           f"@q mov.b32 f, {value:#x}; redux.sync.{how}.f32 f, f, -1; st.global.f32 [p], f;", out,
+           head=WIDE_HEAD)  # fmt: skip
+    if want is None:
+        assert np.isnan(out).all()
+    else:
+        assert out.tolist() == [min(want, 13.0) if how == "max" else want] * 32
+
+
+@pytest.mark.parametrize(("way", "want"), [
+    # The bits below the tenth of the mantissa: exactly half, half and even, above half, below half, negative half.
+    ("rna", [0x3F802000, 0x3F804000, 0x3F802000, 0x3F800000, 0xBF802000, 0x7F800000]),
+    ("rn", [0x3F800000, 0x3F804000, 0x3F802000, 0x3F800000, 0xBF800000, 0x7F800000]),
+    ("rz", [0x3F800000, 0x3F802000, 0x3F800000, 0x3F800000, 0xBF800000, 0x7F7FE000]),
+    ("rn.relu", [0x3F800000, 0x3F804000, 0x3F802000, 0x3F800000, 0x00000000, 0x7F800000]),
+])  # fmt: skip
+def test_rounding_to_tf32(way: str, want: list[int]) -> None:
+    a = np.array([0x3F801000, 0x3F803000, 0x3F801001, 0x3F800FFF, 0xBF801000, 0x7F7FFFFF], np.uint32)
+    got = apply(f"cvt.{way}.tf32.f32 d, a;", "b32", a.view(np.float32), types=("f32",), head=HEAD)
+    assert [f"{x:#x}" for x in got.view(np.uint32)] == [f"{x:#x}" for x in want]
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    ("max.relu.u32 t, t, t;", ".relu"), ("min.abs.f32 f, f, g;", "together"), ("mad.lo.sat.s32 t, t, t, t;", ".sat"),
+    (".reg .u16x2 x;", "expected a type"), (".reg .v4 .f64 x;", "128 bits"),
+    (".reg .v2 .f32 x; mov.f32 x.w, f;", "no element"),
+    (".reg .v2 .f32 x, y; mov.f32 x, y;", "mov"), (".reg .b32 b; add.u16x2 b, b, 5;", "constant"),
+    ("ld.global.f32 f, [p], e;", "2 operands"), ("ld.global.L2::cache_hint.f32 f, [p];", "3 operands"),
+    ("ld.shared.L2::cache_hint.f32 f, [s], e;", ".global only"), ("ld.global.L1::nonsense.f32 f, [p];", "nonsense"),
+    ("ld.global.L2::cache_hint.f32 f, [p], t;", ".u32"), ("red.shared.v2.f32.add [s], {f, g};", ".global only"),
+    ("red.global.v8.f32.add [p], {f, f, f, f, f, f, f, f};", "2 or 4"), ("red.global.v2.u32.add [p], {t, t};", "takes"),
+    ("redux.sync.min.f32 f, f, -1;", "redux"), ("cp.async.cg.shared.global [s], [p], 8;", ".cg for 16"),
+])  # fmt: skip
+def test_what_an_assembler_refuses(code: str, words: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        sim.parse(kernel(START + code, head=HEAD))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("head", "code", "words"), [
+    (".version 8.6\n.target sm_80\n", ".reg .b32 b; add.u16x2 b, b, b;", "sm_90"),
+    (".version 7.8\n.target sm_90\n", ".reg .s32 i; min.relu.s32 i, i, i;", "8.0"),
+    (".version 8.6\n.target sm_80\n", "min.xorsign.abs.f32 f, f, g;", "sm_86"),
+    (".version 8.0\n.target sm_90\n", "red.global.v2.f32.add [p], {f, g};", "8.1"),
+    (".version 8.6\n.target sm_100\n", "redux.sync.min.f32 f, f, -1;", "sm_100a"),
+    (".version 8.8\n.target sm_100a\n", "ld.shared.v8.f32 {f, f, f, f, f, f, f, f}, [s];", "16 is the most"),
+])  # fmt: skip
+def test_features_that_are_newer_than_the_text_says(head: str, code: str, words: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        sim.parse(kernel(START + code, head=head + ".address_size 64\n"))
+    assert words in str(caught.value)
+
+
+# -- 128 bits ----------------------------------------------------------------------------------------------------------
+
+QUAD = ".reg .b128 q1, q2, q3; .reg .b64 x, y; .reg .b32 b<4>; add.u64 p, p, o;"
+
+
+def test_128_bits_are_packed_moved_stored_and_taken_apart() -> None:
+    """The bits of NaNs and of -0 among them, which must come through as they are."""
+    out = np.tile(np.array([0x7FF0000000000001, 0x8000000000000000], np.uint64), 32)
+    launch(QUAD + "ld.global.b128 q1, [p]; mov.b128 {x, y}, q1; mov.b128 q2, {y, x}; mov.b128 q3, q2;"
+           "mov.b128 {b0, b1, b2, b3}, q3; add.u32 b2, b2, t; mov.b128 q3, {b0, b1, b2, b3};"
+           "mov.u32 w, s; mad.lo.u32 w, t, 16, w; st.shared.b128 [w], q3; ld.shared.b128 q1, [w];"
+           "st.global.b128 [p], q1;", out)  # fmt: skip
+    assert out.reshape(-1, 2).tolist() == [[1 << 63, 0x7FF0000000000001 + t] for t in range(32)]
+
+
+def test_128_bits_under_a_guard_through_generic_addresses() -> None:
+    out = np.arange(64, dtype=np.uint64)
+    launch(QUAD + "and.b32 u, t, 1; setp.eq.u32 q, u, 0; mov.u64 x, s; cvta.shared.u64 x, x; add.u64 x, x, o;"
+           "ld.b128 q1, [p]; st.b128 [x], q1; @q mov.u64 x, p; mov.b64 y, 7; mov.b128 q2, {y, y}; @q mov.b128 q1, q2;"
+           "st.b128 [x], q1; ld.b128 q3, [x]; st.global.b128 [p], q3;", out)  # fmt: skip
+    assert out.reshape(-1, 2).tolist() == [[2 * t, 2 * t + 1] if t % 2 else [7, 7] for t in range(32)]
+
+
+def test_128_bits_are_exchanged_and_compared_bit_by_bit() -> None:
+    """Minus zero is not zero, and a NaN is itself: each lane puts its number in, when it finds the one before."""
+    out = np.array([0x7FF8000000000000, 1 << 63, 5, 6], np.uint64)
+    launch(".reg .b128 c, n, d; .reg .b64 x, y, z; .reg .pred r; mov.b64 x, 0x7ff8000000000000; cvt.u64.u32 z, t;"
+           "shl.b64 y, 1, 63; setp.ne.u32 q, t, 0; sub.u64 o, z, 1; @q mov.b64 y, o; mov.b128 c, {x, y};"
+           "mov.b128 n, {x, z}; atom.global.cas.b128 d, [p], c, n; mov.b128 {x, y}, d; setp.eq.u32 r, t, 0;"
+           "@r atom.global.exch.b128 d, [p+16], d; mov.b128 {x, y}, d; @!r bra E;"
+           "setp.ne.u64 q, x, 5; @q trap; E:", out, threads=4)  # fmt: skip
+    assert out.tolist() == [0x7FF8000000000000, 3, 0x7FF8000000000000, 1 << 63]
+
+
+@pytest.mark.parametrize("code", [
+    "add.u64 q1, q1, q1;", "st.global.b64 [p], q1;", "mov.b128 q1, 5;", "ld.global.v2.b128 {q1, q2}, [p];",
+    "ld.global.b128 x, [p];", "ld.global.f32 f, [q1];", "selp.b128 q1, q1, q2, q;", "atom.global.or.b128 q1, [p], q2;",
+])  # fmt: skip
+def test_what_128_bits_cannot(code: str) -> None:
+    with pytest.raises(CompileError):
+        sim.parse(kernel(START + QUAD + code, head=HEAD))
+
+
+def test_an_access_of_128_bits_is_aligned() -> None:
+    with pytest.raises(MemoryFault, match="not a multiple of 16"):
+        launch(QUAD + "ld.global.b128 q1, [p+8];", np.zeros(32, np.uint64), threads=1)
