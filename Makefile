@@ -1,4 +1,4 @@
-# make demo, make test: each does everything on a fresh machine with Python 3.10 or newer (with venv) and make.
+# make demo, make test, make test-torch: each does everything on a fresh machine with Python 3.10 or newer (with venv) and make.
 #
 #   PYTHON  the interpreter that the virtual environment is made of
 #   VENV    where that environment is
@@ -14,14 +14,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.$(CUDA)
 DEV_STAMP := $(VENV)/.dev
+TORCH_STAMP := $(VENV)/.torch
 
-.PHONY: demo test lint wheel-test clean
+.PHONY: demo test test-torch lint wheel-test clean
 
 demo: $(STAMP)
 	$(BIN)/ptxrt demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# Against PyTorch on the CPU, which is large.
+test-torch: $(TORCH_STAMP)
+	$(BIN)/python -m pytest tests/test_against_torch.py
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check
@@ -48,6 +53,10 @@ else
 	  echo "*** The packages of $(CUDA) cannot be installed here (see above): going on without them, on sim alone." >&2; \
 	  $(PIP) install --quiet --editable '.[test]'; }
 endif
+
+$(TORCH_STAMP): $(STAMP)
+	$(PIP) install --quiet --editable '.[torch]'
+	@touch $@
 
 $(DEV_STAMP): $(STAMP)
 	$(PIP) install --quiet --editable '.[dev]'

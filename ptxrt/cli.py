@@ -1,4 +1,4 @@
-"""The command ``ptxrt``: devices, show, demo, check, cache.
+"""The command ``ptxrt``: devices, kernels, show, demo, check, cache.
 
 Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
 that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
@@ -83,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_devices)
 
     command = commands.add_parser(
+        "kernels",
+        help="the kernels that come with ptxrt: entry, language, dtype, plan, signature",
+        description="List the kernels that come with ptxrt. Exits with 1 if none has WORD in its entry, dtype or plan.",
+    )
+    command.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this somewhere")
+    command.set_defaults(run=_kernels)
+
+    command = commands.add_parser(
         "show",
         help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
         description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
@@ -97,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser(
         "demo",
-        help="run group_norm and a small hand-made kernel, and compare with a float64 reference",
+        help="run every op at shapes of real networks, and compare with a float64 reference",
         description="Exits with 1 if a result disagrees with the reference.",
     )
     command.add_argument("--device", help="where to run; the best device there is if left out")
@@ -168,6 +176,19 @@ def _reason(kind: str) -> str:
     except PtxrtError as error:
         return str(error)
     return "no device"
+
+
+# kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _kernels(given: argparse.Namespace) -> int:
+    plans = {plan.op: plan.__name__ for plan in ops.plans()}
+    rows = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+    rows = [row for row in rows if any(given.word in cell for cell in row[:4])]
+    if not rows:
+        return _complain(f"no kernel has {given.word!r} in its entry, language, dtype or plan", 1)
+    _say(table(("entry", "language", "dtype", "plan", "signature"), rows))
+    return 0
 
 
 # show -------------------------------------------------------------------------------------------------------------

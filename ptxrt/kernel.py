@@ -124,7 +124,7 @@ class Kernel:
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._lengths = any(p.length for p in signature.parameters)
-        self._fill = filler(device, [_rule(p, entry) for p in self._params], signature.pack_into)
+        self._fill: Callable[..., tuple[Any, ...]] | None = None
         module.holders.add(self)
 
     def __repr__(self) -> str:
@@ -183,7 +183,9 @@ class Kernel:
             arguments = pool.pop()
         except IndexError:  # the first launch, or other threads are in theirs
             arguments = self.signature.arguments()
-        taken = self._fill(self, queue, arguments.raw, *args)
+        # Made by the first launch: the kernels of a plan, which checks by itself, never need it.
+        fill = self._fill or self._made_fill()
+        taken = fill(self, queue, arguments.raw, *args)
         if self._lengths:
             self._check_lengths(taken)
         if shared > self._opted_in:
@@ -191,6 +193,11 @@ class Kernel:
         arguments.budget = budget
         device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
         pool.append(arguments)
+
+    def _made_fill(self) -> Callable[..., tuple[Any, ...]]:
+        rules = [_rule(p, self.entry) for p in self._params]
+        self._fill = filler(self.device, rules, self.signature.pack_into)
+        return self._fill
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""

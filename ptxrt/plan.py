@@ -6,6 +6,7 @@ The pattern is: ``select`` a plan for a descriptor, ask ``can_implement``, own t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -88,14 +89,14 @@ class Plan(ABC):
             If there is none; the message has each variant's reason.
         """
         wish = PlanPreference() if preference is None else preference
-        if not isinstance(descriptor, cls.descriptor_type) or not isinstance(wish, PlanPreference):
-            wrong = wish if isinstance(descriptor, cls.descriptor_type) else descriptor
-            raise InvalidArgument(
-                op=f"{cls.__name__}.select",
-                argument="preference" if wrong is wish else "descriptor",
-                expected="a PlanPreference" if wrong is wish else f"a {cls.descriptor_type.__name__}",
-                given=repr(wrong),
-            )
+        for argument, given, kind in (
+            ("descriptor", descriptor, cls.descriptor_type),
+            ("preference", wish, PlanPreference),
+        ):
+            if given.__class__ is not kind:  # an op's backward may have a descriptor derived from its forward's
+                raise InvalidArgument(
+                    op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=repr(given)
+                )
         where = as_device(device)
         able, reasons = [], []
         for variant in cls.variants:
@@ -267,7 +268,7 @@ class Plan(ABC):
                 argument=o.name,
                 expected=str(o.shape),
                 given=str(array.shape),
-                fix="view() gives the same elements another shape",
+                fix="view() gives the same elements another shape" if array.size == math.prod(o.shape) else None,
             )
         array.check(self.op, o.name, writable=o.written)
         if not same_layout(o.shape, o.strides, array.strides):
@@ -295,7 +296,7 @@ class Plan(ABC):
         )
 
     def _checked_workspace(self, workspace: Any, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
-        array = as_array(workspace, self.device, self.op, "workspace")
+        array = as_array(workspace, self.device, self.op, "workspace", queue)
         array.check(self.op, "workspace", writable=True)
         need = self.workspace_size
         if array.nbytes < need or not array.is_contiguous:
@@ -386,10 +387,13 @@ def whole_number(value: Any, op: str, argument: str, least: int) -> int:
     return int(value)
 
 
-def number(value: Any, op: str, argument: str, kind: ElementType) -> float:
-    """Return `value` as a float of at least 0 that is finite in `kind`; InvalidArgument for anything else."""
+def number(value: Any, op: str, argument: str, kind: ElementType, *, signed: bool = False) -> float:
+    """Return `value` as a float that is finite in `kind`, and at least 0 unless `signed`; else InvalidArgument."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     most = float(np.finfo(kind.numpy).max)
-    if not real or not 0 <= value <= most:
-        raise InvalidArgument(op=op, argument=argument, expected=f"a number from 0 to {most:g}", given=repr(value))
-    return float(value)
+    least = -most if signed else 0.0
+    plain = float(value) if isinstance(value, np.floating) else value  # to a float16 the bound would be infinity
+    if not real or not least <= plain <= most:
+        expected = f"a number from {least:g} to {most:g}"
+        raise InvalidArgument(op=op, argument=argument, expected=expected, given=repr(value))
+    return float(plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -110,14 +111,27 @@ def _folder(name: str) -> Path:
 
 
 @cache
-def read_kernel(family: str, **parameters: str) -> KernelSource:
+def read_kernel(family: str, entry: str | None = None, /, **parameters: str) -> KernelSource:
     """Return the PTX source of an op family that comes with ptxrt, ``read_kernel("group_norm")``.
 
     The file is a Jinja template whose directives are PTX comments: lines that begin with ``//%``; and ``{{ name }}``
-    stands for one of the `parameters`. docs/kernels.md tells how to write one.
+    stands for one of the `parameters`. docs/kernels.md tells how to write one. Given an `entry`, the others are left
+    out: a first call should compile what it launches.
     """
     text = _templates().get_template(f"{family}.ptx").render(parameters)
-    return KernelSource.ptx(text, name=f"{family}.ptx")
+    return KernelSource.ptx(text if entry is None else only(text, entry), name=f"{family}.ptx")
+
+
+# An entry, with the comment right above it; it goes to the next one or to the end.
+_ENTRY = re.compile(r"^(?://[^\n]*\n)*\.visible \.entry (\w+)\(", re.MULTILINE)
+
+
+def only(text: str, entry: str) -> str:
+    """Return the text without its other entries."""
+    entries = list(_ENTRY.finditer(text))
+    ends = [found.start() for found in entries[1:]] + [len(text)]
+    own = "".join(text[e.start() : end] for e, end in zip(entries, ends, strict=True) if e[1] == entry)
+    return text[: entries[0].start()] + own
 
 
 @cache

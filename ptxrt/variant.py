@@ -104,7 +104,7 @@ class KernelSpec:
     family
         The file in ``kernels_ptx/``.
     entry, signature
-        Its name there, and its parameters.
+        Its name there, and its parameters. What serves an op's backward has "backward" in its name.
     dtype
         The element type that it is for.
     parameters
@@ -119,9 +119,14 @@ class KernelSpec:
     language: str = "ptx"
 
     @property
+    def op(self) -> str:
+        """The op that it serves."""
+        return self.family + ("_backward" if "backward" in self.entry else "")
+
+    @property
     def source(self) -> KernelSource:
-        """The text, as it is compiled."""
-        return read_kernel(self.family, **dict(self.parameters))
+        """The text, as it is compiled: of the family's entries this one alone."""
+        return read_kernel(self.family, self.entry, **dict(self.parameters))
 
     def load(self, device: Device) -> Kernel:
         """Return the entry on `device`, through its module cache."""

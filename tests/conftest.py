@@ -37,6 +37,13 @@ def need_device(name: str) -> ptxrt.Device:
         pytest.skip(f"no {name}: {error}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes the fixture `cuda`, so that ``-m cuda`` is all that needs a GPU."""
+    for item in items:
+        if "cuda" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cuda)
+
+
 @pytest.fixture(scope="session", params=["sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> ptxrt.Device:
     """Each device kind in turn."""

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import ptxrt
-from ptxrt import demo
 from ptxrt.check import check
 from ptxrt.check_report import as_text
 from ptxrt.compilers import nvrtc
+from ptxrt.demo_cases import SAXPY
 from ptxrt.sim.reports import Trap
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -36,7 +36,7 @@ RACE = f"""{HEAD}
 
 def saxpy(**changes):
     how = {"grid": 4, "block": 256, "arguments": GOOD, "signature": SIGNATURE, **changes}
-    return check(ptxrt.KernelSource.ptx(demo.SAXPY, name="saxpy.ptx"), **how)
+    return check(ptxrt.KernelSource.ptx(SAXPY, name="saxpy.ptx"), **how)
 
 
 def body(text: str, params: str = "", **how):
@@ -379,7 +379,7 @@ def test_cuda_text():
 
 def test_counts_by_line_stand_beside_the_text():
     text = as_text(saxpy(counts=True))
-    number = 1 + demo.SAXPY[: demo.SAXPY.index("ld.global.f32 %xi")].count("\n")
+    number = 1 + SAXPY[: SAXPY.index("ld.global.f32 %xi")].count("\n")
     (row,) = re.findall(rf"^ *{number} +(.*?) +ld\.global\.f32 %xi, \[%x\];$", text, re.MULTILINE)
     assert row.split() == ["32", "32.0", "4096", "128", "128", "100%"]
     (total,) = re.findall(r"^ *all +(.*)$", text, re.MULTILINE)

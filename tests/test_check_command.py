@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import ptxrt
-from ptxrt import demo
 from ptxrt.check import check
 from ptxrt.check_html import as_html
 from ptxrt.check_report import COLUMNS
 from ptxrt.cli import main
+from ptxrt.demo_cases import SAXPY
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 SIGNATURE = "const f32* x, f32* y, u32 n, f32 a"
@@ -39,7 +39,7 @@ RACE = f"""{HEAD}
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "saxpy.ptx"
-    path.write_text(demo.SAXPY)
+    path.write_text(SAXPY)
     return str(path)
 
 
@@ -107,11 +107,11 @@ def test_mistakes_exit_with_2_and_a_message(more, words, file, capsys):
 
 def test_texts_that_do_not_compile_exit_with_2(tmp_path, capsys):
     path = tmp_path / "bad.ptx"
-    for text, words in (("frob", ".version"), (demo.SAXPY.replace("fma.rn", "fma.frob"), "line 32")):
+    for text, words in (("frob", ".version"), (SAXPY.replace("fma.rn", "fma.frob"), "line 32")):
         path.write_text(text)
         assert main(["check", str(path), "--signature", SIGNATURE, *LAUNCH, *WORDS]) == 2
         assert words in capsys.readouterr().err
-    path.write_text("// caf\u00e9\n" + demo.SAXPY, "utf-8")
+    path.write_text("// caf\u00e9\n" + SAXPY, "utf-8")
     assert main(["check", str(path), *LAUNCH]) == 2
     assert "PTX is ASCII" in capsys.readouterr().err
     path.write_text("")
@@ -205,9 +205,9 @@ def test_the_picture_is_whole_and_needs_nothing_from_elsewhere(tmp_path, file):
     assert "url(" not in text
     assert "http" not in text
     shown = "".join(page.words)
-    for line in demo.SAXPY.splitlines():
+    for line in SAXPY.splitlines():
         assert line in shown
-    assert page.tags.count("tr") > len(demo.SAXPY.splitlines())
+    assert page.tags.count("tr") > len(SAXPY.splitlines())
     assert all(words in shown for words in COLUMNS.values())
 
 

@@ -12,9 +12,10 @@ import pytest
 from helpers import ROOT
 
 import ptxrt
-from ptxrt import cli, demo
+from ptxrt import cli, demo_cases, ops, references
 from ptxrt.cli import main
 from ptxrt.compilers import nvjitlink
+from ptxrt.demo_cases import SAXPY
 
 ENTRY = "group_norm_kernel"
 
@@ -25,7 +26,7 @@ needs_compiler = pytest.mark.skipif(nvjitlink.available() is not None, reason="n
 def snapshot(tmp_path: Path) -> str:
     """A snapshot with at least one module of sim:1."""
     device = ptxrt.Device("sim:1")
-    kernel = ptxrt.load(ptxrt.KernelSource.ptx(demo.SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
     path = tmp_path / "snapshot.json"
     device.modules.snapshot(path)
     assert kernel.device is device
@@ -112,6 +113,27 @@ def test_a_default_device_that_is_not_there_is_told_behind_the_list(monkeypatch,
     assert "sim:99" in shown.err
 
 
+# kernels ----------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_lists_every_entry_with_its_plan(capsys):
+    assert main(["kernels"]) == 0
+    head, *rows = [line.split(maxsplit=4) for line in capsys.readouterr().out.splitlines()]
+    assert head == ["entry", "language", "dtype", "plan", "signature"]
+    rows = [row for row in rows if not set("".join(row)) <= set("- ")]
+    assert {row[0] for row in rows} == {spec.entry for spec in ops.kernels()}
+    (baseline,) = (row for row in rows if row[0] == ENTRY)
+    assert baseline[1:4] == ["ptx", "f32", "GroupNormPlan"]
+    assert baseline[4].startswith("const f32* in_ptr, f32* out_ptr, ")
+
+
+def test_kernels_may_be_asked_for_by_a_word(capsys):
+    assert main(["kernels", "UpsampleNearest2dPlan"]) == 0
+    assert all("upsample" in line for line in capsys.readouterr().out.splitlines()[2:])
+    assert main(["kernels", "frob"]) == 1
+    assert "frob" in capsys.readouterr().err
+
+
 # show -------------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +142,7 @@ def test_a_default_device_that_is_not_there_is_told_behind_the_list(monkeypatch,
 def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch, capsys):
     assert main(["show", ENTRY, "--arch", arch]) == 0
     out = capsys.readouterr().out
-    text = ptxrt.source.read_kernel("group_norm").text
+    (text,) = (spec.source.text for spec in ops.kernels() if spec.entry == ENTRY)
     assert out.startswith(text.rstrip("\n"))
     behind = out[len(text) :]
     assert "//   8  f32 eps" in behind
@@ -154,7 +176,7 @@ def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch, c
 
 def test_an_unknown_entry_exits_with_2_and_the_close_names(capsys):
     assert main(["show", "group_norm"]) == 2
-    assert f"Did you mean {ENTRY}?" in capsys.readouterr().err
+    assert f"Did you mean {ENTRY} or" in capsys.readouterr().err
 
 
 def test_an_entry_like_none_is_answered_with_all(capsys):
@@ -182,61 +204,70 @@ def test_show_takes_an_arch_or_a_device(capsys):
 # demo -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small(monkeypatch) -> None:
-    """Fewer and smaller shapes than the demo's own."""
-    monkeypatch.setattr(demo, "_SIM_SHAPES", ((1, 64, 4, 4), (2, 96, 8, 8)))
+def few(monkeypatch, *names: str) -> None:
+    """Let the demo have the first row of each of these ops alone, small."""
+    rows = {row[0].__name__: row for row in reversed(demo_cases._ROWS)}
+    shapes = {"_saxpy": (16384,), "_group_norm": (2, 96, 8, 8)}
+    chosen = [(*rows[name][:2], shapes[name], shapes[name]) for name in names]
+    monkeypatch.setattr(demo_cases, "_ROWS", chosen)
 
 
-@pytest.mark.usefixtures("small")
-def test_the_demo_ends_in_a_parity_table(capsys):
+def test_the_demo_ends_in_a_parity_table(monkeypatch, capsys):
+    few(monkeypatch, "_saxpy", "_group_norm")
     assert main(["demo", "--device", "sim:1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"ptxrt {ptxrt.__version__} on sim:1: PTX machine")
     assert "No GPU is used" in out
-    rows = [line.split() for line in out.splitlines() if line.endswith("pass")]
-    assert [row[:2] for row in rows] == [["saxpy", "16384"], ["group_norm", "1x64x4x4"], ["group_norm", "2x96x8x8"]]
-    assert all(row[3] == "hit" and float(row[4]) <= float(row[5]) for row in rows)
-    assert out.splitlines()[-1] == "parity: 3 of 3 agree with the float64 reference"
+    rows = [line.split("  ") for line in out.splitlines() if line.endswith("pass")]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [row[0] for row in cells] == ["saxpy", "group_norm"]
+    assert [row[2] for row in cells] == ["16384", "2x96x8x8"]
+    assert all(row[4] == "hit" and float(row[5]) <= float(row[6]) for row in cells)
+    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
 
 
-@pytest.mark.usefixtures("small")
+def test_the_demo_has_every_op():
+    named = {row[0].__name__[1:].removesuffix("_eval") for row in demo_cases._ROWS} - {"saxpy"}
+    assert named == {plan.op for plan in ops.plans()}
+
+
 def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch, capsys):
-    right = demo._normalised
-    monkeypatch.setattr(demo, "_normalised", lambda *arrays: right(*arrays) * (1 + 1e-6))
+    few(monkeypatch, "_saxpy", "_group_norm")
+    right = references.group_norm
+    monkeypatch.setattr(references, "group_norm", lambda *arrays: right(*arrays) * (1 + 1e-6))
     assert main(["demo", "--device", "sim:1"]) == 1
     out = capsys.readouterr().out
-    assert len([line for line in out.splitlines() if line.endswith("FAIL") and line.startswith("group_norm")]) == 2
-    assert out.splitlines()[-1] == "parity: 1 of 3 agree with the float64 reference: FAIL"
+    assert len([line for line in out.splitlines() if line.endswith("FAIL") and line.startswith("group_norm")]) == 1
+    assert out.splitlines()[-1] == "parity: 1 of 2 agree with the float64 reference: FAIL"
 
 
-@pytest.mark.usefixtures("small")
 def test_a_result_with_a_nan_is_a_fail(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_normalised", lambda x, *_: np.where(x > 0, np.nan, x))
+    few(monkeypatch, "_group_norm")
+    monkeypatch.setattr(references, "group_norm", lambda x, *_: np.where(x > 0, np.nan, x))
     assert main(["demo", "--device", "sim:1"]) == 1
     assert "inf" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("small")
 def test_a_second_call_that_compiles_again_is_a_fail(monkeypatch, capsys):
-    load, device = demo.load, ptxrt.Device("sim:1")
+    few(monkeypatch, "_saxpy")
+    load, device = demo_cases.load, ptxrt.Device("sim:1")
 
     def forgetful(*arguments: object) -> ptxrt.Kernel:
         device.modules.clear()
         return load(*arguments)
 
-    monkeypatch.setattr(demo, "load", forgetful)
+    monkeypatch.setattr(demo_cases, "load", forgetful)
     assert main(["demo", "--device", "sim:1"]) == 1
     assert "MISS" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("small")
 def test_an_error_in_one_row_is_a_fail_and_the_other_rows_run(monkeypatch, capsys):
-    monkeypatch.setattr(demo, "SAXPY", demo.SAXPY.replace("fma.rn.f32", "fma.frob.f32"))
+    few(monkeypatch, "_saxpy", "_group_norm")
+    monkeypatch.setattr(demo_cases, "SAXPY", SAXPY.replace("fma.rn.f32", "fma.frob.f32"))
     assert main(["demo", "--device", "sim:1"]) == 1
     out = capsys.readouterr().out
     assert "FAIL: saxpy: " in out
-    assert out.count("pass\n") == 2
+    assert out.count("pass\n") == 1
 
 
 def test_a_device_that_is_none_exits_with_2(capsys):
@@ -251,7 +282,7 @@ def test_a_device_that_is_missing_exits_with_1(capsys):
 
 @pytest.mark.cuda
 def test_the_demo_agrees_on_the_gpu(cuda, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_GPU_SHAPES", ((1, 512, 64, 64),))
+    few(monkeypatch, "_saxpy", "_group_norm")
     assert main(["demo", "--device", str(cuda)]) == 0
     out = capsys.readouterr().out
     assert "No GPU is used" not in out

@@ -11,10 +11,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import references
 from tolerances import FOREIGN_BARS, far_from_jumps, grid_sample_bar, relative_error
 
 import ptxrt
+from ptxrt import references
 
 FOLDER = Path(__file__).parent / "foreign_kernels"
 pytestmark = pytest.mark.sanitize

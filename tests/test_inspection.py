@@ -13,6 +13,7 @@ import pytest
 from helpers import refused
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.inspection import SORT_KEYS, inspect, printable
 from ptxrt.snapshot import read_snapshot
 
@@ -36,6 +37,7 @@ def source(name: str, body: str = "") -> ptxrt.KernelSource:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshot of a cache with two loaded modules, one held by a live Kernel, and one failure."""
     cache = ptxrt.Device("sim:1").modules
+    ops.forget_plans()  # of other tests, which would keep their modules
     cache.clear()
     held = ptxrt.load(source("inspect_first"), "inspect_first", "f32* x, f32 a", "sim:1")
     for _ in range(3):

@@ -10,7 +10,7 @@ from helpers import refused
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME
-from ptxrt.plan import Plan, beyond, forget_plans, kept, unpacked_out
+from ptxrt.plan import Plan, beyond, forget_plans, kept, number, unpacked_out
 from ptxrt.signature import Signature
 from ptxrt.variant import KernelSpec, Launch, Operand, PlanPreference, PrecisionGuarantee, Scratch, Variant, Zero
 
@@ -120,6 +120,29 @@ def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
     select(sim, deterministic=True).run((y,), workspace=whole[256:])
 
 
+def test_a_workspace_may_end_where_an_operand_begins(sim):
+    whole = ptxrt.zeros(512, np.uint8, sim)
+    y = ptxrt.DeviceArray.from_pointer(whole.ptr + 256, 4, np.float16, sim, owner=whole)
+    select(sim, deterministic=True).run((y,), workspace=whole[:256])
+
+
+def test_the_stream_of_a_run_waits_for_the_producer_of_its_workspace(sim, monkeypatch):
+    plan, workspace, seen = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim), []
+    monkeypatch.setattr("ptxrt.plan.as_array", lambda array, *_: seen.append(_) or array)
+    stream = sim.create_stream()
+    plan.run((None,), stream, workspace)
+    assert seen == [(sim, "made_up", "workspace", stream)]
+
+
+def test_a_remedy_is_told_where_it_is_one(sim):
+    plan = select(sim)
+    with refused(ptxrt.ShapeMismatch, "made_up", "y", "view()"):
+        plan.can_implement((ptxrt.zeros((2, 2), np.float16, sim),))
+    with refused(ptxrt.ShapeMismatch, "made_up", "y") as caught:
+        plan.can_implement((ptxrt.zeros(5, np.float16, sim),))
+    assert "view()" not in str(caught.value)
+
+
 @pytest.mark.parametrize("args", [None, 7, (), (1, 2)])
 def test_operands_that_are_no_sequence_of_the_right_length_are_refused(sim, args):
     with refused(ptxrt.InvalidArgument, "made_up", "args", "1 operands: y"):
@@ -140,6 +163,12 @@ def test_a_read_only_operand_that_is_written_is_refused(sim):
 def test_a_preference_of_the_wrong_kind_is_refused(name, value):
     with refused(ptxrt.InvalidArgument, "PlanPreference", name):
         PlanPreference(**{name: value})
+
+
+@pytest.mark.parametrize("descriptor", [None, 4, Problem, type("Like", (Problem,), {})(4)], ids=repr)
+def test_a_plan_takes_descriptors_of_its_own_op_alone(sim, descriptor):
+    with refused(ptxrt.InvalidArgument, "MadeUpPlan.select", "descriptor", "a Problem"):
+        MadeUpPlan.select(sim, descriptor)
 
 
 def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim):
@@ -235,6 +264,20 @@ def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(devi
         assert extra is None
 
 
+def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(device, shift, monkeypatch):
+    plan, x, _ = shift
+    waits = []
+    synchronize = device.backend.synchronize
+    monkeypatch.setattr(device.backend, "synchronize", lambda *of: waits.append(of) or synchronize(*of))
+    workspace, stream = ptxrt.empty(plan.workspace_size, np.uint8, device), device.create_stream()
+    plan.run((x, None, None, None, None), stream, workspace)
+    assert waits == [(device.ordinal, device.default_stream.handle)]  # the tables are there before the first launch
+    for array in (x, workspace, *plan._ready.tables):
+        assert stream in array.memory.users
+    plan.run((x, None, None, None, None), stream, workspace)
+    assert len(waits) == 1
+
+
 def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
     plan, x, want = shift
     y, counts = (ptxrt.to_device(np.full(4, np.nan, np.float32), device) for _ in range(2))
@@ -303,3 +346,22 @@ def test_an_out_for_several_is_a_tuple_of_as_many(out):
 def test_a_count_beyond_its_parameter_is_named():
     assert beyond(Problem(8), 8, "a u3", "size") is None
     assert beyond(Problem(9), 8, "a u3", "size") == "size = 9 does not fit a u3"
+
+
+@pytest.mark.parametrize(
+    "value", [3, 0.25, -0.0, np.uint8(3), np.float16(0.25), np.float32(3.4e38), np.longdouble(0.25)]
+)
+def test_any_kind_of_number_is_a_number(value):
+    taken = number(value, "op", "eps", BY_NAME["f32"])
+    assert (type(taken), taken) == (float, float(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, 10**400, 1e39, np.nan, np.inf, True, None, "1", 1j, np.array(1.0), np.float64(1e39), np.longdouble("1e400")]
+    + [kind(value) for kind in (np.float16, np.float32) for value in ("nan", "inf", "-1")],
+    ids=repr,
+)
+def test_what_is_no_number_of_the_type_is_refused(value):
+    with refused(ptxrt.InvalidArgument, "op", "eps", "3.40282e+38"):
+        number(value, "op", "eps", BY_NAME["f32"])

@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import references as ref
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from tolerances import (
@@ -19,6 +18,8 @@ from tolerances import (
     relative_error,
     worst_element_error,
 )
+
+from ptxrt import references as ref
 
 Array = NDArray[Any]
 

@@ -1,13 +1,16 @@
 """Everything that a GPU machine can say of a commit, in one command: ``python tools/gpu_check.py [--out DIR]``.
 
-Runs the tests with a missing GPU as a failure, the marked subset under compute-sanitizer's memcheck and racecheck where
-that is installed, and the launch benchmark with its bounds. Needs no installation: pytest and the packages of
-ptxrt[cuda13] are enough. Writes what it found to docs/results/.
+Runs the tests that need a GPU, a missing one being a failure; the marked subset under compute-sanitizer's memcheck and
+racecheck, where that is installed; the launch benchmark with its bounds; and the ops beside torch, where that is.
+Needs no installation: pytest and the packages of ptxrt[cuda13] are enough. Writes what it found, the ops' worst errors
+too, to docs/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -16,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -25,7 +29,7 @@ from benchmarks import report
 import ptxrt
 
 ROOT = Path(__file__).resolve().parents[1]
-_SUBSET = ["-m", "pytest", "tests", "-m", "sanitize", "-k", "cuda", "-p", "no:cacheprovider"]
+_SUBSET = ["-m", "pytest", "tests", "-m", "sanitize and cuda", "-p", "no:cacheprovider"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ptxrt.PtxrtError as error:
         print(error, file=sys.stderr)
         return 1
-    rows = [
-        _run("tests", [sys.executable, "-m", "pytest", "tests", "-p", "no:cacheprovider"], r"\d+ .*in [\d.]+s.*"),
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "errors.json"
+        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider"]
+        rows = [_run("tests", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file))]
+        errors = json.loads(file.read_text()) if file.exists() else []
+    rows += [
         *(_sanitize(tool) for tool in ("memcheck", "racecheck")),
         _run(
             "launch benchmark, bounds checked",
@@ -47,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             r".* us above .*",
         ),
     ]
+    if importlib.util.find_spec("torch"):
+        command = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
+        rows.append(_run("ops, none slower than torch eager", command, r"stored .*"))
+    if errors:
+        _save_errors(out, device, errors)
     record = {"environment": report.environment(device), "gpus": _count(), "checks": rows}
     table = report.markdown_table(
         ["check", "result", "what it said", "seconds"],
@@ -70,7 +83,26 @@ def _sanitize(tool: str) -> dict[str, Any]:
     return _run(name, command, r"\d+ passed.*in [\d.]+s.*|=+ (?:ERROR|RACECHECK) SUMMARY.*")
 
 
-def _run(check: str, command: Sequence[str], telling: str) -> dict[str, Any]:
+def _save_errors(out: Path, device: ptxrt.Device, errors: list[dict[str, Any]]) -> None:
+    """Store the worst errors that the tests of the ops have seen."""
+    head = ["op, result", "dtype", "device", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
+    cells = [
+        [
+            *(row[name] for name in ("op", "dtype", "device")),
+            str(row["cases"]),
+            f"{row['error']:.1e}",
+            f"{row['of_bar']:.0%}",
+            f"{row['element']:.1e}",
+        ]
+        for row in errors
+    ]
+    record = {"environment": report.environment(device), "errors": errors}
+    report.save(
+        out, f"errors-{report.slug(device.name)}", "Worst errors of the ops", record, report.markdown_table(head, cells)
+    )
+
+
+def _run(check: str, command: Sequence[str], telling: str, **environment: str) -> dict[str, Any]:
     """Run a command; keep its status and the lines of its output that tell the result."""
     required = "cuda,cudax2" if _count() > 1 else "cuda"
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -78,7 +110,7 @@ def _run(check: str, command: Sequence[str], telling: str) -> dict[str, Any]:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path},
+        env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

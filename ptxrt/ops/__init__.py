@@ -5,14 +5,123 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ptxrt.ops.group_norm import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm
-from ptxrt.plan import forget_plans
+from ptxrt.ops.batch_norm import (
+    BatchNormArgs,
+    BatchNormBackwardArgs,
+    BatchNormBackwardDescriptor,
+    BatchNormBackwardPlan,
+    BatchNormDescriptor,
+    BatchNormPlan,
+    batch_norm,
+    batch_norm_backward,
+)
+from ptxrt.ops.grid_sample import (
+    GridSampleArgs,
+    GridSampleBackwardArgs,
+    GridSampleBackwardDescriptor,
+    GridSampleBackwardPlan,
+    GridSampleDescriptor,
+    GridSamplePlan,
+    grid_sample,
+    grid_sample_backward,
+)
+from ptxrt.ops.group_norm import (
+    GroupNormArgs,
+    GroupNormBackwardArgs,
+    GroupNormBackwardDescriptor,
+    GroupNormBackwardPlan,
+    GroupNormDescriptor,
+    GroupNormPlan,
+    group_norm,
+    group_norm_backward,
+)
+from ptxrt.ops.local_response_norm import (
+    LocalResponseNormArgs,
+    LocalResponseNormBackwardArgs,
+    LocalResponseNormBackwardDescriptor,
+    LocalResponseNormBackwardPlan,
+    LocalResponseNormDescriptor,
+    LocalResponseNormPlan,
+    local_response_norm,
+    local_response_norm_backward,
+)
+from ptxrt.ops.softmax2d import (
+    Softmax2dArgs,
+    Softmax2dBackwardArgs,
+    Softmax2dBackwardDescriptor,
+    Softmax2dBackwardPlan,
+    Softmax2dDescriptor,
+    Softmax2dPlan,
+    softmax2d,
+    softmax2d_backward,
+)
+from ptxrt.ops.upsample_nearest2d import (
+    UpsampleNearest2dArgs,
+    UpsampleNearest2dDescriptor,
+    UpsampleNearest2dPlan,
+    upsample_nearest2d,
+)
+from ptxrt.plan import Plan, forget_plans
 from ptxrt.variant import KernelSpec
 
-__all__ = ["GroupNormArgs", "GroupNormDescriptor", "GroupNormPlan", "forget_plans", "group_norm", "kernels"]
+__all__ = [
+    "BatchNormArgs",
+    "BatchNormBackwardArgs",
+    "BatchNormBackwardDescriptor",
+    "BatchNormBackwardPlan",
+    "BatchNormDescriptor",
+    "BatchNormPlan",
+    "GridSampleArgs",
+    "GridSampleBackwardArgs",
+    "GridSampleBackwardDescriptor",
+    "GridSampleBackwardPlan",
+    "GridSampleDescriptor",
+    "GridSamplePlan",
+    "GroupNormArgs",
+    "GroupNormBackwardArgs",
+    "GroupNormBackwardDescriptor",
+    "GroupNormBackwardPlan",
+    "GroupNormDescriptor",
+    "GroupNormPlan",
+    "LocalResponseNormArgs",
+    "LocalResponseNormBackwardArgs",
+    "LocalResponseNormBackwardDescriptor",
+    "LocalResponseNormBackwardPlan",
+    "LocalResponseNormDescriptor",
+    "LocalResponseNormPlan",
+    "Softmax2dArgs",
+    "Softmax2dBackwardArgs",
+    "Softmax2dBackwardDescriptor",
+    "Softmax2dBackwardPlan",
+    "Softmax2dDescriptor",
+    "Softmax2dPlan",
+    "UpsampleNearest2dArgs",
+    "UpsampleNearest2dDescriptor",
+    "UpsampleNearest2dPlan",
+    "batch_norm",
+    "batch_norm_backward",
+    "forget_plans",
+    "grid_sample",
+    "grid_sample_backward",
+    "group_norm",
+    "group_norm_backward",
+    "kernels",
+    "local_response_norm",
+    "local_response_norm_backward",
+    "plans",
+    "softmax2d",
+    "softmax2d_backward",
+    "upsample_nearest2d",
+]
 
 
 def kernels() -> list[KernelSpec]:
     """Return every kernel that the ops use: the KERNELS of each file here."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
     return [spec for name in names for spec in importlib.import_module(f"{__name__}.{name}").KERNELS]
+
+
+def plans() -> list[type[Plan]]:
+    """Return the plans of all ops, by the op's name."""
+    found = [value for value in globals().values() if isinstance(value, type) and issubclass(value, Plan)]
+    return sorted((plan for plan in found if plan is not Plan), key=lambda plan: plan.op)

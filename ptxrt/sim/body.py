@@ -118,7 +118,7 @@ class BodyReader:
     def _add(self, token: Token, what: _Named) -> _Named:
         if token.text == "_":
             return what
-        if token.text in self.scope.names or token.text in self.scope.ranges:
+        if token.text in self.scope.names:
             self.source.fail(token.line, f"{token.text} is declared twice")
         if token.text in SPECIAL_TYPES:
             self.source.fail(token.line, f"{token.text} is a special register and cannot be declared")
@@ -191,11 +191,14 @@ class BodyReader:
             elif self.stream.accept("<"):
                 count = int(self._plain_integer())
                 self.stream.expect(">")
-                if name.text in self.scope.ranges or name.text in self.scope.names:
-                    self.source.fail(name.line, f"{name.text} is declared twice")
+                # %f<4> declares %f0 to %f3, and leaves %f itself free.
+                taken = name.text if name.text in self.scope.ranges else None
+                members = (other for other in self.scope.names if _is_member(other, name.text, count))
+                if taken := taken or next(members, None):
+                    self.source.fail(name.line, f"{taken} is declared twice")
                 self.scope.ranges[name.text] = (count, kind)
             else:
-                if self.scope.names.get(name.text) is None and name.text in _members(self.scope, name.text):
+                if any(_is_member(name.text, stem, count) for stem, (count, _) in self.scope.ranges.items()):
                     self.source.fail(name.line, f"{name.text} is declared twice")
                 self._add(name, Register(name.text, kind))
             self.function.register_units += units * count
@@ -408,10 +411,7 @@ class BodyReader:
         return Address(base, offset)
 
 
-def _members(scope: _Scope, name: str) -> tuple[str, ...]:
-    """Return (name,) where a range of `scope` has already declared it."""
-    for stem, (count, _) in scope.ranges.items():
-        number = name[len(stem) :]
-        if name.startswith(stem) and number.isdigit() and str(int(number)) == number and int(number) < count:
-            return (name,)
-    return ()
+def _is_member(name: str, stem: str, count: int) -> bool:
+    """Whether a range of `count` registers declares `name`."""
+    number = name[len(stem) :]
+    return name.startswith(stem) and number.isdecimal() and str(int(number)) == number and int(number) < count

@@ -212,6 +212,9 @@ def test_nvjitlink_agrees_on_all_of_these() -> None:
     (HEAD + ".global .u32 x;\n.global .f32 x;\n", 5, "twice"),
     (HEAD + "/* never\nends", 4, "never ends"),
     (HEAD + ".visible .entry k() { .reg .u32 a, b; .reg .f32 a; ret; }\n", 4, "twice"),
+    (HEAD + ".visible .entry k() { .reg .u32 a2;\n.reg .f32 a<3>; ret; }\n", 5, "a2 is declared twice"),
+    (HEAD + ".visible .entry k() { .reg .f32 a<3>;\n.reg .u32 a2; ret; }\n", 5, "a2 is declared twice"),
+    (HEAD + ".visible .entry k() { .reg .f32 a<3>;\n.reg .u32 a<2>; ret; }\n", 5, "twice"),
     (HEAD + ".visible .entry k() {\n.reg .u32 a;\nmov.u32 a, 08;\nret; }\n", 6, "number"),
 ])  # fmt: skip
 def test_faults_of_whole_texts(text: str, line: int, words: str) -> None:
@@ -345,3 +348,8 @@ def test_debug_sections_and_comments_are_skipped() -> None:
     """
     )
     assert sim.parse(text).entries["k"].line == 5
+
+
+def test_a_range_leaves_its_stem_free() -> None:
+    body = ".reg .b64 %y; .reg .f32 %y<3>; .reg .u32 %y3; mov.f32 %y2, 0f00000000; mov.u64 %y, 1; mov.u32 %y3, 2; ret;"
+    assert sim.parse(HEAD + f".visible .entry k() {{ {body} }}\n", "example").entries

@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.report import ROOT
 from ptxrt.compilers import nvrtc
+from ptxrt.source import read_kernel
 
 __all__ = ["CASES", "Case"]
 
@@ -191,7 +192,7 @@ def _matmul(n: int = 256) -> Case:
 
 CASES = (
     _group_norm("group_norm", _foreign("group_norm"), 0.2),
-    _group_norm("group_norm of kernels_ptx", _file(ROOT / "kernels_ptx" / "group_norm.ptx"), None),
+    _group_norm("group_norm of kernels_ptx", lambda: read_kernel("group_norm").text, None),
     _softmax2d(),
     *_batch_norm(),
     *_lrn(),

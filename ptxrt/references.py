@@ -35,6 +35,7 @@ __all__ = [
     "softmax2d",
     "softmax2d_backward",
     "updated_running_statistics",
+    "upsample_nearest2d",
     "work_dtype",
 ]
 
