@@ -8,13 +8,13 @@ import sys
 import numpy as np
 
 import ptxrt
-from ptxrt import demo
+from ptxrt.demo_cases import SAXPY
 
 
 def main(elements: int) -> None:
     """Launch once, check the result, print."""
     device = ptxrt.Device("sim:0")
-    kernel = ptxrt.load(ptxrt.KernelSource.ptx(demo.SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
     x = ptxrt.to_device(np.ones(elements, np.float32), device)
     y = ptxrt.to_device(np.ones(elements, np.float32), device)
     kernel.launch(-(-elements // 256), 256, x, y, elements, 2.0)
