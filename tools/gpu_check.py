@@ -32,6 +32,7 @@ import ptxrt
 ROOT = Path(__file__).resolve().parents[1]
 _SUBSET = ["-m", "pytest", "-m", "sanitize and cuda", "-p", "no:cacheprovider"]
 _AT_ONCE = 6
+_SECONDS = 600
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,25 +121,29 @@ def _run(check: str, command: Sequence[str], telling: str, **environment: str) -
     required = "cuda,cudax2" if _count() > 1 else "cuda"
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     started = time.perf_counter()
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    print(f"{check} ...", flush=True)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"check": check, "result": f"no end within {_SECONDS} s", "said": [], "seconds": float(_SECONDS)}
     said = [line.strip("= ") for line in done.stdout.splitlines() if re.fullmatch(telling, line.strip())]
     if done.returncode:
         print(done.stdout[-20000:], flush=True)
-    return {
-        "check": check,
-        "result": "passed" if done.returncode == 0 else f"failed with status {done.returncode}",
-        "said": said,
-        "seconds": time.perf_counter() - started,
-    }
+    result = "passed" if done.returncode == 0 else f"failed with status {done.returncode}"
+    seconds = time.perf_counter() - started
+    print(f"{check}: {result}, {seconds:.0f} s", flush=True)
+    return {"check": check, "result": result, "said": said, "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -49,13 +49,15 @@ def environment(device: ptxrt.Device) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Return the checkout's commit, with "-dirty" for one that was changed; else what PTXRT_COMMIT says."""
+    """Return what PTXRT_COMMIT says, else the checkout's commit, with "-dirty" for one that was changed."""
+    if named := os.environ.get("PTXRT_COMMIT"):
+        return named  # a copy may have come with the history of an older one
     # --no-optional-locks: a benchmark must not write to the repository that it measures.
     describe = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("PTXRT_COMMIT", "unknown")
+        return "unknown"
     return done.stdout.strip()
 
 
