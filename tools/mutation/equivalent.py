@@ -1,8 +1,213 @@
-"""The mutants that no test can notice, each with the reason: they compute what the kernel computes.
+"""The mutants that no test on the machine can notice, each with the reason: they compute what the kernel computes.
 
 The key is family, kernel, the line as it was and as it became.
 """
 
 from __future__ import annotations
 
-EQUIVALENT: dict[tuple[str, str, str, str], str] = {}
+_BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
+    "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
+        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "// left out"),
+        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "or.b32 %low, {{ size }}, 3;"),
+        ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "or.b64 %address, %address, 15;"),
+        ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "// left out"),
+        ("batch_norm", "four_places", "and.b64 %address, %address, 3;", "or.b64 %address, %address, 3;"),
+        ("group_norm", "how_to_access", "and.b32 %low, %hw, 3;", "or.b32 %low, %hw, 3;"),
+        ("group_norm", "how_to_access", "and.b32 %low, %hw, 3;", "// left out"),
+        ("group_norm", "how_to_access", "mov.b64 %mixed, {{ pointers[0] }};", "// left out"),
+        ("group_norm", "how_to_access", "and.b64 %mixed, %mixed, 15;", "// left out"),
+    ],
+    "Values of places that are not there: the line gives the registers a value, which nothing uses.": [
+        (
+            "batch_norm",
+            "over_images",
+            "mov.f32 {{ prefix }}{{ index }}, 0f00000000;",
+            "mov.f32 {{ prefix }}{{ index }}, 0f40000000;",
+        ),
+        ("batch_norm", "over_images", "mov.f32 {{ prefix }}{{ index }}, 0f00000000;", "// left out"),
+    ],
+    "At 0 both ways give 0.": [
+        ("batch_norm", "statistics", "setp.lt.f64 %yes, %var, {{ ZERO }};", "setp.le.f64 %yes, %var, {{ ZERO }};"),
+        (
+            "group_norm",
+            "moments",
+            "setp.lt.f64 %negative, %var, 0d0000000000000000;",
+            "setp.le.f64 %negative, %var, 0d0000000000000000;",
+        ),
+    ],
+    "Sums shifted by one of the values can leave a negative variance behind some 2**33 values alone.": [
+        ("batch_norm", "statistics", "@%yes mov.f64 %var, {{ ZERO }};", "// left out")
+    ],
+    "At the size of the image the corner inside has weight 0, and the one beyond is tested by itself.": [
+        (
+            "grid_sample",
+            "axis",
+            "setp.lt.and.{{ type }} %touches, {{ s }}, %size, %touches;",
+            "setp.le.and.{{ type }} %touches, {{ s }}, %size, %touches;",
+        )
+    ],
+    "The pair of coordinates is read one by one then: slower.": [
+        ("grid_sample", "locate", "and.b64 %address, %points, {{ 2 * bytes | int - 1 }};", "// left out")
+    ],
+    "Another power of two as the unit of the fixed-point sums, which leaves bits enough.": [
+        ("grid_sample", "scale", "shr.s32 %half_unit, %unit, 1;", "shr.s32 %half_unit, %unit, 2;")
+    ],
+    "One tile more than there is room for has no position inside.": [
+        ("grid_sample", "grid_sample_{{ type }}", "add.u32 %tiles, %width, 31;", "add.u32 %tiles, %width, 32;")
+    ],
+    "The part behind the last has no channels: its loop ends at once.": [
+        (
+            "grid_sample",
+            "grid_sample_{{ type }}",
+            "setp.ge.u64 %done, %first64, %channels64;",
+            "setp.gt.u64 %done, %first64, %channels64;",
+        )
+    ],
+    "The last bit of a fixed-point part, some 2**-60 of the largest gradient.": [
+        (
+            "grid_sample",
+            'grid_sample_backward_{{ "fixed" if fixed else "last" }}_{{ type }}',
+            "cvt.rni.s64.f64 %whole, %wide_part;",
+            "cvt.rzi.s64.f64 %whole, %wide_part;",
+        )
+    ],
+    "shfl.sync behind it waits for the same lanes.": [
+        ("grid_sample", "grid_sample_backward_largest_{{ type }}", "bar.warp.sync 0xffffffff;", "// dropped")
+    ],
+    "Every lane holds the warp's largest, so it is all one which of them tells it, and how often.": [
+        (
+            "grid_sample",
+            "grid_sample_backward_largest_{{ type }}",
+            "setp.eq.u32 %leads, %low, 0;",
+            "setp.eq.u32 %leads, %low, 1;",
+        ),
+        (
+            "grid_sample",
+            "grid_sample_backward_largest_{{ type }}",
+            "setp.eq.u32 %leads, %low, 0;",
+            "setp.ne.u32 %leads, %low, 0;",
+        ),
+    ],
+    "The order in which blocks take groups, for the cache's sake.": [
+        ("group_norm", "locate", "sub.u32 %group, %low, %group;", "// left out")
+    ],
+    "The grid has no more blocks than images, and the loop ends by its own test.": [
+        ("group_norm", "each_image", "setp.ge.u32 %done, %turn, %batch;", "setp.gt.u32 %done, %turn, %batch;")
+    ],
+    "The test in front ends the loop too, but near 2**32: test_a_batch_of_nearly_2_to_the_32, on a GPU.": [
+        ("group_norm", "each_image", "sub.u32 %low, %batch, %turn;", "sub.u32 %low, %turn, %batch;")
+    ],
+    "It is computed already, and nothing in between changes it.": [
+        ("group_norm", "group_norm_kernel{{ suffix }}", "add.u64 %in_from, %in, %start;", "// left out")
+    ],
+    "Every thread holds the same bits behind the sum: it is all one which of them stores.": [
+        (
+            "group_norm",
+            "group_norm_backward_groups_kernel{{ suffix }}",
+            "setp.ne.u32 %leads, %thread, 0;",
+            "setp.eq.u32 %leads, %thread, 0;",
+        ),
+        (
+            "group_norm",
+            "group_norm_backward_statistics_kernel{{ suffix }}",
+            "@%first st.global.f64 [%address+8], %offset;",
+            "@!%first st.global.f64 [%address+8], %offset;",
+        ),
+        (
+            "group_norm",
+            "group_norm_backward_statistics_kernel{{ suffix }}",
+            "@%first st.global.f64 [%address+32], %dot;",
+            "@!%first st.global.f64 [%address+32], %dot;",
+        ),
+        (
+            "group_norm",
+            "group_norm_backward_parameters_kernel{{ suffix }}",
+            "setp.ne.u32 %done, %thread, 0;",
+            "setp.eq.u32 %done, %thread, 0;",
+        ),
+        (
+            "group_norm",
+            "group_norm_backward_parameters_kernel{{ suffix }}",
+            "setp.ne.u32 %done, %thread, 0;",
+            "setp.ne.u32 %done, %thread, 1;",
+        ),
+        ("group_norm", "group_norm_backward_parameters_kernel{{ suffix }}", "@%done ret;", "@!%done ret;"),
+        (
+            "group_norm",
+            "group_norm_sums_kernel",
+            "@%first st.global.v2.f64 [%row], {%k, %k};",
+            "@!%first st.global.v2.f64 [%row], {%k, %k};",
+        ),
+    ],
+    "More slices than threads: test_more_slices_than_a_block_has_threads, on a GPU.": [
+        (
+            "group_norm",
+            "group_norm_split_kernel",
+            "add.u32 %row, %row, {{ threads }};",
+            "sub.u32 %row, %row, {{ threads }};",
+        )
+    ],
+    "What is added is a multiple of a group's channels: the remainder taken of it is the same.": [
+        (
+            "group_norm",
+            "group_norm_backward_sums_kernel",
+            "sub.u64 %address, %row, %image;",
+            "add.u64 %address, %row, %image;",
+        )
+    ],
+    "Denoms that are not ordinary take the way aside, which gives the same bits for all.": [
+        (
+            "local_response_norm",
+            "powers",
+            "setp.ge.f32 %ordinary, {{ denom }}, 0f00800000;",
+            "setp.gt.f32 %ordinary, {{ denom }}, 0f00800000;",
+        ),
+        (
+            "local_response_norm",
+            "powers",
+            "setp.ge.f32 %ordinary, {{ denom }}, 0f00800000;",
+            "setp.ge.f32 %ordinary, {{ denom }}, 0f40800000;",
+        ),
+    ],
+    "Below 2**32 both divisions give the same; beyond, the tests past 2**32 notice it, on a GPU.": [
+        (
+            "local_response_norm",
+            'lrn_{{ "forward" if forward else "backward" }}_kernel',
+            "@%wide bra divide_wide;",
+            "@!%wide bra divide_wide;",
+        )
+    ],
+    "Sums that are under way when a chunk begins belong to channels before it, which are not written.": [
+        (
+            "local_response_norm",
+            'lrn_{{ "forward" if forward else "backward" }}_sliding_{{ size }}_{{ by }}',
+            "mov.f64 %sum_{{ j }}, 0d0000000000000000;",
+            "mov.f64 %sum_{{ j }}, 0d4000000000000000;",
+        )
+    ],
+    "A group of slots none of which is held runs with all its predicates false.": [
+        ("softmax2d", "each_held", "setp.le.u32 %done, %held, {{ slot }};", "setp.lt.u32 %done, %held, {{ slot }};")
+    ],
+    "One lane alone makes no round of the loop.": [
+        ("softmax2d", "over_lanes", "setp.le.u32 %alone, %lanes, 1;", "setp.lt.u32 %alone, %lanes, 1;")
+    ],
+    "The kernel's only array begins at address 0 of shared memory.": [
+        ("softmax2d", "over_lanes", "add.u32 %slot, %slot, %other;", "sub.u32 %slot, %slot, %other;")
+    ],
+    "The double product reaches the size for no size below 2**52; the clamp is part of the rule.": [
+        ("upsample_nearest2d", "upsample_nearest2d_banded_{{ name }}", "min.u32 %row, %row, %last;", "// left out")
+    ],
+    "Every lane of a warp holds its sum, so it is all one which of them stores it.": [
+        ("macros", "sum_over_block", "setp.eq.u32 %leads, %low, 0;", "setp.eq.u32 %leads, %low, 1;")
+    ],
+    "exp(-104) is 0 in float32, as everything below.": [
+        (
+            "macros",
+            "exp_f32",
+            "setp.lt.f32 %vanishes, {{ x }}, 0fC2D00000;",
+            "setp.le.f32 %vanishes, {{ x }}, 0fC2D00000;",
+        )
+    ],
+}
+
+EQUIVALENT = {key: reason for reason, keys in _BY_REASON.items() for key in keys}
