@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
+from op_testing import Guarded, check_error, on_device
+from tolerances import bar
 
 import ptxrt
-from ptxrt import ops
+from ptxrt import ops, references
 from ptxrt.variant import Launch
 
 SIGNATURES = {
@@ -82,3 +85,50 @@ def test_no_plan_is_written_in_hip_yet(sim, plan):
     for problem in PROBLEMS[plan.op]:
         with pytest.raises(ptxrt.Unsupported, match="is in ptx, not in 'hip'"):
             plan.select(sim, problem, ptxrt.PlanPreference(language="hip"))
+
+
+def normalisations(rng, shape):
+    """Give each plan of the ops on [N, C, *] with a problem, its inputs, and its reference."""
+    x, go, w, b = (rng.standard_normal(s).astype(np.float32) for s in (shape, shape, shape[1], shape[1]))
+    mean, var = b, np.abs(w) + np.float32(0.5)
+    y, denom = (a.astype(np.float32) for a in (references.softmax2d(x), references.local_response_norm(x, 5)[1]))
+    yield ops.GroupNormPlan, ops.GroupNormDescriptor(shape, 2), (x, w, b), [references.group_norm(x, w, b, 2)]
+    want = references.group_norm_backward(go, x, w, 2)
+    yield ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(shape, 2), (go, x, w), want
+    yield ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape), (x,), [references.softmax2d(x)]
+    want = [references.softmax2d_backward(go, y)]
+    yield ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape), (go, y), want
+    problem = ops.BatchNormDescriptor(shape, True, running=False)
+    want = references.batch_norm(x, w, b, None, None, training=True)
+    yield ops.BatchNormPlan, problem, (x, w, b, None, None), want
+    for training in (True, False):
+        stats = (None, None) if training else (mean, var)
+        want = references.batch_norm_backward(go, x, w, *stats, training=training)
+        problem = ops.BatchNormBackwardDescriptor(shape, training)
+        yield ops.BatchNormBackwardPlan, problem, (go, x, w, *stats, None, None), want
+    want = references.local_response_norm(x, 5)
+    yield ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, 5), (x,), want
+    want = [references.local_response_norm_backward(go, x, denom, 5)]
+    yield ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor(shape, 5), (go, x, denom), want
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 64), (5, 8, 4, 8), (1, 4, 9000)], ids=str)
+def test_each_operand_alone_may_be_unaligned(device, rng, shape):
+    for plan, problem, inputs, want in normalisations(rng, shape):
+        for variant in plan.variants:
+            if variant.refuses(problem, device) is not None:
+                continue
+            selected = plan.select(device, problem, ptxrt.PlanPreference(variant=variant.name))
+            for alone in range(len(inputs) + len(want)):
+                there = [on_device(a, device, int(i == alone)) for i, a in enumerate(inputs)]
+                guarded = [
+                    Guarded(r.shape, np.float32, device, int(len(inputs) + i == alone)) for i, r in enumerate(want)
+                ]
+                selected.run((*there, *(out.array for out in guarded)))
+                for place, (out, r) in enumerate(zip(guarded, want, strict=True)):
+                    limit = bar(plan.op.removesuffix("_backward"), "f32")
+                    # Statistics and their gradients may cancel, and are compared by their own tests.
+                    if place == 0:
+                        check_error(plan.op, device, out.host(), r, limit, (shape, variant.name, alone))
+                    else:
+                        np.testing.assert_allclose(out.host(), r, rtol=1e-5, atol=1e-5)
