@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ptxrt import sim
 from ptxrt.check_arguments import Given, Value, declared
-from ptxrt.compilers import ParamInfo, nvrtc
+from ptxrt.compilers import ParamInfo, hip_on_nvrtc, nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.device import Device
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
@@ -52,7 +52,7 @@ class Report:
     name : str
         The source's name.
     text : str
-        The PTX that ran; of CUDA C++ what NVRTC made of it. Lines count in it.
+        The PTX that ran; of C++ what NVRTC made of it. Lines count in it.
     compiler : str
         What read the text.
     signature : Signature
@@ -118,7 +118,7 @@ def check(
     Parameters
     ----------
     source
-        PTX, or CUDA C++ where NVRTC is installed.
+        PTX; CUDA C++ or HIP where NVRTC is installed.
     entry
         The kernel; may be left out where the text has one entry only.
     signature
@@ -140,7 +140,7 @@ def check(
     counts
         Count what each line does; the launch takes up to twice as long.
     arch
-        For CUDA C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
+        For C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def check(
     OutOfDeviceMemory
         For arrays that are too large.
     BackendUnavailable
-        For CUDA C++ without NVRTC.
+        For C++ without NVRTC.
     """
     program, symbol, compiler = _program(source, entry, arch)
     found = program.entries[symbol]
@@ -218,8 +218,9 @@ def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple
     """Return the parsed program, the entry's name in it, and what compiled it."""
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
     text, symbols = source.text, {}
-    if source.language == "cuda":
-        binary = nvrtc.compile_cuda(
+    if source.language != "ptx":
+        compile_cxx = hip_on_nvrtc.compile_hip_text if source.language == "hip" else nvrtc.compile_cuda
+        binary = compile_cxx(
             text,
             arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
             defines=dict(source.defines),

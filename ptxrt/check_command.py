@@ -23,8 +23,8 @@ _NUMBER = "[0-9]{1,19}"
 
 HELP = "run a kernel on the PTX machine with every check on, and count what its lines do"
 DESCRIPTION = (
-    "Run one kernel of a .ptx or .cu file with every check on, and report. Exits with 1 on a fault, with 2 if the "
-    "kernel does not compile or an argument is wrong. No GPU is needed. An ARGUMENT is "
+    "Run one kernel of a .ptx, .cu or .hip file with every check on, and report. Exits with 1 on a fault, with 2 if "
+    "the kernel does not compile or an argument is wrong. No GPU is needed. An ARGUMENT is "
     f"{FORMS}. SHAPE is 1024 or 8x128x1024, TYPE f32, bf16, u32, i64 and so on; random is the standard normal "
     "distribution, or whole numbers from 0 to 99; empty is memory that nobody has written yet, as an output is. "
     "For example: ptxrt check saxpy.ptx --grid 4 --block 256 --arg x=random:f32:1024 --arg y=zeros:f32:1024 "
@@ -34,7 +34,7 @@ DESCRIPTION = (
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ptxrt check``."""
-    command.add_argument("file", metavar="FILE", help="PTX, or CUDA C++ if its name ends in .cu")
+    command.add_argument("file", metavar="FILE", help="PTX; CUDA C++ if its name ends in .cu; HIP in .hip")
     command.add_argument("--entry", help="the kernel; may be left out where there is one only")
     command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else the text\'s .param list')
     command.add_argument("--grid", required=True, metavar="X[,Y[,Z]]", help="blocks")
@@ -43,7 +43,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--shared", metavar="BYTES", default="0", help="dynamic shared memory a block")
     command.add_argument("--budget", metavar="N", help="instructions after which a loop counts as endless")
     command.add_argument("--seed", metavar="N", default="0", help="of the random arrays")
-    command.add_argument("--arch", help="what to compile CUDA C++ for (sm_90)")
+    command.add_argument("--arch", help="what to compile C++ for (sm_90)")
     command.add_argument(
         "--checks",
         metavar="NAMES",
@@ -70,7 +70,7 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
         return complain(f"cannot read {given.file}: byte {error.start} is no UTF-8, so this is no text of a kernel", 2)
     except OSError as error:
         return complain(f"cannot read {given.file}: {error.strerror}", 2)
-    make = KernelSource.cuda if given.file.endswith(".cu") else KernelSource.ptx
+    make = {".cu": KernelSource.cuda, ".hip": KernelSource.hip}.get(Path(given.file).suffix, KernelSource.ptx)
     try:
         report = check(
             make(text, name=os.path.basename(given.file)),

@@ -1,4 +1,4 @@
-"""The command ``ptxrt``: devices, kernels, show, demo, check, cache.
+"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, cache.
 
 Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
 that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
@@ -8,19 +8,16 @@ standard output, everything else to standard error.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from ptxrt import __version__, check_command, ops
-from ptxrt.compilers import Binary, nvjitlink, nvrtc
-from ptxrt.compilers.ptx_text import output_arch, scan
+from ptxrt import __version__, check_command, ops, parity, show
+from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
 from ptxrt.device import Device, as_device, default_device, devices
-from ptxrt.errors import BackendUnavailable, InvalidArgument, PtxrtError
+from ptxrt.errors import InvalidArgument, PtxrtError
 from ptxrt.inspection import FILTER_KEYS, SORT_KEYS, inspect, printable, size_in_words, table
-from ptxrt.variant import KernelSpec
 
 __all__ = ["main"]
 
@@ -94,19 +91,37 @@ def _parser() -> argparse.ArgumentParser:
         "show",
         help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
         description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
-        "output is PTX still. Without --arch and --device it is compiled for the default device's architecture; no "
-        "device is needed for that.",
+        "output is PTX still. For AMD's architectures (gfx1100, gfx90a:sramecc+:xnack-) it is the kernel's twin in "
+        "HIP, with its machine code. Without --arch and --device it is compiled for the default device's architecture; "
+        "no device is needed for that.",
     )
     command.add_argument("entry", metavar="ENTRY", help="the kernel's entry, such as group_norm_kernel")
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--arch", help="the architecture to compile for, such as sm_90")
+    where.add_argument("--arch", help="the architecture to compile for, such as sm_90 or gfx1100")
     where.add_argument("--device", help="load it on this device and ask its driver for the resources, too")
     command.set_defaults(run=_show)
 
     command = commands.add_parser(
+        "parity",
+        help="the parameters of each kernel as declared, in PTX and in HIP, side by side",
+        description="Compile each kernel that there is in HIP with hipRTC, and compare the parameters that its code "
+        "object tells with those of its PTX and of its declared signature. Exits with 1 on any difference.",
+    )
+    command.add_argument(
+        "word", metavar="WORD", nargs="?", default="", help="only entries that have this in their name"
+    )
+    command.add_argument(
+        "--arch",
+        action="append",
+        help=f"what to compile for; may be given several times. If left out: {', '.join(parity.ARCHITECTURES)}",
+    )
+    command.set_defaults(run=_parity)
+
+    command = commands.add_parser(
         "demo",
         help="run every op at shapes of real networks, and compare with a float64 reference",
-        description="Exits with 1 if a result disagrees with the reference.",
+        description="Exits with 1 if a result disagrees with the reference. With PTXRT_LANGUAGE=hip in the environment "
+        "the kernels are those in HIP, on any device.",
     )
     command.add_argument("--device", help="where to run; the best device there is if left out")
     command.set_defaults(run=_demo)
@@ -162,7 +177,8 @@ def _devices(_: argparse.Namespace) -> int:
         if all(device.kind != kind for device in found):
             _say(f"{kind}: {_reason(kind)}")
     _say("")
-    for name, takes, compiler in (("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++", nvrtc)):
+    compilers = ("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++ and HIP", nvrtc), ("hipRTC", "HIP", hiprtc)
+    for name, takes, compiler in compilers:
         reason = compiler.available()
         _say(f"{name} {compiler.version()} takes {takes}" if reason is None else f"no {name}: {reason}")
     _say(f"default device: {default_device()}")
@@ -195,72 +211,16 @@ def _kernels(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    spec = _spec(given.entry)
-    source = spec.source
     device = as_device(given.device) if given.arch is None else None
-    arch = device.arch if device is not None else given.arch
-    header = scan(source.text, source.name)
-    try:
-        binary: Binary | None = nvjitlink.compile_ptx(
-            source.text, output_arch(header.target, arch), name=source.name, entry=spec.entry
-        )
-        unknown = ""
-    except BackendUnavailable as error:
-        binary, unknown = None, str(error)
-    behind = [f"{spec.entry}, of kernels_ptx/{source.name}", "", "ABI", *_abi(spec, header.entries[spec.entry].params)]
-    if binary is not None:
-        report = binary.reports[spec.entry]
-        facts = (
-            ("registers a thread", report.registers),
-            ("shared bytes a block", report.shared_bytes),
-            ("stack bytes a thread", report.stack_bytes),
-            ("spilled bytes stored, loaded", f"{report.spill_store_bytes}, {report.spill_load_bytes}"),
-            ("constant bytes", report.constant_bytes),
-            ("code bytes", len(binary.code)),
-        )
-        behind += ["", f"Resources, {binary.compiler} for {binary.arch}"]
-        behind += [f"  {what:29} {'not told' if number is None else number}" for what, number in facts]
-    if given.device is not None and device is not None:
-        used = spec.load(device).resources
-        behind += [
-            "",
-            f"Resources, as {device} ({device.name}) has it loaded",
-            f"  registers a thread            {used.registers}",
-            f"  shared bytes a block          {used.shared_bytes}",
-            f"  local bytes a thread          {used.local_bytes}",
-            f"  constant bytes                {used.constant_bytes}",
-            f"  threads a block, at most      {used.max_threads}",
-        ]
-    _say(source.text.rstrip("\n") + "\n\n" + "\n".join(f"// {line}".rstrip() for line in behind))
-    # The text and the ABI are of use without the compiler; what is missing is said, and in the exit code.
-    return _complain(f"no resources for {arch}: {unknown}", 1) if unknown else 0
+    arch = given.arch if device is None else device.arch
+    return show.run(given.entry, arch, device if given.device is not None else None, _say, _complain)
 
 
-def _spec(entry: str) -> KernelSpec:
-    specs = {spec.entry: spec for spec in ops.kernels()}
-    if entry in specs:
-        return specs[entry]
-    close = difflib.get_close_matches(entry, specs, n=3, cutoff=0.4)
-    raise InvalidArgument(
-        op="show",
-        argument="ENTRY",
-        expected="an entry of a kernel that comes with ptxrt: " + ", ".join(close or sorted(specs)),
-        given=repr(entry),
-        fix=f"Did you mean {' or '.join(close)}?" if close else None,
-    )
+# parity -----------------------------------------------------------------------------------------------------------
 
 
-def _abi(spec: KernelSpec, params: Sequence[object] | None) -> list[str]:
-    """Return the declared parameters beside those of the text."""
-    offsets = spec.signature.offsets
-    rows = []
-    for index, parameter in enumerate(spec.signature.parameters):
-        binary = params[index] if params is not None and index < len(params) else None
-        kind = getattr(binary, "kind", None) or "not told"
-        name = getattr(binary, "name", "")
-        rows.append((str(index), str(parameter), name, kind, str(parameter.size), str(offsets[index])))
-    head = ("#", "declared", "in the text", "class", "bytes", "offset")
-    return [f"  {line}" for line in table(head, rows, (0, 4, 5)).splitlines()]
+def _parity(given: argparse.Namespace) -> int:
+    return parity.run(given.word, given.arch or parity.ARCHITECTURES, _say)
 
 
 # demo, check and cache --------------------------------------------------------------------------------------------

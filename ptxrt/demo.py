@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ptxrt import __version__
-from ptxrt.demo_cases import Case, cases
+from ptxrt.demo_cases import Case, cases, language
 from ptxrt.device import Device
 from ptxrt.errors import PtxrtError
 from ptxrt.ops import forget_plans
@@ -33,7 +33,7 @@ def run(device: Device, say: Callable[[str], None]) -> int:
             "and batches. Its compile is its parser, which remembers what it has read; its times say nothing about\n"
             "a GPU's."
         )
-    say(f"compiler for PTX: {device.backend.compiler('ptx')}")
+    say(f"kernels in {language(device).upper()}, compiled by {device.backend.compiler(language(device))}")
     say("")
     unit = "us" if on_gpu else "ms"
     say(_LINE.format("op", "network", "shape", "compile ms", "2nd call", "error", "bar", f"warm {unit}", "").rstrip())

@@ -13,9 +13,10 @@ from ptxrt import ops, references
 from ptxrt.array import empty, to_device
 from ptxrt.device import Device
 from ptxrt.kernel import load
+from ptxrt.plan import preferred_language
 from ptxrt.source import KernelSource
 
-__all__ = ["SAXPY", "Case", "cases"]
+__all__ = ["SAXPY", "Case", "cases", "language"]
 
 SAXPY = """
 // y = a*x + y, rounded once. Grid: ceil(n / 256) blocks of 256 threads. ABI: (x_ptr, y_ptr, u32 n, f32 a).
@@ -54,6 +55,14 @@ SAXPY = """
 }
 """
 
+SAXPY_HIP = """
+// y = a*x + y, rounded once. Grid: ceil(n / 256) blocks of 256 threads.
+extern "C" __global__ void saxpy(const float* x_ptr, float* y_ptr, unsigned int n, float a) {
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y_ptr[i] = fmaf(a, x_ptr[i], y_ptr[i]);
+}
+"""
+
 Array = NDArray[Any]
 
 # Relative errors of a whole result: the bars of the tests. saxpy is rounded once, half an ulp.
@@ -85,6 +94,11 @@ class Case:
     bar: float
 
 
+def language(device: Device) -> str:
+    """Return the language of the kernels that the demo runs on `device`."""
+    return preferred_language() or device.backend.languages[0]
+
+
 def cases(device: Device) -> list[Callable[[], Case]]:
     """Return what builds each case; built one at a time, since the largest take some gigabytes of host memory.
 
@@ -106,7 +120,8 @@ def _normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> A
 def _saxpy(device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]) -> Case:
     (n,) = shape
     x, y = (rng.standard_normal(n, np.float32) for _ in range(2))
-    source = KernelSource.ptx(SAXPY, name="saxpy of the demo")
+    write, text = (KernelSource.hip, SAXPY_HIP) if language(device) == "hip" else (KernelSource.ptx, SAXPY)
+    source = write(text, name="saxpy of the demo")
     there, result = to_device(x, device), to_device(y, device)
 
     def call() -> tuple[Any, ...]:

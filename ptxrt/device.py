@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "as_device", "default_device", "devices"]
 
-_KINDS = ("cuda", "sim")
+_KINDS = ("cuda", "hip", "sim")
 _lock = threading.RLock()
 _known: dict[tuple[str, int], Device] = {}
 
 
 class Device:
-    """One device, ``Device("cuda:0")`` or ``Device("sim:0")``. Equal names give the same object.
+    """One device: ``Device("cuda:0")``, ``Device("hip:0")``, ``Device("sim:0")``. Equal names give the same object.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Device:
     Attributes
     ----------
     kind : str
-        ``"cuda"`` or ``"sim"``.
+        ``"cuda"``, ``"hip"`` or ``"sim"``.
     ordinal : int
     properties : DeviceProperties
         Name, architecture, limits.
@@ -61,7 +61,7 @@ class Device:
         if isinstance(name, Device):
             return name
         match = re.fullmatch(r"([a-z]+)(?::(\d{1,9}))?", name) if isinstance(name, str) else None
-        if match is None or match[1] not in (*_KINDS, "hip"):
+        if match is None or match[1] not in _KINDS:
             raise InvalidArgument(
                 op="Device",
                 argument="name",
@@ -78,12 +78,6 @@ class Device:
 
     @classmethod
     def _open(cls, kind: str, ordinal: int) -> Device:
-        if kind == "hip":
-            raise BackendUnavailable(
-                "Device: this version of ptxrt has no HIP backend yet; use 'cuda:N' or 'sim:N'",
-                op="Device",
-                argument="name",
-            )
         backend = backends.get(kind)
         reason = backend.unavailable()
         if reason is not None:
@@ -120,7 +114,7 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """The architecture compiled for, ``"sm_90"``."""
+        """The architecture compiled for, ``"sm_90"``; AMD's with its feature flags, ``"gfx90a:sramecc+:xnack-"``."""
         return self.properties.arch
 
     def create_stream(self) -> Stream:

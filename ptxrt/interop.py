@@ -23,7 +23,7 @@ from ptxrt.stream import as_stream
 
 __all__ = ["as_array", "from_dlpack"]
 
-_HOST, _CUDA = 1, 2  # DLPack's device types
+_HOST, _CUDA, _ROCM = 1, 2, 10  # DLPack's device types
 _BFLOAT = 4  # and its type code of bfloat16
 
 
@@ -161,7 +161,8 @@ def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
 
 def dlpack_device(array: DeviceArray) -> tuple[int, int]:
     """Return DLPack's (device type, ordinal)."""
-    return (_HOST, 0) if array.device.kind == "sim" else (_CUDA, array.device.ordinal)
+    kind, ordinal = array.device.kind, array.device.ordinal
+    return (_HOST, 0) if kind == "sim" else (_CUDA if kind == "cuda" else _ROCM, ordinal)
 
 
 def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:

@@ -275,6 +275,9 @@ class Kernel:
         limits, resources = self.device.properties, self.resources
         grid = self._dim("grid", config[0], limits.max_grid)
         block = self._dim("block", config[1], limits.max_block)
+        along = max(blocks * threads for blocks, threads in zip(grid, block, strict=True))
+        if along > limits.max_grid_threads:
+            self._outside("grid", f"at most {limits.max_grid_threads} threads along each axis", config[0])
         threads = block[0] * block[1] * block[2]
         most = min(limits.max_threads_per_block, resources.max_threads)
         if threads > most:

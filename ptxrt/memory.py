@@ -60,7 +60,12 @@ class Memory:
         if self.alive:
             self.home = None
             if self.owner is None and self.ptr:
-                self.device.backend.free(self.device.ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
+                backend, ordinal = self.device.backend, self.device.ordinal
+                if all(stream.alive for stream in self.users):
+                    backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
+                else:  # nothing is left to order the free by but the whole device
+                    backend.synchronize(ordinal, None)
+                    backend.free(ordinal, self.ptr, 0, ())
             self.owner = None
 
     def __reduce__(self) -> tuple[Any, ...]:

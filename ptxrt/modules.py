@@ -21,8 +21,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.compilers import nvrtc
-from ptxrt.errors import CompileError, InvalidArgument, PtxrtError, fresh
+from ptxrt.errors import CompileError, InvalidArgument, PtxrtError, Unsupported, fresh
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function
@@ -205,11 +204,18 @@ class ModuleCache:
 
     def _key(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> tuple[str, str]:
         """Return the key, a digest over all that the binary depends on, and the compiler's name and version."""
+        if source.language not in self.backend.languages:
+            raise Unsupported(
+                op="load",
+                argument="source",
+                expected=f"a text in {' or '.join(self.backend.languages)} on {self.name}",
+                given=source.language,
+            )
         compiler = self.backend.compiler(source.language)
         parts = [SCHEMA, source.language, source.digest, options, self.properties.arch, compiler]
         if source.language != "ptx":
             # A C++ template is instantiated for the entry asked for, and headers come from folders of the machine.
-            parts += [entry, nvrtc.effective_options(source.text, options)]
+            parts += [entry, self.backend.effective_options(source.language, source.text, options)]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
 
     def _fill(self, key: str, slot: _Slot) -> None:

@@ -7,6 +7,7 @@ The pattern is: ``select`` a plan for a descriptor, ask ``can_implement``, own t
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -26,7 +27,7 @@ from ptxrt.layout import contiguous, same_layout
 from ptxrt.stream import Stream, as_stream
 from ptxrt.variant import Operand, PlanPreference, PrecisionGuarantee, Scratch, Sku, Variant, Zero
 
-__all__ = ["Plan", "beyond", "forget_plans", "kept", "number", "unpacked_out", "whole_number"]
+__all__ = ["Plan", "beyond", "forget_plans", "kept", "number", "preferred_language", "unpacked_out", "whole_number"]
 
 _WORKSPACE_ALIGN = 256
 
@@ -81,14 +82,15 @@ class Plan(ABC):
     def select(cls, device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None) -> Any:
         """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
-        One that suits the problem comes before one that merely can. Nothing is compiled before the first run.
+        One that suits the problem comes before one that merely can. Nothing is compiled before the first run. Without
+        a preference the variants of PTXRT_LANGUAGE, ``ptx`` or ``hip``, are looked at, or all where it is not set.
 
         Raises
         ------
         Unsupported
             If there is none; the message has each variant's reason.
         """
-        wish = PlanPreference() if preference is None else preference
+        wish = PlanPreference(language=preferred_language()) if preference is None else preference
         for argument, given, kind in (
             ("descriptor", descriptor, cls.descriptor_type),
             ("preference", wish, PlanPreference),
@@ -100,7 +102,7 @@ class Plan(ABC):
         where = as_device(device)
         able, reasons = [], []
         for variant in cls.variants:
-            reason = cls._unwanted(variant, descriptor, wish) or variant.refuses(descriptor, where)
+            reason = cls._unwanted(variant, descriptor, wish, where) or variant.refuses(descriptor, where)
             if reason is None:
                 able.append(variant)
             else:
@@ -116,7 +118,9 @@ class Plan(ABC):
         return cls(where, descriptor, next((variant for variant in able if variant.suits(descriptor)), able[0]))
 
     @staticmethod
-    def _unwanted(variant: Variant, descriptor: Any, wish: PlanPreference) -> str | None:
+    def _unwanted(variant: Variant, descriptor: Any, wish: PlanPreference, device: Device) -> str | None:
+        if variant.language not in device.backend.languages:
+            return f"is in {variant.language}, which {device} does not take"
         if wish.variant is not None and wish.variant != variant.name:
             return f"not the variant asked for, {wish.variant!r}"
         if wish.language is not None and wish.language != variant.language:
@@ -328,6 +332,11 @@ class _Zeros:
         del dims, shared_bytes
         if values[0] and self.nbytes:
             self.device.backend.fill(self.device.ordinal, values[0], 0, self.nbytes, stream.handle)
+
+
+def preferred_language() -> str | None:
+    """Return what PTXRT_LANGUAGE says, the language of the kernels that ops select; None where it is not set."""
+    return os.environ.get("PTXRT_LANGUAGE") or None
 
 
 _FOUND: list[Callable[[], None]] = []

@@ -231,6 +231,11 @@ class Signature:
                 return _scalar_error(p, value, op)
         return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
 
+    def fits(self, index: int, found: ParamInfo) -> bool:
+        """Return whether a binary's parameter is the declared one of `index` in place, size and, where told, class."""
+        p = self.parameters[index]
+        return (p.size, self.offsets[index]) == (found.size, found.offset) and found.kind in (None, "bits", p.kind)
+
     def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
         """Compare with a binary's own parameter table: count, order, size and, where it tells, class.
 
@@ -249,8 +254,7 @@ class Signature:
                 t = table[index]
                 theirs = f"{t.kind or 'any'}, {t.size} bytes at {t.offset}"
             if index < min(len(self.parameters), len(table)):
-                same_class = t.kind in (None, "bits", p.kind)
-                mark = " " if (p.size, self.offsets[index]) == (t.size, t.offset) and same_class else "!"
+                mark = " " if self.fits(index, t) else "!"
             wrong |= mark == "!"
             rows.append((mark, mine, theirs))
         if not wrong:

@@ -63,7 +63,11 @@ class KernelSource:
     def hip(
         cls, text: str, defines: Mapping[str, str | int | None] | None = None, *, name: str | None = None
     ) -> KernelSource:
-        """Return a source in HIP C++; see :meth:`cuda`. No device of this version takes it: ``load`` is Unsupported."""
+        """Return a source in HIP C++; see :meth:`cuda`.
+
+        hipRTC compiles it for AMD's devices, NVRTC for NVIDIA's and for sim, where a wave is 32 lanes. No header is
+        needed; ``#include <hip/hip_runtime.h>`` may stand there.
+        """
         return cls("hip", _text("hip", text), _macros("hip", defines), name)
 
     @cached_property
@@ -111,15 +115,18 @@ def _folder(name: str) -> Path:
 
 
 @cache
-def read_kernel(family: str, entry: str | None = None, /, **parameters: str) -> KernelSource:
-    """Return the PTX source of an op family that comes with ptxrt, ``read_kernel("group_norm")``.
+def read_kernel(family: str, entry: str | None = None, /, language: str = "ptx", **parameters: str) -> KernelSource:
+    """Return the source of an op family that comes with ptxrt, ``read_kernel("group_norm")``.
 
-    The file is a Jinja template whose directives are PTX comments: lines that begin with ``//%``; and ``{{ name }}``
-    stands for one of the `parameters`. docs/kernels.md tells how to write one. Given an `entry`, the others are left
-    out: a first call should compile what it launches.
+    The file, in PTX or in HIP C++, is a Jinja template whose directives are comments: lines that begin with ``//%``;
+    and ``{{ name }}`` stands for one of the `parameters`. docs/kernels.md tells how to write one. Given an `entry`,
+    the others of a PTX file are left out: a first call should compile what it launches.
     """
-    text = _templates().get_template(f"{family}.ptx").render(parameters)
-    return KernelSource.ptx(text if entry is None else only(text, entry), name=f"{family}.ptx")
+    name = f"{family}.{language}"
+    text = _templates(f"kernels_{language}").get_template(name).render(parameters)
+    if language == "hip":
+        return KernelSource.hip(text, name=name)
+    return KernelSource.ptx(text if entry is None else only(text, entry), name=name)
 
 
 # An entry, with the comment right above it; it goes to the next one or to the end.
@@ -135,9 +142,9 @@ def only(text: str, entry: str) -> str:
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def _templates(folder: str = "kernels_ptx") -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_folder("kernels_ptx"), encoding="ascii"),
+        loader=jinja2.FileSystemLoader(_folder(folder), encoding="ascii"),
         undefined=jinja2.StrictUndefined,
         line_statement_prefix="//%",
         # Not Jinja's own marks, which are PTX: "{%a, %b}" is a vector of registers.

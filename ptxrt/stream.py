@@ -27,11 +27,14 @@ class Stream:
     device : Device
     handle : int
         The driver's handle; 0 is the default stream.
+    alive : bool
+        False once its destructor has run, which in a garbage cycle may come before that of an array used on it.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_owner", "device", "handle")
+    __slots__ = ("__weakref__", "_owned", "_owner", "alive", "device", "handle")
 
     def __init__(self, device: Device | str) -> None:
+        self.alive = True
         self._owned = False  # until it is there, __del__ has nothing to destroy
         self.device = _opened(device)
         self.handle = self.device.backend.create_stream(self.device.ordinal)
@@ -42,6 +45,7 @@ class Stream:
     def _wrap(cls, device: Device, handle: int, owner: object = None) -> Stream:
         stream = cls.__new__(cls)
         stream.device, stream.handle, stream._owner, stream._owned = device, handle, owner, False
+        stream.alive = True
         return stream
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,7 +54,7 @@ class Stream:
     def __del__(self) -> None:
         # At exit the driver may be gone before this object.
         if self._owned and not sys.is_finalizing():
-            self._owned = False
+            self._owned = self.alive = False
             self.device.backend.destroy_stream(self.device.ordinal, self.handle)
 
     def __repr__(self) -> str:

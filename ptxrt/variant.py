@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -102,13 +102,15 @@ class KernelSpec:
     Attributes
     ----------
     family
-        The file in ``kernels_ptx/``.
+        The file in ``kernels_ptx/`` or ``kernels_hip/``.
     entry, signature
         Its name there, and its parameters. What serves an op's backward has "backward" in its name.
     dtype
         The element type that it is for.
     parameters
         What the file is rendered with, where one text serves several element types: pairs of name and value.
+    language
+        ``"ptx"`` or ``"hip"``. Entries of one name have the same parameters in both.
     """
 
     family: str
@@ -125,8 +127,13 @@ class KernelSpec:
 
     @property
     def source(self) -> KernelSource:
-        """The text, as it is compiled: of the family's entries this one alone."""
-        return read_kernel(self.family, self.entry, **dict(self.parameters))
+        """The text, as it is compiled: of a PTX family's entries this one alone."""
+        return read_kernel(self.family, self.entry, self.language, **dict(self.parameters))
+
+    @property
+    def in_hip(self) -> KernelSpec:
+        """The entry of the same name in HIP, which needs no parameters: C++ has templates."""
+        return replace(self, language="hip", parameters=())
 
     def load(self, device: Device) -> Kernel:
         """Return the entry on `device`, through its module cache."""
@@ -216,6 +223,24 @@ class Variant:
     suits: Callable[[Any], bool] = _always
     workspace: Callable[[Any], int] = _nothing
     language: str = "ptx"
+
+    @property
+    def in_hip(self) -> Variant:
+        """The same launches of the entries' HIP twins, as a variant called ``"hip"``."""
+
+        def launches(problem: Any) -> tuple[Launch | Zero, ...]:
+            return tuple(
+                replace(step, kernel=step.kernel.in_hip) if isinstance(step, Launch) else step
+                for step in self.launches(problem)
+            )
+
+        def refuses(problem: Any, device: Device) -> str | None:
+            reason = self.refuses(problem, device)
+            if reason is None and any(isinstance(s, Launch) and s.grid[0] * s.block >> 32 for s in launches(problem)):
+                return "HIP launches fewer than 2**32 threads along x"
+            return reason
+
+        return replace(self, name="hip", language="hip", launches=launches, refuses=refuses)
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,36 @@
 """Fixtures: the same test body runs on every device there is.
 
-A test that takes `device` runs on sim always and on CUDA where present; where it is not, it is skipped and counted,
-or fails if PTXRT_REQUIRE names it (PTXRT_REQUIRE=cuda on a GPU machine).
+A test that takes `device` runs on sim always, on CUDA where present, and on HIP, which is a stand-in where there is no
+AMD GPU (tests/hip/standin.py). What is missing (a GPU, a C compiler, hip-python, hipRTC) is a skipped test and counted,
+or a failure if PTXRT_REQUIRE names it: PTXRT_REQUIRE=cuda on a GPU machine, hip, hiprtc. Tests of texts in PTX or CUDA
+C++ carry the mark `ptx`, and are not collected for HIP, nor are variants of ops in PTX.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import AMD_GPU, REQUIRED, need_hip_compilers
 from hypothesis import HealthCheck, settings
 
 import ptxrt
+from ptxrt.backends import hip as hip_backend
+
+sys.path.append(str(Path(__file__).parent / "hip"))
+from standin import StandIn, default_folder
 
 # The same examples on every run; a first call compiles, so no deadline.
 settings.register_profile(
     "ptxrt", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ptxrt")
-
-REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()
 
 
 def need_device(name: str) -> ptxrt.Device:
@@ -37,14 +44,53 @@ def need_device(name: str) -> ptxrt.Device:
         pytest.skip(f"no {name}: {error}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes the fixture `cuda`, so that ``-m cuda`` is all that needs a GPU."""
+def _put_stand_in() -> StandIn | None:
+    """Put the stand-in where hip-python looks for AMD's library, before its first call; None where there is a GPU."""
+    if AMD_GPU:
+        return None
+    stand_in = StandIn()
+    try:
+        stand_in.install(default_folder())
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError):
+        return None  # the tests on HIP are skipped, with the backend's reason
+    return stand_in
+
+
+STAND_IN = _put_stand_in()
+
+
+def _skip_without_hip_compilers() -> None:
+    """Let a test that needs hipRTC be skipped, or fail, as soon as it asks for it."""
+    compiler = hip_backend.BACKEND.compiler
+
+    def needed(language: str) -> str:
+        need_hip_compilers()
+        return compiler(language)
+
+    hip_backend.BACKEND.compiler = needed  # type: ignore[method-assign]
+
+
+_skip_without_hip_compilers()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what takes the fixture `cuda`, so that ``-m cuda`` is all that needs one; leave out what HIP cannot run."""
+    in_hip = {spec.family for spec in ptxrt.ops.kernels() if spec.language == "hip"}
+    in_ptx = {spec.family for spec in ptxrt.ops.kernels()} - in_hip
+    kept, left_out = [], []
     for item in items:
         if "cuda" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cuda)
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        family = item.path.stem.removeprefix("test_").removesuffix("_backward")
+        ptx = item.get_closest_marker("ptx") or params.get("variant", "hip") != "hip" or family in in_ptx
+        (left_out if params.get("device") == "hip:0" and ptx else kept).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
-@pytest.fixture(scope="session", params=["sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+@pytest.fixture(scope="session", params=["sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda), "hip:0"])
 def device(request: pytest.FixtureRequest) -> ptxrt.Device:
     """Each device kind in turn."""
     return need_device(request.param)
@@ -65,6 +111,32 @@ def other_device(device: ptxrt.Device) -> ptxrt.Device:
 def cuda() -> ptxrt.Device:
     """The first CUDA device, for what CUDA alone has."""
     return need_device("cuda:0")
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    """The stand-in for AMD's library, its records and demanded errors cleared before and after."""
+    if STAND_IN is None:
+        if "hip" in REQUIRED:
+            pytest.fail("PTXRT_REQUIRE=hip, but there is no stand-in")
+        pytest.skip(f"no stand-in for AMD's library: {hip_backend.BACKEND.unavailable() or 'there is an AMD GPU'}")
+    STAND_IN.forget()
+    yield STAND_IN
+    STAND_IN.forget()
+
+
+@pytest.fixture(autouse=True)
+def _stand_in_is_sound() -> Iterator[None]:
+    """Raise here what went wrong in the stand-in itself, which no C library can pass on."""
+    yield
+    if STAND_IN is not None and STAND_IN.broken:
+        raise STAND_IN.broken.pop()
+
+
+@pytest.fixture(scope="session")
+def hiprtc_there() -> None:
+    """For what needs AMD's compiler, and no device."""
+    need_hip_compilers()
 
 
 @pytest.fixture

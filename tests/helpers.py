@@ -14,10 +14,35 @@ from typing import Any
 import pytest
 
 import ptxrt
+from ptxrt.compilers import nvrtc
 
 ROOT = Path(__file__).resolve().parent.parent
+REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()
+AMD_GPU = Path("/dev/kfd").exists()
+"""Whether AMD's kernel driver is here; where it is not, tests/hip/standin.py stands in for its library."""
 
 ELEMENT_NAMES = ("f32", "f64", "f16", "bf16", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool")
+
+
+def need_hip_compilers() -> None:
+    """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless HIP text compiles and the stand-in can run it."""
+    from ptxrt.compilers import hiprtc
+
+    reason = hiprtc.available()
+    if reason is not None and "hiprtc" in REQUIRED:
+        pytest.fail(f"PTXRT_REQUIRE=hiprtc, but {reason}")
+    reason = reason or (None if AMD_GPU else nvrtc.available())
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def with_stand_in(device: ptxrt.Device) -> dict[str, str]:
+    """Return what the environment of a script must have that uses `device`, and of the processes that it starts."""
+    if device.kind != "hip" or AMD_GPU:
+        return {}
+    # sitecustomize.py there puts the stand-in in place.
+    path = filter(None, (str(ROOT / "tests" / "hip"), os.environ.get("PYTHONPATH")))
+    return {"PYTHONPATH": os.pathsep.join(path), "TEST_STAND_IN": "1"}
 
 
 @contextmanager
@@ -34,7 +59,8 @@ def refused(kind: type[ptxrt.PtxrtError], op: str | None, argument: str | None, 
 
 def run_script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a new interpreter, with ptxrt importable; return its exit status and what it printed."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    before = environment.pop("PYTHONPATH", None) or os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(filter(None, (str(ROOT), before)))
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)],
         env={**os.environ, "PYTHONPATH": path, **environment},

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from helpers import AMD_GPU
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import relative_error, worst_element_error
 
 import ptxrt
+from ptxrt.plan import Plan
 
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""
 
-DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200}
+DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10}
 
 
 class Guarded:
@@ -53,6 +55,11 @@ def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> ptxrt.Devic
         return None if values is None else ptxrt.to_device(values, device)
     flat = np.concatenate([np.zeros(offset, values.dtype), values.ravel()])
     return ptxrt.to_device(flat, device)[offset:].view(values.shape)
+
+
+def taken(plan: type[Plan], device: ptxrt.Device) -> list[str]:
+    """Return the names of a plan's variants in a language that the device takes."""
+    return [variant.name for variant in plan.variants if variant.language in device.backend.languages]
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -96,5 +103,5 @@ def write_worst_errors(path: Path) -> None:
 
 
 def for_drawn(device: ptxrt.Device, body: Callable[..., None], /, **strategies: st.SearchStrategy[Any]) -> None:
-    """Run ``body(**drawn)`` for 25 cases on sim, for 200 on a GPU; the smallest failing case is told."""
+    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 10 on AMD's stand-in; tell the smallest that fails."""
     settings(max_examples=DRAWN_CASES[device.kind])(given(**strategies)(body))()

@@ -369,12 +369,13 @@ def test_dynamic_shared_memory():
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
-def test_cuda_text():
+@pytest.mark.parametrize("language", ["cuda", "hip"])
+def test_cpp_text(language):
     text = "template <class T> __global__ void twice(T* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; }"
-    source = ptxrt.KernelSource.cuda(text, name="twice.cu")
+    source = getattr(ptxrt.KernelSource, language)(text, name="twice.cpp")
     report = check(source, "twice<double>", "f64* x, i32 n", grid=1, block=32, arguments={"x": "arange:f64:9", "n": 9})
     np.testing.assert_array_equal(report.arrays["x"], 2.0 * np.arange(9))
-    assert "of the PTX of twice.cu" in as_text(report)
+    assert "of the PTX of twice.cpp" in as_text(report)
 
 
 def test_counts_by_line_stand_beside_the_text():

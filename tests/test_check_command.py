@@ -14,6 +14,7 @@ from ptxrt.check import check
 from ptxrt.check_html import as_html
 from ptxrt.check_report import COLUMNS
 from ptxrt.cli import main
+from ptxrt.compilers import nvrtc
 from ptxrt.demo_cases import SAXPY
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -240,3 +241,13 @@ def test_a_race_marks_both_lines():
     page = as_html(check(ptxrt.KernelSource.ptx(RACE), grid=1, block=32, arguments={"out": 0}, counts=True))
     assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["13"]
     assert re.findall(r'class="other"><td class="number">(\d+)<', page) == ["11"]
+
+
+@pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
+@pytest.mark.parametrize(("suffix", "any_lane"), [("cu", "__any_sync(-1, 1)"), ("hip", "__any(1)")])
+def test_the_files_suffix_tells_the_language(tmp_path, capsys, suffix, any_lane):
+    file = tmp_path / f"vote.{suffix}"
+    file.write_text(f'extern "C" __global__ void vote(int* y) {{ y[threadIdx.x] = {any_lane}; }}\n')
+    arguments = ["check", str(file), "--signature", "i32* y", "--grid", "1", "--block", "32", "--arg", "y=empty:i32:32"]
+    assert main(arguments) == 0
+    assert f"the PTX of vote.{suffix}" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from helpers import ROOT
 
 import ptxrt
 from ptxrt import cli, demo_cases, ops, references
+from ptxrt.backends import hip
 from ptxrt.cli import main
 from ptxrt.compilers import nvjitlink
 from ptxrt.demo_cases import SAXPY
@@ -122,9 +123,9 @@ def test_kernels_lists_every_entry_with_its_plan(capsys):
     assert head == ["entry", "language", "dtype", "plan", "signature"]
     rows = [row for row in rows if not set("".join(row)) <= set("- ")]
     assert {row[0] for row in rows} == {spec.entry for spec in ops.kernels()}
-    (baseline,) = (row for row in rows if row[0] == ENTRY)
-    assert baseline[1:4] == ["ptx", "f32", "GroupNormPlan"]
-    assert baseline[4].startswith("const f32* in_ptr, f32* out_ptr, ")
+    baselines = [row for row in rows if row[0] == ENTRY]
+    assert [row[1:4] for row in baselines] == [[language, "f32", "GroupNormPlan"] for language in ("ptx", "hip")]
+    assert all(row[4].startswith("const f32* in_ptr, f32* out_ptr, ") for row in baselines)
 
 
 def test_kernels_may_be_asked_for_by_a_word(capsys):
@@ -142,7 +143,7 @@ def test_kernels_may_be_asked_for_by_a_word(capsys):
 def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch, capsys):
     assert main(["show", ENTRY, "--arch", arch]) == 0
     out = capsys.readouterr().out
-    (text,) = (spec.source.text for spec in ops.kernels() if spec.entry == ENTRY)
+    (text,) = (spec.source.text for spec in ops.kernels() if (spec.entry, spec.language) == (ENTRY, "ptx"))
     assert out.startswith(text.rstrip("\n"))
     behind = out[len(text) :]
     assert "//   8  f32 eps" in behind
@@ -185,9 +186,10 @@ def test_an_entry_like_none_is_answered_with_all(capsys):
 
 
 @needs_compiler
-def test_an_arch_that_is_none_exits_with_2(capsys):
-    assert main(["show", ENTRY, "--arch", "gfx90a"]) == 2
-    assert "gfx90a" in capsys.readouterr().err
+@pytest.mark.parametrize("arch", ["90", "sm_90x", "gfx90", "gfx90a:xnack"])
+def test_an_arch_that_is_none_exits_with_2(arch, capsys):
+    assert main(["show", ENTRY, "--arch", arch]) == 2
+    assert arch in capsys.readouterr().err
 
 
 @needs_compiler
@@ -275,9 +277,21 @@ def test_a_device_that_is_none_exits_with_2(capsys):
     assert "tpu:0" in capsys.readouterr().err
 
 
-def test_a_device_that_is_missing_exits_with_1(capsys):
-    assert main(["demo", "--device", "hip:0"]) == 1
-    assert "hip" in capsys.readouterr().err.lower()
+def test_a_device_that_is_missing_exits_with_1(monkeypatch, capsys):
+    monkeypatch.setattr(hip.BACKEND, "unavailable", lambda: "it was left at home")
+    assert main(["demo", "--device", "hip:7"]) == 1
+    assert "hip:7 cannot be used: it was left at home" in capsys.readouterr().err
+
+
+def test_the_demo_runs_in_hip(device, monkeypatch, capsys):
+    monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
+    few(monkeypatch, "_saxpy", "_group_norm")
+    assert main(["demo", "--device", str(device)]) == 0
+    out = capsys.readouterr().out
+    compiler = device.backend.compiler("hip")
+    assert compiler.startswith("hipRTC" if device.kind == "hip" else "NVRTC")
+    assert f"\nkernels in HIP, compiled by {compiler}\n" in out
+    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
 
 
 @pytest.mark.cuda

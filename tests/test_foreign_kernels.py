@@ -17,7 +17,7 @@ import ptxrt
 from ptxrt import references
 
 FOLDER = Path(__file__).parent / "foreign_kernels"
-pytestmark = pytest.mark.sanitize
+pytestmark = [pytest.mark.sanitize, pytest.mark.ptx]
 
 BATCH_NORM = (
     "const f32* in_ptr, f32* out_ptr, const f32* w_ptr, const f32* b_ptr, f32* mean_ptr, f32* var_ptr, "

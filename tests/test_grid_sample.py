@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
 from tolerances import grid_sample_bar, relative_error
 
 import ptxrt
@@ -17,6 +17,8 @@ from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, grid
 TYPES = {"f32": np.float32, "f64": np.float64}
 OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
 both_types = pytest.mark.parametrize("name", TYPES)
+VARIANTS = [variant.name for variant in GridSamplePlan.variants]
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def problem(rng, shape, size, name="f32", spread=1.4):
@@ -25,19 +27,21 @@ def problem(rng, shape, size, name="f32", spread=1.4):
     return x, rng.uniform(-spread, spread, (shape[0], *size, 2)).astype(TYPES[name])
 
 
-def run(device, x, grid, offsets=(0, 0, 0)):
+def run(device, variant, x, grid, offsets=(0, 0, 0)):
     """Run into a poisoned, guarded output; check the guards; return the host result."""
+    plan = select(device, x.shape, grid.shape, "f32" if x.dtype == np.float32 else "f64", variant)
     out = Guarded((*x.shape[:2], *grid.shape[1:3]), x.dtype, device, offsets[2])
     there = on_device(x, device, offsets[0]), on_device(grid, device, offsets[1])
-    assert grid_sample(*there, out=out.array) is out.array
+    assert plan.run(GridSampleArgs(*there, out.array)) is out.array
     return out.host()
 
 
-def check(device, x, grid, **how):
+def check(device, variant, x, grid, **how):
     name = "f32" if x.dtype == np.float32 else "f64"
     bar = float(grid_sample_bar(name, *x.shape[2:]))
-    case = f"{x.shape} -> {grid.shape[1:3]}"
-    check_error("grid_sample", device, run(device, x, grid, **how), references.grid_sample(x, grid), bar, case)
+    case = f"{x.shape} -> {grid.shape[1:3]} {variant}"
+    got = run(device, variant, x, grid, **how)
+    check_error("grid_sample", device, got, references.grid_sample(x, grid), bar, case)
 
 
 def pixels(ih, iw, name="f32"):
@@ -69,88 +73,98 @@ def pixels(ih, iw, name="f32"):
 )
 @both_types
 @pytest.mark.sanitize
-def test_matches_the_reference(device, rng, name, shape, size):
-    check(device, *problem(rng, shape, size, name))
+@each_variant
+def test_matches_the_reference(device, rng, variant, name, shape, size):
+    check(device, variant, *problem(rng, shape, size, name))
 
 
 @pytest.mark.parametrize("channels", [*range(1, 10), 13, 64, 67])
-def test_any_number_of_channels(device, rng, channels):
-    check(device, *problem(rng, (2, channels, 4, 3), (3, 5)))
+@each_variant
+def test_any_number_of_channels(device, rng, variant, channels):
+    check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 5)))
 
 
 @both_types
 def test_drawn_shapes(device, name):
-    def body(n, c, ih, iw, oh, ow, seed):
+    def body(n, c, ih, iw, oh, ow, variant, seed):
         rng = np.random.default_rng(seed)
-        check(device, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=tuple(rng.integers(0, 4, 3)))
+        check(device, variant, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=tuple(rng.integers(0, 4, 3)))
 
     few = st.integers(1, 9)
     for_drawn(
         device, body, n=st.integers(1, 3), c=few, ih=few, iw=few, oh=few, ow=st.integers(1, 140),
-        seed=st.integers(0, 2**32 - 1),
+        variant=st.sampled_from(taken(GridSamplePlan, device)), seed=st.integers(0, 2**32 - 1),
     )  # fmt: skip
 
 
 @both_types
-def test_at_the_pixels_the_result_is_the_image(device, rng, name):
+@each_variant
+def test_at_the_pixels_the_result_is_the_image(device, rng, variant, name):
     x, _ = problem(rng, (1, 3, 8, 16), (1, 1), name)
-    np.testing.assert_array_equal(run(device, x, pixels(8, 16, name)), x)
+    np.testing.assert_array_equal(run(device, variant, x, pixels(8, 16, name)), x)
 
 
-def test_the_first_of_a_point_is_x(device):
+@each_variant
+def test_the_first_of_a_point_is_x(device, variant):
     x = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
-    assert run(device, x, np.float32([[[[0.75, -0.5]]]])).item() == 3  # the last column, the first row
+    assert run(device, variant, x, np.float32([[[[0.75, -0.5]]]])).item() == 3  # the last column, the first row
 
 
-def test_the_border_fades_to_zero(device):
+@each_variant
+def test_the_border_fades_to_zero(device, variant):
     x = np.full((1, 1, 2, 2), 8, np.float32)
     grid = np.float32([[-1, -0.5], [1, -0.5], [-1, -1], [-1.5, -0.5], [1.5, 0.5], [1, 1]]).reshape(1, 1, 6, 2)
-    np.testing.assert_array_equal(run(device, x, grid).ravel(), [4, 4, 2, 0, 0, 2])
+    np.testing.assert_array_equal(run(device, variant, x, grid).ravel(), [4, 4, 2, 0, 0, 2])
 
 
 @both_types
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_point_outside_reads_nothing_and_gives_zero(device, name, axis):
+@each_variant
+def test_a_point_outside_reads_nothing_and_gives_zero(device, variant, name, axis):
     values = [*OUTSIDE, 1e300, -1e300] if name == "f64" else OUTSIDE
     x = np.full((1, 5, 3, 4), np.nan, TYPES[name])  # whatever is read shows
     grid = np.zeros((1, 1, len(values), 2), TYPES[name])
     grid[0, 0, :, axis] = values
-    y = run(device, x, grid)
+    y = run(device, variant, x, grid)
     np.testing.assert_array_equal(y, np.zeros_like(y))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_one_bad_pixel_spoils_what_touches_it_alone(device, rng, value):
+@each_variant
+def test_one_bad_pixel_spoils_what_touches_it_alone(device, rng, variant, value):
     x, grid = problem(rng, (1, 2, 6, 6), (12, 12))
     x[0, 1, 2, 3] = value
     want = references.grid_sample(x, grid)
     assert 0 < (~np.isfinite(want)).sum() < 72
-    assert relative_error(run(device, x, grid), want) <= grid_sample_bar("f32", 6, 6)
+    assert relative_error(run(device, variant, x, grid), want) <= grid_sample_bar("f32", 6, 6)
 
 
-def test_a_pixel_inside_counts_with_weight_zero_as_in_pytorch(device):
+@each_variant
+def test_a_pixel_inside_counts_with_weight_zero_as_in_pytorch(device, variant):
     x = np.zeros((1, 1, 4, 4), np.float32)
     x[0, 0, 1, 2] = np.inf
-    y = run(device, x, pixels(4, 4))[0, 0]
+    y = run(device, variant, x, pixels(4, 4))[0, 0]
     # floor is the pixel itself, floor + 1 the next with weight 0: infinity times 0 at the pixels before.
     assert y[1, 2] == np.inf
     assert np.isnan(y[[0, 0, 1], [1, 2, 1]]).all()
     assert (np.delete(y.ravel(), [1, 2, 5, 6]) == 0).all()
 
 
-def test_a_border_pixel_counts_from_the_coordinate_minus_one_on(device):
+@each_variant
+def test_a_border_pixel_counts_from_the_coordinate_minus_one_on(device, variant):
     x = np.full((1, 1, 2, 2), np.inf, np.float32)
     below = np.nextafter(np.float32(-1.5), np.float32(-2))
     grid = np.float32([[-1.5, -0.5], [-0.5, -1.5], [below, -0.5], [-0.5, below]]).reshape(1, 1, 4, 2)
-    np.testing.assert_array_equal(run(device, x, grid).ravel(), [np.nan, np.nan, 0, 0])
+    np.testing.assert_array_equal(run(device, variant, x, grid).ravel(), [np.nan, np.nan, 0, 0])
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0), (2, 3, 0, 0)])
 @both_types
-def test_an_image_without_pixels_is_zero_everywhere(device, rng, name, shape):
+@each_variant
+def test_an_image_without_pixels_is_zero_everywhere(device, rng, variant, name, shape):
     x, grid = problem(rng, shape, (3, 5), name)
     grid[0, 0, 0] = np.nan
-    np.testing.assert_array_equal(run(device, x, grid), np.zeros((2, 3, 3, 5)))
+    np.testing.assert_array_equal(run(device, variant, x, grid), np.zeros((2, 3, 3, 5)))
 
 
 EMPTY = [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0))]
@@ -167,57 +181,64 @@ def test_pain25_an_empty_result_launches_nothing(device, monkeypatch, shape, siz
 
 @pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 2, 1), (0, 3, 0)])
 @both_types
-def test_views_that_begin_at_any_element(device, rng, name, offsets):
+@each_variant
+def test_views_that_begin_at_any_element(device, rng, variant, name, offsets):
     x, grid = problem(rng, (2, 3, 5, 6), (4, 9), name)
-    np.testing.assert_array_equal(run(device, x, grid, offsets), run(device, x, grid))
+    np.testing.assert_array_equal(run(device, variant, x, grid, offsets), run(device, variant, x, grid))
 
 
 @pytest.mark.parametrize(("name", "least"), [("f32", 1.4e-45), ("f64", 5e-324)])
-def test_denormals_are_kept(device, rng, name, least):
+@each_variant
+def test_denormals_are_kept(device, rng, variant, name, least):
     x = (rng.integers(-100, 100, (1, 2, 8, 8)) * least).astype(TYPES[name])
-    np.testing.assert_array_equal(run(device, x, pixels(8, 8, name)), x)
+    np.testing.assert_array_equal(run(device, variant, x, pixels(8, 8, name)), x)
 
 
-def test_values_near_the_largest_do_not_overflow(device, rng):
+@each_variant
+def test_values_near_the_largest_do_not_overflow(device, rng, variant):
     x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
-    check(device, np.sign(x) * np.float32(3.4e38), grid)
+    check(device, variant, np.sign(x) * np.float32(3.4e38), grid)
 
 
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
+@each_variant
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, variant):
     for name in TYPES:
         x, grid = problem(rng, (2, 9, 17, 13), (35, 150), name)
-        first = run(device, x, grid)
-        np.testing.assert_array_equal(first, run(device, x, grid))
-        # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
-        np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), x, grid))
+        first = run(device, variant, x, grid)
+        np.testing.assert_array_equal(first, run(device, variant, x, grid))
+        # No rounding is left to a compiler in either language, so that all devices agree to the bit.
+        np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), "baseline", x, grid))
 
 
 @pytest.mark.sanitize
-def test_blocks_take_several_images_and_larger_parts_where_a_grid_is_too_small(device, rng, monkeypatch):
+@each_variant
+def test_blocks_take_several_images_and_larger_parts_where_a_grid_is_too_small(device, rng, monkeypatch, variant):
     x, grid = problem(rng, (5, 23, 3, 4), (2, 3))
-    want = run(device, x, grid)
+    want = run(device, variant, x, grid)
     monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_GRID_YZ", 2)
-    plan = select(device, x.shape, grid.shape)
+    plan = select(device, x.shape, grid.shape, variant=variant)
     assert [launch.grid for launch in plan.variant.launches(plan.descriptor)] == [(1, 2, 2)]
     args = GridSampleArgs(on_device(x, device), on_device(grid, device))
     np.testing.assert_array_equal(plan.run(args).to_host(), want)
 
 
-def test_more_images_than_grid_z_holds(cuda, rng):
+@each_variant
+def test_more_images_than_grid_z_holds(cuda, rng, variant):
     x, grid = problem(rng, (65537, 1, 1, 2), (1, 1))
-    y = run(cuda, x, grid)
-    np.testing.assert_array_equal(y[-3:], run(cuda, x[-3:], grid[-3:]))
-    np.testing.assert_array_equal(y[:3], run(cuda, x[:3], grid[:3]))
+    y = run(cuda, variant, x, grid)
+    np.testing.assert_array_equal(y[-3:], run(cuda, variant, x[-3:], grid[-3:]))
+    np.testing.assert_array_equal(y[:3], run(cuda, variant, x[:3], grid[:3]))
 
 
 def test_a_stream_orders_the_work(device, rng):
     x, grid = problem(rng, (2, 3, 8, 8), (5, 5))
     stream = device.create_stream()
     there = [ptxrt.to_device(a, device, stream=stream) for a in (x, grid)]
-    np.testing.assert_array_equal(grid_sample(*there, stream=stream).to_host(stream), run(device, x, grid))
+    y = grid_sample(*there, stream=stream).to_host(stream)
+    np.testing.assert_array_equal(y, run(device, taken(GridSamplePlan, device)[0], x, grid))
 
 
-@pytest.mark.parametrize("variant", [v.name for v in GridSamplePlan.variants])
+@each_variant
 def test_agrees_with_pytorch(cuda, rng, variant):
     torch = pytest.importorskip("torch")
     for name in TYPES:
@@ -419,10 +440,11 @@ def test_a_stream_of_another_device_is_refused(other_device, good):
 
 
 @both_types
-def test_a_plan_says_what_it_is(device, name):
-    plan = select(device, name=name)
-    assert plan.sku == ("resampling", "grid_sample", name, device.arch, device.kind, "baseline")
-    assert hash(plan.sku) == hash(select(device, name=name).sku)
+@each_variant
+def test_a_plan_says_what_it_is(device, name, variant):
+    plan = select(device, name=name, variant=variant)
+    assert plan.sku == ("resampling", "grid_sample", name, device.arch, device.kind, variant)
+    assert hash(plan.sku) == hash(select(device, name=name, variant=variant).sku)
     assert plan.workspace_size == 0
     assert plan.precision_guarantee == ptxrt.PrecisionGuarantee(name, name, True, True)
 
@@ -438,9 +460,9 @@ def test_can_implement_raises_the_first_disagreement(device, good):
 
 
 def test_a_preference_that_nothing_meets_is_refused_with_reasons(device):
-    with pytest.raises(ptxrt.Unsupported, match="baseline: not the variant"):
+    with pytest.raises(ptxrt.Unsupported, match="hip: not the variant"):
         select(device, variant="fastest")
-    wish = ptxrt.PlanPreference(deterministic=True, workspace_limit=0, language="ptx")
+    wish = ptxrt.PlanPreference(deterministic=True, workspace_limit=0, language=device.backend.languages[0])
     GridSamplePlan.select(device, GridSampleDescriptor(SHAPES["x"], SHAPES["grid"]), wish)
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
 from tolerances import bar, relative_error
 
 import ptxrt
@@ -100,6 +100,7 @@ def test_group_norm_matches_cpu(device, rng, shape, groups, eps, variant):
     ids=str,
 )
 @pytest.mark.sanitize
+@pytest.mark.ptx
 def test_a_group_is_cut_into_slices(device, rng, shape, groups):
     check(device, *problem(rng, shape), groups, variant="split")
 
@@ -270,6 +271,7 @@ def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape):
     assert (y.shape, y.dtype) == (shape, np.float32)
 
 
+@pytest.mark.ptx
 def test_a_batch_that_grid_y_cannot_hold_takes_another_variant(device, rng):
     x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
     plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1))
@@ -288,8 +290,27 @@ def test_the_images_beyond_grid_y(cuda, rng, variant, shape):
 def test_an_image_of_many_turns(device, rng, monkeypatch):
     """The loop over images, with fewer blocks than images, in every variant that has it."""
     monkeypatch.setattr(sys.modules["ptxrt.ops.group_norm"], "_GRID_Y", 2)
-    for variant, hw in (("looped", 5), ("looped", 1028), ("small", 36), ("split", 33), ("split", 4100)):
-        check(device, *problem(rng, (5, 4, hw)), 2, variant=variant)
+    for variant, hw in (
+        ("looped", 5),
+        ("looped", 1028),
+        ("small", 36),
+        ("split", 33),
+        ("split", 4100),
+        ("hip", 5),
+        ("hip", 36),
+    ):
+        if variant in taken(GroupNormPlan, device):
+            check(device, *problem(rng, (5, 4, hw)), 2, variant=variant)
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, variant):
+    """The plan launches nothing then, another caller may."""
+    del variant  # for the devices that take no PTX
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == ("group_norm_kernel", language)).load(device)
+    empty = ptxrt.zeros((2, 4, 0), np.float32, device)
+    kernel.launch((2, 2), 256, empty, empty, None, None, 2, 4, 2, 0, 1e-5)
+    device.synchronize()
 
 
 def test_offset_views_are_operands_like_others(device, rng):
@@ -316,6 +337,8 @@ def test_a_stream_orders_the_work(device, rng):
         ((5, 2, 2**29), 1, "baseline"),
         ((65537, 66, 1000), 66, "looped"),
         ((65535, 66, 1001), 66, "small"),
+        ((5, 2, 2**29), 2, "hip"),
+        ((65537, 66, 1000), 66, "hip"),
     ],
     ids=str,
 )
@@ -500,7 +523,8 @@ def test_a_stream_of_another_device_is_refused(other_device, good):
 
 def test_a_plan_says_what_it_is(device):
     plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
-    assert plan.sku == ("normalization", "group_norm", "f32", device.arch, device.kind, "baseline")
+    variant = "hip" if device.kind == "hip" else "baseline"
+    assert plan.sku == ("normalization", "group_norm", "f32", device.arch, device.kind, variant)
     assert hash(plan.sku) == hash(GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4)).sku)
     assert plan.workspace_size == 0
     guarantee = plan.precision_guarantee
@@ -530,6 +554,7 @@ def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
     assert plan.sku.variant == variant
 
 
+@pytest.mark.ptx
 def test_the_workspace_holds_two_sums_a_slice(device, rng):
     x, w, b = problem(rng, (2, 4, 8200))
     plan = forced(device, x.shape, 4, 1e-5, "split")
@@ -545,6 +570,7 @@ def test_the_workspace_holds_two_sums_a_slice(device, rng):
     assert limited.sku.variant == "baseline"
 
 
+@pytest.mark.ptx
 def test_what_a_variant_cannot_do_it_refuses(device):
     for shape, groups, variant, reason in (
         ((65536, 1, 3), 1, "baseline", r"grid\.y"),
@@ -592,7 +618,7 @@ def test_a_workspace_that_is_too_small_or_no_array_is_refused(device, good):
     ("preference", "reason"),
     [
         (ptxrt.PlanPreference(variant="fastest"), "fastest"),
-        (ptxrt.PlanPreference(language="hip"), "hip"),
+        (ptxrt.PlanPreference(language="cuda"), "cuda"),
     ],
 )
 def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, preference, reason):
@@ -602,6 +628,7 @@ def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, prefere
     assert "baseline: " in str(caught.value)
 
 
+@pytest.mark.ptx
 def test_preferences_are_kept(device):
     for preference in (
         ptxrt.PlanPreference(deterministic=True),
@@ -609,8 +636,11 @@ def test_preferences_are_kept(device):
         ptxrt.PlanPreference(language="ptx"),
     ):
         assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference).sku.variant == "baseline"
-    looped = ptxrt.PlanPreference(variant="looped")
-    assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), looped).sku.variant == "looped"
+    for preference, variant in (
+        (ptxrt.PlanPreference(variant="looped"), "looped"),
+        (ptxrt.PlanPreference(language="hip"), "hip"),
+    ):
+        assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference).sku.variant == variant
 
 
 @pytest.mark.parametrize(

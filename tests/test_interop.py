@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import ELEMENT_NAMES, refused
 from numpy.testing import assert_array_equal
-from texts import SAXPY, SAXPY_SIGNATURE
+from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME
@@ -28,7 +28,7 @@ def mapped(device: ptxrt.Device) -> int:
 
 
 def load_saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
-    return ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+    return ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
 class Producer:

@@ -1,13 +1,14 @@
-"""Every .ptx of the project, and of the tests, assembles for each architecture with no spills; no GPU is needed."""
+"""Every kernel of the project, and of the tests, compiles for each architecture with no spills; no GPU is needed."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ptxrt import ops, sim
-from ptxrt.compilers import nvjitlink
+from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
 from ptxrt.source import read_kernel
 from ptxrt.variant import KernelSpec
 
@@ -20,7 +21,9 @@ def _name(spec: KernelSpec) -> str:
     return "-".join([spec.family, *(value for _, value in spec.parameters[:2])])
 
 
-OWN = {_name(spec): read_kernel(spec.family, **dict(spec.parameters)).text for spec in ops.kernels()}
+IN_PTX = [spec for spec in ops.kernels() if spec.language == "ptx"]
+IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
+OWN = {_name(spec): read_kernel(spec.family, **dict(spec.parameters)).text for spec in IN_PTX}
 TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 
@@ -49,7 +52,7 @@ def test_our_own_text_is_ascii_and_opens_with_a_comment(name):
     assert text.startswith(f"// {name.split('-')[0]}")
 
 
-@pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: spec.entry)
+@pytest.mark.parametrize("spec", IN_PTX, ids=lambda spec: spec.entry)
 def test_each_declared_signature_agrees_with_its_text(spec):
     program = sim.parse(spec.source.text, spec.family)
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
@@ -63,5 +66,52 @@ def test_each_declared_signature_agrees_with_its_text(spec):
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_entry_of_a_file_is_declared(name):
-    declared = {spec.entry for spec in ops.kernels() if _name(spec) == name}
+    declared = {spec.entry for spec in IN_PTX if _name(spec) == name}
     assert set(sim.parse(OWN[name], name).entries) == declared
+
+
+# HIP ----------------------------------------------------------------------------------------------------------------
+
+FAMILIES = sorted({spec.family for spec in IN_HIP})
+
+
+@pytest.mark.usefixtures("hiprtc_there")
+@pytest.mark.parametrize(
+    ("arch", "wave"), [("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hip_compiles_without_scratch_for_amd(family, arch, wave):
+    if arch in ("gfx950", "gfx1201") and arch not in hiprtc.architectures():
+        pytest.skip(f"hipRTC {hiprtc.version()} does not know {arch}")
+    binary = hiprtc.compile_hip(read_kernel(family, language="hip").text, arch, name=family)
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    for entry, report in binary.reports.items():
+        assert (report.stack_bytes, report.spilled_registers, report.spilled_scalar_registers) == (0, 0, 0), entry
+        assert report.wave_size == wave
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hip_compiles_without_spills_for_nvidia(family, arch):
+    if reason := nvrtc.available():
+        pytest.skip(reason)
+    text = read_kernel(family, language="hip").text
+    binary = hip_on_nvrtc.compile_hip_text(text, arch, name=family, output="cubin")
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    for entry, report in binary.reports.items():
+        assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0), entry
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_our_own_hip_is_ascii_and_opens_with_a_comment(family):
+    text = read_kernel(family, language="hip").text
+    assert text.isascii()
+    assert text.startswith(f"// {family}")
+
+
+@pytest.mark.parametrize("spec", IN_HIP, ids=lambda spec: spec.entry)
+def test_parameters_in_hip_have_the_declared_names(spec):
+    stem = spec.entry.removesuffix(spec.dtype)  # of an entry that a macro makes
+    found = re.search(rf"\b(?:{spec.entry}|{stem}##\w+)\(([^)]*)\)", spec.source.text.replace("\\\n", " "))
+    names = re.findall(r"(\w+)\s*(?:,|$)", found[1])
+    assert names == [p.name for p in spec.signature.parameters]

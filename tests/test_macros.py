@@ -44,6 +44,7 @@ SUMS = """
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("warps", [1, 3, 8, 32])
+@pytest.mark.ptx
 def test_sum_over_block(device, rng, warps):
     text = _templates().from_string(SUMS).render(warps=warps)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="sums"), "sums", "const f64* x, f64* y", device)
@@ -56,6 +57,7 @@ def test_sum_over_block(device, rng, warps):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ptx
 def test_every_thread_has_the_same_bits(device, seed):
     text = _templates().from_string(SUMS).render(warps=4)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="sums"), "sums", "const f64* x, f64* y", device)
@@ -130,6 +132,7 @@ def powers(device, bases, exponents):
         (-1, 1, 100),
     ],
 )
+@pytest.mark.ptx
 def test_power(device, rng, low, high, most):
     x, e, y = powers(device, np.exp2(rng.uniform(low, high, 5000)), rng.uniform(-most, most, 5000).astype(np.float32))
     want = np.power(x.astype(np.longdouble), e.astype(np.longdouble))
@@ -138,6 +141,7 @@ def test_power(device, rng, low, high, most):
     assert np.abs(y[kept] / want[kept] - 1).max() < 1e-11
 
 
+@pytest.mark.ptx
 def test_power_of_what_is_special_is_that_of_c(device):
     bases = [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1e300]
     exponents = [0, 1, -1, 2, -2, 0.5, -0.5, 0.75, -0.75, 3, -3, -1.75, 1e30, -1e30, -2.5, 2**24 + 1, -(2.0**53), 3e38]

@@ -83,6 +83,45 @@ def test_where_none_meets_it_each_variant_has_its_reason(sim, wish, reason):
         select(sim, **wish)
 
 
+def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
+    monkeypatch.setattr(sim.backend, "languages", ("hip",))
+    assert select(sim).sku.variant == "slow"
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, which sim:0 does not take"):
+        select(sim, variant="atomic")
+
+
+@pytest.mark.parametrize(("language", "variant"), [("hip", "slow"), ("ptx", "atomic"), ("", "atomic")])
+def test_the_environment_names_the_language_where_there_is_no_preference(sim, monkeypatch, language, variant):
+    monkeypatch.setenv("PTXRT_LANGUAGE", language)
+    assert MadeUpPlan.select(sim, Problem(4)).sku.variant == variant
+    assert select(sim).sku.variant == "atomic"
+
+
+def test_a_language_of_the_environment_that_is_none_is_told(sim, monkeypatch):
+    monkeypatch.setenv("PTXRT_LANGUAGE", "sass")
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, not in 'sass'"):
+        MadeUpPlan.select(sim, Problem(4))
+
+
+def test_a_variant_in_hip_has_the_same_launches_of_the_hip_entries():
+    spec = KernelSpec("family", "entry", Signature.parse("f32* y"), parameters=(("warps", "1"),))
+    steps = (Zero("y"), Launch(spec, (3, 2), 64, ("y",), 128))
+    there = Variant("baseline", SURE, lambda problem: steps, never, workspace=lambda problem: 8).in_hip
+    assert (there.name, there.language, there.guarantee, there.workspace(None)) == ("hip", "hip", SURE, 8)
+    zero, launch = there.launches(Problem(4))
+    assert zero is steps[0]
+    assert (launch.kernel.entry, launch.kernel.language, launch.kernel.parameters) == ("entry", "hip", ())
+    assert (launch.grid, launch.block, launch.arguments, launch.shared_bytes) == ((3, 2), 64, ("y",), 128)
+
+
+@pytest.mark.parametrize(("grid", "refusal"), [((1 << 24) - 1, False), (1 << 24, True)])
+def test_a_variant_in_hip_refuses_more_threads_than_hip_launches(sim, grid, refusal):
+    spec = KernelSpec("family", "entry", Signature.parse("f32* y"))
+    there = Variant("baseline", SURE, lambda problem: (Launch(spec, (grid,), 256, ("y",)),), never).in_hip
+    assert ("2**32" in (there.refuses(Problem(4), sim) or "")) is refusal
+    assert there.refuses(Problem(101), sim) == "never"
+
+
 def test_a_variant_may_refuse_the_problem(sim):
     with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: never"):
         select(sim, size=101)
@@ -255,6 +294,7 @@ def shift(device):
     return ShiftPlan.select(device, Problem(4)), ptxrt.to_device(x, device), x + 2 - np.arange(4, dtype=np.float32)
 
 
+@pytest.mark.ptx
 def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(device, shift):
     plan, x, want = shift
     for stream in (None, device.create_stream(), None):
@@ -264,6 +304,7 @@ def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(devi
         assert extra is None
 
 
+@pytest.mark.ptx
 def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(device, shift, monkeypatch):
     plan, x, _ = shift
     waits = []
@@ -278,6 +319,7 @@ def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(d
     assert len(waits) == 1
 
 
+@pytest.mark.ptx
 def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
     plan, x, want = shift
     y, counts = (ptxrt.to_device(np.full(4, np.nan, np.float32), device) for _ in range(2))
@@ -289,6 +331,7 @@ def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
     np.testing.assert_array_equal(workspace.to_host()[16:256], np.full(240, 255))
 
 
+@pytest.mark.ptx
 def test_an_output_is_none_where_what_it_needs_is(shift):
     plan, x, _ = shift
     _, counts, _ = plan.run((x, None, None, None, None))
@@ -296,6 +339,7 @@ def test_an_output_is_none_where_what_it_needs_is(shift):
 
 
 @pytest.mark.parametrize(("place", "name", "reason"), [(3, "counts", "bias is None"), (4, "extra", "has none")])
+@pytest.mark.ptx
 def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reason):
     plan, x, _ = shift
     args = [x, None, None, None, None]
@@ -304,6 +348,7 @@ def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reaso
         plan.can_implement(args)
 
 
+@pytest.mark.ptx
 def test_two_outputs_must_not_share_memory(device, shift):
     plan, x, _ = shift
     both = ptxrt.zeros(6, np.float32, device)
@@ -311,6 +356,7 @@ def test_two_outputs_must_not_share_memory(device, shift):
         plan.can_implement((x, x, both[2:], both[:4], None))
 
 
+@pytest.mark.ptx
 def test_an_operand_may_have_strides_of_its_own(device):
     class Strided(ShiftPlan):
         def _operands(self):

@@ -1,4 +1,4 @@
-"""softmax2d, forward and backward: values, edges, and each check; and exp_f32, of which it is made."""
+"""softmax2d, forward and backward: values, edges, and each check; and the exp that it is made of, in PTX and in HIP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
 from tolerances import bar, relative_error
 
 import ptxrt
@@ -24,9 +24,9 @@ from ptxrt.ops import (
     softmax2d_backward,
 )
 from ptxrt.ops.softmax2d import KERNELS, _tile
-from ptxrt.source import _templates
+from ptxrt.source import _templates, read_kernel
 
-VARIANTS = ["baseline", "tiled"]
+VARIANTS = ["baseline", "tiled", "hip"]
 BAR = bar("softmax2d", "f32")
 
 
@@ -147,6 +147,7 @@ def test_matches_the_reference(device, rng, way, variant, shape):
     check(way, device, values_for(way, rng, shape), variant)
 
 
+@pytest.mark.ptx
 @both
 @pytest.mark.parametrize("shape", [(2, 1025, 9), (1, 2100, 11), (3, 4200, 8), (2, 33001, 1)], ids=str)
 def test_matches_the_reference_where_a_block_holds_less_than_a_column(device, rng, way, shape):
@@ -165,7 +166,7 @@ def test_matches_the_reference_on_drawn_problems(device, way):
         batch=st.integers(1, 5),
         channels=st.integers(1, 90),
         hw=st.integers(1, 300),
-        variant=st.sampled_from(VARIANTS),
+        variant=st.sampled_from(taken(way.plan, device)),
         offset=st.integers(0, 3),
         mean=st.sampled_from([0.0, 1.0, -30.0, 1e4]),
         deviation=st.sampled_from([0.01, 1.0, 5.0]),
@@ -173,6 +174,7 @@ def test_matches_the_reference_on_drawn_problems(device, way):
     )
 
 
+@pytest.mark.ptx
 @both
 def test_any_division_into_tiles_gives_the_result(device, way):
     """The tiled kernel by itself, with tiles that the plan would not choose."""
@@ -227,7 +229,7 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
         inputs = values_for(way, rng, shape, deviation=3)
         first = run(way, device, inputs, variant)
         np.testing.assert_array_equal(first, run(way, device, inputs, variant))
-        # All arithmetic of the kernels is explicit .rn, so the machine and the GPU agree to the bit.
+        # No rounding is left to a compiler in either language, so that all devices agree to the bit.
         np.testing.assert_array_equal(first, run(way, ptxrt.Device("sim:0"), inputs, variant))
 
 
@@ -498,9 +500,10 @@ def test_a_stream_of_another_device_is_refused(device, other_device, good, way):
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ptx
 @both
 @pytest.mark.parametrize(
-    ("shape", "variant"),
+    ("shape", "best"),
     [
         ((8, 21, 512, 512), "baseline"),
         ((1, 32, 32), "baseline"),
@@ -510,10 +513,16 @@ def test_a_stream_of_another_device_is_refused(device, other_device, good, way):
         ((3, 1, 1 << 31), "tiled"),  # more columns than a u32 counts
     ],
 )
-def test_a_plan_says_what_it_is(device, way, shape, variant):
-    plan = plan_for(way, device, shape)
+def test_the_best_variant_is_taken(device, way, shape, best):
+    assert plan_for(way, device, shape).sku.variant == best
+
+
+@both
+@each_variant
+def test_a_plan_says_what_it_is(device, way, variant):
+    plan = plan_for(way, device, (2, 8, 6), variant)
     assert plan.sku == ("activation", way.op, "f32", device.arch, device.kind, variant)
-    assert hash(plan.sku) == hash(plan_for(way, device, shape).sku)
+    assert hash(plan.sku) == hash(plan_for(way, device, (2, 8, 6), variant).sku)
     assert plan.workspace_size == 0
     guarantee = plan.precision_guarantee
     assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
@@ -542,13 +551,23 @@ def test_a_workspace_of_the_callers_is_checked(device, good, way):
 @both
 def test_preferences_are_kept(device, way):
     descriptor = way.descriptor((2, 8, 6))
-    for variant in VARIANTS:
-        assert plan_for(way, device, (2, 8, 6), variant).sku.variant == variant
-    for wish in ({"deterministic": True}, {"workspace_limit": 0}, {"language": "ptx"}):
-        assert way.plan.select(device, descriptor, ptxrt.PlanPreference(**wish)).sku.variant == "tiled"
-    for wish in ({"variant": "fastest"}, {"language": "hip"}):
-        with pytest.raises(ptxrt.Unsupported, match=r"baseline: .*tiled: "):
+    best = "hip" if device.kind == "hip" else "tiled"
+    for wish, variant in (
+        ({"deterministic": True}, best),
+        ({"workspace_limit": 0}, best),
+        ({"language": "hip"}, "hip"),
+    ):
+        assert way.plan.select(device, descriptor, ptxrt.PlanPreference(**wish)).sku.variant == variant
+    for wish in ({"variant": "fastest"}, {"language": "cuda"}):
+        with pytest.raises(ptxrt.Unsupported, match=r"baseline: .*tiled: .*hip: "):
             way.plan.select(device, descriptor, ptxrt.PlanPreference(**wish))
+
+
+@pytest.mark.ptx
+@both
+def test_a_preference_for_ptx_is_kept(device, way):
+    descriptor = way.descriptor((2, 8, 6))
+    assert way.plan.select(device, descriptor, ptxrt.PlanPreference(language="ptx")).sku.variant == "tiled"
 
 
 @both
@@ -562,10 +581,15 @@ def test_select_wants_the_ops_own_descriptor(device, way):
 @both
 def test_counts_that_do_not_fit_their_parameter_are_refused(device, way):
     for shape, name in (((1, 1, 1 << 32), "hw"), ((1, 1 << 32, 1), "channels")):
-        with pytest.raises(ptxrt.Unsupported, match=f"{name} = {1 << 32} does not fit"):
+        with pytest.raises(ptxrt.Unsupported, match=f"({name}|positions) = {1 << 32} does not fit"):
             plan_for(way, device, shape)
     with pytest.raises(ptxrt.Unsupported, match=r"positions = 4294967296 does not fit the kernel's u32"):
-        plan_for(way, device, (1 << 32, 1, 1), "baseline")
+        plan_for(way, device, (1 << 32, 1, 1), taken(way.plan, device)[0])
+
+
+@pytest.mark.ptx
+@both
+def test_more_tiles_than_a_grid_has_blocks_are_refused(device, way):
     with pytest.raises(ptxrt.Unsupported, match=r"tiles = \d+ does not fit grid\.x"):
         plan_for(way, device, (1 << 42, 1, 1))
 
@@ -573,15 +597,31 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device, way):
 @both
 @pytest.mark.parametrize(
     "shape",
-    [((1 << 32) - 1, 1, 1), (1, 1, (1 << 32) - 1), (5, 3, (1 << 32) - 1), (1 << 33, 100, 1), (1, (1 << 32) - 1, 9)],
+    [
+        ((1 << 32) - 1, 1, 1),
+        ((1 << 32) - 256, 1, 1),
+        (1, 1, (1 << 32) - 1),
+        (5, 3, (1 << 32) - 1),
+        (1 << 33, 100, 1),
+        (1, (1 << 32) - 1, 9),
+    ],
 )
 def test_counts_that_fit_are_taken(device, way, shape):
-    for variant in VARIANTS:
-        if variant == "tiled" or shape[0] * shape[2] < 1 << 32:
+    # A u32 counts the columns of a kernel with a thread for each, and in HIP the threads along x as well.
+    most = {"baseline": (1 << 32) - 1, "hip": (1 << 32) - 256}
+    for variant in taken(way.plan, device):
+        if shape[0] * shape[2] <= most.get(variant, math.inf):
             (launch,) = plan_for(way, device, shape, variant).variant.launches(way.descriptor(shape))
             assert 1 <= launch.grid[0] < 1 << 31
-            assert 1 <= launch.block <= (256 if variant == "baseline" else way.most_threads)
+            assert 1 <= launch.block <= (way.most_threads if variant == "tiled" else 256)
             assert launch.grid[0] * launch.block >= shape[0] * shape[2]
+
+
+@both
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device, way):
+    assert plan_for(way, device, ((1 << 32) - 256, 1, 1), "hip").sku.variant == "hip"
+    with pytest.raises(ptxrt.Unsupported, match=r"hip: .*fewer than 2\*\*32 threads"):
+        plan_for(way, device, ((1 << 32) - 255, 1, 1), "hip")
 
 
 @both
@@ -631,7 +671,7 @@ def test_forgotten_plans_let_the_cache_unload(good, way, clean_modules):
     call(way, good)
     ops.forget_plans()
     clean_modules.clear()
-    assert "softmax2d.ptx" not in [entry.name for entry in clean_modules.entries()]
+    assert not any(entry.name.startswith("softmax2d.") for entry in clean_modules.entries())
     call(way, good)
 
 
@@ -645,6 +685,8 @@ def test_forgotten_plans_let_the_cache_unload(good, way, clean_modules):
         ((3, 5, 150_000_000), "baseline"),  # past 2**31 elements
         ((2, 9, 250_000_007), "baseline"),  # past 2**32
         ((2, 9, 250_000_007), "tiled"),
+        ((3, 5, 150_000_000), "hip"),
+        ((2, 9, 250_000_007), "hip"),
         ((5_000_001, 900), "tiled"),
         ((3, 2, 1_500_000_001), "tiled"),  # past 2**32 columns
         ((1, 3, (1 << 31) + 5), "tiled"),  # one image past 2**31 columns
@@ -685,9 +727,9 @@ def test_tensors_past_2_to_the_32_elements(cuda, way, shape, variant):
         assert relative_error(got.cpu().numpy().astype(np.float32), want.cpu().numpy()) <= BAR, place
 
 
-# exp_f32 --------------------------------------------------------------------------------------------------------------
+# exp ------------------------------------------------------------------------------------------------------------------
 
-EXP = """
+EXP_IN_PTX = """
 //% from "macros.jinja" import exp_f32
 // y = exp(x). Grid: n / 256 blocks of 256 threads.
 .version 7.0
@@ -712,15 +754,22 @@ EXP = """
     st.global.f32 [%y], %v;
 }
 """
+EXP_IN_HIP = """
+extern "C" __global__ void exponentials(const float* x_ptr, float* y_ptr) {
+    const unsigned int i = blockIdx.x * 256 + threadIdx.x;
+    y_ptr[i] = exponential(x_ptr[i]);
+}
+"""
+each_exp = pytest.mark.parametrize("variant", ["baseline", "hip"])
 
 
-def exponentials(device, x):
-    kernel = ptxrt.load(
-        ptxrt.KernelSource.ptx(_templates().from_string(EXP).render(), name="exp"),
-        "exponentials",
-        "const f32* x, f32* y",
-        device,
-    )
+def exponentials(device, x, variant):
+    """Return what a variant's exp makes of `x`."""
+    if variant == "hip":
+        source = ptxrt.KernelSource.hip(read_kernel("softmax2d", language="hip").text + EXP_IN_HIP, name="exp")
+    else:
+        source = ptxrt.KernelSource.ptx(_templates().from_string(EXP_IN_PTX).render(), name="exp")
+    kernel = ptxrt.load(source, "exponentials", "const f32* x_ptr, f32* y_ptr", device)
     padded = np.zeros(-(-x.size // 256) * 256, np.float32)
     padded[: x.size] = x
     y = ptxrt.empty(padded.shape, np.float32, device)
@@ -728,34 +777,38 @@ def exponentials(device, x):
     return y.to_host()[: x.size]
 
 
+@each_exp
 @pytest.mark.parametrize(
     ("low", "high"), [(-1e-3, 0), (-1, 0), (-2, -1), (-20, -2), (-87.5, -20), (-104.5, -87), (0, 64), (-1e6, -104)]
 )
-def test_exp_is_within_nine_tenths_of_an_ulp(device, rng, low, high):
+def test_exp_is_within_nine_tenths_of_an_ulp(device, rng, variant, low, high):
     x = rng.uniform(low, high, 60_000).astype(np.float32)
-    got, want = exponentials(device, x), np.exp(x.astype(np.float64))
+    got, want = exponentials(device, x, variant), np.exp(x.astype(np.float64))
     ulp = np.maximum(np.spacing(want.astype(np.float32)), np.float32(2.0**-149)).astype(np.float64)
     assert (np.abs(got - want) <= 0.9 * ulp).all()
-    np.testing.assert_array_equal(got, exponentials(ptxrt.Device("sim:0"), x))
+    np.testing.assert_array_equal(got, exponentials(ptxrt.Device("sim:0"), x, "baseline"))
 
 
-def test_exp_where_the_results_are_denormal(device):
+@each_exp
+def test_exp_where_the_results_are_denormal(device, variant):
     x = np.float32(np.log(2.0) * -np.arange(126, 151, 0.125))
-    got, want = exponentials(device, x), np.exp(x.astype(np.float64))
+    got, want = exponentials(device, x, variant), np.exp(x.astype(np.float64))
     assert (got[want > 0.51 * 2.0**-149] > 0).all()
     assert (np.abs(got - want) <= 0.501 * 2.0**-149 + want * 1e-7).all()
 
 
-def test_exp_at_its_edges(device):
+@each_exp
+def test_exp_at_its_edges(device, variant):
     x = np.float32([0, -0.0, -np.inf, np.nan, 1e-45, -1e-45, -1e-10, -3.4e38, -104, -103.9, 64])
     want = [1, 1, 0, np.nan, 1, 1, 1, 0, 0, 2.0**-149, np.exp(64.0)]
-    np.testing.assert_array_equal(exponentials(device, x), np.float32(want))
+    np.testing.assert_array_equal(exponentials(device, x, variant), np.float32(want))
 
 
-def test_exp_of_what_is_not_above_zero_is_not_above_one(device):
+@each_exp
+def test_exp_of_what_is_not_above_zero_is_not_above_one(device, variant):
     tiny = np.nextafter(np.float32(0), np.float32(-1)) * 2.0 ** np.arange(0, 150)
-    assert (exponentials(device, tiny.astype(np.float32)) <= 1).all()
+    assert (exponentials(device, tiny.astype(np.float32), variant) <= 1).all()
     x = -np.arange(0, 20000, dtype=np.float32) * np.float32(2.0**-24)
-    y = exponentials(device, x)
+    y = exponentials(device, x, variant)
     assert (y <= 1).all()
     assert (np.diff(y) <= 0).all()

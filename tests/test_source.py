@@ -85,7 +85,7 @@ def test_a_source_in_use_can_be_pickled():
     assert (again, again.digest, again.name) == (source, digest, "n")
 
 
-@pytest.mark.parametrize("language", ["ptx", "cuda"])
+@pytest.mark.parametrize("language", ["ptx", "cuda", "hip"])
 @pytest.mark.parametrize("text", [b"text", None, 3], ids=repr)
 def test_text_is_a_str(language, text):
     with refused(ptxrt.InvalidArgument, f"KernelSource.{language}", "text", type(text).__name__, "decode bytes"):
@@ -104,8 +104,8 @@ def test_defines_are_identifiers_with_values(defines):
         KernelSource.cuda("", defines)
 
 
-@pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: spec.entry)
-def test_a_kernel_that_comes_with_ptxrt_is_ascii_ptx(spec):
+@pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: f"{spec.language}-{spec.entry}")
+def test_a_kernel_that_comes_with_ptxrt_is_ascii(spec):
     source = spec.source
-    assert (source.language, source.name) == ("ptx", f"{spec.family}.ptx")
+    assert (source.language, source.name) == (spec.language, f"{spec.family}.{spec.language}")
     assert source.text.isascii()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import refused
 from numpy.testing import assert_array_equal
-from texts import SAXPY, SAXPY_SIGNATURE
+from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
 
@@ -33,7 +33,7 @@ def x(device: ptxrt.Device) -> ptxrt.DeviceArray:
 
 @pytest.fixture(scope="module")
 def saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
-    return ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", SAXPY_SIGNATURE, device)
+    return ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
 @pytest.fixture
@@ -364,3 +364,23 @@ def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_do
         seen = out.to_host(stream)
         assert (seen[0], seen[-1], seen.min(), seen.max()) == (byte,) * 4
         del stolen
+
+
+def test_an_array_outlives_its_streams_in_a_garbage_cycle(device, monkeypatch):
+    """Python then calls the destructors in any order: here the streams' first."""
+    calls = []
+    for name in ("free", "synchronize"):
+        call = getattr(device.backend, name)
+        monkeypatch.setattr(
+            device.backend, name, lambda *args, n=name, c=call: (calls.append((n, *args)), c(*args))[1], raising=False
+        )
+    for on_its_own in (True, False):
+        stream = device.create_stream()
+        array = ptxrt.zeros(4, np.float32, device, stream=stream if on_its_own else None)
+        array.memory.used_on(stream)
+        stream.synchronize()
+        calls.clear()
+        ptr = array.ptr
+        stream.__del__()
+        array.free()
+        assert calls == [("synchronize", device.ordinal, None), ("free", device.ordinal, ptr, 0, ())]

@@ -1,7 +1,8 @@
 """upsample_nearest2d: candle's rule bit for bit, in each type, on any strides; and each of its checks.
 
-Every pair of sizes (in, out) up to (64, 128) runs on the PTX machine along either axis, in one variant along the one
-and in the other along the other, the types in turn; on a GPU each of them also runs in all six types as users have it.
+Every pair of sizes (in, out) up to (64, 128) runs on the PTX machine along either axis, in one variant of PTX along the
+one and in the other along the other, the types in turn; on a GPU each of them also runs in all six types as users have
+it. In HIP, where one function finds rows and columns, every pair runs along one of the axes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import refused
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
 
 import ptxrt
 from ptxrt import ops, references
@@ -32,7 +33,7 @@ TYPES = {
     "u8": np.dtype(np.uint8),
     "u32": np.dtype(np.uint32),
 }
-VARIANTS = ("banded", "baseline")
+VARIANTS = ("banded", "baseline", "hip")
 variants = pytest.mark.parametrize("variant", VARIANTS)
 types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 
@@ -160,17 +161,12 @@ def test_rows_are_the_third_axis_and_columns_the_fourth(device, variant):
 PAIRS = [(small, large) for small in range(1, 65) for large in range(1, 129)]
 
 
-def test_every_pair_of_sizes_up_to_64_and_128(device, rng, monkeypatch):
-    """Launch k has pair k for its rows, and for its columns one of the other parity: on sim, in the other variant."""
+def check_pairs(device, rng, monkeypatch, launches):
+    """Run each of `launches`: the pairs of its rows and of its columns, then the variants and types for both."""
     monkeypatch.setattr(KernelSpec, "load", functools.cache(KernelSpec.load))  # half of what a new plan costs
     images = {name: any_bits(rng, (1, 1, 66, 68), dtype) for name, dtype in TYPES.items()}
     there = {name: ptxrt.to_device(image, device) for name, image in images.items()}
-    names = list(TYPES)
-    for k, (in_h, out_h) in enumerate(PAIRS):
-        in_w, out_w = PAIRS[(5 * k + 4097) % len(PAIRS)]
-        kinds = [(VARIANTS[k % 2], names[k // 2 % 6])]
-        if device.kind != "sim":
-            kinds += [(None, name) for name in names]
+    for (in_h, out_h), (in_w, out_w), kinds in launches:
         for variant, name in kinds:
             view = (..., slice(1, 1 + in_h), slice(3, 3 + in_w))
             x = there[name][view]
@@ -178,10 +174,29 @@ def test_every_pair_of_sizes_up_to_64_and_128(device, rng, monkeypatch):
             same_bits(y, wanted(images[name][view], out_h, out_w), (name, variant, in_h, out_h, in_w, out_w))
 
 
+@pytest.mark.ptx
+def test_every_pair_of_sizes_up_to_64_and_128(device, rng, monkeypatch):
+    """Launch k has pair k for its rows, and for its columns one of the other parity: on sim, in the other variant."""
+    names = list(TYPES)
+    launches = []
+    for k, rows in enumerate(PAIRS):
+        kinds = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
+        if device.kind != "sim":
+            kinds += [(None, name) for name in names]
+        launches.append((rows, PAIRS[(5 * k + 4097) % len(PAIRS)], kinds))
+    check_pairs(device, rng, monkeypatch, launches)
+
+
 def test_the_pairs_of_sizes_are_all_there_on_either_axis_in_either_variant():
     columns = [(5 * k + 4097) % len(PAIRS) for k in range(len(PAIRS))]
     assert sorted(columns) == list(range(len(PAIRS)))
     assert all((k - other) % 2 for k, other in enumerate(columns))
+
+
+def test_every_pair_of_sizes_up_to_64_and_128_in_hip(device, rng, monkeypatch):
+    halves = zip(PAIRS[: len(PAIRS) // 2], PAIRS[len(PAIRS) // 2 :], strict=True)
+    launches = [(rows, columns, [("hip", list(TYPES)[k % 6])]) for k, (rows, columns) in enumerate(halves)]
+    check_pairs(device, rng, monkeypatch, launches)
 
 
 def layouts(x, device):
@@ -229,12 +244,12 @@ def test_each_alignment_of_the_output(device, rng, dtype, variant):
 
 
 def test_500_drawn_pairs_of_pairs_in_each_layout(device, rng):
-    """On sim the types and variants take turns; on a GPU each case runs in all."""
+    """On CUDA each case runs in all types and variants; elsewhere these take turns."""
     for k in range(500):
         in_h, in_w = rng.integers(1, 65, 2)
         out = tuple(map(int, rng.integers(1, 129, 2)))
-        kinds = [(name, variant) for name in TYPES for variant in VARIANTS]
-        for name, variant in [kinds[k % 12]] if device.kind == "sim" else kinds:
+        kinds = [(name, variant) for name in TYPES for variant in taken(UpsampleNearest2dPlan, device)]
+        for name, variant in kinds if device.kind == "cuda" else [kinds[k % len(kinds)]]:
             x = any_bits(rng, (2, 1, in_h, in_w), TYPES[name])
             every = layouts(x, device)
             layout, there, shown = next(chosen for i, chosen in enumerate(every) if i == k % 13)
@@ -254,7 +269,7 @@ def test_drawn_problems(device):
         shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)),
         out=st.tuples(st.integers(1, 70), st.integers(1, 70)),
         name=st.sampled_from(sorted(TYPES)),
-        variant=st.sampled_from((*VARIANTS, None)),
+        variant=st.sampled_from((*taken(UpsampleNearest2dPlan, device), None)),
         offset=st.tuples(st.integers(0, 3), st.integers(0, 3)),
         order=st.permutations(range(4)),
         seed=st.integers(0, 2**32 - 1),
@@ -303,15 +318,18 @@ def need_memory(cuda, nbytes):
     return torch
 
 
-@variants
+LARGE = [
+    ("u8", (2, 2), (33_000, 33_008)),  # 2^32 elements and more, 16 bytes at once
+    ("u8", (2, 2), (33_001, 33_007)),  # one at once
+    ("u8", (1, 1), (66_000, 66_000)),  # in one plane
+    ("f64", (1, 2), (33_000, 33_000)),  # 2^31, and 2^34 bytes
+]
+LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches fewer than 2^32 threads
+
+
 @pytest.mark.parametrize(
-    ("name", "planes", "out"),
-    [
-        ("u8", (2, 2), (33_000, 33_008)),  # 2^32 elements and more, 16 bytes at once
-        ("u8", (2, 2), (33_001, 33_007)),  # one at once
-        ("u8", (1, 1), (66_000, 66_000)),  # in one plane
-        ("f64", (1, 2), (33_000, 33_000)),  # 2^31, and 2^34 bytes
-    ],
+    ("name", "planes", "out", "variant"),
+    [*((*case, variant) for case in LARGE for variant in ("banded", "baseline")), *((*c, "hip") for c in LARGE_IN_HIP)],
     ids=str,
 )
 def test_outputs_past_2_to_the_31_and_32_elements(cuda, name, planes, out, variant):
@@ -496,15 +514,18 @@ STRIDES = (60, 20, 5, 1)
 
 
 @types
-def test_a_plan_says_what_it_is(device, dtype):
+@variants
+def test_a_plan_says_what_it_is(device, dtype, variant):
     name = BY_NUMPY[dtype].name
-    plan = UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype))
-    assert plan.sku == ("resampling", OP, name, device.arch, device.kind, "banded")
+    problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
+    plan = UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(variant=variant))
+    assert plan.sku == ("resampling", OP, name, device.arch, device.kind, variant)
     assert plan.workspace_size == 0
     guarantee = plan.precision_guarantee
     assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
 
 
+@pytest.mark.ptx
 @pytest.mark.parametrize(
     ("shape", "out", "name", "height"),
     [
@@ -568,11 +589,12 @@ def test_the_stride_of_an_axis_of_one_element_says_nothing(device, rng):
     x = any_bits(rng, (1, 3, 4, 1), TYPES["u32"])
     there = ptxrt.to_device(x, device)
     odd = ptxrt.DeviceArray.from_pointer(there.ptr, x.shape, x.dtype, device, (1 << 70, 4, 1, 1 << 70), there)
-    for variant in VARIANTS:
+    for variant in taken(UpsampleNearest2dPlan, device):
         same_bits(run(odd, 8, 4, variant), wanted(x, 8, 4))
     assert plan_for(there, 8, 4).run((odd, None)).shape == (1, 3, 8, 4)
 
 
+@pytest.mark.ptx
 @pytest.mark.parametrize(
     ("shape", "strides", "out", "reason"),
     [
@@ -605,11 +627,33 @@ def test_what_fits_no_kernel_is_refused_with_reasons(device, shape, strides, out
 
 def test_preferences_are_kept(device):
     problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10)
-    for words in ({"deterministic": True}, {"workspace_limit": 0}, {"language": "ptx"}, {"variant": "banded"}):
-        assert UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**words)).sku.variant == "banded"
-    for words in ({"variant": "fastest"}, {"language": "hip"}):
-        with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", *words.values()):
-            UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**words))
+    best = "hip" if device.kind == "hip" else "banded"
+    for wish, variant in (
+        ({"deterministic": True}, best),
+        ({"workspace_limit": 0}, best),
+        ({"language": "hip"}, "hip"),
+    ):
+        assert UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**wish)).sku.variant == variant
+    for wish in ({"variant": "fastest"}, {"language": "cuda"}):
+        with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "hip: ", *wish.values()):
+            UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**wish))
+
+
+@pytest.mark.ptx
+def test_a_preference_for_ptx_is_kept(device):
+    problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10)
+    plan = UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(language="ptx"))
+    assert plan.sku.variant == "banded"
+
+
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device):
+    hip = ptxrt.PlanPreference(variant="hip")
+    most, more = (
+        UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 256, columns) for columns in ((1 << 24) - 1, 1 << 24)
+    )
+    assert UpsampleNearest2dPlan.select(device, most, hip).sku.variant == "hip"
+    with refused(ptxrt.Unsupported, OP, "descriptor", "hip: HIP launches fewer than 2**32 threads"):
+        UpsampleNearest2dPlan.select(device, more, hip)
 
 
 def test_a_workspace_is_no_trouble(device, good):
@@ -629,7 +673,7 @@ def test_forgotten_plans_let_the_cache_unload(good, clean_modules):
     call(good)
     ops.forget_plans()
     clean_modules.clear()
-    assert "upsample_nearest2d.ptx" not in [entry.name for entry in clean_modules.entries()]
+    assert not any(entry.name.startswith("upsample_nearest2d.") for entry in clean_modules.entries())
     call(good)
 
 
@@ -642,14 +686,30 @@ def test_a_plan_compiles_nothing_before_its_first_good_run(device, good, clean_m
     assert clean_modules.stats().compiles == before.compiles
 
 
-@types
-def test_the_baseline_has_the_abi_that_others_launch(device, rng, dtype):
+def load_baseline(variant, dtype, device):
+    """Return the entry that others launch, as a kernel by itself."""
     name = BY_NUMPY[dtype].name
     signature = f"u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const {name}* src, {name}* dst"
-    source = read_kernel(OP, name=name, bits=str(8 * dtype.itemsize))
-    kernel = ptxrt.load(source, f"{OP}_{name}", signature, device)
+    parameters = {"language": "hip"} if variant == "hip" else {"name": name, "bits": str(8 * dtype.itemsize)}
+    return ptxrt.load(read_kernel(OP, **parameters), f"{OP}_{name}", signature, device)
+
+
+@types
+@pytest.mark.parametrize("variant", ["baseline", "hip"])
+def test_the_baseline_has_the_abi_that_others_launch(device, rng, dtype, variant):
+    kernel = load_baseline(variant, dtype, device)
     x = any_bits(rng, (2, 3, 4, 5), dtype)
     y = Guarded((2, 3, 7, 9), dtype, device)
     info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)
     kernel.launch(2, 256, 7, 9, 4 / 7, 5 / 9, info, ptxrt.to_device(x, device), y.array)
     same_bits(y.host(), wanted(x, 7, 9))
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hip"])
+def test_what_a_scale_takes_beyond_the_image_is_its_last_row_and_column(device, rng, variant):
+    x = any_bits(rng, SHAPE, TYPES["u32"])
+    y = Guarded((2, 3, 7, 9), x.dtype, device)
+    info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)
+    load_baseline(variant, x.dtype, device).launch(2, 256, 7, 9, 1.0, 3.5, info, ptxrt.to_device(x, device), y.array)
+    rows, columns = np.array([0, 1, 2, 3, 3, 3, 3]), np.array([0, 3, 4, 4, 4, 4, 4, 4, 4])
+    same_bits(y.host(), x[:, :, rows[:, None], columns])

@@ -1,6 +1,8 @@
-"""Small kernels that several tests load."""
+"""Small kernels that several tests load, in PTX, and their twins in HIP for HIP devices."""
 
 from __future__ import annotations
+
+import ptxrt
 
 HEAD = ".version 7.0\n.target sm_70\n.address_size 64\n"
 
@@ -73,12 +75,58 @@ DYNAMIC_SHARED = (
 )
 
 
-def store_params(types: str) -> str:
+NOTHING = HEAD + ".visible .entry nothing() { ret; }\n"
+
+IN_HIP = {
+    SAXPY: """
+extern "C" __global__ void saxpy(const float* x, float* y, unsigned int n, float a) {
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = fmaf(a, x[i], y[i]);
+}
+""",
+    CONSTANT: """
+extern "C" __global__ void constant(unsigned int* out) {{ *out = {value}; }}
+""",
+    DYNAMIC_SHARED: """
+extern __shared__ unsigned char room[];
+extern "C" __global__ void far_end(unsigned int* out, unsigned int last) {
+    volatile unsigned int* at = reinterpret_cast<unsigned int*>(room + last);
+    *at = 77;
+    *out = *at;
+}
+""",
+    NOTHING: """
+extern "C" __global__ void nothing() {}
+""",
+}
+
+
+def source_for(text: str, device: ptxrt.Device, *, name: str | None = None, **values: int) -> ptxrt.KernelSource:
+    """Return one of the texts above in the language of `device`, with `values` filled in where it has places."""
+    text = IN_HIP[text] if device.kind == "hip" else text
+    text = text.format(**values) if values else text
+    return ptxrt.KernelSource.hip(text, name=name) if device.kind == "hip" else ptxrt.KernelSource.ptx(text, name=name)
+
+
+_HIP_TYPES = {
+    "u8": "unsigned char", "s8": "signed char", "u16": "unsigned short", "s16": "short", "b16": "unsigned short",
+    "u32": "unsigned int", "s32": "int", "u64": "unsigned long long", "s64": "long long", "f32": "float",
+    "f64": "double",
+}  # fmt: skip
+
+
+def store_params(types: str, device: ptxrt.Device) -> ptxrt.KernelSource:
     """Return an entry `store` that writes each scalar parameter to out[i], 8 bytes apart, as the bits it received.
 
     `types` are PTX types without the dot, such as ``"u32 f32 b16"``.
     """
     kinds = types.split()
+    if device.kind == "hip":
+        params = "".join(f", {_HIP_TYPES[kind]} p{i}" for i, kind in enumerate(kinds))
+        body = "".join(f"    *({_HIP_TYPES[kind]}*)(out + {8 * i}) = p{i};\n" for i, kind in enumerate(kinds))
+        return ptxrt.KernelSource.hip(
+            f'extern "C" __global__ void store(unsigned char* out{params}) {{\n{body}}}\n', name="store"
+        )
     params = "".join(f", .param .{kind} p{i}" for i, kind in enumerate(kinds))
     body = ""
     for i, kind in enumerate(kinds):
@@ -86,7 +134,7 @@ def store_params(types: str) -> str:
         body += (
             f"    {{ .reg .b{max(bits, 16)} %v; ld.param.b{bits} %v, [p{i}]; st.global.b{bits} [%p+{8 * i}], %v; }}\n"
         )
-    return (
+    return ptxrt.KernelSource.ptx(
         f"{HEAD}.visible .entry store(.param .u64 out{params})\n{{\n    .reg .b64 %p;\n    ld.param.u64 %p, [out];\n"
         f"{body}    ret;\n}}\n"
     )

@@ -1,7 +1,8 @@
 """Drivers behind one protocol.
 
 A backend speaks in ordinals and plain integers (addresses, stream and event handles); it knows neither Device nor
-DeviceArray. ``cuda.py`` and ``sim.py`` read side by side: a difference between them is a fact about the two machines.
+DeviceArray. ``cuda.py``, ``hip.py`` and ``sim.py`` read side by side: a difference between them is a fact about the
+machines.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class DeviceProperties:
     max_shared_static: int
     max_shared_dynamic: int
     driver: str
+    max_grid_threads: int = 2**63 - 1
+    """Threads along one axis of a grid, where the device limits them beyond the blocks."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Backend(Protocol):
     """One vendor's driver. Every method that touches a device leaves the caller's current context as it was."""
 
     name: str
+    languages: tuple[str, ...]
+    """What :meth:`compile` takes: of "ptx", "cuda" and "hip"."""
 
     # Discovery: never raises, never the reason why an import is slow.
     def unavailable(self) -> str | None:
@@ -145,7 +150,10 @@ class Backend(Protocol):
 
     # Modules.
     def compiler(self, language: str) -> str:
-        """Return name and version of the compiler that takes `language`; raise Unsupported if there is none."""
+        """Return name and version of the compiler that takes `language`, one of `languages`."""
+
+    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+        """Return all options that :meth:`compile` would use, and what else decides the outcome, for a cache key."""
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         """Turn text into what :meth:`load` takes; needs no device. Raises CompileError."""
@@ -182,6 +190,10 @@ def get(name: str) -> Backend:
         from ptxrt.backends import cuda  # noqa: PLC0415 (a machine without the CUDA packages never gets here)
 
         return cuda.BACKEND
+    if name == "hip":
+        from ptxrt.backends import hip  # noqa: PLC0415
+
+        return hip.BACKEND
     from ptxrt.backends import sim  # noqa: PLC0415
 
     return sim.BACKEND

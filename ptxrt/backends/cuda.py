@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources
-from ptxrt.compilers import Binary, ParamInfo, nvjitlink, nvrtc
+from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import output_arch, scan
-from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
+from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
 
 __all__ = ["BACKEND"]
 
@@ -30,6 +30,7 @@ class CudaBackend:
     """The devices of NVIDIA's driver; see :class:`ptxrt.backends.Backend`."""
 
     name = "cuda"
+    languages: tuple[str, ...] = ("ptx", "cuda", "hip")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -317,13 +318,20 @@ class CudaBackend:
     def compiler(self, language: str) -> str:
         if language == "ptx":
             return f"nvJitLink {nvjitlink.version()}"
-        if language == "cuda":
-            return f"NVRTC {nvrtc.version()}"
-        raise Unsupported(op="load", argument="source", expected="PTX or CUDA C++ on a CUDA device", given=language)
+        return f"NVRTC {nvrtc.version()}"
+
+    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+        if language == "ptx":
+            return options
+        if language == "hip":
+            return hip_on_nvrtc.effective_options(text, options)
+        return nvrtc.effective_options(text, options)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language == "cuda":
             return nvrtc.compile_cuda(text, arch, output="cubin", **how)
+        if language == "hip":
+            return hip_on_nvrtc.compile_hip_text(text, arch, output="cubin", **how)
         del how["defines"]  # PTX has no preprocessor, and KernelSource.ptx takes no defines
         return nvjitlink.compile_ptx(text, output_arch(scan(text, how["name"]).target, arch), **how)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources
-from ptxrt.compilers import Binary, EntryInfo, ParamInfo, nvrtc
+from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.toolkit import check_options
 from ptxrt.dtypes import BY_NUMPY
@@ -37,6 +37,7 @@ class SimBackend:
     """
 
     name = "sim"
+    languages: tuple[str, ...] = ("ptx", "cuda", "hip")
 
     def __init__(self) -> None:
         self._memories: dict[int, sim.GlobalMemory] = {}
@@ -169,14 +170,20 @@ class SimBackend:
         machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
         if language == "ptx":
             return machine
-        if language == "cuda":
-            return f"NVRTC {nvrtc.version()}, {machine}"
-        raise Unsupported(op="load", argument="source", expected="PTX or CUDA C++ on sim", given=language)
+        return f"NVRTC {nvrtc.version()}, {machine}"
+
+    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+        if language == "ptx":
+            return options
+        if language == "hip":
+            return hip_on_nvrtc.effective_options(text, options)
+        return nvrtc.effective_options(text, options)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
-        if language == "cuda":
+        if language != "ptx":
             # The PTX on the way to a cubin, which is what the machine runs.
-            binary = nvrtc.compile_cuda(text, arch, output="ptx", **how)
+            compile_cxx = hip_on_nvrtc.compile_hip_text if language == "hip" else nvrtc.compile_cuda
+            binary = compile_cxx(text, arch, output="ptx", **how)
             _parsed(binary.code.decode("ascii"), how["name"])
             return binary
         check_options(how["options"])

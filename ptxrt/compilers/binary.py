@@ -39,10 +39,31 @@ class EntryInfo:
 
 @dataclass(frozen=True)
 class Report:
-    """What the compiler reports an entry to use; a field is None where the log does not tell.
+    """What the compiler reports an entry to use; a field is None where it does not tell.
 
-    ``shared_bytes`` is what the text declares, without the 1024 bytes that the system takes from sm_90 on.
-    ``constant_bytes`` counts the ``.const`` variables of the whole binary, not the parameters.
+    Attributes
+    ----------
+    registers
+        32-bit registers a thread; on AMD the vector registers (VGPRs), accumulation registers included where the
+        two share one file (gfx90a, gfx942, gfx950).
+    spill_store_bytes, spill_load_bytes
+        NVIDIA: bytes of code that spill a register, a thread.
+    stack_bytes
+        A thread's stack, spills included; AMD's scratch.
+    shared_bytes
+        What the text declares, a block, without the 1024 bytes that the system takes from sm_90 on; AMD's LDS.
+    constant_bytes
+        NVIDIA: the ``.const`` variables of the whole binary, not the parameters.
+    scalar_registers, accumulation_registers
+        AMD: 32-bit registers a wave (SGPRs), and those a thread for matrix results (AGPRs).
+    spilled_registers, spilled_scalar_registers
+        AMD: how many registers of either kind are spilled.
+    wave_size
+        AMD: lanes a wave, 32 or 64.
+    max_threads
+        AMD: threads a block that the entry was compiled for.
+    kernarg_bytes
+        AMD: bytes of the parameter block, the hidden parameters behind the declared ones included.
     """
 
     registers: int | None = None
@@ -51,6 +72,13 @@ class Report:
     stack_bytes: int | None = None
     shared_bytes: int | None = None
     constant_bytes: int | None = None
+    scalar_registers: int | None = None
+    accumulation_registers: int | None = None
+    spilled_registers: int | None = None
+    spilled_scalar_registers: int | None = None
+    wave_size: int | None = None
+    max_threads: int | None = None
+    kernarg_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +92,9 @@ class Binary:
     kind
         ``"cubin"``, ``"ptx"`` or ``"hsaco"`` (AMD's code object).
     arch
-        What it was compiled for, as asked: ``"sm_90"``.
+        What it was compiled for, as asked: ``"sm_90"``, ``"gfx90a:sramecc+:xnack-"``.
     compiler
-        Name and version: ``"nvJitLink 13.5.37"``.
+        Name and version: ``"nvJitLink 13.5.37"``, ``"hipRTC 7.2.53211"``.
     options
         As given to the compiler, less the architecture and the verbosity, which are always the same.
     log

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from ptxrt.compilers.binary import Binary
 from ptxrt.compilers.cuda_headers import include_directories
+from ptxrt.compilers.cxx_text import Defines, check_text, define_options
 from ptxrt.compilers.logs import resource_reports
 from ptxrt.compilers.nvrtc_faults import Job
 from ptxrt.compilers.ptx_text import entries_of
 from ptxrt.compilers.toolkit import check_arch, check_options, exact_version, load_bindings
-from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["architectures", "available", "compile_cuda", "effective_options", "include_directories", "version"]
-
-Defines = Mapping[str, "str | int | None"]
 
 
 def available() -> str | None:
@@ -51,7 +49,7 @@ def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines
     """
     check_options(options)
     return (
-        *_define_options(defines or {}),
+        *define_options(defines or {}),
         *options,
         # Behind the caller's own, so that -I wins; and only where an #include could use them.
         *(f"--include-path={d}" for d in (include_directories() if "#include" in text else ())),
@@ -67,6 +65,7 @@ def compile_cuda(
     entry: str | None = None,
     name: str | None = None,
     output: Literal["cubin", "ptx"] = "cubin",
+    headers: Mapping[str, str] | None = None,
 ) -> Binary:
     """Compile CUDA C++.
 
@@ -88,6 +87,8 @@ def compile_cuda(
         The source's name, for messages.
     output
         ``"cubin"`` or ``"ptx"``.
+    headers
+        Texts that stand for header files: name, as an ``#include`` spells it -> text.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def compile_cuda(
     if output not in ("cubin", "ptx"):
         raise InvalidArgument(op="compile", argument="output", expected="'cubin' or 'ptx'", given=repr(output))
     kernel = entry or name
-    _check_text(text, kernel)
+    check_text(text, kernel, "CUDA")
     given = effective_options(text, options, defines)
     target = f"-arch={arch}" if output == "cubin" else f"-arch=compute_{arch[3:]}"
     # ptxas tells registers and spills only when asked to; asking changes no instruction.
@@ -112,7 +113,10 @@ def compile_cuda(
     compiler = f"NVRTC {version()}"
     job = Job(text, name or "kernel.cu", kernel, entry, arch, given, compiler, architectures())
     started = time.perf_counter()
-    status, program = library.nvrtcCreateProgram(text.encode(), job.program_name.encode(errors="replace"), 0, [], [])
+    names, bodies = [[part.encode() for part in parts] for parts in ((headers or {}).keys(), (headers or {}).values())]
+    status, program = library.nvrtcCreateProgram(
+        text.encode(), job.program_name.encode(errors="replace"), len(names), bodies, names
+    )
     if int(status):
         raise job.error(f"{compiler} took no text: {_words(library, status)}")
     try:
@@ -173,30 +177,3 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
     buffer = bytes(length)
     (status,) = get(program, buffer)
     return b"" if int(status) else buffer.removesuffix(b"\0")
-
-
-def _check_text(text: object, kernel: str | None) -> None:
-    if not isinstance(text, str):
-        given = type(text).__name__
-        raise CompileError(f"CUDA text must be a str, not {given}", kernel=kernel, expected="str", given=given)
-    if not text.strip():
-        raise CompileError("the CUDA text is empty", kernel=kernel, expected="CUDA C++", given=repr(text[:20]))
-    # NVRTC takes a C string: it would stop reading at a NUL, in silence. A lone surrogate has no UTF-8.
-    if odd := re.search("[\0\ud800-\udfff]", text):
-        line = text.count("\n", 0, odd.start()) + 1
-        what = "NUL character" if odd[0] == "\0" else f"lone surrogate {odd[0]!r}"
-        raise CompileError(f"{what} on line {line}", kernel=kernel, line=line)
-
-
-def _define_options(defines: Defines) -> tuple[str, ...]:
-    options = []
-    for macro, value in sorted(defines.items(), key=lambda item: str(item[0])):
-        if not isinstance(macro, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", macro, re.ASCII):
-            raise InvalidArgument(op="compile", argument="defines", expected="a macro's name", given=repr(macro))
-        if not isinstance(value, (str, int, type(None))) or (isinstance(value, str) and set(value) & set("\n\r\0")):
-            expected = f"{macro}: a str of one line, an int or None"
-            raise InvalidArgument(op="compile", argument="defines", expected=expected, given=repr(value))
-        # int() makes 1 of True, which C++ could not read as a name.
-        text = str(int(value)) if isinstance(value, int) else value
-        options.append(f"-D{macro}" if text is None else f"-D{macro}={text}")
-    return tuple(options)

@@ -1,10 +1,11 @@
-"""What the two CUDA compilers share: checks of arch and options, finding the libraries, naming what to install."""
+"""What the compilers share: checks of arch and options; for CUDA's, finding the libraries, naming what to install."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
+from collections.abc import Set
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ __all__ = ["check_arch", "check_options", "cuda_extra", "exact_version", "load_b
 
 _ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?")
 # What these decide is decided by ptxrt: the architecture is part of the cache key, and the binary is returned.
-_ARCH_OPTIONS = {"arch", "gpu-architecture", "gpu-name"}
-_FILE_OPTIONS = {"o", "output-file", "fdevice-time-trace"}
+_ARCH_OPTIONS = frozenset({"arch", "gpu-architecture", "gpu-name"})
+_FILE_OPTIONS = frozenset({"o", "output-file", "fdevice-time-trace"})
 _PASSED_ON = re.compile(r"--?(?:Xptxas|ptxas-options)[=\s]+(.*)", re.DOTALL)
 
 
@@ -32,8 +33,14 @@ def check_arch(arch: str) -> None:
         )
 
 
-def check_options(options: tuple[str, ...]) -> None:
-    """Raise InvalidArgument for options that are not a tuple of str, or that name an architecture or an output file."""
+def check_options(
+    options: tuple[str, ...], arch_options: Set[str] = _ARCH_OPTIONS, file_options: Set[str] = _FILE_OPTIONS
+) -> None:
+    """Raise InvalidArgument for options that are not a tuple of str, or that name an architecture or an output file.
+
+    `arch_options` and `file_options` are the compiler's names of those, without dashes and values; NVIDIA's if left
+    out.
+    """
     if not isinstance(options, tuple) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(
             op="compile",
@@ -51,10 +58,10 @@ def check_options(options: tuple[str, ...]) -> None:
             word = (key.split() or [""])[0].lstrip("-")
             if not part.strip().startswith("-"):
                 continue
-            if word in _ARCH_OPTIONS:
+            if word in arch_options:
                 raise _refused(option, "no architecture among the options", "It is the argument `arch`")
             # NVRTC's --time=FILE writes a file; nvJitLink's plain -time prints to the log.
-            if word in _FILE_OPTIONS or (word == "time" and equals):
+            if word in file_options or (word == "time" and equals):
                 raise _refused(option, "no option that writes a file", "The binary is what the call returns")
 
 

@@ -128,6 +128,7 @@ KERNELS = (
     _BACKWARD_EVAL,
     _BACKWARD_EVAL_COLUMNS,
     _BACKWARD_EVAL_FINISH,
+    *(spec.in_hip for spec in (_KERNEL, _RUNNING, _BACKWARD, _BACKWARD_HANDED)),
 )
 
 
@@ -446,6 +447,9 @@ def _elementwise(problem: BatchNormDescriptor) -> Sequence[Launch]:
     return (Launch(_EVAL, grid, 256, (*arrays, *problem.sizes, problem.eps, images)),)
 
 
+_BASELINE = Variant("baseline", _GUARANTEE, _baseline, _refuses)
+
+
 class BatchNormPlan(Plan):
     """Plan of :func:`batch_norm`; run it with :class:`BatchNormArgs`.
 
@@ -487,7 +491,8 @@ class BatchNormPlan(Plan):
             _elementwise,
             lambda problem, device: "has no statistics" if problem.training else _writes(problem, device),
         ),
-        Variant("baseline", _GUARANTEE, _baseline, _refuses),
+        _BASELINE,
+        _BASELINE.in_hip,
     )
     descriptor: BatchNormDescriptor
 
@@ -589,6 +594,9 @@ def _backward_summed(problem: BatchNormBackwardDescriptor, slices: int, add: Lau
     )
 
 
+_BACKWARD_BASELINE = Variant("baseline", _GUARANTEE, _backward_baseline, _refuses)
+
+
 class BatchNormBackwardPlan(Plan):
     """Plan of :func:`batch_norm_backward`; run it with :class:`BatchNormBackwardArgs`.
 
@@ -623,7 +631,8 @@ class BatchNormBackwardPlan(Plan):
             _writes,
             workspace=lambda problem: _sums_bytes(problem, 4, _slices(problem)[0]) + 32 * problem.channels,
         ),
-        Variant("baseline", _GUARANTEE, _backward_baseline, _refuses),
+        _BACKWARD_BASELINE,
+        _BACKWARD_BASELINE.in_hip,
     )
     descriptor: BatchNormBackwardDescriptor
 

@@ -72,7 +72,7 @@ _SIGNATURES = {
     "grid_sample_backward_largest": "const {0}* values_ptr, u64* largest_ptr, u64 count",
 }
 
-KERNELS = tuple(
+KERNELS: tuple[KernelSpec, ...] = tuple(
     KernelSpec(
         "grid_sample",
         f"{entry}_{name}",
@@ -84,6 +84,9 @@ KERNELS = tuple(
     for entry, signature in _SIGNATURES.items()
 )
 _BY_ENTRY = {spec.entry: spec for spec in KERNELS}
+KERNELS += tuple(
+    _BY_ENTRY[f"{op}_{name}"].in_hip for op in ("grid_sample", "grid_sample_backward") for name in _PARAMETERS
+)
 
 _MODES = {
     "mode": ("bilinear", "nearest", "bicubic"),
@@ -275,6 +278,9 @@ def _launches(problem: GridSampleDescriptor) -> tuple[Launch, ...]:
     return (Launch(kernel, (blocks, parts, images), threads, ("x", "grid", "out", *problem.sizes)),)
 
 
+_BASELINE = Variant("baseline", PrecisionGuarantee("f32", "f32", True, True), _launches, _refuses)
+
+
 class GridSamplePlan(_GridSamplePlan):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
@@ -283,7 +289,7 @@ class GridSamplePlan(_GridSamplePlan):
 
     op = "grid_sample"
     descriptor_type = GridSampleDescriptor
-    variants = (Variant("baseline", PrecisionGuarantee("f32", "f32", True, True), _launches, _refuses),)
+    variants = (_BASELINE, _BASELINE.in_hip)
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -403,6 +409,7 @@ def _fixed_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zer
 
 _LOOSE = PrecisionGuarantee("f32", "f32", deterministic=False, bit_stable_on_same_hardware=False)
 _FIRM = PrecisionGuarantee("f32", "i64", deterministic=True, bit_stable_on_same_hardware=True)
+_DIRECT = Variant("baseline", _LOOSE, _direct_launches, _direct_refuses)
 
 
 class GridSampleBackwardPlan(_GridSamplePlan):
@@ -418,8 +425,9 @@ class GridSampleBackwardPlan(_GridSamplePlan):
     descriptor_type = GridSampleBackwardDescriptor
     variants = (
         Variant("channels_last", _LOOSE, _last_launches, _summed_refuses, _last_suits, _last_workspace),
-        Variant("baseline", _LOOSE, _direct_launches, _direct_refuses),
+        _DIRECT,
         Variant("fixed_point", _FIRM, _fixed_launches, _fixed_refuses, workspace=_fixed_workspace),
+        _DIRECT.in_hip,
     )
 
     def _operands(self) -> tuple[Operand, ...]:

@@ -49,7 +49,9 @@ _SIGNATURES = {
     "group_norm_backward_kernel": "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f32*? w_ptr, "
     f"const f64* statistics_ptr, {_IMAGES}, u32 slices, u64 length",
 }
-KERNELS = tuple(KernelSpec("group_norm", name, Signature.parse(text)) for name, text in _SIGNATURES.items())
+KERNELS: tuple[KernelSpec, ...] = tuple(
+    KernelSpec("group_norm", name, Signature.parse(text)) for name, text in _SIGNATURES.items()
+)
 _BASELINE, _SUMS, _SPLIT, _BACKWARD, *_SPLIT_BACKWARD = KERNELS
 _BACKWARD_SUMS, _BACKWARD_STATISTICS, _BACKWARD_PARAMETERS, _BACKWARD_INPUT = _SPLIT_BACKWARD
 
@@ -60,6 +62,7 @@ _OF_ONE_WARP = tuple(
 )
 _SMALL, _SMALL_BACKWARD, _SMALL_BACKWARD_STATISTICS, _SMALL_BACKWARD_PARAMETERS, _SMALL_BACKWARD_INPUT = _OF_ONE_WARP
 KERNELS += _OF_ONE_WARP
+KERNELS += tuple(spec.in_hip for spec in (_BASELINE, _BACKWARD, _BACKWARD_PARAMETERS))
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,7 @@ class GroupNormPlan(Plan):
         Variant("small", _GUARANTEE, _small_launches, _refuses, _many_small_groups),
         Variant("split", _GUARANTEE, _split_launches, _split_refuses, _few_large_groups, _split_workspace),
         Variant("baseline", _GUARANTEE, _baseline_launches, _baseline_refuses),
+        Variant("any batch", _GUARANTEE, _baseline_launches, _refuses).in_hip,
     )
     descriptor: GroupNormDescriptor
 
@@ -330,24 +334,25 @@ def _few(partial_sums: int) -> bool:
     return partial_sums <= 4 * WARP
 
 
-def _parameters_launch(problem: _Problem, units: _Units) -> Launch:
-    few = _few(problem.batch * units.slices)
+def _parameters_launch(problem: _Problem, units: _Units, few: bool) -> Launch:
     kernel, threads = (_SMALL_BACKWARD_PARAMETERS, WARP) if few else (_BACKWARD_PARAMETERS, THREADS)
     arrays = (Scratch(), Scratch(32 * units.total), "grad_weight", "grad_bias")
     sizes = (problem.batch, problem.channels, problem.groups, units.slices)
     return Launch(kernel, (problem.channels,), threads, (*arrays, *sizes))
 
 
-def _whole_backward(problem: _Problem, small: bool) -> tuple[Launch | Zero, ...]:
+def _whole_backward(problem: _Problem, small: bool, wide: bool = False) -> tuple[Launch | Zero, ...]:
+    """Return the launches, a block of one warp for each group if `small`; the second's too, but not if `wide`."""
     if not problem.elements:
         return _NO_GRADIENTS
     units = _whole_units(problem)
+    few = _few(problem.batch * units.slices) and not wide
     kernel, threads = (_SMALL_BACKWARD, WARP) if small else (_BACKWARD, THREADS)
     arrays = ("x", "grad_out", "grad_input", "weight", Scratch(), Scratch(32 * units.total))
     sizes = (problem.batch, problem.channels, problem.groups, problem.hw, problem.eps)
     cut = (units.slices, units.length, units.lanes)
     grid = (problem.groups, min(problem.batch, _GRID_Y))
-    return (Launch(kernel, grid, threads, (*arrays, *sizes, *cut)), _parameters_launch(problem, units))
+    return Launch(kernel, grid, threads, (*arrays, *sizes, *cut)), _parameters_launch(problem, units, few)
 
 
 def _split_backward(problem: _Problem) -> tuple[Launch | Zero, ...]:
@@ -373,7 +378,7 @@ def _split_backward(problem: _Problem) -> tuple[Launch | Zero, ...]:
             gatherers,
             ("x", "weight", partials, statistics, *sizes, problem.eps, units.slices),
         ),
-        _parameters_launch(problem, units),
+        _parameters_launch(problem, units, _few(problem.batch * units.slices)),
         Launch(
             write,
             (problem.groups * slices, images),
@@ -422,6 +427,13 @@ class GroupNormBackwardPlan(Plan):
             _backward_refuses,
             workspace=lambda problem: _backward_room(problem, _whole_units),
         ),
+        Variant(
+            "wide",
+            _GUARANTEE,
+            lambda problem: _whole_backward(problem, small=False, wide=True),
+            _backward_refuses,
+            workspace=lambda problem: _backward_room(problem, _whole_units),
+        ).in_hip,
     )
     descriptor: GroupNormBackwardDescriptor
 

@@ -52,7 +52,8 @@ def _specs(direction: str, parameters: str) -> dict[tuple[int, str] | None, Kern
 
 _FORWARD_KERNELS = _specs("forward", _FORWARD)
 _BACKWARD_KERNELS = _specs("backward", _BACKWARD)
-KERNELS = (*_FORWARD_KERNELS.values(), *_BACKWARD_KERNELS.values())
+KERNELS: tuple[KernelSpec, ...] = (*_FORWARD_KERNELS.values(), *_BACKWARD_KERNELS.values())
+KERNELS += (_FORWARD_KERNELS[None].in_hip, _BACKWARD_KERNELS[None].in_hip)
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,11 @@ def _launch(problem: _Problem, sliding: bool) -> tuple[Launch, ...]:
 _GUARANTEE = PrecisionGuarantee(
     math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
 )
+_BASELINE = Variant("baseline", _GUARANTEE, lambda problem: _launch(problem, False), _refuses)
 _VARIANTS = (
     Variant("sliding", _GUARANTEE, lambda problem: _launch(problem, True), _sliding_refuses, _sliding_suits),
-    Variant("baseline", _GUARANTEE, lambda problem: _launch(problem, False), _refuses),
+    _BASELINE,
+    _BASELINE.in_hip,
 )
 
 

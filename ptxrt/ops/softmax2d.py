@@ -36,12 +36,13 @@ _BACKWARD = "const f32* go_ptr, const f32* y_ptr, f32* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
 _TILE = "u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes"
 
-KERNELS = (
+KERNELS: tuple[KernelSpec, ...] = (
     KernelSpec("softmax2d", "softmax2d_kernel", Signature.parse(_FORWARD + _COUNTS)),
     KernelSpec("softmax2d", "softmax2d_tiled_kernel", Signature.parse(_FORWARD + _TILE)),
     KernelSpec("softmax2d", "softmax2d_backward_kernel", Signature.parse(_BACKWARD + _COUNTS)),
     KernelSpec("softmax2d", "softmax2d_backward_tiled_kernel", Signature.parse(_BACKWARD + _TILE)),
 )
+KERNELS += (KERNELS[0].in_hip, KERNELS[2].in_hip)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _tile(problem: _Problem, most_threads: int) -> _Tile:
 
 def _variants(
     plain: KernelSpec, tiled: KernelSpec, most_threads: int, pointers: tuple[str, ...]
-) -> tuple[Variant, Variant]:
+) -> tuple[Variant, ...]:
     """Return the variants of an op; forward and backward differ in what is given here."""
 
     def baseline_launches(problem: _Problem) -> tuple[Launch, ...]:
@@ -176,10 +177,8 @@ def _variants(
     guarantee = PrecisionGuarantee(
         math_precision="f32", accumulator="f32", deterministic=True, bit_stable_on_same_hardware=True
     )
-    return (
-        Variant("baseline", guarantee, baseline_launches, baseline_refuses, baseline_suits),
-        Variant("tiled", guarantee, tiled_launches, tiled_refuses),
-    )
+    baseline = Variant("baseline", guarantee, baseline_launches, baseline_refuses, baseline_suits)
+    return (baseline, Variant("tiled", guarantee, tiled_launches, tiled_refuses), baseline.in_hip)
 
 
 class Softmax2dPlan(Plan):

@@ -44,7 +44,7 @@ def _kernel(kind: str, name: str) -> KernelSpec:
 
 
 _KERNEL = {(kind, name): _kernel(kind, name) for kind in ("", "banded") for name in TYPES}
-KERNELS = tuple(_KERNEL.values())
+KERNELS = (*_KERNEL.values(), *(_KERNEL["", name].in_hip for name in TYPES))
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,9 @@ _GUARANTEE = PrecisionGuarantee(
 )
 
 
+_PLAIN = Variant("baseline", _GUARANTEE, _baseline, _baseline_refuses)
+
+
 class UpsampleNearest2dPlan(Plan):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
@@ -234,7 +237,8 @@ class UpsampleNearest2dPlan(Plan):
     descriptor_type = UpsampleNearest2dDescriptor
     variants = (
         Variant("banded", _GUARANTEE, _banded, _banded_refuses),
-        Variant("baseline", _GUARANTEE, _baseline, _baseline_refuses),
+        _PLAIN,
+        _PLAIN.in_hip,
     )
     descriptor: UpsampleNearest2dDescriptor
 

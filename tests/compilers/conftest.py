@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
+from helpers import REQUIRED
 
-from ptxrt.compilers import nvjitlink, nvrtc
+from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
 
 HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n"
 STORE = (
@@ -54,7 +55,16 @@ def rtc() -> ModuleType:
     return _usable(nvrtc)
 
 
+@pytest.fixture
+def amd() -> ModuleType:
+    """The module hiprtc; skips where it cannot be used, or fails if PTXRT_REQUIRE names hiprtc."""
+    return _usable(hiprtc)
+
+
 def _usable(compiler: ModuleType) -> ModuleType:
     if reason := compiler.available():
+        name = compiler.__name__.rpartition(".")[2]
+        if name in REQUIRED:
+            pytest.fail(f"PTXRT_REQUIRE={name}, but {reason}")
         pytest.skip(reason)
     return compiler

@@ -215,7 +215,7 @@ def test_threads_compile_at_once_and_get_what_one_gets(rtc):
     assert together == alone
 
 
-def test_the_half_headers_are_found_where_they_are_installed(rtc):
+def test_pain21_the_half_headers_are_found_where_they_are_installed(rtc):
     if not rtc.include_directories():
         pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
     text = (
@@ -225,7 +225,7 @@ def test_the_half_headers_are_found_where_they_are_installed(rtc):
     assert binary.options == tuple(f"--include-path={d}" for d in rtc.include_directories())
 
 
-def test_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypatch):
+def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypatch):
     monkeypatch.setattr(rtc, "include_directories", tuple)
     error = failure(rtc, "#include <cuda_fp16.h>\n")
     assert error.line == 1

@@ -43,7 +43,7 @@ def texts() -> list[str]:
         kernel(_MIXTURE, module=_FUNCTION),
         kernel(_MIXTURE, module=_FUNCTION, head=HEAD.replace("sm_80", "sm_90")),
     ]
-    found += sorted({spec.source.text for spec in ops.kernels()})
+    found += sorted({spec.source.text for spec in ops.kernels() if spec.language == "ptx"})
     return found
 
 

@@ -86,7 +86,7 @@ class Mutant:
         rendered = cache(lambda family, parameters: mutated.get_template(f"{family}.ptx").render(dict(parameters)))
         try:
             for spec in ops.kernels():
-                if self.family in (MACROS, spec.family):
+                if spec.language == "ptx" and self.family in (MACROS, spec.family):
                     text = source.only(rendered(spec.family, spec.parameters), spec.entry)
                     if text != spec.source.text:
                         return bool(sim.parse(text, spec.family).entries)

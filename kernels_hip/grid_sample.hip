@@ -1,0 +1,189 @@
+// grid_sample: bilinear, zeros outside of the image, align_corners = false; f32 and f64.
+//
+//   s_x = ((g_x + 1) * IW - 1) / 2,   x0 = floor(s_x),   x1 = x0 + 1,   wx1 = s_x - x0,   wx0 = 1 - wx1;   y likewise
+//   y[n,c,p]           = wy0*wx0*v00 + wy0*wx1*v01 + wy1*wx0*v10 + wy1*wx1*v11,   v_jk = x[n,c,y_j,x_k]
+//   grad_input[n,c,y_j,x_k] += go[n,c,p] * wy_j * wx_k
+//   grad_grid[n,p].x   = IW/2 * sum_c go[n,c,p] * (wy0*(v01 - v00) + wy1*(v11 - v10))
+//   grad_grid[n,p].y   = IH/2 * sum_c go[n,c,p] * (wx0*(v10 - v00) + wx1*(v11 - v01))
+//
+// p is a position of the OH x OW. Each corner is inside or not by itself; one outside is read as 0, never from memory.
+// A coordinate that is below -1, at or beyond the image's length, infinite or not a number has no corner inside, and its
+// weights are finite: its result is 0. A corner inside counts with a weight of 0 too (infinity there gives NaN, as in
+// PyTorch).
+//
+// All arithmetic is in the element type. Every product that is added to something is written as fma, but for that with a
+// half, which is exact: contraction changes no bit, and y and grad_grid have the bits of the PTX twin.
+// grad_input is added up with float atomics: the order in which a pixel gets its parts, and so its last bits, differ from
+// run to run, and in f32 denormals may count as 0.
+//
+// No kernel knows how wide a wave is. The 32 in both is a width in positions, which the launches agree on.
+
+__device__ inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline float round_down(float value) { return floorf(value); }
+__device__ inline double round_down(double value) { return floor(value); }
+
+// Along one axis: the lower one of the two pixels round a point, and the weights of both.
+template <typename T>
+struct Axis {
+    int low;
+    T low_weight, high_weight;
+
+    __device__ Axis(T point, int length) {
+        T s = multiply_add(point + T(1), T(length), T(-1)) * T(0.5);
+        // What touches no pixel goes to -2, of which both pixels, -2 and -1, are outside. NaN fails the comparison.
+        if (!(s >= T(-1) && s < T(length))) s = T(-2);
+        const T floor_of_s = round_down(s);
+        low = int(floor_of_s);
+        high_weight = s - floor_of_s;
+        low_weight = T(1) - high_weight;
+    }
+
+    // One comparison for both ends: -2 and -1 are huge as unsigned numbers.
+    __device__ bool low_inside(int length) const { return unsigned(low) < unsigned(length); }
+    __device__ bool high_inside(int length) const { return unsigned(low + 1) < unsigned(length); }
+};
+
+// The four corners round a point, jk being row j and column k: whether each is inside, their weights, and the place of
+// corner 00 in a plane of the image, from which the others are 1 and `width` away.
+template <typename T>
+struct Point {
+    Axis<T> x, y;
+    bool inside00, inside01, inside10, inside11;
+    T weight00, weight01, weight10, weight11;
+    long long corner;
+    long long width;
+
+    __device__ Point(const T* grid, int ih, int iw) : x(grid[0], iw), y(grid[1], ih), width(iw) {
+        inside00 = y.low_inside(ih) && x.low_inside(iw);
+        inside01 = y.low_inside(ih) && x.high_inside(iw);
+        inside10 = y.high_inside(ih) && x.low_inside(iw);
+        inside11 = y.high_inside(ih) && x.high_inside(iw);
+        weight00 = y.low_weight * x.low_weight;
+        weight01 = y.low_weight * x.high_weight;
+        weight10 = y.high_weight * x.low_weight;
+        weight11 = y.high_weight * x.high_weight;
+        corner = y.low * width + x.low;
+    }
+
+    __device__ bool touches_the_image() const { return inside00 || inside01 || inside10 || inside11; }
+};
+
+// What a plane of the image has at the corners of a point.
+template <typename T>
+struct Values {
+    T v00, v01, v10, v11;
+
+    __device__ Values(const T* plane, const Point<T>& p) {
+        v00 = p.inside00 ? plane[p.corner] : T(0);
+        v01 = p.inside01 ? plane[p.corner + 1] : T(0);
+        v10 = p.inside10 ? plane[p.corner + p.width] : T(0);
+        v11 = p.inside11 ? plane[p.corner + p.width + 1] : T(0);
+    }
+};
+
+// y. Launch: grid (blocks for OH*OW, parts of the channels, images), 32 to 256 threads. A thread takes one position. In a
+// result of at least 32 rows of 128, a block is a tile 32 wide and as high as its threads allow: what neighbouring rows
+// read of the image is still in the cache then. Of each image blockIdx.z, blockIdx.z + gridDim.z, ... a block takes part
+// blockIdx.y of the channels, equal parts of a multiple of 4.
+// ABI: (input_ptr, grid_ptr, output_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
+template <typename T>
+__device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, T* __restrict__ output, unsigned int n,
+                       unsigned int c, int ih, int iw, unsigned int oh, unsigned int ow) {
+    // This thread's position.
+    const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
+    size_t position = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    bool past = position >= positions;
+    if (oh >= 32 && ow >= 128) {
+        const unsigned int tiles = (ow + 31) / 32;  // in a row of tiles
+        const unsigned int column = blockIdx.x % tiles * 32 + threadIdx.x % 32;
+        const unsigned int row = blockIdx.x / tiles * (blockDim.x / 32) + threadIdx.x / 32;
+        position = size_t(row) * ow + column;
+        past = row >= oh || column >= ow;
+    }
+    if (past) return;
+
+    // Its block's channels: first up to last.
+    const unsigned int part = ((c + gridDim.y - 1) / gridDim.y + 3) / 4 * 4;
+    const size_t first = size_t(blockIdx.y) * part, last = min(first + part, size_t(c));
+
+    for (unsigned int image = blockIdx.z; image < n; image += gridDim.z) {
+        const Point<T> p(grid + 2 * (image * positions + position), ih, iw);
+        for (size_t channel = first; channel < last; ++channel) {
+            const size_t k = size_t(image) * c + channel;
+            const Values<T> v(input + k * plane, p);
+            T sum = v.v00 * p.weight00;
+            sum = multiply_add(v.v01, p.weight01, sum);
+            sum = multiply_add(v.v10, p.weight10, sum);
+            output[k * positions + position] = multiply_add(v.v11, p.weight11, sum);
+        }
+    }
+}
+
+// Both gradients; grad_input must be zeros. Launch: grid (OH*OW / 32 rounded up, 1, images), 32 * slices threads, at most
+// 256. Thread t takes position 32 * blockIdx.x + t % 32 and slice t / 32 of the channels: that one, + slices, ...; the
+// images are as above. The sum of grad_grid is that of the slices' sums, in their order.
+// ABI: (dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
+template <typename T>
+__device__ void gradients(const T* __restrict__ dout, const T* __restrict__ input, const T* __restrict__ grid,
+                          T* __restrict__ dinput, T* __restrict__ dgrid, unsigned int n, unsigned int c, int ih, int iw,
+                          unsigned int oh, unsigned int ow) {
+    __shared__ T sums_x[256], sums_y[256];
+
+    const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
+    const size_t position = size_t(blockIdx.x) * 32 + threadIdx.x % 32;
+    const unsigned int slice = threadIdx.x / 32, slices = blockDim.x / 32;
+    const bool past = position >= positions;
+
+    for (unsigned int image = blockIdx.z; image < n; image += gridDim.z) {
+        const size_t place = 2 * (image * positions + position);
+        T sum_x = T(0), sum_y = T(0);
+
+        // This slice's channels: each gives its part to the pixels, and its slopes to the sums.
+        if (!past) {
+            const Point<T> p(grid + place, ih, iw);
+            for (unsigned int channel = p.touches_the_image() ? slice : c; channel < c; channel += slices) {
+                const size_t k = size_t(image) * c + channel;
+                const T go = dout[k * positions + position];
+                const Values<T> v(input + k * plane, p);
+                T* const corner = dinput + k * plane + p.corner;
+                if (p.inside00) atomicAdd(corner, go * p.weight00);
+                if (p.inside01) atomicAdd(corner + 1, go * p.weight01);
+                if (p.inside10) atomicAdd(corner + p.width, go * p.weight10);
+                if (p.inside11) atomicAdd(corner + p.width + 1, go * p.weight11);
+                const T along_x = multiply_add(v.v11 - v.v10, p.y.high_weight, (v.v01 - v.v00) * p.y.low_weight);
+                const T along_y = multiply_add(v.v11 - v.v01, p.x.high_weight, (v.v10 - v.v00) * p.x.low_weight);
+                sum_x = multiply_add(go, along_x, sum_x);
+                sum_y = multiply_add(go, along_y, sum_y);
+            }
+        }
+
+        // The block: of each position the sums of its slices, added by the thread of the first.
+        sums_x[threadIdx.x] = sum_x;
+        sums_y[threadIdx.x] = sum_y;
+        __syncthreads();
+        if (slice == 0 && !past) {
+            for (unsigned int other = 1; other < slices; ++other) {
+                sum_x += sums_x[32 * other + threadIdx.x];
+                sum_y += sums_y[32 * other + threadIdx.x];
+            }
+            dgrid[place] = sum_x * (T(iw) * T(0.5));
+            dgrid[place + 1] = sum_y * (T(ih) * T(0.5));
+        }
+        __syncthreads();  // before the next image's sums
+    }
+}
+
+#define GRID_SAMPLE(NAME, T)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(256) grid_sample_##NAME(                                              \
+        const T* input_ptr, const T* grid_ptr, T* output_ptr, int n, int c, int ih, int iw, int oh, int ow) {          \
+        sample(input_ptr, grid_ptr, output_ptr, n, c, ih, iw, oh, ow);                                                 \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256) grid_sample_backward_##NAME(                                     \
+        const T* dout_ptr, const T* input_ptr, const T* grid_ptr, T* dinput_ptr, T* dgrid_ptr, int n, int c, int ih,   \
+        int iw, int oh, int ow) {                                                                                      \
+        gradients(dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, n, c, ih, iw, oh, ow);                         \
+    }
+
+GRID_SAMPLE(f32, float)
+GRID_SAMPLE(f64, double)

@@ -1,0 +1,398 @@
+"""AMD's driver, HIP, through hip-python.
+
+The default stream is the null stream, which means "of the current device"; so a call makes its device current where it
+is not, and puts back what was.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.compilers import Binary
+from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
+
+__all__ = ["BACKEND"]
+
+_WANTED = 'the package hip-python, 7.2 or newer (pip install "ptxrt[hip]"), with ROCm 6.0 or newer'
+_OLDEST = 6_00_00000  # as hipRuntimeGetVersion tells it: major, two digits of minor, five of patch
+_NON_BLOCKING = 1  # hipStreamNonBlocking
+_NO_TIMING = 2  # hipEventDisableTiming
+
+
+class HipBackend:
+    """The devices of AMD's driver; see :class:`ptxrt.backends.Backend`."""
+
+    name = "hip"
+    languages: tuple[str, ...] = ("hip",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
+        os.register_at_fork(after_in_child=self._abandon)
+
+    def _abandon(self) -> None:
+        # Handles are plain integers here: a forked child has none whose destructor would call the driver.
+        self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
+
+    # Discovery --------------------------------------------------------------------------------------------------
+
+    def _discover(self) -> tuple[int, str | None, int]:
+        with self._lock:
+            if self._state is None:
+                reason, count = self._count()
+                self._state = (os.getpid(), reason, count)
+            pid, _, count = self._state
+            if count and pid != os.getpid():
+                return pid, "this process was forked after HIP had been initialised; start workers with 'spawn'", 0
+            return self._state
+
+    def _count(self) -> tuple[str | None, int]:
+        try:
+            hip = self._driver
+        except ImportError as error:
+            return f"{error}; ptxrt wants {_WANTED}", 0
+        try:
+            success = hip.hipError_t.hipSuccess
+            (status,) = hip.hipInit(0)
+            if status is not success:
+                return f"HIP answers {status.name} to hipInit: no AMD GPU that this ROCm knows, or no amdgpu driver", 0
+            # What a failed call hands back is not set.
+            status, version = hip.hipRuntimeGetVersion()
+            if status is not success:
+                return f"HIP answers {status.name} to hipRuntimeGetVersion", 0
+            status, count = hip.hipGetDeviceCount()
+        except (RuntimeError, ValueError) as error:  # no library; no such function in it; a status without a name
+            reason = str(error).splitlines()[0]
+            return f"AMD's library libamdhip64.so cannot be used ({reason}); ptxrt wants {_WANTED}", 0
+        if version < _OLDEST:
+            return f"AMD's library is {_version(version)}; ptxrt wants {_WANTED}", 0
+        if status is not success or not count:
+            return f"AMD's library is there, but no device ({status.name})", 0
+        return None, count
+
+    def unavailable(self) -> str | None:
+        return self._discover()[1]
+
+    def device_count(self) -> int:
+        return self._discover()[2]
+
+    @cached_property
+    def _driver(self) -> Any:
+        from hip import hip  # noqa: PLC0415 (nothing of HIP at import)
+
+        return hip
+
+    @cached_property
+    def _launch(self) -> Any:
+        return self._driver.hipModuleLaunchKernel
+
+    @cached_property
+    def _get_current(self) -> Any:
+        return self._driver.hipGetDevice
+
+    @cached_property
+    def _success(self) -> Any:
+        return self._driver.hipError_t.hipSuccess
+
+    def properties(self, ordinal: int) -> DeviceProperties:
+        p = self._properties(ordinal)
+        _, version = self._call("hipRuntimeGetVersion")
+
+        def attribute(name: str) -> int:
+            which = getattr(self._driver.hipDeviceAttribute_t, f"hipDeviceAttribute{name}")
+            return int(self._call("hipDeviceGetAttribute", which, ordinal)[1])
+
+        def limits(name: str) -> tuple[int, int, int]:
+            return attribute(f"{name}X"), attribute(f"{name}Y"), attribute(f"{name}Z")
+
+        # A block has one kind of shared memory, LDS, with one limit: there is nothing to opt in to.
+        shared = attribute("MaxSharedMemoryPerBlock")
+        return DeviceProperties(
+            name=_text(p.name),
+            arch=_text(p.gcnArchName),
+            warp_size=attribute("WarpSize"),
+            multiprocessors=attribute("MultiprocessorCount"),
+            total_memory=int(p.totalGlobalMem),
+            max_threads_per_block=attribute("MaxThreadsPerBlock"),
+            max_block=limits("MaxBlockDim"),
+            max_grid=limits("MaxGridDim"),
+            max_shared_static=shared,
+            max_shared_dynamic=shared,
+            driver=_version(version),
+            # A dispatch packet counts threads, not blocks, in 32 bits an axis.
+            max_grid_threads=2**32 - 1,
+        )
+
+    def _properties(self, ordinal: int) -> Any:
+        """Return hip-python's hipDeviceProp_t, which 10 hands back and 7.2 fills."""
+        try:
+            return self._call("hipGetDeviceProperties", ordinal)[1]
+        except TypeError:
+            filled = self._driver.hipDeviceProp_t()
+            self._call("hipGetDeviceProperties", filled, ordinal)
+            return filled
+
+    # Calls ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _current(self, ordinal: int) -> Iterator[None]:
+        """Make the device current, and what was current again."""
+        before = self._call("hipGetDevice")[1]
+        if before == ordinal:
+            yield
+            return
+        self._call("hipSetDevice", ordinal)
+        try:
+            yield
+        finally:
+            self._driver.hipSetDevice(before)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        """Call the driver; a status other than success is one of our errors."""
+        try:
+            result = getattr(self._driver, name)(*args)
+        except RuntimeError as error:  # hip-python looks each function up at its first call
+            reason = str(error).splitlines()[0]
+            raise BackendUnavailable(f"{name}: {reason}; ptxrt wants {_WANTED}", op=name) from error
+        except ValueError as error:  # "4242 is not a valid hipError_t"
+            raise DriverError(
+                f"{name}: {error}. Install the hip-python of this ROCm's version", op=name, expected="hipSuccess"
+            ) from error
+        if result[0] is not self._success:
+            self._fail(name, result[0])
+        return result
+
+    def _fail(self, call: str, status: Any) -> NoReturn:
+        words = _text(self._driver.hipGetErrorString(status)[1])
+        self._driver.hipGetLastError()  # or another library's next look for errors finds ours
+        kind: type[PtxrtError] = DriverError
+        op, fix = call, ""
+        if status.name == "hipErrorOutOfMemory":
+            kind, op, fix = OutOfDeviceMemory, "allocate", ". Free arrays, or unload modules"
+        elif call == "hipModuleLaunchKernel" and status.name in (
+            "hipErrorInvalidValue",
+            "hipErrorInvalidConfiguration",
+            "hipErrorLaunchOutOfResources",
+        ):
+            kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
+        elif call == "hipModuleLoadData":
+            fix = ". This ROCm does not take the code object that hipRTC made: use the hipRTC of the same ROCm"
+        elif status.name in ("hipErrorIllegalAddress", "hipErrorLaunchFailure"):
+            fix = (
+                ". A kernel launched earlier did this; the process must start anew. Run it on 'sim:0' to find the line"
+            )
+        raise kind(f"{call}: {status.name}: {words}{fix}", op=op, expected="hipSuccess", given=status.name)
+
+    # Memory -----------------------------------------------------------------------------------------------------
+
+    def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
+        if nbytes >= 1 << 63:  # more than hip-python can ask the driver for
+            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
+        with self._current(ordinal):
+            return _handle(self._call("hipMallocAsync", nbytes, stream)[1])
+
+    def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
+        for other in used_on:
+            self.wait_stream(ordinal, stream, other)
+        with self._current(ordinal):
+            self._call("hipFreeAsync", ptr, stream)
+
+    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+        raise _no_sharing("import_array", f"hip:{ordinal}")
+
+    def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
+        raise _no_sharing("export_array", f"hip:{ordinal}")
+
+    def pointer_ordinal(self, ptr: int) -> int:
+        raise _no_sharing("pointer_ordinal", f"{ptr:#x}")
+
+    def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
+        source = np.frombuffer(host, np.uint8)
+        with self._current(ordinal):
+            self._call("hipMemcpyHtoDAsync", ptr, source.ctypes.data, source.nbytes, stream)
+            self._call("hipStreamSynchronize", stream)
+
+    def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
+        target = np.frombuffer(host, np.uint8)
+        with self._current(ordinal):
+            self._call("hipMemcpyDtoHAsync", target.ctypes.data, ptr, target.nbytes, stream)
+            self._call("hipStreamSynchronize", stream)
+
+    def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("hipMemcpyDtoDAsync", dst, src, nbytes, stream)
+
+    def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("hipMemsetD8Async", ptr, byte, nbytes, stream)
+
+    # Streams and events -----------------------------------------------------------------------------------------
+
+    def create_stream(self, ordinal: int) -> int:
+        with self._current(ordinal):
+            return _handle(self._call("hipStreamCreateWithFlags", _NON_BLOCKING)[1])
+
+    def destroy_stream(self, ordinal: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("hipStreamDestroy", stream)
+
+    def stream_ordinal(self, stream: int) -> int:
+        return int(self._call("hipStreamGetDevice", stream)[1])
+
+    def synchronize(self, ordinal: int, stream: int | None) -> None:
+        with self._current(ordinal):
+            if stream is None:
+                self._call("hipDeviceSynchronize")
+            else:
+                self._call("hipStreamSynchronize", stream)
+
+    def create_event(self, ordinal: int) -> int:
+        with self._current(ordinal):
+            return _handle(self._call("hipEventCreate")[1])
+
+    def destroy_event(self, ordinal: int, event: int) -> None:
+        with self._current(ordinal):
+            self._call("hipEventDestroy", event)
+
+    def record(self, ordinal: int, event: int, stream: int) -> None:
+        with self._current(ordinal):
+            self._call("hipEventRecord", event, stream)
+
+    def wait(self, ordinal: int, stream: int, event: int) -> None:
+        with self._current(ordinal):
+            self._call("hipStreamWaitEvent", stream, event, 0)
+
+    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+        with self._current(ordinal):
+            event = _handle(self._call("hipEventCreateWithFlags", _NO_TIMING)[1])
+            try:
+                self._call("hipEventRecord", event, other)
+                self._call("hipStreamWaitEvent", stream, event, 0)
+            finally:
+                self._driver.hipEventDestroy(event)  # which waits for the device to be done with it
+
+    def event_done(self, ordinal: int, event: int) -> bool:
+        with self._current(ordinal):
+            (status,) = self._driver.hipEventQuery(event)
+            if status.name == "hipErrorNotReady":
+                self._driver.hipGetLastError()
+                return False
+            if status is not self._success:
+                self._fail("hipEventQuery", status)
+            return True
+
+    def event_synchronize(self, ordinal: int, event: int) -> None:
+        with self._current(ordinal):
+            self._call("hipEventSynchronize", event)
+
+    def elapsed_ms(self, ordinal: int, start: int, end: int) -> float:
+        with self._current(ordinal):
+            return float(self._call("hipEventElapsedTime", start, end)[1])
+
+    # Modules ----------------------------------------------------------------------------------------------------
+
+    def compiler(self, language: str) -> str:
+        from ptxrt.compilers import hiprtc  # noqa: PLC0415
+
+        return f"hipRTC {hiprtc.version()}"
+
+    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+        from ptxrt.compilers import hiprtc  # noqa: PLC0415
+
+        return hiprtc.effective_options(text, options)
+
+    def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
+        from ptxrt.compilers import hiprtc  # noqa: PLC0415
+
+        return hiprtc.compile_hip(text, arch, **how)
+
+    def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
+        del name  # messages of the driver have none
+        with self._current(ordinal):
+            # HIP reads the bytes for as long as the module is loaded.
+            return self._call("hipModuleLoadData", binary.code)[1], binary.code
+
+    def unload(self, ordinal: int, module: Any) -> None:
+        with self._current(ordinal):
+            self._call("hipDeviceSynchronize")
+            self._call("hipModuleUnload", module[0])
+
+    def function(
+        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+    ) -> Function:
+        del const_params  # the hardware has no read-only pointers
+        with self._current(ordinal):
+            function = self._call("hipModuleGetFunction", module[0], entry.encode())[1]
+
+            def attribute(name: str) -> int:
+                which = getattr(self._driver.hipFunction_attribute, f"HIP_FUNC_ATTRIBUTE_{name}")
+                return int(self._call("hipFuncGetAttribute", which, function)[1])
+
+            report = binary.reports.get(entry)
+            resources = Resources(
+                registers=attribute("NUM_REGS"),
+                shared_bytes=attribute("SHARED_SIZE_BYTES"),
+                local_bytes=attribute("LOCAL_SIZE_BYTES"),
+                constant_bytes=attribute("CONST_SIZE_BYTES"),
+                max_threads=attribute("MAX_THREADS_PER_BLOCK"),
+                spill_store_bytes=report.spill_store_bytes if report else None,
+                spill_load_bytes=report.spill_load_bytes if report else None,
+            )
+        return Function(entry, function, binary.entries[entry].params or (), resources)
+
+    def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
+
+    def launch(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        # The hot path: no context manager, bound functions, and a switch only where another device is current.
+        before = self._get_current()[1]
+        if before == ordinal:
+            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, None)
+        else:
+            self._call("hipSetDevice", ordinal)
+            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, None)
+            self._call("hipSetDevice", before)
+        if status is not self._success:
+            self._fail("hipModuleLaunchKernel", status)
+
+
+def _handle(found: Any) -> int:
+    """Return one of hip-python's pointers as an integer; a null pointer comes as None."""
+    return 0 if found is None else int(found)
+
+
+def _text(found: Any) -> str:
+    """Return one of hip-python's strings, which are str, bytes or a C string's holder."""
+    return found if isinstance(found, str) else bytes(found).split(b"\0")[0].decode(errors="replace")
+
+
+def _version(number: int) -> str:
+    return f"HIP {number // 10**7}.{number // 10**5 % 100}.{number % 10**5}"
+
+
+def _no_sharing(call: str, given: str) -> Unsupported:
+    return Unsupported(
+        op=call,
+        argument="array",
+        expected="memory of ptxrt's own on a HIP device",
+        given=f"one shared with another library, {given}",
+        fix="DLPack for ROCm is not written yet: copy through the host with to_host and to_device",
+    )
+
+
+BACKEND = HipBackend()

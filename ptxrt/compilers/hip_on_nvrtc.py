@@ -1,0 +1,71 @@
+"""HIP C++ text -> cubin or PTX, through NVRTC: what hipRTC takes, for NVIDIA's devices and the PTX machine.
+
+The two dialects differ in few names, which a virtual ``hip/hip_runtime.h`` supplies. A wave is 32 lanes here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from ptxrt.compilers import nvrtc
+from ptxrt.compilers.binary import Binary
+from ptxrt.compilers.toolkit import check_options
+
+__all__ = ["HEADERS", "compile_hip_text", "effective_options"]
+
+# hipRTC knows these names without an include, so the text is compiled behind this header. Shuffles and votes have no
+# mask in HIP: every lane of the wave takes part.
+_RUNTIME = """\
+#pragma once
+#define __HIP_PLATFORM_NVIDIA__ 1
+#define __HIPCC_RTC__ 1
+
+template <typename T> __device__ inline T __shfl(T value, int lane, int width = warpSize) {
+    return __shfl_sync(0xffffffffu, value, lane, width);
+}
+template <typename T> __device__ inline T __shfl_up(T value, unsigned int lanes, int width = warpSize) {
+    return __shfl_up_sync(0xffffffffu, value, lanes, width);
+}
+template <typename T> __device__ inline T __shfl_down(T value, unsigned int lanes, int width = warpSize) {
+    return __shfl_down_sync(0xffffffffu, value, lanes, width);
+}
+template <typename T> __device__ inline T __shfl_xor(T value, int lanes, int width = warpSize) {
+    return __shfl_xor_sync(0xffffffffu, value, lanes, width);
+}
+// Macros, because CUDA keeps these names for functions that its newer devices do not have.
+#define __ballot(predicate) ((unsigned long long)__ballot_sync(0xffffffffu, predicate))
+#define __any(predicate) __any_sync(0xffffffffu, predicate)
+#define __all(predicate) __all_sync(0xffffffffu, predicate)
+
+template <typename T> __device__ inline T unsafeAtomicAdd(T* address, T value) { return atomicAdd(address, value); }
+"""
+# Compiled into a text only where it has these types: CUDA's headers are large, and need not be installed.
+_FP16 = "#pragma once\n#include <cuda_fp16.h>\ntypedef __half _Float16;\n"
+_BF16 = "#pragma once\n#include <cuda_bf16.h>\ntypedef __nv_bfloat16 __hip_bfloat16;\ntypedef __nv_bfloat16 __bf16;\n"
+HEADERS = {"hip/hip_runtime.h": _RUNTIME, "hip/hip_fp16.h": _FP16, "hip/hip_bf16.h": _BF16}
+_WORDS = {
+    "hip/hip_runtime.h": re.compile(""),
+    "hip/hip_fp16.h": re.compile(r"\b(_Float16|__half2?)\b"),
+    "hip/hip_bf16.h": re.compile(r"\b(__hip_bfloat16|__bf16)\b"),
+}
+
+
+def _options(text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+    wanted = [f"--pre-include={header}" for header, words in _WORDS.items() if words.search(text)]
+    folders = nvrtc.include_directories() if len(wanted) > 1 else ()
+    return (*wanted, *options, *(f"--include-path={folder}" for folder in folders))
+
+
+def effective_options(text: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the options that a text is compiled with, and what stands for our headers, for a cache key."""
+    check_options(options)
+    digest = hashlib.sha256(repr(sorted(HEADERS.items())).encode()).hexdigest()
+    return (*nvrtc.effective_options(text, _options(text, options)), f"headers={digest}")
+
+
+def compile_hip_text(text: str, arch: str, options: tuple[str, ...] = (), **how: Any) -> Binary:
+    """Compile HIP C++ for an architecture of NVIDIA; otherwise :func:`ptxrt.compilers.nvrtc.compile_cuda`."""
+    check_options(options)
+    return nvrtc.compile_cuda(text, arch, _options(text, options), headers=HEADERS, **how)

@@ -1,0 +1,98 @@
+"""Saying why hipRTC refused a text, or ended over it: the line at fault, the entry that is not there, the targets."""
+
+from __future__ import annotations
+
+import re
+
+from ptxrt.compilers.cxx_text import CxxJob
+from ptxrt.compilers.hiprtc_process import Lost
+from ptxrt.compilers.logs import Problem, summary
+from ptxrt.errors import CompileError
+
+__all__ = ["Job", "clang_problems", "plain_log"]
+
+_CLANG = re.compile(
+    r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):\d+: |clang(?:-\d+)?: |ld\.lld: )?(?:fatal )?error: (?P<text>.+?)\s*$",
+    re.MULTILINE,
+)
+# The compiler library works in a folder of its own, another one for each compile.
+_FOLDER = re.compile(r"(?:/[^\s/:]+)*/comgr-[\w-]+/(?:input|include)/")
+
+
+def plain_log(log: str) -> str:
+    """Return the log without the folder that the compile ran in, so that equal texts have equal logs."""
+    return _FOLDER.sub("", log)
+
+
+def clang_problems(log: str) -> list[Problem]:
+    """Return the errors that clang or its linker printed, in their order."""
+    return [Problem(m["text"], int(m["line"]) if m["line"] else None, m["file"]) for m in _CLANG.finditer(log)]
+
+
+class Job(CxxJob):
+    """One compile by hipRTC."""
+
+    def refused(self, log: str, status: str) -> CompileError:
+        """Return the error for a compile that failed with this log."""
+        problems = clang_problems(log)
+        if problems:
+            return self._front_end(problems, log)
+        if log:
+            return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.ptx_hint())
+        return self.error(
+            f"{self.compiler} refused {self.arch} without a word ({status}): an unknown processor, or a feature flag "
+            "that it does not have",
+            fix=self._known(),
+        )
+
+    def unknown_target(self) -> CompileError:
+        """Return the error for a processor that the compiler does not list."""
+        return self.error(f"{self.compiler} makes no code for {self.arch}", fix=self._known(), given=self.arch)
+
+    def lost(self, lost: Lost, seconds: float) -> CompileError:
+        """Return the error for a worker that ended, or had to be ended, while it compiled."""
+        if lost.how == "late":
+            return self.error(
+                f"{self.compiler} did not end within {seconds:g} s and was stopped",
+                lost.words,
+                fix="PTXRT_HIPRTC_TIMEOUT sets the seconds",
+            )
+        last = f"its last words: {lost.words}" if lost.words else "it left no word"
+        known = self._known()
+        return self.error(
+            f"{self.compiler} ended while it compiled: {lost.status}; {last}",
+            lost.words,
+            fix="Before ROCm 7 it ends so for a target that it does not know" + (f". {known}" if known else ""),
+        )
+
+    def behind_the_text(self, log: str) -> bool:
+        """Return whether all errors are on lines that hipRTC added, where it looks a name expression up."""
+        last = self.text.count("\n") + (not self.text.endswith("\n"))
+        problems = clang_problems(log)
+        return bool(problems) and all(p.file == self.program_name and (p.line or 0) > last for p in problems)
+
+    def _front_end(self, problems: list[Problem], log: str) -> CompileError:
+        first, line = problems[0], None
+        message = summary(problems)
+        if first.file == self.program_name:
+            line = first.line
+        elif first.file is not None:
+            message = f"{first.file}, {message}"
+        else:
+            message = f"{self.compiler}: {message}"
+        return self.error(message, log, line=line, fix=self._fix(problems))
+
+    def _fix(self, problems: list[Problem]) -> str | None:
+        for problem in problems:
+            if header := re.fullmatch(r"'(.+)' file not found", problem.text):
+                name = header[1]
+                if name.startswith(("hip/", "rocm", "hip")):
+                    return f"{name} comes with ROCm's headers; name their folder: ('-I/opt/rocm/include',)"
+                return f"Add its folder to the options: ('-I/folder/of/{name}',)"
+        return self.ptx_hint()
+
+    def _known(self) -> str | None:
+        processor = self.arch.partition(":")[0]
+        if processor in self.architectures:
+            return f"It knows {processor} with other flags, or with none"
+        return f"It knows {', '.join(self.architectures)}" if self.architectures else None

@@ -1,0 +1,86 @@
+"""``ptxrt parity``: for each entry that there is in PTX and in HIP, its parameters as declared, in PTX and in HIP.
+
+The PTX's are read from its text, the HIP's from the code objects that hipRTC makes of it. A code object tells place and
+size of what is passed by value, not whether it is a float; so NVRTC, which takes the same text, is asked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from ptxrt import ops
+from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvrtc
+from ptxrt.compilers.ptx_text import scan
+from ptxrt.errors import InvalidArgument
+from ptxrt.inspection import table
+from ptxrt.signature import Signature
+from ptxrt.source import KernelSource
+
+__all__ = ["ARCHITECTURES", "compare", "run"]
+
+ARCHITECTURES = ("gfx90a", "gfx942", "gfx1100")
+"""What the HIP is compiled for if nothing else is asked for: waves of 64, twice, and of 32."""
+
+
+def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> int:
+    """Compare each entry whose name contains `word`, say it line by line, and return the exit code.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no hipRTC.
+    CompileError
+        An entry does not compile.
+    """
+    twins = {spec.entry: spec for spec in ops.kernels() if spec.language == "ptx"}
+    in_hip = [spec for spec in ops.kernels() if spec.language == "hip" and word in spec.entry]
+    if not in_hip:
+        known = ", ".join(spec.entry for spec in ops.kernels() if spec.language == "hip")
+        raise InvalidArgument(op="parity", argument="WORD", expected=f"a part of one of {known}", given=repr(word))
+    for arch in architectures:
+        hiprtc.check_target(arch)
+    missing = nvrtc.available()
+    nvidia = () if missing else ("NVRTC",)
+    if missing:
+        say(f"Whether what is passed by value is a float or an integer is not compared: {missing}\n")
+    wrong = []
+    for spec in in_hip:
+        twin = twins[spec.entry].source
+        found: dict[str, Sequence[ParamInfo] | None] = {"PTX": scan(twin.text, twin.name).entries[spec.entry].params}
+        for arch in (*nvidia, *architectures):
+            found[arch] = _binary(spec.source, arch).entries[spec.entry].params
+        lines, agree = compare(spec.signature, found)
+        wrong += [] if agree else [spec.entry]
+        say(f"{spec.entry}: {'the same' if agree else 'DIFFERENT'}")
+        say("\n".join(lines) + "\n")
+    say(f"parity: {len(in_hip) - len(wrong)} of {len(in_hip)} entries are the same as declared, in PTX and in HIP")
+    return 1 if wrong else 0
+
+
+@lru_cache(maxsize=16)  # a family's entries come one after another
+def _binary(source: KernelSource, compiler: str) -> Binary:
+    if compiler == "NVRTC":
+        return hip_on_nvrtc.compile_hip_text(source.text, "sm_90", name=source.name, output="ptx")
+    return hiprtc.compile_hip(source.text, compiler, name=source.name)
+
+
+def compare(signature: Signature, found: dict[str, Sequence[ParamInfo] | None]) -> tuple[list[str], bool]:
+    """Return the lines of a table, declared and `found` side by side, and whether all agree.
+
+    A row in which something differs from what is declared begins with ``!``.
+    """
+    declared = signature.parameters
+    rows, agree = [], True
+    for index in range(max(len(declared), *(len(params or ()) for params in found.values()))):
+        p = declared[index] if index < len(declared) else None
+        infos = [params[index] if params and index < len(params) else None for params in found.values()]
+        same = p is not None and all(info is not None and signature.fits(index, info) for info in infos)
+        agree &= same
+        own = f"{p}: {p.kind}, {p.size} bytes at {signature.offsets[index]}" if p else "-"
+        rows.append(("" if same else "!", str(index), own, *(_cell(info) for info in infos)))
+    return table(("", "#", "declared", *found), rows).splitlines(), agree
+
+
+def _cell(info: ParamInfo | None) -> str:
+    return "-" if info is None else f"{info.kind or 'any'}, {info.size} bytes at {info.offset}"

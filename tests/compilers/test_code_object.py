@@ -1,0 +1,213 @@
+"""Reading AMD's code objects. The one that the tests take is written here, field by field, so none needs a compiler."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+
+import pytest
+
+from ptxrt.compilers import ParamInfo, Report
+from ptxrt.compilers.code_object import machine_code, read_code_object
+from ptxrt.errors import BackendUnavailable, InvalidArgument
+
+msgpack = pytest.importorskip("msgpack")
+pytest.importorskip("elftools")
+
+CODE = bytes(range(16))
+KERNEL = {
+    ".name": "scale",
+    ".symbol": "scale.kd",
+    ".args": [
+        {".offset": 0, ".size": 8, ".value_kind": "global_buffer", ".name": "x"},
+        {".offset": 8, ".size": 4, ".value_kind": "by_value"},
+        {".offset": 16, ".size": 16, ".value_kind": "by_value", ".value_type": "struct"},
+        {".offset": 32, ".size": 4, ".value_kind": "hidden_block_count_x"},
+    ],
+    ".kernarg_segment_size": 288,
+    ".group_segment_fixed_size": 256,
+    ".private_segment_fixed_size": 48,
+    ".vgpr_count": 57,
+    ".agpr_count": 3,
+    ".sgpr_count": 38,
+    ".vgpr_spill_count": 2,
+    ".sgpr_spill_count": 1,
+    ".wavefront_size": 64,
+    ".max_flat_workgroup_size": 256,
+}
+METADATA = {"amdhsa.kernels": [KERNEL], "amdhsa.target": "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-"}
+
+
+def note(description: bytes, kind: int = 32, name: bytes = b"AMDGPU\0") -> bytes:
+    padded = name + b"\0" * (-len(name) % 4) + description + b"\0" * (-len(description) % 4)
+    return struct.pack("<III", len(name), len(description), kind) + padded
+
+
+def elf(notes: bytes, machine: int = 224) -> bytes:
+    """An ELF with one PT_NOTE segment, a .text of CODE at 0x1000, and a symbol table that names parts of it."""
+    names = b"\0.text\0.symtab\0.strtab\0"
+    strings = b"\0scale\0data\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 2, 0, 1, 0x1004, 8) + struct.pack("<IBBHQQ", 7, 1, 0, 1, 0x1000, 4)
+    parts = {"notes": notes, "code": CODE, "symbols": symbols, "strings": strings, "names": names}
+    offsets, body, at = {}, b"", 64 + 56
+    for key, part in parts.items():
+        offsets[key] = at + len(body)
+        body += part + b"\0" * (-len(part) % 8)
+    sections = [
+        bytes(64),
+        struct.pack("<IIQQQQIIQQ", 1, 1, 6, 0x1000, offsets["code"], len(CODE), 0, 0, 4, 0),
+        struct.pack("<IIQQQQIIQQ", 7, 2, 0, 0, offsets["symbols"], len(symbols), 3, 1, 8, 24),
+        struct.pack("<IIQQQQIIQQ", 15, 3, 0, 0, offsets["strings"], len(strings), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, offsets["names"], len(names), 0, 0, 1, 0),
+    ]
+    header = b"\x7fELF\2\1\1\x40\4".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, at + len(body), 0, 64, 56, 1, 64, len(sections), 4
+    )
+    segment = struct.pack("<IIQQQQQQ", 4, 4, offsets["notes"], 0, 0, len(notes), len(notes), 4)
+    return header + segment + body + b"".join(sections)
+
+
+def code_object(metadata: object = METADATA) -> bytes:
+    return elf(note(msgpack.packb(metadata)))
+
+
+def changed(**fields: object) -> bytes:
+    """The code object with fields of its kernel set, or with ... left out."""
+    kernel = {**KERNEL, **{f".{key}": value for key, value in fields.items()}}
+    return code_object({**METADATA, "amdhsa.kernels": [{k: v for k, v in kernel.items() if v is not ...}]})
+
+
+def test_parameters_are_the_declared_ones_with_offset_size_and_kind():
+    (entry,) = read_code_object(code_object()).entries.values()
+    assert entry.name == "scale"
+    assert entry.params == (ParamInfo(0, 8, "int", "x"), ParamInfo(8, 4, "bits"), ParamInfo(16, 16, "bits"))
+
+
+@pytest.mark.parametrize(
+    ("value_kind", "value_type", "kind"),
+    [
+        ("global_buffer", None, "int"),
+        ("dynamic_shared_pointer", None, "int"),
+        ("by_value", None, "bits"),
+        ("by_value", "struct", "bits"),
+        ("by_value", "f16", "float"),
+        ("by_value", "i64", "int"),
+        ("by_value", "u8", "int"),
+        ("image", None, None),
+    ],
+)
+def test_a_parameters_kind(value_kind, value_type, kind):
+    row = {".offset": 0, ".size": 8, ".value_kind": value_kind}
+    row |= {".value_type": value_type} if value_type else {}
+    (entry,) = read_code_object(changed(args=[row])).entries.values()
+    assert [p.kind for p in entry.params] == [kind]
+
+
+def test_the_report_tells_each_resource():
+    (report,) = read_code_object(code_object()).reports.values()
+    assert report == Report(
+        registers=57,
+        stack_bytes=48,
+        shared_bytes=256,
+        scalar_registers=38,
+        accumulation_registers=3,
+        spilled_registers=2,
+        spilled_scalar_registers=1,
+        wave_size=64,
+        max_threads=256,
+        kernarg_bytes=288,
+    )
+
+
+def test_what_the_metadata_leaves_out_is_none():
+    report = read_code_object(changed(agpr_count=..., vgpr_spill_count=...)).reports["scale"]
+    assert (report.accumulation_registers, report.spilled_registers) == (None, None)
+
+
+@pytest.mark.parametrize("args", [..., []])
+def test_a_kernel_without_parameters_has_an_empty_table(args):
+    assert read_code_object(changed(args=args)).entries["scale"].params == ()
+
+
+def test_the_target_keeps_its_flags():
+    assert read_code_object(code_object()).target == "gfx90a:sramecc+:xnack-"
+
+
+def test_the_instructions_of_a_kernel_are_found_by_its_symbol():
+    assert machine_code(code_object(), "scale") == (0x1004, CODE[4:12])
+
+
+@pytest.mark.parametrize("name", ["data", "nothing"])
+def test_what_is_no_function_has_no_instructions(name):
+    with pytest.raises(InvalidArgument, match=f"without instructions of {name}"):
+        machine_code(code_object(), name)
+
+
+def test_notes_of_others_are_passed_over():
+    others = note(b"abcd", 1, b"GNU\0") + note(msgpack.packb({}), 33) + note(msgpack.packb({}), 32, b"AMD\0")
+    assert read_code_object(elf(others + note(msgpack.packb(METADATA)))).target.startswith("gfx90a")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (b"", "cannot be read"),
+        (b"hello" * 30, "cannot be read"),
+        (code_object()[:100], "cannot be read"),
+        (elf(note(msgpack.packb(METADATA)), machine=62), "EM_X86_64"),
+        (elf(note(b"abcd", 1, b"GNU\0")), "0 NT_AMDGPU_METADATA notes"),
+        (elf(note(msgpack.packb(METADATA)) * 2), "2 NT_AMDGPU_METADATA notes"),
+        (elf(note(b"\xc1\xc1\xc1\xc1")), "cannot be unpacked"),
+        (elf(note(msgpack.packb(METADATA)[:200])), "cannot be unpacked"),
+        (elf(note(b"\x91" * 5000 + b"\0")), "cannot be unpacked"),
+        (code_object([1]), "amdhsa.target"),
+        (code_object({**METADATA, "amdhsa.target": 3}), "amdhsa.target of the metadata is 3"),
+        (code_object({**METADATA, "amdhsa.kernels": {}}), "amdhsa.kernels"),
+        (code_object({**METADATA, "amdhsa.kernels": [7]}), ".name of a kernel"),
+        (changed(name=None), ".name of a kernel is None"),
+        (changed(args=3), ".args of scale is 3"),
+        (changed(args=[4]), ".value_kind of a parameter of scale"),
+        (changed(args=[{".offset": 0, ".value_kind": "by_value"}]), ".size of scale is None"),
+        (changed(args=[{".offset": -1, ".size": 4, ".value_kind": "by_value"}]), ".offset of scale is -1"),
+        (changed(vgpr_count="9"), ".vgpr_count of scale is '9'"),
+        (changed(vgpr_count=True), ".vgpr_count of scale is True"),
+        (changed(sgpr_count=1 << 40), ".sgpr_count of scale"),
+    ],
+)
+def test_what_is_no_code_object_is_one_clear_error(code, words):
+    with pytest.raises(InvalidArgument) as caught:
+        read_code_object(code)
+    error = caught.value
+    assert words in str(error)
+    assert (error.op, error.argument) == ("code object", "code")
+    assert not str(error).rstrip().endswith(":")
+
+
+def test_damaged_bytes_are_read_or_refused_and_nothing_else():
+    """Cuts, each byte of the headers in turn, and bytes anywhere: an answer or an InvalidArgument."""
+    whole, chance = code_object(), random.Random(5)
+    damaged = [whole[:length] for length in range(0, len(whole), 7)]
+    damaged += [whole[:at] + bytes([value]) + whole[at + 1 :] for at in range(130) for value in (0, 0x7F, 0xFF)]
+    for _ in range(500):
+        code = bytearray(whole)
+        for _ in range(chance.choice((1, 3, 30))):
+            code[chance.randrange(len(code))] = chance.randrange(256)
+        damaged.append(bytes(code))
+    answers = {"read": 0, "refused": 0}
+    for code in damaged:
+        for read in (read_code_object, lambda code: machine_code(code, "scale")):
+            try:
+                read(code)
+                answers["read"] += 1
+            except InvalidArgument:
+                answers["refused"] += 1
+    assert min(answers.values()) > 100
+
+
+@pytest.mark.parametrize(("module", "package"), [("msgpack", "msgpack"), ("elftools.elf.elffile", "pyelftools")])
+def test_without_a_package_the_answer_names_it(module, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BackendUnavailable, match=f"the package {package} cannot be loaded") as caught:
+        read_code_object(code_object())
+    assert caught.value.fix == 'pip install "ptxrt[hip]"'

@@ -1,0 +1,656 @@
+"""backends/hip.py through hip-python itself, with the stand-in for AMD's library behind it.
+
+Code objects are made up here, so that none of these tests needs hipRTC: the stand-in looks at their length and digest
+only, and runs what NVRTC makes of their text.
+"""
+
+from __future__ import annotations
+
+import gc
+import struct
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+import standin
+from helpers import printed_by, refused, run_script
+from texts import IN_HIP, SAXPY, SAXPY_SIGNATURE, source_for, store_params
+
+import ptxrt
+from ptxrt.backends.hip import BACKEND, HipBackend, _text
+from ptxrt.compilers import Binary, Report, nvrtc
+
+ARCHS = [model.arch for model in standin.MODELS]
+
+
+@pytest.fixture(autouse=True)
+def records(stand_in):
+    """Every test here needs the stand-in, and begins with clean records."""
+    return stand_in
+
+
+@pytest.fixture
+def hip(stand_in):
+    return ptxrt.Device("hip:0")
+
+
+@pytest.fixture
+def hip1(stand_in):
+    return ptxrt.Device("hip:1")
+
+
+def code_object(text: str) -> bytes:
+    """Return an ELF file of a header alone, with the text behind it."""
+    header = bytearray(64)
+    header[:7] = b"\x7fELF\x02\x01\x01"
+    struct.pack_into("<Q", header, 40, 64 + len(text))
+    return bytes(header) + text.encode()
+
+
+@pytest.fixture
+def compiled(stand_in, monkeypatch):
+    """Compile HIP text to a made-up code object; its parameter table is the one that NVRTC's PTX has."""
+    if reason := nvrtc.available():
+        pytest.skip(reason)
+
+    def compile_(language, text, arch, *, options=(), **how):
+        ptx = stand_in.machine.compile(language, text, "sm_90", options=(), **how)
+        binary = Binary(code_object(f"{arch}\n{text}"), "hsaco", arch, "made up", options, "", 0.0, ptx.entries)
+        binary.symbols.update(ptx.symbols)
+        stand_in.know(binary, text, how)
+        return binary
+
+    monkeypatch.setattr(BACKEND, "compile", compile_)
+    monkeypatch.setattr(BACKEND, "compiler", lambda language: "made up 1.0")
+    monkeypatch.setattr(BACKEND, "effective_options", lambda language, text, options: options)
+
+    def clear():
+        gc.collect()  # Kernels that a caught exception's traceback holds
+        for device in (ptxrt.Device("hip:0"), ptxrt.Device("hip:1")):
+            device.modules.clear()
+
+    clear()
+    yield compile_
+    clear()
+
+
+@pytest.fixture
+def saxpy(hip, compiled):
+    return ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
+
+
+# Discovery --------------------------------------------------------------------------------------------------------
+
+LOOK = """
+    import ptxrt
+    print([str(device) for device in ptxrt.devices() if device.kind == "hip"])
+    try:
+        ptxrt.Device("hip:0")
+    except ptxrt.BackendUnavailable as error:
+        print(error)
+"""
+WANTED = ('pip install "ptxrt[hip]"', "ROCm 6.0 or newer")
+
+
+def test_two_devices_of_two_kinds_are_found(hip, hip1):
+    assert [str(device) for device in ptxrt.devices() if device.kind == "hip"] == ["hip:0", "hip:1"]
+    assert [(d.arch, d.properties.warp_size) for d in (hip, hip1)] == [("gfx90a:sramecc+:xnack-", 64), ("gfx1100", 32)]
+    assert (hip.name, hip1.name) == tuple(model.name for model in standin.MODELS)
+    assert (hip.properties.multiprocessors, hip1.properties.multiprocessors) == (110, 96)
+    assert hip.properties.driver == "HIP 7.2.53211"
+    assert hip.properties.total_memory == 8 << 30
+
+
+def test_hip_comes_between_cuda_and_sim(hip):
+    kinds = [device.kind for device in ptxrt.devices()]
+    assert kinds == sorted(kinds, key=("cuda", "hip", "sim").index)
+
+
+def test_pain24_a_missing_package_is_named_with_the_version_wanted():
+    printed = printed_by("import sys; sys.modules['hip'] = None\n" + LOOK.replace("\n    ", "\n"))
+    assert printed.startswith("[]\nDevice: hip:0 cannot be used: ")
+    assert all(words in printed for words in WANTED)
+
+
+@pytest.mark.parametrize("content", [None, "this is no library"], ids=["missing", "broken"])
+def test_pain24_a_missing_or_broken_library_is_named_with_the_version_wanted(tmp_path, content):
+    if content is not None:
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "libamdhip64.so").write_text(content)
+    printed = printed_by(LOOK, ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path / "lib"))
+    assert printed.startswith("[]\nDevice: hip:0 cannot be used: AMD's library libamdhip64.so cannot be used (")
+    assert all(words in printed for words in WANTED)
+
+
+def test_pain24_a_library_without_the_functions_is_named_with_the_version_wanted(tmp_path):
+    import _ctypes
+    import shutil
+
+    (tmp_path / "lib").mkdir()
+    shutil.copy(_ctypes.__file__, tmp_path / "lib" / "libamdhip64.so")
+    printed = printed_by(LOOK, ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path / "lib"))
+    assert "hipInit" in printed
+    assert all(words in printed for words in WANTED)
+
+
+def test_a_library_without_a_gpu_says_what_it_answers(tmp_path):
+    standin.build(tmp_path)  # with no callbacks
+    printed = printed_by(LOOK, ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path / "lib"))
+    assert "HIP answers hipErrorNoDevice to hipInit" in printed
+
+
+def test_a_missing_library_costs_the_other_devices_nothing(tmp_path):
+    done = run_script("import ptxrt; print(ptxrt.devices()[-1])", ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH="")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "sim:1", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "words"),
+    [
+        ("hipInit", 100, "hipErrorNoDevice"),
+        ("hipInit", 101, "hipErrorInvalidDevice"),
+        ("hipInit", 4242, "4242"),
+        ("hipRuntimeGetVersion", 3, "hipErrorNotInitialized to hipRuntimeGetVersion"),
+        ("hipGetDeviceCount", 100, "no device (hipErrorNoDevice)"),
+    ],
+)
+def test_discovery_never_raises(stand_in, call, status, words):
+    backend = HipBackend()
+    stand_in.fail_next(call, status)
+    assert words in backend.unavailable()
+    assert backend.device_count() == 0
+    stand_in.forget()
+    backend.unavailable()
+    assert stand_in.names() == []  # asked once
+
+
+def test_no_device_is_an_answer(stand_in, monkeypatch):
+    monkeypatch.setattr(standin, "MODELS", ())
+    backend = HipBackend()
+    assert "no device (hipSuccess)" in backend.unavailable()
+    assert backend.device_count() == 0
+
+
+def test_pain24_an_old_rocm_is_refused_with_both_versions(stand_in, monkeypatch):
+    monkeypatch.setattr(stand_in, "version", 5_02_21153)
+    backend = HipBackend()
+    assert all(words in backend.unavailable() for words in ("HIP 5.2.21153", *WANTED))
+    assert backend.device_count() == 0
+    monkeypatch.setattr(stand_in, "version", 6_00_00000)
+    assert HipBackend().device_count() == 2
+
+
+def test_a_forked_process_is_told_so(stand_in, monkeypatch):
+    backend = HipBackend()
+    assert backend.unavailable() is None
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert "'spawn'" in backend.unavailable()
+    assert backend.device_count() == 0
+
+
+def test_properties_come_from_either_hip_python(hip, monkeypatch):
+    """Version 7.2 fills a struct that it is handed, and has bytes in it."""
+    ten = BACKEND._driver
+
+    class Filled:
+        name, gcnArchName, totalGlobalMem = b"a name", b"gfx942:xnack-", 5
+
+    class SevenTwo:
+        hipDeviceProp_t = Filled
+
+        def hipGetDeviceProperties(self, properties, device):
+            assert isinstance(properties, Filled)
+            return (ten.hipError_t.hipSuccess,)
+
+        def __getattr__(self, name):
+            return getattr(ten, name)
+
+    monkeypatch.setitem(BACKEND.__dict__, "_driver", SevenTwo())
+    p = BACKEND.properties(1)
+    assert (p.name, p.arch, p.total_memory, p.warp_size) == ("a name", "gfx942:xnack-", 5, 32)
+
+
+@pytest.mark.parametrize("found", ["gfx90a", b"gfx90a", bytearray(b"gfx90a\0\0rest")])
+def test_strings_of_either_hip_python_are_read(found):
+    assert _text(found) == "gfx90a"
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+USES = {
+    "empty": lambda d: ptxrt.empty(4, "f4", d),
+    "zeros": lambda d: ptxrt.zeros(4, "f4", d),
+    "upload": lambda d: ptxrt.to_device(np.ones(4), d),
+    "download": lambda d: ptxrt.zeros(4, "f4", d).to_host(),
+    "stream": lambda d: d.create_stream(),
+    "record": lambda d: d.default_stream.record(),
+    "wait": lambda d: d.synchronize(),
+    "wait for stream": lambda d: d.default_stream.synchronize(),
+}
+ERRORS = [
+    ("hipMallocAsync", 2, ptxrt.OutOfDeviceMemory, "allocate", "Free arrays", "empty"),
+    ("hipMallocAsync", 801, ptxrt.DriverError, "hipMallocAsync", "hipErrorNotSupported", "empty"),
+    ("hipSetDevice", 101, ptxrt.DriverError, "hipSetDevice", "hipErrorInvalidDevice", "empty"),
+    ("hipGetDevice", 4, ptxrt.DriverError, "hipGetDevice", "hipErrorDeinitialized", "empty"),
+    ("hipStreamCreateWithFlags", 2, ptxrt.OutOfDeviceMemory, "allocate", "hipErrorOutOfMemory", "stream"),
+    ("hipDeviceSynchronize", 700, ptxrt.DriverError, "hipDeviceSynchronize", "'sim:0'", "wait"),
+    ("hipDeviceSynchronize", 719, ptxrt.DriverError, "hipDeviceSynchronize", "'sim:0'", "wait"),
+    ("hipStreamSynchronize", 700, ptxrt.DriverError, "hipStreamSynchronize", "start anew", "wait for stream"),
+    ("hipEventCreate", 999, ptxrt.DriverError, "hipEventCreate", "hipErrorUnknown", "record"),
+    ("hipEventRecord", 400, ptxrt.DriverError, "hipEventRecord", "hipErrorInvalidHandle", "record"),
+    ("hipMemsetD8Async", 1, ptxrt.DriverError, "hipMemsetD8Async", "hipErrorInvalidValue", "zeros"),
+    ("hipMemcpyHtoDAsync", 1, ptxrt.DriverError, "hipMemcpyHtoDAsync", "hipErrorInvalidValue", "upload"),
+    ("hipMemcpyDtoHAsync", 719, ptxrt.DriverError, "hipMemcpyDtoHAsync", "'sim:0'", "download"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "kind", "op", "words", "use"), ERRORS, ids=[f"{row[0]}-{row[1]}" for row in ERRORS]
+)
+def test_an_error_of_the_driver_has_its_name_and_the_calls(hip1, stand_in, call, status, kind, op, words, use):
+    stand_in.fail_next(call, status)
+    with refused(kind, op, None, f"{call}: hipError", f"the stand-in's words for error {status}", words) as caught:
+        USES[use](hip1)
+    assert (caught.value.expected, caught.value.given[:8]) == ("hipSuccess", "hipError")
+    assert stand_in.last_error == 0  # nobody else finds it
+    USES[use](hip1)
+    assert current() == 0
+
+
+@pytest.mark.parametrize("status", [1, 9, 701])
+def test_a_launch_that_the_driver_refuses_is_a_launch_error(stand_in, saxpy, status):
+    x = ptxrt.zeros(4, "f4", saxpy.device)
+    stand_in.fail_next("hipModuleLaunchKernel", status)
+    with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None, "fewer threads or less shared memory"):
+        saxpy.launch(1, 32, x, x, 4, 1.0)
+    saxpy.launch(1, 32, x, x, 4, 1.0)
+
+
+def test_a_launch_after_a_fault_is_a_driver_error(stand_in, saxpy):
+    x = ptxrt.zeros(4, "f4", saxpy.device)
+    stand_in.fail_next("hipModuleLaunchKernel", 700)
+    with refused(ptxrt.DriverError, "hipModuleLaunchKernel", None, "'sim:0'"):
+        saxpy.launch(1, 32, x, x, 4, 1.0)
+
+
+@pytest.mark.parametrize("status", [200, 209])
+def test_a_code_object_that_does_not_load_names_the_fix(hip, stand_in, compiled, status):
+    stand_in.fail_next("hipModuleLoadData", status)
+    with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipRTC of the same ROCm"):
+        ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
+    ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
+
+
+def test_an_error_that_hip_python_does_not_know_is_a_driver_error(hip, stand_in):
+    stand_in.fail_next("hipDeviceSynchronize", 4242)
+    with refused(ptxrt.DriverError, "hipDeviceSynchronize", None, "4242", "hip-python of this ROCm's version"):
+        hip.synchronize()
+
+
+def test_pain24_a_function_that_this_rocm_has_not_names_the_version_wanted(hip):
+    with refused(ptxrt.BackendUnavailable, "hipMemGetInfo", None, "hipMemGetInfo", *WANTED):
+        BACKEND._call("hipMemGetInfo")
+
+
+@pytest.mark.parametrize("nbytes", [1 << 63, 1 << 70])
+def test_more_bytes_than_hip_python_can_ask_for_are_refused(stand_in, nbytes):
+    with refused(ptxrt.OutOfDeviceMemory, "allocate", None, str(nbytes)):
+        BACKEND.allocate(0, nbytes, 0)
+    assert stand_in.names() == []
+
+
+def test_no_bytes_are_the_null_pointer(hip):
+    assert BACKEND.allocate(0, 0, 0) == 0
+
+
+# The current device -----------------------------------------------------------------------------------------------
+
+
+def current() -> int:
+    return int(BACKEND._driver.hipGetDevice()[1])
+
+
+def set_current(ordinal: int) -> None:
+    BACKEND._driver.hipSetDevice(ordinal)
+
+
+@pytest.fixture
+def current_is_0():
+    set_current(0)
+    yield
+    set_current(0)
+
+
+def test_pain13_every_call_works_on_its_device_and_puts_back_what_was(hip1, compiled, current_is_0):
+    x = ptxrt.to_device(np.arange(4, dtype=np.float32), hip1)
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    one, two = hip1.create_stream(), hip1.create_stream()
+    first = one.record()
+    kernel.launch(1, 32, x, x, 4, 1.0, stream=one)
+    second = one.record()
+    two.wait(second)
+    two.wait(one)
+    y = ptxrt.empty(4, "f4", hip1)
+    y.copy_from(x, stream=two)
+    z = ptxrt.zeros(4, "f4", hip1)
+    steps = {
+        "done": lambda: second.done,
+        "event": second.synchronize,
+        "elapsed": lambda: first.elapsed_ms(second),
+        "stream": two.synchronize,
+        "device": hip1.synchronize,
+        "values": lambda: np.testing.assert_array_equal(y.to_host(), [0, 2, 4, 6]),
+        "zeros": lambda: np.testing.assert_array_equal(z.to_host(), np.zeros(4)),
+        "free": x.free,
+        "unload": hip1.modules.clear,
+    }
+    for name, step in steps.items():
+        step()
+        assert current() == 0, name
+    set_current(1)
+    one = two = first = second = None
+    steps.clear()
+    step = None
+    gc.collect()
+    assert current() == 1
+
+
+def test_the_device_that_was_current_comes_back_after_an_error(hip1, stand_in, current_is_0):
+    stand_in.fail_next("hipMallocAsync", 2)
+    with pytest.raises(ptxrt.OutOfDeviceMemory):
+        ptxrt.empty(4, "f4", hip1)
+    assert current() == 0
+
+
+def test_a_launch_puts_the_device_back_even_when_it_is_refused(hip1, stand_in, compiled, current_is_0):
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    x = ptxrt.zeros(4, "f4", hip1)
+    stand_in.fail_next("hipModuleLaunchKernel", 1)
+    with pytest.raises(ptxrt.LaunchError):
+        kernel.launch(1, 32, x, x, 4, 1.0)
+    assert current() == 0
+    kernel.launch(1, 32, x, x, 4, 1.0)
+    assert current() == 0
+    assert stand_in.launches[-1].device == 1
+
+
+def test_the_current_device_is_each_threads_own(hip, hip1, current_is_0):
+    set_current(1)
+    seen = []
+
+    def work():
+        x = ptxrt.to_device(np.ones(3), hip1)
+        seen.extend((current(), x.to_host().sum()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [0, 3.0]
+    assert current() == 1
+
+
+# Launches -----------------------------------------------------------------------------------------------------------
+
+SCALARS = [
+    ("u8", "u8", 200, struct.pack("B", 200)),
+    ("i8", "s8", -100, struct.pack("b", -100)),
+    ("bool", "u8", True, b"\1"),
+    ("u16", "u16", 65535, struct.pack("H", 65535)),
+    ("i16", "s16", -32768, struct.pack("h", -32768)),
+    ("f16", "b16", 1.5, struct.pack("e", 1.5)),
+    ("bf16", "b16", 3.0, np.array(3.0, ml_dtypes.bfloat16).tobytes()),
+    ("u32", "u32", 2**32 - 1, struct.pack("I", 2**32 - 1)),
+    ("i32", "s32", -(2**31), struct.pack("i", -(2**31))),
+    ("f32", "f32", 2.5, struct.pack("f", 2.5)),
+    ("u64", "u64", 2**64 - 1, struct.pack("Q", 2**64 - 1)),
+    ("i64", "s64", -(2**63), struct.pack("q", -(2**63))),
+    ("f64", "f64", 0.1, struct.pack("d", 0.1)),
+]
+
+
+def test_pain10_the_driver_is_handed_each_scalar_byte_by_byte(hip, stand_in, compiled):
+    shuffled = [SCALARS[i] for i in (12, 0, 7, 1, 3, 9, 2, 10, 5, 8, 4, 6, 11)]
+    source = store_params(" ".join(ptx for _, ptx, *_ in shuffled), hip)
+    # Halves go as the 16 bits that they are: the text has no float type of that width.
+    declared = ", ".join(f"{'u16' if '16' in kind else kind} p{i}" for i, (kind, *_) in enumerate(shuffled))
+    kernel = ptxrt.load(source, "store", f"u8* out, {declared}", hip)
+    out = ptxrt.zeros(8 * len(shuffled), np.uint8, hip)
+    as_bits = [int.from_bytes(raw, "little") if "16" in kind else value for kind, _, value, raw in shuffled]
+    kernel.launch(1, 1, out, *as_bits)
+    block = bytearray(struct.pack("Q", out.ptr))
+    for _, _, _, raw in shuffled:
+        block += bytes(-len(block) % len(raw)) + raw
+    params = stand_in.launches[-1].params
+    assert [n for n, (a, b) in enumerate(zip(params, block, strict=True)) if a != b] == []
+    for row, (kind, *_, raw) in zip(out.to_host().reshape(-1, 8), shuffled, strict=True):
+        assert bytes(row[: len(raw)]) == raw, kind
+
+
+def test_a_launch_hands_over_its_geometry_stream_and_shared_bytes(hip, stand_in, saxpy):
+    x = ptxrt.zeros(4, "f4", hip)
+    stream = hip.create_stream()
+    saxpy.launch((2, 3, 4), (8, 2, 1), x, x, 4, 1.5, shared_bytes=48, stream=stream)
+    launch = stand_in.launches[-1]
+    assert (launch.entry, launch.grid, launch.block) == ("saxpy", (2, 3, 4), (8, 2, 1))
+    assert (launch.shared_bytes, launch.stream, launch.device) == (48, stream.handle, 0)
+    assert launch.params == struct.pack("<QQIf", x.ptr, x.ptr, 4, 1.5)
+
+
+def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
+    x, y = ptxrt.to_device(np.ones(4, np.float32), hip), ptxrt.zeros(4, "f4", hip)
+    for a in (1.0, 2.0, 4.0):  # none of which has run yet
+        saxpy.launch(1, 32, x, y, 4, a)
+    assert y.to_host().tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"), [((2**22, 1, 1), 1024), ((1, 65536, 1), (1, 1, 1)), ((2**31 - 1, 1, 1), (3, 1, 1))]
+)
+def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(hip, stand_in, saxpy, grid, block):
+    x = ptxrt.zeros(4, "f4", hip)
+    stand_in.fail_next("hipModuleLaunchKernel", 9)
+    if grid[1] == 1:
+        with refused(ptxrt.LaunchError, "saxpy", "grid", "4294967295 threads along each axis", "hip:0"):
+            saxpy.launch(grid, block, x, x, 4, 1.0)
+        assert stand_in.launches == []
+        assert "hipModuleLaunchKernel" not in stand_in.names()
+        block = (1, 1, 1)
+    with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None):  # the driver's own turn
+        saxpy.launch(grid, block, x, x, 4, 1.0)
+
+
+def test_threads_along_y_and_z_are_counted_too(hip, stand_in, saxpy, monkeypatch):
+    import dataclasses
+
+    x = ptxrt.zeros(4, "f4", hip)
+    monkeypatch.setattr(hip, "properties", dataclasses.replace(hip.properties, max_grid_threads=63))
+    for axis in range(3):
+        grid, block = [1, 1, 1], [1, 1, 1]
+        grid[axis], block[axis] = 8, 8
+        with refused(ptxrt.LaunchError, "saxpy", "grid", "63 threads along each axis"):
+            saxpy.launch(tuple(grid), tuple(block), x, x, 4, 1.0)
+        block[axis] = 7
+        saxpy.launch(tuple(grid), tuple(block), x, x, 4, 1.0)
+
+
+def test_shared_memory_has_one_limit_and_nothing_to_opt_in_to(hip, stand_in, saxpy):
+    x = ptxrt.zeros(4, "f4", hip)
+    saxpy.launch(1, 32, x, x, 4, 1.0, shared_bytes=64 << 10)
+    assert "hipFuncSetAttribute" not in stand_in.names()
+    with refused(ptxrt.LaunchError, "saxpy", "shared_bytes", "0 to 65536"):
+        saxpy.launch(1, 32, x, x, 4, 1.0, shared_bytes=(64 << 10) + 1)
+
+
+# Streams, events and memory -----------------------------------------------------------------------------------------
+
+
+def test_work_waits_for_its_stream_and_for_what_that_waits_for(hip, stand_in, saxpy):
+    one, two = hip.create_stream(), hip.create_stream()
+    x = ptxrt.to_device(np.ones(4, np.float32), hip)
+    y = ptxrt.zeros(4, "f4", hip)
+    hip.synchronize()
+    saxpy.launch(1, 32, x, y, 4, 3.0, stream=one)
+    two.wait(one)
+    z = ptxrt.empty(4, "f4", hip, stream=two)
+    z.copy_from(y, stream=two)
+    assert z.to_host(stream=two).tolist() == [3.0] * 4
+
+
+def test_streams_do_not_wait_for_the_default_stream(hip, stand_in):
+    stream = hip.create_stream()
+    assert [args[1] for name, args in stand_in.calls if name == "hipStreamCreateWithFlags"] == [1]
+    assert BACKEND.stream_ordinal(stream.handle) == 0
+
+
+def test_pain28_memory_goes_back_after_its_last_use_on_any_stream(hip, stand_in, saxpy):
+    other = hip.create_stream()
+    x = ptxrt.to_device(np.ones(4, np.float32), hip)
+    y = ptxrt.zeros(4, "f4", hip)
+    hip.synchronize()
+    saxpy.launch(1, 32, x, y, 4, 3.0, stream=other)
+    x.free()
+    hip.default_stream.synchronize()  # the free; the kernel must have come first
+    assert y.to_host(stream=other).tolist() == [3.0] * 4
+    assert stand_in.faults == []
+
+
+def test_waiting_leaves_no_events_behind(hip, stand_in):
+    one, two = hip.create_stream(), hip.create_stream()
+    before = stand_in.handles(standin.Mark)
+    one.wait(two)
+    stand_in.fail_next("hipStreamWaitEvent", 400)
+    with pytest.raises(ptxrt.DriverError):
+        one.wait(two)
+    assert stand_in.handles(standin.Mark) == before
+
+
+def test_streams_events_and_memory_are_given_back(hip, stand_in):
+    before = [stand_in.handles(kind) for kind in (standin.Queue, standin.Mark)], len(stand_in.live[0])
+    stream = hip.create_stream()
+    event, x = stream.record(), ptxrt.zeros(4, "f4", hip)
+    assert len(stand_in.live[0]) == before[1] + 1
+    del stream, event, x
+    gc.collect()
+    assert ([stand_in.handles(kind) for kind in (standin.Queue, standin.Mark)], len(stand_in.live[0])) == before
+
+
+def test_an_event_is_done_when_its_work_is(hip, stand_in, saxpy):
+    stream = hip.create_stream()
+    x = ptxrt.zeros(4, "f4", hip)
+    hip.synchronize()
+    saxpy.launch(1, 32, x, x, 4, 1.0, stream=stream)
+    event = stream.record()
+    assert not event.done
+    assert stand_in.last_error == 0
+    event.synchronize()
+    assert event.done
+    stand_in.fail_next("hipEventQuery", 719)
+    with refused(ptxrt.DriverError, "hipEventQuery", None, "hipErrorLaunchFailure"):
+        _ = event.done
+
+
+def test_elapsed_time_is_in_milliseconds(hip):
+    import time
+
+    first = hip.default_stream.record()
+    hip.synchronize()
+    time.sleep(0.02)
+    second = hip.default_stream.record()
+    assert 20 <= first.elapsed_ms(second) < 2000
+
+
+def test_a_freed_array_is_refused_and_its_address_is_a_fault(hip, stand_in, saxpy):
+    x = ptxrt.zeros(4, "f4", hip)
+    y = ptxrt.zeros(4, "f4", hip)
+    old = x.ptr
+    x.free()
+    with refused(ptxrt.InvalidArgument, "saxpy", "x", "free"):
+        saxpy.launch(1, 32, x, y, 4, 1.0)
+    hip.synchronize()
+    saxpy.launch(1, 32, ptxrt.DeviceArray.from_pointer(old, 4, "f4", hip), y, 4, 1.0)
+    with refused(ptxrt.DriverError, "hipDeviceSynchronize", None, "hipErrorIllegalAddress", "'sim:0'"):
+        hip.synchronize()
+    assert isinstance(stand_in.faults[0], ptxrt.MemoryFault)
+
+
+def test_memory_is_given_back_once(hip):
+    ptr = BACKEND.allocate(0, 64, 0)
+    BACKEND.free(0, ptr, 0, ())
+    with refused(ptxrt.DriverError, "hipFreeAsync", None, "hipErrorInvalidValue"):
+        BACKEND.free(0, ptr, 0, ())
+
+
+# Modules ------------------------------------------------------------------------------------------------------------
+
+
+def test_pain18_a_module_is_not_unloaded_under_a_running_kernel(hip, stand_in, compiled):
+    kernel = ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
+    x = ptxrt.to_device(np.ones(4, np.float32), hip)
+    stream = hip.create_stream()
+    hip.synchronize()
+    before = stand_in.handles(standin.Module)
+    kernel.launch(1, 32, x, x, 4, 1.0, stream=stream)
+    del kernel
+    gc.collect()
+    hip.modules.clear()
+    assert stand_in.handles(standin.Module) == before - 1
+    assert x.to_host(stream=stream).tolist() == [2.0] * 4
+
+
+def test_a_code_object_stays_in_memory_while_it_is_loaded(hip, compiled):
+    binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
+    module = BACKEND.load(0, binary, None)
+    code = binary.code
+    del binary
+    assert any(kept is code for kept in gc.get_referents(module))
+    BACKEND.unload(0, module)
+
+
+def test_a_code_object_of_another_architecture_does_not_load(hip, compiled):
+    binary = compiled("hip", IN_HIP[SAXPY], "gfx1100", defines={}, name=None, entry="saxpy")
+    with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipErrorNoBinaryForGpu"):
+        BACKEND.load(0, binary, None)
+
+
+def test_resources_are_the_drivers_and_spills_the_compilers(hip, compiled):
+    binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
+    binary.reports["saxpy"] = Report(registers=17, spill_store_bytes=4, spill_load_bytes=8)
+    module = BACKEND.load(0, binary, None)
+    function = BACKEND.function(0, module, binary, "saxpy", ())
+    assert (function.resources.registers, function.resources.max_threads) == (17, 1024)
+    assert (function.resources.spill_store_bytes, function.resources.spill_load_bytes) == (4, 8)
+    assert function.params == binary.entries["saxpy"].params
+    binary.reports.clear()
+    assert BACKEND.function(0, module, binary, "saxpy", ()).resources.spill_store_bytes is None
+    BACKEND.unload(0, module)
+
+
+def test_an_entry_that_the_code_object_has_not_is_a_driver_error(hip, compiled):
+    binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
+    module = BACKEND.load(0, binary, None)
+    with refused(ptxrt.DriverError, "hipModuleGetFunction", None, "hipErrorNotFound"):
+        BACKEND.function(0, module, binary, "other", ())
+    BACKEND.unload(0, module)
+
+
+@pytest.mark.parametrize("language", ["ptx", "cuda"])
+def test_other_languages_are_unsupported(hip, stand_in, language):
+    source = getattr(ptxrt.KernelSource, language)("text")
+    with refused(ptxrt.Unsupported, "load", "source", "hip:0", language):
+        ptxrt.load(source, "k", "", hip)
+
+
+# Sharing with other libraries -----------------------------------------------------------------------------------------
+
+
+def test_sharing_memory_is_unsupported_and_says_what_to_do(hip):
+    x = ptxrt.zeros(4, "f4", hip)
+    assert x.__dlpack_device__() == (10, 0)
+    with refused(ptxrt.Unsupported, "export_array", "array", "to_host"):
+        x.__dlpack__()
+    with refused(ptxrt.Unsupported, "import_array", "array", "to_device"):
+        BACKEND.import_array(0, object(), 0)
+    with refused(ptxrt.Unsupported, "pointer_ordinal", "array", "0x1000"):
+        BACKEND.pointer_ordinal(0x1000)
+    assert not hasattr(x, "__cuda_array_interface__")

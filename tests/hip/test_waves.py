@@ -1,0 +1,406 @@
+"""The HIP kernels' very texts on the host, with waves of 32 and of 64: no kernel depends on how wide a wave is."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import waves
+from tolerances import bar, grid_sample_bar, relative_error
+
+import ptxrt
+from ptxrt import ops, references
+from ptxrt.signature import Signature
+from ptxrt.source import read_kernel
+from ptxrt.variant import Launch
+
+if waves.compiler() is None:
+    pytest.skip("no C++ compiler", allow_module_level=True)
+
+RUNS = list(itertools.product((32, 64), waves.SCHEDULES))
+each_run = pytest.mark.parametrize(("wave", "schedule"), RUNS)
+HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
+TEXTS = {family: read_kernel(family, language="hip").text for family in sorted({spec.family for spec in HIP})}
+
+# The cases ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """A problem, what its plan is given, and what each output should be, with the bar of its error."""
+
+    plan: Any
+    problem: Any
+    given: dict[str, Any]
+    want: dict[str, tuple[Any, float]]
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(sum(shape)).normal(0.5, 1.5, shape).astype(dtype)
+
+
+def given(**arrays: Any) -> dict[str, Any]:
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def within(op: str, **results: Any) -> dict[str, tuple[Any, float]]:
+    return {name: (want, bar(op, "f32")) for name, want in results.items() if want is not None}
+
+
+def group_norm(shape, groups, affine=True):
+    x, w, b = normal(*shape), *(normal(shape[1], dtype=np.float32) + i if affine else None for i in (0, 1))
+    want = within("group_norm", out=references.group_norm(x, w, b, groups))
+    return Case(ops.GroupNormPlan, ops.GroupNormDescriptor(shape, groups), given(x=x, weight=w, bias=b), want)
+
+
+def group_norm_backward(shape, groups, affine=True):
+    x, w = normal(*shape), normal(shape[1]) if affine else None
+    go = x[::-1, ::-1].copy() + normal(shape[1], *shape[2:])
+    gradients = references.group_norm_backward(go, x, w, groups)
+    want = within("group_norm", **dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)))
+    problem = ops.GroupNormBackwardDescriptor(shape, groups)
+    return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
+
+
+def softmax2d(shape):
+    x = 3 * normal(*shape)
+    want = within("softmax2d", out=references.softmax2d(x))
+    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape), given(x=x), want)
+
+
+def softmax2d_backward(shape):
+    y, go = references.softmax2d(normal(*shape)).astype(np.float32), normal(*shape)
+    want = within("softmax2d", out=references.softmax2d_backward(go, y))
+    return Case(ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape), given(grad_out=go, y=y), want)
+
+
+def batch_norm(shape, training, affine=True):
+    x, w, b = normal(*shape), *(normal(shape[1]) + i if affine else None for i in (0, 1))
+    mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
+    results = references.batch_norm(x, w, b, mean, var, training=training)
+    running = references.updated_running_statistics(x, mean, var) if training else (None, None)
+    names = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
+    want = within("batch_norm", **dict(zip(names, (*results, *running), strict=True)))
+    arrays = given(x=x, weight=w, bias=b, running_mean=mean, running_var=var)
+    return Case(ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training), arrays, want)
+
+
+def batch_norm_backward(shape, training, handed=False, affine=True):
+    x, w, go = normal(*shape), normal(shape[1]) if affine else None, normal(*shape)[::-1, ::-1].copy()
+    mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
+    names = ("batch_mean", "batch_var") if handed else () if training else ("running_mean", "running_var")
+    statistics = dict(zip(names, (mean, var), strict=False))
+    how = {"running_mean": None, "running_var": None, **statistics}
+    gradients = references.batch_norm_backward(go, x, w, training=training, **how)
+    want = within("batch_norm", **dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)))
+    problem = ops.BatchNormBackwardDescriptor(shape, training, handed=handed)
+    return Case(ops.BatchNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w, **statistics), want)
+
+
+def local_response_norm(shape, size):
+    x = 20 * normal(*shape)
+    y, denom = references.local_response_norm(x, size)
+    want = within("local_response_norm", out=y, denom=denom)
+    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size), given(x=x), want)
+
+
+def local_response_norm_backward(shape, size):
+    go, x = normal(*shape), 20 * normal(*shape)[::-1].copy()
+    denom = references.local_response_norm(x, size)[1].astype(np.float32)
+    want = within("local_response_norm", out=references.local_response_norm_backward(go, x, denom, size))
+    problem = ops.LocalResponseNormBackwardDescriptor(shape, size)
+    return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
+
+
+def upsample_nearest2d(name, shape, out_h, out_w):
+    dtype = ptxrt.dtypes.BY_NAME[name].numpy
+    x = (100 * np.abs(normal(*shape))).astype(dtype)
+    strides = tuple(step // x.itemsize for step in x.strides)
+    problem = ops.UpsampleNearest2dDescriptor(shape, strides, out_h, out_w, dtype)
+    want = {"out": (references.upsample_nearest2d(x, out_h, out_w), 0.0)}
+    return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want)
+
+
+def points(shape, size, dtype):
+    """Return a grid of points in all cells and outside, none of them close to an integer coordinate."""
+    rng = np.random.default_rng(2026)
+    where = (shape[0], *size, 2)
+    s = rng.integers(-2, (shape[3] + 1, shape[2] + 1), where) + rng.uniform(0.1, 0.9, where)
+    return ((2 * s + 1) / np.array([shape[3], shape[2]]) - 1).astype(dtype)
+
+
+def grid_sample(name, shape, size):
+    dtype = ptxrt.dtypes.BY_NAME[name].numpy
+    x, grid = normal(*shape, dtype=dtype), points(shape, size, dtype)
+    want = {"out": (references.grid_sample(x, grid), float(grid_sample_bar(name, *shape[2:])))}
+    return Case(ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid.shape, dtype), given(x=x, grid=grid), want)
+
+
+def grid_sample_backward(name, shape, size):
+    dtype = ptxrt.dtypes.BY_NAME[name].numpy
+    x, go, grid = normal(*shape, dtype=dtype), normal(*shape[:2], *size, dtype=dtype), points(shape, size, dtype)
+    limit = float(grid_sample_bar(name, *shape[2:]))
+    gradients = references.grid_sample_backward(go, x, grid)
+    want = {name: (each, limit) for name, each in zip(("grad_input", "grad_grid"), gradients, strict=True)}
+    problem = ops.GridSampleBackwardDescriptor(shape, grid.shape, dtype)
+    return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want)
+
+
+# Each family: what its cases are made by, and of. Grids are short here (see `short_grids`): with more than two images a
+# block goes round.
+CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
+    "group_norm": [
+        (group_norm, ((5, 4, 67), 2)),
+        (group_norm, ((1, 3, 1), 1)),
+        (group_norm, ((2, 6, 700), 2, False)),
+        (group_norm_backward, ((5, 6, 37), 2)),
+        (group_norm_backward, ((3, 130, 3), 1)),
+        (group_norm_backward, ((1, 2, 2100), 1, False)),
+    ],
+    "softmax2d": [
+        (softmax2d, ((2, 5, 7, 19),)),
+        (softmax2d, ((3, 40, 100),)),
+        (softmax2d_backward, ((2, 5, 7, 19),)),
+    ],
+    "batch_norm": [
+        (batch_norm, ((3, 3, 131), True)),
+        (batch_norm, ((40, 2, 3), True, False)),
+        (batch_norm, ((3, 3, 31), False)),
+        (batch_norm_backward, ((3, 3, 131), True)),
+        (batch_norm_backward, ((40, 2, 3), True, False, False)),
+        (batch_norm_backward, ((3, 3, 31), True, True)),
+        (batch_norm_backward, ((3, 3, 31), False)),
+    ],
+    "local_response_norm": [
+        (local_response_norm, ((2, 7, 5, 9), 5)),
+        (local_response_norm, ((1, 3, 300), 4)),
+        (local_response_norm_backward, ((2, 7, 5, 9), 5)),
+        (local_response_norm_backward, ((1, 3, 300), 4)),
+    ],
+    "upsample_nearest2d": [
+        *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
+        (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
+    ],
+    "grid_sample": [
+        *((grid_sample, (name, (5, 6, 7, 9), (3, 43))) for name in ("f32", "f64")),
+        (grid_sample, ("f32", (1, 1, 5, 3), (33, 129))),
+        *((grid_sample_backward, (name, (5, 11, 7, 9), (3, 15))) for name in ("f32", "f64")),
+        (grid_sample_backward, ("f32", (3, 1, 7, 9), (5, 13))),
+        (grid_sample_backward, ("f32", (1, 3, 9, 5), (1, 40))),
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["ptxrt.ops.group_norm"], "_GRID_Y", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_GRID_YZ", 2)
+
+
+def planned(case: Case) -> ptxrt.Plan:
+    plan = case.plan.select("sim:0", case.problem, ptxrt.PlanPreference(variant="hip"))
+    assert plan.variant.language == "hip"
+    return plan
+
+
+def check(case: Case, wave: int, schedule: str, text: str | None = None) -> dict[str, Any]:
+    """Run a case, or another text in the kernels' place, and hold its results to their bars; return them."""
+    got = waves.run(planned(case), case.given, wave, schedule, text)
+    assert set(got) == set(case.want)
+    for name, (want, limit) in case.want.items():
+        error = relative_error(got[name], want)
+        assert error <= limit, f"{name}, waves of {wave}, {schedule}: error {error:.2e} above {limit:.2e}"
+    return got
+
+
+def passes(case: Case, text: str) -> bool:
+    """Return whether a text in the kernels' place passes for them, in every run."""
+    try:
+        for wave, schedule in RUNS:
+            check(case, wave, schedule, text)
+    except (AssertionError, waves.Divergence):
+        return False
+    return True
+
+
+# The kernels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"), [c for cases in CASES.values() for c in cases], ids=lambda v: getattr(v, "__name__", str(v))
+)
+def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make, arguments):
+    case = make(*arguments)
+    results = [check(case, wave, schedule) for wave, schedule in RUNS]
+    if planned(case).variant.guarantee.deterministic:
+        for other in results[1:]:
+            for name, values in results[0].items():
+                assert other[name].tobytes() == values.tobytes(), name
+
+
+def test_every_kernel_in_hip_is_launched_here():
+    launched = set()
+    for make, arguments in (c for cases in CASES.values() for c in cases):
+        plan = planned(make(*arguments))
+        launched |= {s.kernel for s in plan.variant.launches(plan.descriptor) if isinstance(s, Launch)}
+    assert launched == set(HIP)
+
+
+# The harness ----------------------------------------------------------------------------------------------------------
+
+BARRIER = "__syncthreads();"
+
+
+# block_sum.jinja's first is for its second call, which batch_norm's kernels do not make.
+SPARE = ("batch_norm", 0)
+BARRIERS = [(family, i) for family, text in TEXTS.items() for i in range(text.count(BARRIER)) if (family, i) != SPARE]
+
+
+@pytest.mark.parametrize(("family", "number"), BARRIERS)
+def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family, number):
+    parts = TEXTS[family].split(BARRIER)
+    text = BARRIER.join(parts[: number + 1]) + BARRIER.join(parts[number + 1 :])
+    assert not all(passes(make(*arguments), text) for make, arguments in CASES[family])
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "said"),
+    [
+        (
+            "if (image >= shape[0]) return;",
+            "if (image >= shape[0]) { dst[element] = 1; return; }",
+            "written outside of out",
+        ),
+        ("dst[element] =", "const_cast<Bits*>(src)[0] += 1;\ndst[element] =", "written to x"),
+    ],
+)
+def test_what_is_written_elsewhere_is_noticed(line, instead, said):
+    text = TEXTS["upsample_nearest2d"]
+    assert line in text
+    with pytest.raises(AssertionError, match=said):
+        check(upsample_nearest2d("u8", (2, 3, 5, 7), 9, 20), 32, "forward", text.replace(line, instead))
+
+
+# The sum of a block, in which waves are as wide as STEP and ROW have it.
+SUM = """
+    __shared__ float rows[8];
+    float value = x[threadIdx.x];
+    for (int step = STEP; step > 0; step /= 2) value += __shfl_down(value, step);
+    if (threadIdx.x % ROW == 0) rows[threadIdx.x / ROW] = value;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *y = 0;
+        for (int row = 0; row < int(blockDim.x) / ROW; ++row) *y += rows[row];
+    }
+"""
+
+# What a lane gets of each, in waves of 32 and of 64: that of the last wave of 48 threads whose v is 42 and number 41.
+OF_A_LANE = {
+    "__shfl(v, 3)": (36, 4),
+    "__shfl(v, 3, 8)": (44, 44),
+    "__shfl(v, 13, 8)": (46, 46),
+    "__shfl_up(v, 4)": (38, 38),
+    "__shfl_up(v, 10)": (42, 32),
+    "__shfl_up(v, 2, 8)": (42, 42),
+    "__shfl_down(v, 3)": (45, 45),
+    "__shfl_down(v, 7, 8)": (42, 42),
+    "__shfl_down(v, 7)": (np.nan, np.nan),
+    "__shfl_xor(v, 5)": (45, 45),
+    "__shfl_xor(v, 32)": (42, 10),
+    "__shfl_xor(v, 8, 8)": (34, 34),
+    "__shfl_xor(v, 16, 8)": (42, 42),
+    "__shfl_xor(double(v), 16)": (np.nan, np.nan),
+    "__ballot(v > 47) >> 8": (0x80, 0x80 << 32),
+    "__ballot(v < 3)": (0, 3),
+    "__all(v > 32)": (1, 0),
+    "__any(v == 1)": (0, 1),
+}
+
+KERNELS = {
+    "any_width": SUM.replace("STEP", "warpSize / 2").replace("ROW", "warpSize"),
+    "step_of_32": SUM.replace("STEP", "16").replace("ROW", "warpSize"),
+    "all_of_64": SUM.replace("STEP", "32").replace("ROW", "64"),
+    "two_barriers": "if (threadIdx.x < 7) __syncthreads();\nelse\n__syncthreads();",
+    "half_a_shuffle": "float v = x[0];\nif (threadIdx.x < 7) v = __shfl_xor(v, 1);\n__syncthreads();",
+    "two_votes": "if (threadIdx.x < 7) __any(1);\nelse\n__all(1);",
+    "too_wide": "*y = __shfl_xor(x[0], 1, 128);",
+    "odd_width": "*y = __shfl_xor(x[0], 1, 24);",
+    "a_lane": "float v = x[threadIdx.x], got;\n"
+    + "".join(f"got = {get};\nif (v == 42) y[{i}] = got;\n" for i, get in enumerate(OF_A_LANE)),
+    "half_ends": "if (threadIdx.x % 2) return;\n__syncthreads();\n*y = __all(threadIdx.x % 2 == 0);",
+    "order": "__shared__ int last;\ny[atomicAdd(&last, 1) + 1] = threadIdx.x;",  # -1, being poison, at first
+    "blocks": "y[y[0] == y[0]] = blockIdx.x;",  # y[0], which is NaN at first, then y[1]
+    "reads_before": "__shared__ float v;\n*y = threadIdx.x ? *y : v;\nv = 1;",
+}
+
+
+def kernel(name: str, body: str) -> str:
+    return f'extern "C" __global__ void {name}(const float* x, float* y) {{\n{body}\n}}\n'
+
+
+def launched(name: str, wave: int, schedule: str, block: int = 256, grid: int = 1) -> Any:
+    """Run one of KERNELS with x = 1, 2, 3, ... and return its y."""
+    x, y = np.arange(1, block + 1, dtype=np.float32), np.full(256, np.nan, np.float32)
+    program = waves.compiled("".join(kernel(*each) for each in KERNELS.items()), tuple(KERNELS))
+    signature = Signature.parse("const f32* x, f32* y")
+    program.launch(name, signature, (grid,), block, (x.ctypes.data, y.ctypes.data), wave, schedule)
+    return y
+
+
+@each_run
+@pytest.mark.parametrize(("name", "right"), [("any_width", (32, 64)), ("step_of_32", (32,)), ("all_of_64", (64,))])
+def test_a_kernel_that_knows_the_width_of_its_wave_is_wrong_in_another(wave, schedule, name, right):
+    assert (launched(name, wave, schedule)[0] == 256 * 257 / 2) == (wave in right)
+
+
+@each_run
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("two_barriers", "for its block.*for its block"),
+        ("half_a_shuffle", "for its wave.*for its block|for its block.*for its wave"),
+        ("two_votes", "for its wave.*for its wave"),
+        ("too_wide", "width is 128, in waves of"),
+        ("odd_width", "width is 24, in waves of"),
+    ],
+)
+def test_threads_that_do_not_meet_are_told(wave, schedule, name, said):
+    with pytest.raises(waves.Divergence, match=f"{name}, waves of {wave}, {schedule}: line .*{said}"):
+        launched(name, wave, schedule)
+
+
+@each_run
+def test_shuffles_and_votes_are_those_of_hip(wave, schedule):
+    got = dict(zip(OF_A_LANE, launched("a_lane", wave, schedule, 48), strict=False))
+    want = {get: values[wave == 64] for get, values in OF_A_LANE.items()}
+    np.testing.assert_equal(got, {get: np.float32(value) for get, value in want.items()})
+
+
+@pytest.mark.parametrize("wave", [32, 64])
+def test_each_schedule_has_its_order(wave):
+    threads = list(range(96))
+    by_wave = sorted(threads, key=lambda thread: -(thread // wave))
+    orders = {"forward": threads, "backward": threads[::-1], "wave by wave": by_wave}
+    assert {schedule: launched("order", wave, schedule, 96)[:96].tolist() for schedule in waves.SCHEDULES} == orders
+    blocks = {schedule: launched("blocks", wave, schedule, 1, 2)[:2].tolist() for schedule in waves.SCHEDULES}
+    assert blocks == {"forward": [0, 1], "backward": [1, 0], "wave by wave": [0, 1]}
+
+
+@each_run
+def test_lanes_that_have_ended_take_no_part(wave, schedule):
+    assert launched("half_ends", wave, schedule)[0] == 1
+
+
+def test_shared_memory_is_poison_when_a_block_begins():
+    for _ in range(2):
+        assert np.isnan(launched("reads_before", 32, "forward")[0])
+
+
+def test_what_the_compiler_refuses_is_told():
+    with pytest.raises(RuntimeError, match=r"text\.hip:2.*nonsense"):
+        waves.Program(kernel("k", "nonsense();"), ("k",))

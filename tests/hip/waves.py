@@ -1,0 +1,189 @@
+"""HIP kernels on the host's CPU, with waves as wide as wanted: waves.h, compiled with a kernel's text.
+
+Neither an AMD device nor its compiler is needed, only a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxrt import ops
+from ptxrt.plan import Plan
+from ptxrt.signature import Signature
+from ptxrt.variant import Operand, Scratch, Zero
+
+Array = NDArray[Any]
+
+SCHEDULES = {"forward": 0, "backward": 1, "wave by wave": 2}
+"""In which order the threads of a block run, and, for the second, its blocks; the third has its last wave first."""
+
+GUARD = 256
+"""Poisoned bytes before and behind each array."""
+
+
+class Divergence(Exception):
+    """Threads of a block wait for what the others do not reach, or ask for a shuffle that their wave cannot make."""
+
+
+def compiler() -> str | None:
+    """Return the path of the C++ compiler, CXX or else c++; None where there is none."""
+    return shutil.which(os.environ.get("CXX", "c++"))
+
+
+@functools.cache
+def _folder() -> Path:
+    path = tempfile.mkdtemp(prefix="waves-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
+
+class Program:
+    """A text, compiled for the host.
+
+    Parameters
+    ----------
+    text
+        HIP C++.
+    entries
+        Its kernels.
+
+    Raises
+    ------
+    RuntimeError
+        The compiler refuses the text.
+    """
+
+    def __init__(self, text: str, entries: Sequence[str]) -> None:
+        number = len(list(_folder().iterdir()))
+        source, library = _folder() / f"{number}.cpp", _folder() / f"{number}.so"
+        calls = "".join(f"WAVES_ENTRY({entry})\n" for entry in entries)
+        source.write_text(f'#include "waves.h"\n#line 1 "text.hip"\n{text}\n{calls}')
+        # Hidden, so that shared variables of one name in two libraries stay two.
+        options = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fvisibility=hidden")
+        command = (compiler() or "c++", *options, f"-I{Path(__file__).parent}", str(source), "-o", str(library))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        self._library = ctypes.CDLL(str(library))
+        self._library.waves_launch.restype = ctypes.c_char_p
+
+    def launch(
+        self,
+        entry: str,
+        signature: Signature,
+        grid: Sequence[int],
+        block: int,
+        values: Sequence[Any],
+        wave: int,
+        schedule: str,
+    ) -> None:
+        """Run one kernel to its end.
+
+        Parameters
+        ----------
+        values
+            One a parameter of `signature`: arrays as addresses.
+        wave
+            Lanes in a wave.
+        schedule
+            One of `SCHEDULES`.
+
+        Raises
+        ------
+        Divergence
+        """
+        arguments = signature.arguments()
+        signature.pack_into(arguments.raw, 0, *values)
+        sizes = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+        address = ctypes.cast(self._library[f"waves_{entry}"], ctypes.c_void_p)
+        table = ctypes.c_void_p(arguments.table)
+        error = self._library.waves_launch(address, table, sizes, block, wave, SCHEDULES[schedule])
+        if error:
+            raise Divergence(f"{entry}, waves of {wave}, {schedule}: {error.decode()}")
+
+
+compiled = functools.cache(Program)
+
+
+class _Guarded:
+    """An array with every byte 0xFF, inside a larger one: what is read outside of it is NaN."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        room = np.full(size + 3 * GUARD, 0xFF, np.uint8)
+        start = -room.ctypes.data % GUARD  # a device's memory begins at a multiple of 256, too
+        self.whole = room[start : start + size + 2 * GUARD]
+        self.array: Array = self.whole[GUARD : GUARD + size].view(dtype).reshape(shape)
+
+    def check(self, name: str) -> None:
+        outside = np.concatenate([self.whole[:GUARD], self.whole[GUARD + self.array.nbytes :]])
+        assert (outside == 0xFF).all(), f"written outside of {name}"
+
+
+def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: str | None = None) -> dict[str, Array]:
+    """Run the launches of a plan whose variant is in HIP, with arrays of NumPy.
+
+    Parameters
+    ----------
+    plan
+        Its device is not used. Its operands are contiguous.
+    given
+        Operands by name; an output that is not given is made, what else is not given is None.
+    wave, schedule
+        As :meth:`Program.launch` has them.
+    text
+        What is run in place of the kernels' own text.
+
+    Returns
+    -------
+    dict
+        All operands that the plan writes, by name. Those given are left as they are.
+    """
+    operands = [operand for operand in plan.operands if operand.name in given or _is_made(operand, given)]
+    arrays = {operand.name: _Guarded(operand.shape, operand.type.numpy) for operand in operands}
+    for name, array in given.items():
+        arrays[name].array[...] = array
+    workspace = _Guarded((plan.workspace_size,), np.uint8)
+
+    def value(argument: Any) -> Any:
+        if isinstance(argument, str):
+            return arrays[argument].array.ctypes.data if argument in arrays else 0
+        if isinstance(argument, Scratch):
+            return workspace.array.ctypes.data + argument.offset
+        return argument.ctypes.data if isinstance(argument, np.ndarray) else argument
+
+    for step in plan.variant.launches(plan.descriptor):
+        if isinstance(step, Zero):
+            if step.operand in arrays:
+                arrays[step.operand].array[...] = 0
+            continue
+        assert not step.shared_bytes, "waves.h has no dynamic shared memory"
+        kernel = step.kernel
+        family = [spec.entry for spec in ops.kernels() if (spec.family, spec.language) == (kernel.family, "hip")]
+        program = compiled(text or kernel.source.text, tuple(family))
+        values = [value(argument) for argument in step.arguments]
+        program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
+
+    for name, guarded in [*arrays.items(), ("the workspace", workspace)]:
+        guarded.check(name)
+    for operand in operands:
+        if not operand.written:
+            same = arrays[operand.name].array.tobytes() == given[operand.name].tobytes()
+            assert same, f"written to {operand.name}"
+    return {operand.name: arrays[operand.name].array for operand in operands if operand.written}
+
+
+def _is_made(operand: Operand, given: Mapping[str, Array]) -> bool:
+    return operand.output and operand.absent is None and (operand.needs is None or operand.needs in given)
