@@ -10,9 +10,9 @@ Work that is given to *another* stream after the exchange is ordered by whoever 
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
+from ptxrt import capsules
 from ptxrt.array import DeviceArray
 from ptxrt.device import Device
 from ptxrt.dtypes import BY_NAME, element_type
@@ -23,8 +23,7 @@ from ptxrt.stream import as_stream
 
 __all__ = ["as_array", "from_dlpack"]
 
-_HOST, _CUDA, _ROCM = 1, 2, 10  # DLPack's device types
-_BFLOAT = 4  # and its type code of bfloat16
+_KINDS = {capsules.HOST: "sim", 2: "cuda", 10: "hip"}  # DLPack's device types
 
 
 def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
@@ -137,12 +136,12 @@ def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
                 expected="an array that says where it lies",
                 given=f"{type(error).__name__}: {error}",
             ) from error
-        if code in (_HOST, _CUDA):
-            return ("sim", None) if code == _HOST else ("cuda", ordinal)
+        if code in _KINDS:
+            return _KINDS[code], None if code == capsules.HOST else ordinal
         raise Unsupported(
             op=op,
             argument=argument,
-            expected="memory of a CUDA device or of the host",
+            expected="memory of a CUDA or HIP device, or of the host",
             given=f"DLPack device type {code}",
             fix="Copy the array to plain device memory",
         )
@@ -161,8 +160,8 @@ def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
 
 def dlpack_device(array: DeviceArray) -> tuple[int, int]:
     """Return DLPack's (device type, ordinal)."""
-    kind, ordinal = array.device.kind, array.device.ordinal
-    return (_HOST, 0) if kind == "sim" else (_CUDA if kind == "cuda" else _ROCM, ordinal)
+    (code,) = (code for code, kind in _KINDS.items() if kind == array.device.kind)
+    return code, 0 if code == capsules.HOST else array.device.ordinal
 
 
 def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:
@@ -175,19 +174,8 @@ def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:
         return backend.export_array(ordinal, array, array.dtype).__dlpack__(**how)
     # Neither cuda.core nor NumPy exports bfloat16: they export its bits, and the capsule is told what they are.
     capsule = backend.export_array(ordinal, array, BY_NAME["u16"].numpy).__dlpack__(**how)
-    _name_bfloat16(capsule)
+    capsules.set_type(capsule, capsules.BFLOAT)
     return capsule
-
-
-def _name_bfloat16(capsule: Any) -> None:
-    """Set the type code of a fresh DLPack capsule, in place."""
-    # dlpack.h: DLTensor is {void* data; {i32, i32} device; i32 ndim; {u8 code; u8 bits; u16 lanes} dtype; ...}; it is
-    # at the head of DLManagedTensor, and 32 bytes into DLManagedTensorVersioned.
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    versioned = "dltensor_versioned" in repr(capsule)
-    head = address(capsule, b"dltensor_versioned" if versioned else b"dltensor") + (32 if versioned else 0)
-    ctypes.c_uint8.from_address(head + 20).value = _BFLOAT
 
 
 def cuda_array_interface(array: DeviceArray) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
 
+import ml_dtypes
 import numpy as np
 
+from ptxrt import capsules
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources
 from ptxrt.compilers import Binary
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
@@ -206,13 +208,24 @@ class HipBackend:
             self._call("hipFreeAsync", ptr, stream)
 
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
-        raise _no_sharing("import_array", f"hip:{ordinal}")
+        # In DLPack's numbering of ROCm's streams 0 is the default one.
+        with self._current(ordinal):
+            capsule = other.__dlpack__(stream=stream)
+        capsules.set_device(capsule, capsules.HOST, 0)
+        bfloat16 = capsules.type_code(capsule) == capsules.BFLOAT
+        if bfloat16:
+            capsules.set_type(capsule, capsules.UINT)
+        # NumPy reads the capsule, not the memory, and gives it back to its producer when this array goes.
+        view = np.from_dlpack(_Capsule(capsule))
+        dtype = np.dtype(ml_dtypes.bfloat16) if bfloat16 else view.dtype
+        strides = tuple(step // view.itemsize for step in view.strides)
+        return Imported(view.__array_interface__["data"][0], view.shape, strides, dtype, False, (view, other))
 
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
-        raise _no_sharing("export_array", f"hip:{ordinal}")
+        return _Shared(array, dtype)
 
     def pointer_ordinal(self, ptr: int) -> int:
-        raise _no_sharing("pointer_ordinal", f"{ptr:#x}")
+        raise Unsupported(op="hip", argument="pointer", expected="an array with DLPack", given=f"{ptr:#x}")
 
     def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
         source = np.frombuffer(host, np.uint8)
@@ -371,6 +384,41 @@ class HipBackend:
             self._fail("hipModuleLaunchKernel", status)
 
 
+class _Capsule:
+    """A capsule as NumPy takes it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return capsules.HOST, 0
+
+
+class _Shared:
+    """What shares a DeviceArray: NumPy makes the capsule of its address, which it never looks at."""
+
+    def __init__(self, array: Any, dtype: Any) -> None:
+        self._array = array  # NumPy keeps this object, and with it the array
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (array.ptr, array.readonly),
+            "shape": array.shape,
+            "strides": tuple(step * dtype.itemsize for step in array.strides) if array.size else None,
+            "typestr": dtype.str,
+        }
+
+    def __dlpack__(self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **how: Any) -> Any:
+        own = self._array.__dlpack_device__()
+        if copy or dl_device not in (None, own):
+            raise BufferError(f"memory of {self._array.device} is shared as it is: no copy, on no other device")
+        capsule = np.asarray(self).__dlpack__(**how)
+        capsules.set_device(capsule, *own)
+        return capsule
+
+
 def _handle(found: Any) -> int:
     """Return one of hip-python's pointers as an integer; a null pointer comes as None."""
     return 0 if found is None else int(found)
@@ -383,16 +431,6 @@ def _text(found: Any) -> str:
 
 def _version(number: int) -> str:
     return f"HIP {number // 10**7}.{number // 10**5 % 100}.{number % 10**5}"
-
-
-def _no_sharing(call: str, given: str) -> Unsupported:
-    return Unsupported(
-        op=call,
-        argument="array",
-        expected="memory of ptxrt's own on a HIP device",
-        given=f"one shared with another library, {given}",
-        fix="DLPack for ROCm is not written yet: copy through the host with to_host and to_device",
-    )
 
 
 BACKEND = HipBackend()

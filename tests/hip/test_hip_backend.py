@@ -6,6 +6,7 @@ only, and runs what NVRTC makes of their text.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import struct
 import threading
@@ -14,12 +15,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import standin
-from helpers import printed_by, refused, run_script
+from helpers import ELEMENT_NAMES, printed_by, refused, run_script
 from texts import IN_HIP, SAXPY, SAXPY_SIGNATURE, source_for, store_params
 
 import ptxrt
 from ptxrt.backends.hip import BACKEND, HipBackend, _text
 from ptxrt.compilers import Binary, Report, nvrtc
+from ptxrt.dtypes import BY_NAME
 
 ARCHS = [model.arch for model in standin.MODELS]
 
@@ -644,13 +646,112 @@ def test_other_languages_are_unsupported(hip, stand_in, language):
 # Sharing with other libraries -----------------------------------------------------------------------------------------
 
 
-def test_sharing_memory_is_unsupported_and_says_what_to_do(hip):
+class Foreign:
+    """Another library's array on a HIP device: it has DLPack alone, and notes the stream that it is asked for."""
+
+    def __init__(self, array):
+        self._array, self.streams = array, []
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        return self._array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("name", [name for name in ELEMENT_NAMES if name != "bool" or np.__version__ >= "2"])
+def test_dlpack_shares_each_type_with_shape_and_strides(hip, name):
+    host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
+    x = ptxrt.to_device(host, hip)
+    for index in (..., (slice(1, None), slice(None, None, 2)), (1, 2), slice(0, 0)):
+        there = ptxrt.from_dlpack(Foreign(x[index]))
+        assert (there.ptr, there.device) == (x[index].ptr if there.size else there.ptr, hip)
+        assert (there.dtype, there.shape) == (host.dtype, host[index].shape)
+        np.testing.assert_array_equal(there.to_host(), host[index])
+    np.testing.assert_array_equal(ptxrt.from_dlpack(Foreign(x.T)).to_host(), host.T)
+
+
+def test_a_shared_array_is_written_by_both(hip):
     x = ptxrt.zeros(4, "f4", hip)
-    assert x.__dlpack_device__() == (10, 0)
-    with refused(ptxrt.Unsupported, "export_array", "array", "to_host"):
+    ptxrt.from_dlpack(Foreign(x))[1:3].fill_bytes(0xFF)
+    assert list(np.isnan(x.to_host())) == [False, True, True, False]
+
+
+def test_a_capsule_says_that_the_memory_is_amds(hip1):
+    for x in (ptxrt.zeros(4, "f4", hip1), ptxrt.zeros(4, ml_dtypes.bfloat16, hip1)):
+        capsule = x.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        tensor = ctypes.string_at(pointer(capsule, b"dltensor"), 24)
+        data, kind, ordinal, _, code, bits, lanes = struct.unpack("<QiiiBBH", tensor)
+        assert (data, kind, ordinal) == (x.ptr, 10, 1)
+        assert (code, bits, lanes) == ((2, 32, 1) if x.dtype == np.float32 else (4, 16, 1))
+
+
+def test_shared_memory_lives_as_long_as_either_side(hip, stand_in):
+    x = ptxrt.to_device(np.arange(4, dtype="f4"), hip)
+    there = ptxrt.from_dlpack(Foreign(x))
+    stand_in.forget()
+    del x
+    gc.collect()
+    assert "hipFreeAsync" not in stand_in.names()
+    np.testing.assert_array_equal(there.to_host(), np.arange(4, dtype="f4"))
+    del there
+    gc.collect()
+    assert stand_in.names().count("hipFreeAsync") == 1
+
+
+def test_a_capsule_keeps_the_memory_and_lets_it_go(hip, stand_in):
+    x = ptxrt.zeros(4, "f4", hip)
+    capsule = x.__dlpack__()
+    del x
+    gc.collect()
+    assert "hipFreeAsync" not in stand_in.names()
+    del capsule
+    gc.collect()
+    assert stand_in.names().count("hipFreeAsync") == 1
+
+
+def test_the_producer_is_told_the_stream_that_will_use_the_array(hip):
+    foreign, stream = Foreign(ptxrt.zeros(4, "f4", hip)), hip.create_stream()
+    ptxrt.from_dlpack(foreign)
+    ptxrt.from_dlpack(foreign, stream=stream)
+    assert foreign.streams == [0, stream.handle]
+
+
+def test_the_consumers_stream_waits_for_those_that_used_the_array(hip, stand_in):
+    stream = hip.create_stream()
+    x = ptxrt.empty(4, "f4", hip, stream=stream)
+    stand_in.forget()
+    x.__dlpack__(stream=-1)
+    assert "hipStreamWaitEvent" not in stand_in.names()
+    x.__dlpack__(stream=0)
+    assert stand_in.names().count("hipStreamWaitEvent") == 1
+
+
+def test_an_op_takes_another_librarys_array_on_its_device(hip, hip1, hiprtc_there):
+    x = ptxrt.to_device(np.arange(12, dtype="f4").reshape(1, 3, 4), hip)
+    want = ptxrt.ops.softmax2d(x).to_host()
+    np.testing.assert_array_equal(ptxrt.ops.softmax2d(Foreign(x)).to_host(), want)
+    with refused(ptxrt.DeviceMismatch, "softmax2d", "out", "hip:0", "hip:1"):
+        ptxrt.ops.softmax2d(x, out=Foreign(ptxrt.to_device(want, hip1)))
+
+
+@pytest.mark.parametrize("how", [{"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (10, 1)}], ids=str)
+def test_a_copy_or_another_device_is_refused_as_dlpack_has_it(hip, how):
+    with pytest.raises(BufferError, match="hip:0"):
+        ptxrt.zeros(4, "f4", hip).__dlpack__(**how)
+    assert ptxrt.zeros(4, "f4", hip).__dlpack__(dl_device=(10, 0), copy=False)
+
+
+def test_a_readonly_array_is_not_given_to_who_cannot_know(hip):
+    x = ptxrt.zeros((3, 1), "f4", hip).broadcast_to((3, 4))
+    with pytest.raises(BufferError, match="readonly"):
         x.__dlpack__()
-    with refused(ptxrt.Unsupported, "import_array", "array", "to_device"):
-        BACKEND.import_array(0, object(), 0)
-    with refused(ptxrt.Unsupported, "pointer_ordinal", "array", "0x1000"):
+
+
+def test_cuda_array_interface_is_of_cuda_alone(hip):
+    assert not hasattr(ptxrt.zeros(4, "f4", hip), "__cuda_array_interface__")
+    with refused(ptxrt.Unsupported, "hip", "pointer", "DLPack", "0x1000"):
         BACKEND.pointer_ordinal(0x1000)
-    assert not hasattr(x, "__cuda_array_interface__")
