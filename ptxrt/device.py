@@ -65,7 +65,7 @@ class Device:
             raise InvalidArgument(
                 op="Device",
                 argument="name",
-                expected="a name such as 'cuda:0' or 'sim:0'",
+                expected="a name such as 'hip:0', 'cuda:0' or 'sim:0'",
                 given=repr(name),
                 fix="ptxrt.devices() lists the devices there are",
             )

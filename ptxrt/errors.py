@@ -130,7 +130,12 @@ class CompileError(PtxrtError):
         The architecture compiled for.
     line : int or None
         The first line at fault, counted from 1.
+    compiler_lost : bool
+        The compiler itself ended, or had to be stopped. The same text may compile the next time, so a module cache
+        does not remember such an error.
     """
+
+    compiler_lost = False
 
     def __init__(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from ptxrt.device import Device
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument
 from ptxrt.stream import Stream
 
 __all__ = ["Memory"]
@@ -64,7 +65,8 @@ class Memory:
                 if all(stream.alive for stream in self.users):
                     backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
                 else:  # nothing is left to order the free by but the whole device
-                    backend.synchronize(ordinal, None)
+                    with suppress(BackendUnavailable):  # a forked child has none, and nothing to free
+                        backend.synchronize(ordinal, None)
                     backend.free(ordinal, self.ptr, 0, ())
             self.owner = None
 

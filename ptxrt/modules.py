@@ -242,17 +242,23 @@ class ModuleCache:
             # What the machine's parser does not know of its caller, nor has a log apart from its message.
             error.arch, error.options = error.arch or slot.arch, error.options or slot.options
             error.log = error.log or str(error)
-            slot.error = fresh(error)
             with self._lock:
                 self._counts["failures"] += 1
+            if error.compiler_lost:
+                self._forget(key, slot)
+                raise
+            slot.error = fresh(error)
         except BaseException:
-            # Not the text's fault (no memory, a missing library, Ctrl-C): the next load tries again.
-            with self._lock:
-                if self._slots.get(key) is slot:
-                    del self._slots[key]
+            self._forget(key, slot)
             raise
         finally:
             slot.done.set()
+
+    def _forget(self, key: str, slot: _Slot) -> None:
+        """Let the next load try again: what happened is not the text's fault (a lost compiler, no memory, Ctrl-C)."""
+        with self._lock:
+            if self._slots.get(key) is slot:
+                del self._slots[key]
 
     def stats(self) -> CacheStats:
         """Return the counts; see :class:`CacheStats`."""

@@ -45,11 +45,12 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
     if missing:
         say(f"Whether what is passed by value is a float or an integer is not compared: {missing}\n")
     wrong = []
+    compiled = lru_cache(maxsize=16)(_binary)  # a family's entries come one after another
     for spec in in_hip:
         twin = twins[spec.entry].source
         found: dict[str, Sequence[ParamInfo] | None] = {"PTX": scan(twin.text, twin.name).entries[spec.entry].params}
         for arch in (*nvidia, *architectures):
-            found[arch] = _binary(spec.source, arch).entries[spec.entry].params
+            found[arch] = compiled(spec.source, arch).entries[spec.entry].params
         lines, agree = compare(spec.signature, found)
         wrong += [] if agree else [spec.entry]
         say(f"{spec.entry}: {'the same' if agree else 'DIFFERENT'}")
@@ -58,7 +59,6 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
     return 1 if wrong else 0
 
 
-@lru_cache(maxsize=16)  # a family's entries come one after another
 def _binary(source: KernelSource, compiler: str) -> Binary:
     if compiler == "NVRTC":
         return hip_on_nvrtc.compile_hip_text(source.text, "sm_90", name=source.name, output="ptx")

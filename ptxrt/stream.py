@@ -177,8 +177,8 @@ def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
             given=f"{stream!r} ({type(stream).__name__})",
             fix="Wrap a bare handle in an object whose __cuda_stream__() returns (0, handle)",
         )
-    if device.kind != "cuda":
-        raise DeviceMismatch(op=op, argument=argument, expected=f"a stream of {device}", given="a CUDA stream")
+    if device.kind == "sim":
+        raise DeviceMismatch(op=op, argument=argument, expected=f"a stream of {device}", given="a GPU's stream")
     try:
         _, handle = map(int, protocol() if callable(protocol) else protocol)
     except (TypeError, ValueError):

@@ -40,7 +40,7 @@ class PlanPreference:
     workspace_limit
         Most bytes of workspace; None for no limit.
     language
-        ``"ptx"``, or None for any.
+        ``"ptx"`` or ``"hip"``, or None for any.
     variant
         The only variant wanted, by name.
     """
@@ -214,6 +214,8 @@ class Variant:
         not suit it is taken where no other can, and where it is asked for by name.
     workspace
         ``workspace(descriptor)``: bytes.
+    language
+        Of its entries, ``"ptx"`` or ``"hip"``.
     """
 
     name: str

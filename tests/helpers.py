@@ -28,12 +28,12 @@ def need_hip_compilers() -> None:
     """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless HIP text compiles and the stand-in can run it."""
     from ptxrt.compilers import hiprtc
 
-    reason = hiprtc.available()
-    if reason is not None and "hiprtc" in REQUIRED:
+    reason = hiprtc.available() or (None if AMD_GPU else nvrtc.available())
+    if reason is None:
+        return
+    if "hiprtc" in REQUIRED:
         pytest.fail(f"PTXRT_REQUIRE=hiprtc, but {reason}")
-    reason = reason or (None if AMD_GPU else nvrtc.available())
-    if reason is not None:
-        pytest.skip(reason)
+    pytest.skip(reason)
 
 
 def with_stand_in(device: ptxrt.Device) -> dict[str, str]:

@@ -146,6 +146,13 @@ def test_what_stands_for_the_headers_is_in_the_key(monkeypatch):
     assert hip_on_nvrtc.effective_options("") != before
 
 
+@pytest.mark.parametrize(("text", "words"), [(b"x", "HIP text must be a str"), (" ", "the HIP text is empty")])
+def test_what_is_no_text_is_said_to_be_no_hip(text, words):
+    with pytest.raises(ptxrt.CompileError, match=words) as caught:
+        hip_on_nvrtc.compile_hip_text(text, "sm_90", name="mine.hip", output="ptx")
+    assert caught.value.kernel == "mine.hip"
+
+
 @pytest.mark.parametrize("options", ["-G", ("-arch=sm_80",), ("",)], ids=repr)
 def test_options_are_checked_as_for_cuda(options):
     with refused(ptxrt.InvalidArgument, "compile", "options"):

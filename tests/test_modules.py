@@ -190,6 +190,19 @@ def test_what_is_not_the_texts_fault_is_not_remembered(device, clean_modules, mo
     assert run(load(device, 20)) == 20
 
 
+def test_a_lost_compiler_is_not_remembered(device, clean_modules, monkeypatch):
+    lost = ptxrt.CompileError("the compiler ended while it compiled")
+    lost.compiler_lost = True
+    before = clean_modules.stats()
+    with monkeypatch.context() as patch:
+        patch.setattr(device.backend, "compile", lambda *_, **__: (_ for _ in ()).throw(lost))
+        with pytest.raises(ptxrt.CompileError, match="ended while it compiled"):
+            load(device, 21)
+    assert run(load(device, 21)) == 21
+    after = clean_modules.stats()
+    assert (after.compiles - before.compiles, after.failures - before.failures) == (2, 1)
+
+
 def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clean_modules, monkeypatch):
     compile_, calls, gate = device.backend.compile, [], threading.Event()
 

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
+from ptxrt.backends import Forked
 
 
 class Foreign:
@@ -242,7 +243,7 @@ def test_a_stream_waits_for_no_integer(device):
 
 
 def test_on_sim_a_cuda_stream_is_of_another_device(sim):
-    with refused(ptxrt.DeviceMismatch, "DeviceArray.to_host", "stream", "a stream of sim:0", "a CUDA stream"):
+    with refused(ptxrt.DeviceMismatch, "DeviceArray.to_host", "stream", "a stream of sim:0", "a GPU's stream"):
         ptxrt.zeros(4, np.float32, sim).to_host(Foreign(0))
 
 
@@ -384,3 +385,15 @@ def test_an_array_outlives_its_streams_in_a_garbage_cycle(device, monkeypatch):
         stream.__del__()
         array.free()
         assert calls == [("synchronize", device.ordinal, None), ("free", device.ordinal, ptr, 0, ())]
+
+
+def test_a_forked_child_frees_such_an_array_without_a_word(device, monkeypatch):
+    stream = device.create_stream()
+    array = ptxrt.zeros(4, np.float32, device, stream=stream)
+    stream.synchronize()
+    ptr = array.ptr
+    stream.__del__()
+    with monkeypatch.context() as child:
+        child.setattr(device, "backend", Forked(device.kind))
+        array.free()
+    device.backend.free(device.ordinal, ptr, 0, ())

@@ -197,12 +197,12 @@ def describe(into: Path, record: Mapping[str, Any]) -> str:
 
 
 def read_record(into: Path) -> dict[str, Any] | None:
-    """Return the record of the folder; None where there is none."""
+    """Return the record of the folder; None where there is none, or another program's."""
     try:
-        record: dict[str, Any] = json.loads((into / "record.json").read_text())
+        record = json.loads((into / "record.json").read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return record
+    return record if isinstance(record, dict) and "layout" in record else None
 
 
 def remove(*folders: Path) -> None:

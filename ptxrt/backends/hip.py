@@ -155,22 +155,24 @@ class HipBackend:
         try:
             yield
         finally:
-            self._driver.hipSetDevice(before)
+            self._call("hipSetDevice", before)
 
     def _call(self, name: str, *args: Any) -> Any:
         """Call the driver; a status other than success is one of our errors."""
-        try:
-            result = getattr(self._driver, name)(*args)
-        except RuntimeError as error:  # hip-python looks each function up at its first call
-            reason = str(error).splitlines()[0]
-            raise BackendUnavailable(f"{name}: {reason}; ptxrt wants {_WANTED}", op=name) from error
-        except ValueError as error:  # "4242 is not a valid hipError_t"
-            raise DriverError(
-                f"{name}: {error}. Install the hip-python of this ROCm's version", op=name, expected="hipSuccess"
-            ) from error
+        result = self._ask(name, *args)
         if result[0] is not self._success:
             self._fail(name, result[0])
         return result
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        """Call the driver; the status is the caller's to look at."""
+        try:
+            return getattr(self._driver, name)(*args)
+        except RuntimeError as error:  # hip-python looks each function up at its first call
+            reason = str(error).splitlines()[0]
+            raise BackendUnavailable(f"{name}: {reason}; ptxrt wants {_WANTED}", op=name) from error
+        except ValueError as error:
+            raise _unknown_status(name, error) from error
 
     def _fail(self, call: str, status: Any) -> NoReturn:
         words = _text(self._driver.hipGetErrorString(status)[1])
@@ -290,11 +292,11 @@ class HipBackend:
                 self._call("hipEventRecord", event, other)
                 self._call("hipStreamWaitEvent", stream, event, 0)
             finally:
-                self._driver.hipEventDestroy(event)  # which waits for the device to be done with it
+                self._call("hipEventDestroy", event)  # at once; what the device still needs of it stays
 
     def event_done(self, ordinal: int, event: int) -> bool:
         with self._current(ordinal):
-            (status,) = self._driver.hipEventQuery(event)
+            (status,) = self._ask("hipEventQuery", event)
             if status.name == "hipErrorNotReady":
                 self._driver.hipGetLastError()
                 return False
@@ -373,13 +375,19 @@ class HipBackend:
         arguments: Any,
     ) -> None:
         # The hot path: no context manager, bound functions, and a switch only where another device is current.
-        before = self._get_current()[1]
-        if before == ordinal:
-            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, None)
-        else:
-            self._call("hipSetDevice", ordinal)
-            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, None)
-            self._call("hipSetDevice", before)
+        try:
+            status, before = self._get_current()
+            if status is not self._success:
+                self._fail("hipGetDevice", status)
+            if before != ordinal:
+                self._call("hipSetDevice", ordinal)
+            try:
+                (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, None)
+            finally:
+                if before != ordinal:
+                    self._call("hipSetDevice", before)
+        except ValueError as error:
+            raise _unknown_status("hipModuleLaunchKernel", error) from error
         if status is not self._success:
             self._fail("hipModuleLaunchKernel", status)
 
@@ -417,6 +425,12 @@ class _Shared:
         capsule = np.asarray(self).__dlpack__(**how)
         capsules.set_device(capsule, *own)
         return capsule
+
+
+def _unknown_status(call: str, error: ValueError) -> DriverError:
+    # "4242 is not a valid hipError_t"
+    words = f"{call}: {error}. Install the hip-python of this ROCm's version"
+    return DriverError(words, op=call, expected="hipSuccess")
 
 
 def _handle(found: Any) -> int:

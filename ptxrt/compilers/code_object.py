@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import reprlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,8 +137,8 @@ def _params(table: list[Any], kernel: str) -> Iterator[ParamInfo]:
         kind = _field(row, ".value_kind", str, f"a parameter of {kernel}")
         if kind.startswith("hidden_"):
             continue
-        words = row.get(".name", "")
-        yield ParamInfo(_number(row, ".offset", kernel), _number(row, ".size", kernel), _kind(kind, row), str(words))
+        offset, size = _number(row, ".offset", kernel), _number(row, ".size", kernel)
+        yield ParamInfo(offset, size, _kind(kind, row), _word(row, ".name"))
 
 
 def _kind(value_kind: str, row: dict[str, Any]) -> Literal["float", "int", "bits"] | None:
@@ -146,8 +147,13 @@ def _kind(value_kind: str, row: dict[str, Any]) -> Literal["float", "int", "bits
     if value_kind != "by_value":
         return None  # images, samplers, pipes: nothing that a Signature declares
     # Up to code object V3 the compiler told a scalar's type.
-    letter = str(row.get(".value_type", ""))[:1]
+    letter = _word(row, ".value_type")[:1]
     return "float" if letter == "f" else "int" if letter in ("i", "u") else "bits"
+
+
+def _word(row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def _number(record: Any, key: str, where: str) -> int:
@@ -160,7 +166,7 @@ def _number(record: Any, key: str, where: str) -> int:
 def _field(record: Any, key: str, kind: type, where: str) -> Any:
     value = record.get(key) if isinstance(record, dict) else None
     if not isinstance(value, kind):
-        raise _wrong(f"metadata in which {key} of {where} is {value!r:.60}")
+        raise _wrong(f"metadata in which {key} of {where} is {reprlib.repr(value)}")
     return value
 
 

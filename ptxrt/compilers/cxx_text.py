@@ -14,8 +14,9 @@ __all__ = ["CxxJob", "Defines", "check_text", "define_options"]
 Defines = Mapping[str, "str | int | None"]
 
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?', re.DOTALL)
-# What may stand between: a return type, __launch_bounds__(256, 2), other attributes.
-_GLOBAL = re.compile(r"__global__\b(?:\s*__\w+__\s*\([^)]*\)|[^;{}()])*?\b([A-Za-z_]\w*)\s*\(")
+_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+# What may stand between: a return type, __launch_bounds__(256, 2), __attribute__((amdgpu_waves_per_eu(2))).
+_GLOBAL = re.compile(r"__global__\b(?:\s*__\w+__\s*" + _PARENTHESES + r"|[^;{}()])*?\b([A-Za-z_]\w*)\s*\(")
 
 
 def check_text(text: object, kernel: str | None, language: str) -> None:
@@ -46,7 +47,8 @@ def define_options(defines: Defines) -> tuple[str, ...]:
     for macro, value in sorted(defines.items(), key=lambda item: str(item[0])):
         if not isinstance(macro, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", macro, re.ASCII):
             raise InvalidArgument(op="compile", argument="defines", expected="a macro's name", given=repr(macro))
-        if not isinstance(value, (str, int, type(None))) or (isinstance(value, str) and set(value) & set("\n\r\0")):
+        odd = isinstance(value, str) and re.search("[\n\r\0\ud800-\udfff]", value)
+        if odd or not isinstance(value, (str, int, type(None))):
             expected = f"{macro}: a str of one line, an int or None"
             raise InvalidArgument(op="compile", argument="defines", expected=expected, given=repr(value))
         # int() makes 1 of True, which C++ could not read as a name.

@@ -51,6 +51,7 @@ def disassemble(code: bytes, entry: str) -> str:
             input=json.dumps({**request, "code": instructions.hex()}),
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=120,
             check=False,
         )

@@ -38,8 +38,8 @@ def main() -> None:
 
 def _llvm() -> Any:
     """Return the bindings, with AMD's disassembler ready."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    # No abspath: it wants a current folder, and that may have been removed.
+    sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]
     package = "rocm.bindings.llvm.c"
     try:
         importlib.import_module(f"{package}.disassembler")

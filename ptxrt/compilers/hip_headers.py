@@ -18,13 +18,8 @@ static inline __device__ float __bfloat162float(__hip_bfloat16 value) { return (
 _HEADERS = {"hip/hip_runtime.h": _BUILT_IN, "hip/hip_fp16.h": _BUILT_IN, "hip/hip_bf16.h": _BF16}
 
 
-def virtual_headers(text: str, options: tuple[str, ...]) -> dict[str, str]:
-    """Return name -> text of the headers to hand to hipRTC: those that no ``-I`` among the options leads to.
-
-    None for a text that includes nothing.
-    """
-    if "include" not in text:
-        return {}
+def virtual_headers(options: tuple[str, ...]) -> dict[str, str]:
+    """Return name -> text of the headers to hand to hipRTC: those that no ``-I`` among the options leads to."""
     following = (*options[1:], "")
     folders = [options[i][2:] or following[i] for i in range(len(options)) if options[i].startswith("-I")]
     return {

@@ -5,12 +5,13 @@ The two dialects differ in few names, which a virtual ``hip/hip_runtime.h`` supp
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any
 
 from ptxrt.compilers import nvrtc
 from ptxrt.compilers.binary import Binary
+from ptxrt.compilers.cxx_text import check_text
+from ptxrt.compilers.hip_headers import digest
 from ptxrt.compilers.toolkit import check_options
 
 __all__ = ["HEADERS", "compile_hip_text", "effective_options"]
@@ -61,11 +62,11 @@ def _options(text: str, options: tuple[str, ...]) -> tuple[str, ...]:
 def effective_options(text: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the options that a text is compiled with, and what stands for our headers, for a cache key."""
     check_options(options)
-    digest = hashlib.sha256(repr(sorted(HEADERS.items())).encode()).hexdigest()
-    return (*nvrtc.effective_options(text, _options(text, options)), f"headers={digest}")
+    return (*nvrtc.effective_options(text, _options(text, options)), f"headers={digest(HEADERS)}")
 
 
 def compile_hip_text(text: str, arch: str, options: tuple[str, ...] = (), **how: Any) -> Binary:
     """Compile HIP C++ for an architecture of NVIDIA; otherwise :func:`ptxrt.compilers.nvrtc.compile_cuda`."""
     check_options(options)
+    check_text(text, how.get("entry") or how.get("name"), "HIP")
     return nvrtc.compile_cuda(text, arch, _options(text, options), headers=HEADERS, **how)

@@ -54,7 +54,7 @@ def available() -> str | None:
     """Return None where hipRTC can be used, else the reason in words, with what to install."""
     try:
         version()
-    except BackendUnavailable as error:
+    except (BackendUnavailable, InvalidArgument) as error:  # the latter for PTXRT_HIPRTC_TIMEOUT
         return str(error)
     return None
 
@@ -88,7 +88,7 @@ def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines
 
     A cache key wants these and not `options` alone.
     """
-    return (*_options(options, defines), f"headers={digest(virtual_headers(text, options))}")
+    return (*_options(options, defines), f"headers={digest(virtual_headers(options))}")
 
 
 def compile_hip(
@@ -145,7 +145,7 @@ def compile_hip(
             raise job.unknown_target()
         if entry is not None and re.search(r'[\0-\x1f"\\\ud800-\udfff]', entry):
             raise job.no_entry("no C++ expression has these characters")
-        compiled = _Compile(job, virtual_headers(text, options), seconds)
+        compiled = _Compile(job, virtual_headers(options), seconds)
         log, code, found, symbols = compiled.run()
     return Binary(
         code=code,
@@ -168,6 +168,7 @@ class _Compile:
         self.job = job
         self.headers = headers
         self.seconds = seconds
+        self.deadline = time.monotonic() + seconds  # of all requests together
 
     def run(self) -> tuple[str, bytes, CodeObject, dict[str, str]]:
         """Return log, code, what the code tells, and symbols."""
@@ -208,19 +209,22 @@ class _Compile:
         }
         body = self.job.text.encode()
         try:
+            worker = _hired().worker
             try:
-                answer, code = _hired().worker.ask(request, body, seconds=self.seconds)
+                answer, code = worker.ask(request, body, seconds=self.deadline - time.monotonic())
             except Lost as lost:
                 if lost.begun or lost.how != "ended":
                     raise
                 # It had died before it was asked: that is no fault of the text.
-                answer, code = _hired().worker.ask(request, body, seconds=self.seconds)
+                worker = _hired().worker
+                answer, code = worker.ask(request, body, seconds=self.deadline - time.monotonic())
         except Lost as lost:
             if lost.how == "garbled" or (lost.how == "ended" and not lost.begun):
                 raise _unusable(lost) from None
             raise self.job.lost(lost, self.seconds) from None
         status, log, lowered = (answer.get(key) for key in ("status", "log", "lowered"))
         if not isinstance(status, str) or not isinstance(log, str) or not isinstance(lowered, (str, type(None))):
+            worker.close()
             raise _unusable(_garbled())
         return status, plain_log(log), code, lowered
 
@@ -291,12 +295,13 @@ def _hired() -> _Hired:
     if _worker is not None:
         _worker.worker.close()
         _worker = None
+    seconds = min(_timeout(), _START_SECONDS)
     try:
         worker = Worker(command)
     except OSError as error:
         raise _missing(f"{shlex.join(command)} cannot be started ({error})", command[0], _LAUNCHER_FIX) from error
     try:
-        facts, _ = worker.ask({"do": "version"}, seconds=min(_timeout(), _START_SECONDS))
+        facts, _ = worker.ask({"do": "version"}, seconds=seconds)
     except Lost as lost:
         raise _unusable(lost) from None
     if "missing" in facts:
@@ -343,7 +348,7 @@ def _unusable(lost: Lost) -> BackendUnavailable:
     """Return the error for a worker that never worked, or is none."""
     how = {
         "ended": f"ended before it answered: {lost.status}",
-        "late": "did not answer in time",
+        "late": f"did not answer within {_START_SECONDS:g} s, or PTXRT_HIPRTC_TIMEOUT if that is less",
         "garbled": "gave an answer that is none of ptxrt's worker",
     }[lost.how]
     words = f"; its last words: {lost.words}" if lost.words else ""

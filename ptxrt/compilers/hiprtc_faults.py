@@ -51,19 +51,24 @@ class Job(CxxJob):
 
     def lost(self, lost: Lost, seconds: float) -> CompileError:
         """Return the error for a worker that ended, or had to be ended, while it compiled."""
-        if lost.how == "late":
-            return self.error(
-                f"{self.compiler} did not end within {seconds:g} s and was stopped",
-                lost.words,
-                fix="PTXRT_HIPRTC_TIMEOUT sets the seconds",
-            )
+        error = self._late(lost, seconds) if lost.how == "late" else self._ended(lost)
+        error.compiler_lost = True
+        return error
+
+    def _late(self, lost: Lost, seconds: float) -> CompileError:
+        return self.error(
+            f"{self.compiler} did not end within {seconds:g} s and was stopped",
+            lost.words,
+            fix="PTXRT_HIPRTC_TIMEOUT sets the seconds",
+        )
+
+    def _ended(self, lost: Lost) -> CompileError:
         last = f"its last words: {lost.words}" if lost.words else "it left no word"
         known = self._known()
-        return self.error(
-            f"{self.compiler} ended while it compiled: {lost.status}; {last}",
-            lost.words,
-            fix="Before ROCm 7 it ends so for a target that it does not know" + (f". {known}" if known else ""),
-        )
+        fix = "Before ROCm 7 it ends so for a target that it does not know" + (f". {known}" if known else "")
+        if "SIGKILL" in lost.status:  # nothing ends itself so
+            fix = "The system kills so where memory runs out"
+        return self.error(f"{self.compiler} ended while it compiled: {lost.status}; {last}", lost.words, fix=fix)
 
     def behind_the_text(self, log: str) -> bool:
         """Return whether all errors are on lines that hipRTC added, where it looks a name expression up."""
@@ -86,7 +91,7 @@ class Job(CxxJob):
         for problem in problems:
             if header := re.fullmatch(r"'(.+)' file not found", problem.text):
                 name = header[1]
-                if name.startswith(("hip/", "rocm", "hip")):
+                if name.startswith(("rocm", "hip")):
                     return f"{name} comes with ROCm's headers; name their folder: ('-I/opt/rocm/include',)"
                 return f"Add its folder to the options: ('-I/folder/of/{name}',)"
         return self.ptx_hint()

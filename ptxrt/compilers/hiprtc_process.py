@@ -106,6 +106,8 @@ class Worker:
         """
         deadline = time.monotonic() + seconds
         begun = False
+        # Only until there is an answer: one that nobody waits for any more would be taken for the next one's.
+        self.usable = False
         try:
             os.ftruncate(self._errors.fileno(), 0)
             self._send(message(record, body), deadline)
@@ -122,18 +124,20 @@ class Worker:
             words = self._last_words()
             self.close()
             raise Lost(how, status, words, begun) from None
-        except BaseException:  # Ctrl-C: an answer that nobody waits for would be taken for the next one's
+        except BaseException:  # Ctrl-C
             self.close()
             raise
+        self.usable = True
         return answer, code
 
     def close(self) -> None:
         """End the process and all that it started."""
         self.usable = False
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        if self._errors.closed:
+            return  # its number may be another's by now
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._close_files()
 
     def abandon(self) -> None:
@@ -159,9 +163,7 @@ class Worker:
                 raise _Stop("ended") from None
 
     def _receive(self, deadline: float) -> tuple[dict[str, Any], bytes]:
-        head = self._read(len(MAGIC), deadline)
-        if head != MAGIC:
-            raise _Stop("garbled")
+        head = self._read(len(MAGIC), deadline, MAGIC)
         _, length, size = HEAD.unpack(head + self._read(HEAD.size - len(MAGIC), deadline))
         if max(length, size) > _LARGEST:
             raise _Stop("garbled")
@@ -174,7 +176,7 @@ class Worker:
             raise _Stop("garbled")
         return record, body
 
-    def _read(self, count: int, deadline: float) -> bytes:
+    def _read(self, count: int, deadline: float, expected: bytes | None = None) -> bytes:
         parts = bytearray()
         while len(parts) < count:
             _wait(self._out, select.POLLIN, deadline)
@@ -183,9 +185,10 @@ class Worker:
             except BlockingIOError:
                 continue
             if not part:
-                # A worker that is killed leaves the beginning of a message; another program its own words.
-                raise _Stop("ended" if count != len(MAGIC) or MAGIC.startswith(parts) else "garbled")
+                raise _Stop("ended")
             parts += part
+            if expected is not None and not expected.startswith(parts):
+                raise _Stop("garbled")
         return bytes(parts)
 
     def _last_words(self) -> str:

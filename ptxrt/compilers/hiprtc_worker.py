@@ -19,6 +19,7 @@ import re
 import struct
 import sys
 import threading
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 __all__ = ["HEAD", "MAGIC", "message"]
@@ -39,29 +40,29 @@ def main() -> None:
     # What a compiler prints must not get among the answers, nor may it read the requests.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # The names of the files beside this one are not for hip-python to import.
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    # The names of the files beside this one are not for hip-python to import. No abspath: it wants a current folder,
+    # and that may have been removed.
+    sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]
     sys.path += sys.argv[1:]  # ptxrt's own packages, behind this interpreter's
     inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests, inbox), daemon=True).start()
     while True:
         record, body = inbox.get()
-        answer, code = _facts(), b""
-        if "text" not in answer and record["do"] == "compile":
+        if record["do"] == "version":
+            _answer(answers, _facts())
+        else:
             _answer(answers, {"begun": True})
-            answer, code = _compile(record, body)
-        _answer(answers, answer, code)
+            _answer(answers, *_compile(record, body))
 
 
 def _receive(requests: BinaryIO, inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes]]) -> None:
     # A thread of its own, so that a long compile does not outlive the process that asked for it.
-    while head := requests.read(HEAD.size):
-        if len(head) < HEAD.size:
-            break
-        _, length, size = HEAD.unpack(head)
-        inbox.put((json.loads(requests.read(length)), requests.read(size)))
-    os._exit(0)
+    try:
+        while head := requests.read(HEAD.size):
+            _, length, size = HEAD.unpack(head)
+            inbox.put((json.loads(requests.read(length)), requests.read(size)))
+    finally:  # the input has ended, perhaps in the middle of a request
+        os._exit(0)
 
 
 def _answer(answers: BinaryIO, record: dict[str, Any], body: bytes = b"") -> None:
@@ -82,7 +83,7 @@ def _facts() -> dict[str, Any]:
     # Its own version stands at 9.0 since ROCm 5; the file's name has the release. Before ROCm 6 hipRTC was a part of
     # libamdhip64.
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        found = sorted(set(re.findall(r"/\S*/lib(?:hiprtc|amdhip64)\.so\S*", maps.read())))
+        found = sorted(set(re.findall(r" (/.*/lib(?:hiprtc|amdhip64)\.so\S*)", maps.read())))
     path = next((file for file in found if "libhiprtc" in file), found[0] if found else "")
     return {"version": [int(major), int(minor)], "file": path, "targets": _targets(os.path.dirname(path))}
 
@@ -116,7 +117,8 @@ def _targets(folder: str) -> list[str]:
 def _compile(record: dict[str, Any], text: bytes) -> tuple[dict[str, Any], bytes]:
     hiprtc = _hiprtc()
     if record["folder"]:
-        os.chdir(record["folder"])  # relative -I are the caller's
+        with suppress(OSError):  # one that may not be entered by its name is at most where we have been all along
+            os.chdir(record["folder"])  # relative -I are the caller's
     names = [name.encode() for name in record["headers"]]
     bodies = [body.encode() for body in record["headers"].values()]
     options = [os.fsencode(option) for option in record["options"]]

@@ -39,6 +39,9 @@ KERNEL = {
 METADATA = {"amdhsa.kernels": [KERNEL], "amdhsa.target": "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-"}
 
 
+NESTED = b"\x91" * 1010 + b"\xc0"  # lists in lists, as deep as msgpack takes them
+
+
 def note(description: bytes, kind: int = 32, name: bytes = b"AMDGPU\0") -> bytes:
     padded = name + b"\0" * (-len(name) % 4) + description + b"\0" * (-len(description) % 4)
     return struct.pack("<III", len(name), len(description), kind) + padded
@@ -104,6 +107,15 @@ def test_a_parameters_kind(value_kind, value_type, kind):
     assert [p.kind for p in entry.params] == [kind]
 
 
+@pytest.mark.parametrize("key", [".name", ".value_type"])
+def test_a_word_of_a_parameter_that_is_none_counts_for_nothing(key):
+    row = {".offset": 0, ".size": 8, ".value_kind": "by_value", key: ["float"]}
+    packed = msgpack.packb({**METADATA, "amdhsa.kernels": [{**KERNEL, ".args": [row]}]})
+    deep = packed.replace(msgpack.packb(["float"]), NESTED)
+    (entry,) = read_code_object(elf(note(deep))).entries.values()
+    assert entry.params == (ParamInfo(0, 8, "bits"),)
+
+
 def test_the_report_tells_each_resource():
     (report,) = read_code_object(code_object()).reports.values()
     assert report == Report(
@@ -161,6 +173,7 @@ def test_notes_of_others_are_passed_over():
         (elf(note(b"\xc1\xc1\xc1\xc1")), "cannot be unpacked"),
         (elf(note(msgpack.packb(METADATA)[:200])), "cannot be unpacked"),
         (elf(note(b"\x91" * 5000 + b"\0")), "cannot be unpacked"),
+        (elf(note(b"\x81" + msgpack.packb("amdhsa.target") + NESTED)), "amdhsa.target of the metadata is [[[["),
         (code_object([1]), "amdhsa.target"),
         (code_object({**METADATA, "amdhsa.target": 3}), "amdhsa.target of the metadata is 3"),
         (code_object({**METADATA, "amdhsa.kernels": {}}), "amdhsa.kernels"),

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 from helpers import printed_by
+from test_code_object import KERNEL, code_object
 
 import ptxrt
 from ptxrt.backends import get
-from ptxrt.compilers import hip_headers, hiprtc
+from ptxrt.compilers import disassembly, hip_headers, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
 from ptxrt.modules import ModuleCache
@@ -34,6 +35,9 @@ namespace ns { __global__ void mangled(float* y) { y[0] = 2; } }
 struct Pair { int a; double b; };
 extern "C" __global__ void typed(Pair p, char c, bool flag, double d) {}
 __device__ int helper() { return 1; }
+extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, 64))) first(float* y, int n) {
+  if ((int)threadIdx.x < n) y[threadIdx.x] *= 2;
+}
 """
 STACK = """extern "C" __global__ void stack(float* x, int n) {
   float y[300];
@@ -114,16 +118,21 @@ def test_the_options_of_a_key_tell_defines_and_our_headers():
     options = hiprtc.effective_options(TEXT, ("-O2",), {"N": 4, "A": None})
     assert options[:-1] == ("-std=c++17", "-DA", "-DN=4", "-O2")
     assert options[-1].startswith("headers=")
-    assert hiprtc.effective_options("int x;")[-1] != options[-1]
+
+
+def test_what_stands_for_our_headers_is_in_the_key(monkeypatch):
+    before = hiprtc.effective_options(TEXT)
+    monkeypatch.setitem(hip_headers._HEADERS, "hip/hip_bf16.h", "")
+    assert hiprtc.effective_options(TEXT) != before
 
 
 def test_a_header_that_the_options_lead_to_is_not_ours(tmp_path):
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "hip_bf16.h").write_text("")
-    everything = hip_headers.virtual_headers(TEXT, ())
+    everything = hip_headers.virtual_headers(())
     assert set(everything) == {"hip/hip_runtime.h", "hip/hip_fp16.h", "hip/hip_bf16.h"}
     for options in ((f"-I{tmp_path}",), ("-I", str(tmp_path))):
-        assert set(everything) - set(hip_headers.virtual_headers(TEXT, options)) == {"hip/hip_bf16.h"}
+        assert set(everything) - set(hip_headers.virtual_headers(options)) == {"hip/hip_bf16.h"}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,7 @@ def test_a_text_becomes_a_code_object_with_entries_reports_and_symbols(amd, arch
     assert binary.code.startswith(b"\x7fELF")
     assert (binary.kind, binary.arch, binary.options) == ("hsaco", arch, ("-std=c++17",))
     assert binary.compiler == f"hipRTC {amd.version()}"
-    assert set(binary.symbols) == {"plain", "typed", "_ZN2ns7mangledEPf"}
+    assert set(binary.symbols) == {"plain", "typed", "first", "_ZN2ns7mangledEPf"}
     report = binary.reports["plain"]
     assert (report.shared_bytes, report.stack_bytes, report.max_threads) == (256, 0, 256)
     assert (report.spilled_registers, report.spilled_scalar_registers) == (0, 0)
@@ -256,7 +265,7 @@ def test_the_source_lines_around_the_fault_are_numbered(amd):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("plane", r"no entry 'plane' .*the text has scale, plain, mangled, typed.*Did you mean plain\?"),
+        ("plane", r"no entry 'plane' .*the text has scale, plain, mangled, typed, first.*Did you mean plain\?"),
         ("scale", r"Name its template arguments: scale<\.\.\.>"),
         ("scale<floot>", "use of undeclared identifier 'floot'"),
         ("helper", "no entry 'helper' .the text knows the name, but as no __global__ function"),
@@ -269,11 +278,16 @@ def test_a_missing_entry_names_those_there_are(amd, entry, words):
     error = failure(TEXT, entry=entry)
     with pytest.raises(CompileError, match="(?s)" + words):
         raise error
-    assert (error.given, error.expected) == (entry, ["scale", "plain", "mangled", "typed"])
+    assert (error.given, error.expected) == (entry, ["scale", "plain", "mangled", "typed", "first"])
 
 
 def test_an_option_that_the_compiler_drops_is_an_error(amd):
     assert "unsupported option" in str(failure(TEXT, options=("-bogus",)))
+
+
+def test_our_headers_may_be_included_by_an_option(amd):
+    text = 'extern "C" __global__ void k(__hip_bfloat16* x) { x[0] = x[1]; }'
+    assert amd.compile_hip(text, "gfx1100", ("-include", "hip/hip_bf16.h")).entries
 
 
 def test_a_warning_is_none(amd):
@@ -288,6 +302,11 @@ def test_relative_folders_are_the_callers_wherever_it_is(amd, tmp_path, monkeypa
     assert amd.compile_hip(text, "gfx1100", ("-I.",), entry="k").entries
 
 
+def test_a_folder_that_cannot_be_entered_is_no_fault_of_the_text(amd, monkeypatch):
+    monkeypatch.setattr(amd, "_folder", lambda: "/nowhere")
+    assert amd.compile_hip(TEXT, "gfx1100").entries
+
+
 @pytest.mark.parametrize("arch", ["gfx799", "gfx799:xnack-"])
 def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd, arch):
     error = failure(TEXT, arch)
@@ -297,7 +316,7 @@ def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd, ar
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
-@pytest.mark.parametrize(("arch", "fix"), [("gfx799", "It knows gfx600"), ("gfx1100:xnack-", "gfx1100 with other")])
+@pytest.mark.parametrize(("arch", "fix"), [("gfx799", ""), ("gfx1100:xnack-", "It knows gfx1100 with other flags")])
 def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error(amd, arch, fix, monkeypatch):
     amd.version()
     known = amd._worker.targets
@@ -305,7 +324,7 @@ def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error
     monkeypatch.setattr(amd._worker, "targets", () if arch == "gfx799" else known)
     error = failure(TEXT, arch)
     assert "without a word" in str(error) or "ended while it compiled: killed by" in str(error)
-    assert arch == "gfx799" or fix in error.fix
+    assert fix in (error.fix or "")
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
@@ -325,9 +344,9 @@ def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_c
 # Disassembly ------------------------------------------------------------------------------------------------------
 
 
-def disassembled(amd, arch, options=()):
+def disassembled(amd, arch, options=(), entry="plain"):
     try:
-        return disassemble(amd.compile_hip(TEXT, arch, options).code, "plain").splitlines()
+        return disassemble(amd.compile_hip(TEXT, arch, options, entry=entry).code, entry).splitlines()
     except BackendUnavailable as error:
         pytest.skip(str(error))
 
@@ -343,7 +362,32 @@ def test_machine_code_is_shown_by_address_to_its_end(amd, arch):
 
 
 def test_machine_code_of_a_wave_of_64_is_read_as_such(amd):
-    assert disassembled(amd, "gfx1100", ("-mwavefrontsize64",))[-1].endswith("s_endpgm")
+    masks = {options: [line for line in disassembled(amd, "gfx1100", options, "first") if "v_cmp" in line]
+             for options in ((), ("-mwavefrontsize64",))}  # fmt: skip
+    assert [["vcc_lo" in line for line in lines] for lines in masks.values()] == [[True], [False]]
+
+
+@pytest.mark.parametrize(
+    ("target", "lanes", "features"),
+    [("gfx1100", 64, "+wavefrontsize64"), ("gfx1100", 32, ""), ("gfx90a:sramecc+:xnack-", 64, "")],
+)
+def test_the_disassembler_is_told_the_processor_and_the_width_of_a_wave(target, lanes, features, monkeypatch, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import json, sys\nrequest = json.load(sys.stdin)\nprint(request['processor'], request['features'])"
+    )
+    monkeypatch.setattr(disassembly, "_SCRIPT", script)
+    kernels = [{**KERNEL, ".wavefront_size": lanes}]
+    code = code_object({"amdhsa.target": f"amdgcn-amd-amdhsa--{target}", "amdhsa.kernels": kernels})
+    assert disassemble(code, "scale") == f"{target.partition(':')[0]} {features}"
+
+
+def test_a_disassembler_that_fails_in_no_ones_encoding_is_said(monkeypatch, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text("import sys\nsys.stderr.buffer.write(b'LLVM ERROR: \\xff')\nsys.exit(1)")
+    monkeypatch.setattr(disassembly, "_SCRIPT", script)
+    with pytest.raises(BackendUnavailable, match="LLVM ERROR: \ufffd"):
+        disassemble(code_object(), "scale")
 
 
 def test_only_a_kernel_is_disassembled(amd):

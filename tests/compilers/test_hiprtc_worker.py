@@ -15,7 +15,8 @@ import pytest
 from helpers import run_script
 from test_code_object import code_object
 
-from ptxrt.compilers import hiprtc
+from ptxrt.compilers import disassembly_worker, hiprtc, hiprtc_worker
+from ptxrt.compilers.hiprtc_process import Worker
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
 
 TEXT = 'extern "C" __global__ void scale(float* x) {}'
@@ -126,6 +127,7 @@ def test_the_worker_is_told_the_interpreter_and_to_keep_no_cache(launch):
         ("last_words('so long'); sys.exit(3)", ["exit status 3", "so long"]),
         ("os._exit(134)", ["exit status 134, which is a shell's for SIGABRT"]),
         ("sys.stdout.buffer.write(worker.MAGIC[:3]); sys.stdout.flush(); os._exit(1)", ["exit status 1"]),
+        ("sys.stdout.buffer.write(worker.MAGIC + bytes(3)); sys.stdout.flush(); os._exit(1)", ["exit status 1"]),
         (
             "sys.stdout.buffer.write(worker.message(DONE, CODE)[:-9]); sys.stdout.flush(); os._exit(1)",
             ["exit status 1"],
@@ -138,10 +140,29 @@ def test_a_death_while_it_compiles_is_a_compile_error_and_the_next_call_works(la
         compile_it()
     error = caught.value
     assert not [word for word in ("hipRTC 6.4.1 ended while it compiled", *words) if word not in str(error)]
-    assert "Before ROCm 7 it ends so for a target that it does not know. It knows gfx90a with other flags" in error.fix
-    assert (error.kernel, error.arch) == ("scale", "gfx90a:sramecc+:xnack-")
+    killed = "killed by SIGKILL" in str(error)
+    assert ("where memory runs out" if killed else "does not know. It knows gfx90a with other flags") in error.fix
+    assert (error.kernel, error.arch, error.compiler_lost) == ("scale", "gfx90a:sramecc+:xnack-", True)
     assert compile_it().symbols == {"scale": "scale"}
     assert len(launcher.starts()) == 2
+
+
+def test_what_a_dead_worker_had_started_ends_with_it(launch, tmp_path):
+    launch(
+        during="import subprocess; left = subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL)\n"
+        f"    open({str(tmp_path / 'left')!r}, 'w').write(str(left.pid)); os.abort()"
+    )
+    with pytest.raises(CompileError, match="SIGABRT"):
+        compile_it()
+    assert gone(int((tmp_path / "left").read_text()))
+
+
+def test_a_worker_that_was_ended_is_not_killed_again_under_a_number_that_may_be_anothers(launch, monkeypatch):
+    launch()
+    compile_it()
+    hiprtc._end()
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("killed again"))
+    hiprtc._end()
 
 
 def test_only_this_compiles_words_are_the_last_words(launch):
@@ -189,6 +210,14 @@ def test_a_compile_that_takes_too_long_is_stopped(launch, monkeypatch):
     assert compile_it().symbols == {"scale": "scale"}
 
 
+def test_the_time_is_that_of_all_of_a_compiles_requests(launch, monkeypatch):
+    launch(during="time.sleep(0.6)")
+    hiprtc.version()
+    monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "1")
+    with pytest.raises(CompileError, match="did not end within 1 s"):
+        compile_it("another")  # which is asked for a second time, as an expression
+
+
 @pytest.mark.parametrize("seconds", ["soon", "0", "-1", "nan", "inf"])
 def test_a_timeout_is_a_number_of_seconds(launch, monkeypatch, seconds):
     launch()
@@ -197,10 +226,19 @@ def test_a_timeout_is_a_number_of_seconds(launch, monkeypatch, seconds):
         compile_it()
 
 
+def test_a_timeout_that_is_none_starts_no_worker(launch, monkeypatch):
+    launch()
+    monkeypatch.setattr(hiprtc, "Worker", lambda command: pytest.fail("started"))
+    monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "soon")
+    with pytest.raises(InvalidArgument):
+        hiprtc.version()
+    assert "PTXRT_HIPRTC_TIMEOUT" in hiprtc.available()
+
+
 def test_a_launcher_that_says_nothing_is_given_up(launch, monkeypatch):
     launch("time.sleep(100)")
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "0.5")
-    with pytest.raises(BackendUnavailable, match="did not answer in time"):
+    with pytest.raises(BackendUnavailable, match="did not answer within 60 s, or PTXRT_HIPRTC_TIMEOUT if that is less"):
         compile_it()
 
 
@@ -233,9 +271,11 @@ def test_an_answer_that_is_none_is_unusable(launch, body):
 
 @pytest.mark.parametrize("record", ["{}", "{**DONE, 'status': 3}", "{**DONE, 'log': None}", "{**DONE, 'lowered': 1}"])
 def test_an_answer_to_a_compile_that_is_none_is_unusable(launch, record):
-    launch(during=f"answer({record}); continue")
+    launcher = launch(during=f"\n    if STARTS == 1:\n        answer({record}); continue")
     with pytest.raises(BackendUnavailable, match="gave an answer that is none"):
         compile_it()
+    assert compile_it().symbols == {"scale": "scale"}
+    assert len(launcher.starts()) == 2  # it is not used again
 
 
 def test_bytes_that_are_no_code_object_are_a_compile_error(launch):
@@ -348,6 +388,21 @@ def test_ctrl_c_leaves_no_worker_that_would_answer_the_next_call(launch):
     assert compile_it().symbols == {"scale": "scale"}
 
 
+def test_ctrl_c_while_a_late_worker_is_given_up_leaves_none_either(launch, monkeypatch):
+    def interrupted(worker: Worker) -> str:
+        raise KeyboardInterrupt
+
+    launcher = launch(during="time.sleep(0.6 if STARTS == 1 else 0)")
+    hiprtc.version()
+    with monkeypatch.context() as patch:
+        patch.setenv("PTXRT_HIPRTC_TIMEOUT", "0.3")
+        patch.setattr(Worker, "_last_words", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compile_it()
+    assert compile_it().symbols == {"scale": "scale"}
+    assert len(launcher.starts()) == 2
+
+
 def test_threads_are_served_in_turn_and_the_version_is_told_meanwhile(launch):
     launcher = launch(during="time.sleep(0.3)")
     hiprtc.version()
@@ -406,14 +461,15 @@ def test_the_worker_ends_with_its_parent(launch, how):
     assert gone(int(pid))
 
 
+# The real worker --------------------------------------------------------------------------------------------------
+
+
 def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path):
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "__init__.py").write_text(
         "import time\nclass hiprtc:\n    @staticmethod\n    def hiprtcVersion():\n"
         "        print('begun', flush=True)\n        time.sleep(100)\n"
     )
-    from ptxrt.compilers import hiprtc_worker
-
     worker = subprocess.Popen(
         [sys.executable, hiprtc_worker.__file__, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -429,3 +485,50 @@ def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path):
     assert worker.stdout.read() == b""
     worker.stdout.close()
     worker.stderr.close()
+
+
+def test_the_real_worker_says_that_it_has_begun(launch, tmp_path, monkeypatch):
+    (tmp_path / "hip").mkdir()
+    (tmp_path / "hip" / "__init__.py").write_text(
+        "import os\nclass hiprtc:\n    hiprtcVersion = lambda: (0, 9, 0)\n"
+        "    hiprtcCreateProgram = lambda *_: os.abort()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", shlex.quote(sys.executable))
+    with pytest.raises(CompileError, match="ended while it compiled: killed by SIGABRT"):
+        compile_it()
+
+
+@pytest.mark.parametrize("length", [5, 30])
+def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(length):
+    request = hiprtc_worker.message({"do": "version"})[:length]
+    command = [sys.executable, hiprtc_worker.__file__]
+    done = subprocess.run(command, input=request, capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+@pytest.mark.parametrize("script", [hiprtc_worker, disassembly_worker], ids=lambda script: script.__name__)
+def test_a_worker_starts_in_a_folder_that_has_been_removed(tmp_path, script):
+    start = (
+        "import os, runpy, sys\nos.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])\n"
+        "sys.path.append('relative')  # as an editable install's hook is\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    request = hiprtc_worker.message({"do": "version"}) if script is hiprtc_worker else b'{"code": ""}'
+    command = [sys.executable, "-c", start, script.__file__, str(tmp_path / "removed")]
+    done = subprocess.run(command, input=request, capture_output=True, timeout=60, check=False)
+    assert b"FileNotFoundError" not in done.stderr
+
+
+def test_the_librarys_file_is_found_in_a_folder_with_a_space(tmp_path):
+    library = tmp_path / "a folder" / "libhiprtc.so.7.2.53211"
+    library.parent.mkdir()
+    library.write_bytes(disassembly_worker._empty_library(library.name))
+    out = run_script(f"""
+        import ctypes, types
+        from ptxrt.compilers import hiprtc_worker
+        ctypes.CDLL({str(library)!r})
+        hiprtc_worker._hiprtc = lambda: types.SimpleNamespace(hiprtcVersion=lambda: (0, 9, 0))
+        print(hiprtc_worker._facts()["file"])
+    """).stdout
+    assert out.strip() == str(library)

@@ -91,7 +91,7 @@ def test_a_macro_has_a_name(rtc, defines):
         rtc.compile_cuda(TEXT, "sm_90", defines=defines)
 
 
-@pytest.mark.parametrize("value", ["a\nb", 2.5, b"x"])
+@pytest.mark.parametrize("value", ["a\nb", "\ud800", 2.5, b"x"])
 def test_a_macros_value_is_one_line_or_an_int(rtc, value):
     with pytest.raises(InvalidArgument, match="a str of one line, an int or None"):
         rtc.compile_cuda(TEXT, "sm_90", defines={"N": value})

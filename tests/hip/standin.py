@@ -410,7 +410,9 @@ class StandIn:
         queue.run()
 
     def hipStreamGetDevice(self, stream: int | None, device: int) -> None:
-        queue = self._null[self._device] if not stream else self._need(Queue, stream)
+        queue = self._objects.get(stream) if stream else self._null[self._device]  # of any device
+        if not isinstance(queue, Queue):
+            raise Refused(INVALID_HANDLE)
         _store(ctypes.c_int, device, queue.device)
 
     def hipStreamSynchronize(self, stream: int | None) -> None:
@@ -434,8 +436,6 @@ class StandIn:
 
     def hipEventRecord(self, event: int, stream: int | None) -> None:
         mark, queue = self._need(Mark, event), self._queue(stream)
-        if mark.device != queue.device:
-            raise Refused(INVALID_HANDLE)
 
         def stamp() -> None:
             mark.time = time.perf_counter()
@@ -554,11 +554,14 @@ class StandIn:
 def build(folder: Path) -> Path:
     """Compile the library into `folder`/lib unless it is there, and return its path."""
     path = folder / "lib" / "libamdhip64.so"
+    if folder.exists() and folder.stat().st_uid != os.getuid():
+        raise RuntimeError(f"{folder} is another user's: what lies there is not loaded")
     if not path.exists():
         compiler = shutil.which("cc")
         if compiler is None:
             raise RuntimeError("there is no C compiler, cc")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as own:  # another process may be building it, too
             made = Path(own) / path.name
             options = ["-shared", "-fPIC", "-O1", f"-Wl,-soname,{path.name}"]

@@ -7,20 +7,25 @@ only, and runs what NVRTC makes of their text.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
+import os
 import struct
+import subprocess
+import sys
 import threading
 
+import helpers
 import ml_dtypes
 import numpy as np
 import pytest
 import standin
-from helpers import ELEMENT_NAMES, printed_by, refused, run_script
+from helpers import ELEMENT_NAMES, ROOT, printed_by, refused, run_script
 from texts import IN_HIP, SAXPY, SAXPY_SIGNATURE, source_for, store_params
 
 import ptxrt
 from ptxrt.backends.hip import BACKEND, HipBackend, _text
-from ptxrt.compilers import Binary, Report, nvrtc
+from ptxrt.compilers import Binary, Report, hiprtc, nvrtc
 from ptxrt.dtypes import BY_NAME
 
 ARCHS = [model.arch for model in standin.MODELS]
@@ -191,6 +196,23 @@ def test_a_forked_process_is_told_so(stand_in, monkeypatch):
     assert backend.device_count() == 0
 
 
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not(tmp_path):
+    script = """
+        import os, signal
+        from ptxrt.backends.hip import HipBackend
+        backend = HipBackend()
+        backend._lock.acquire()  # as another thread does that looks for devices just now
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            backend.unavailable()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = run_script(script, ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH="")
+    assert (done.returncode, done.stdout.strip()) == (0, "0")
+
+
 def test_properties_come_from_either_hip_python(hip, monkeypatch):
     """Version 7.2 fills a struct that it is handed, and has bytes in it."""
     ten = BACKEND._driver
@@ -213,9 +235,69 @@ def test_properties_come_from_either_hip_python(hip, monkeypatch):
     assert (p.name, p.arch, p.total_memory, p.warp_size) == ("a name", "gfx942:xnack-", 5, 32)
 
 
+class Numbers:
+    """hip-python, with each attribute of a device or of a function its own number."""
+
+    def __init__(self, hip):
+        self._hip = hip
+
+    def hipDeviceGetAttribute(self, which, ordinal):
+        return self._hip.hipError_t.hipSuccess, int(which)
+
+    def hipFuncGetAttribute(self, which, function):
+        return self._hip.hipError_t.hipSuccess, int(which)
+
+    def __getattr__(self, name):
+        return getattr(self._hip, name)
+
+
+def test_each_limit_is_the_devices_attribute_of_that_name(hip, monkeypatch):
+    monkeypatch.setitem(BACKEND.__dict__, "_driver", Numbers(BACKEND._driver))
+    members = BACKEND._driver.hipDeviceAttribute_t.__members__
+    number = {name.removeprefix("hipDeviceAttribute"): int(which) for name, which in members.items()}
+    p = BACKEND.properties(0)
+    assert p.max_block == tuple(number[f"MaxBlockDim{axis}"] for axis in "XYZ")
+    assert p.max_grid == tuple(number[f"MaxGridDim{axis}"] for axis in "XYZ")
+    assert p.max_threads_per_block == number["MaxThreadsPerBlock"]
+    assert p.max_shared_static == p.max_shared_dynamic == number["MaxSharedMemoryPerBlock"]
+    assert (p.warp_size, p.multiprocessors) == (number["WarpSize"], number["MultiprocessorCount"])
+
+
 @pytest.mark.parametrize("found", ["gfx90a", b"gfx90a", bytearray(b"gfx90a\0\0rest")])
 def test_strings_of_either_hip_python_are_read(found):
     assert _text(found) == "gfx90a"
+
+
+# What is tested -----------------------------------------------------------------------------------------------------
+
+
+def collected(path: str, **environment: str) -> str:
+    """Return what pytest says of the tests in a file, run by none."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--verbosity=-1", "-p", "no:cacheprovider", path]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_device_of_amds_has_the_tests_of_what_is_in_hip_and_no_others():
+    on_hip = [line for line in collected("tests/test_softmax2d.py").splitlines() if "[hip:0" in line]
+    assert any("::test_matches_the_reference[" in line and "-hip-" in line for line in on_hip)
+    assert any("::test_select_wants_the_ops_own_descriptor[" in line for line in on_hip)
+    assert not any("baseline" in line or "::test_a_preference_for_ptx_is_kept" in line for line in on_hip)
+
+
+@pytest.mark.parametrize(("required", "end"), [("", "no tests"), ("hip", "PTXRT_REQUIRE=hip, but there is no C++")])
+def test_the_waves_are_skipped_in_no_run_that_requires_hip(required, end):
+    assert end in collected("tests/hip/test_waves.py", CXX="no-such-compiler", PTXRT_REQUIRE=required)
+
+
+@pytest.mark.parametrize("missing", [hiprtc, nvrtc], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(("required", "end"), [((), pytest.skip.Exception), (("hiprtc",), pytest.fail.Exception)])
+def test_a_compiler_that_is_missing_is_skipped_in_no_run_that_requires_it(monkeypatch, missing, required, end):
+    for module in (hiprtc, nvrtc):
+        monkeypatch.setattr(module, "available", lambda module=module: "it is gone" if module is missing else None)
+    monkeypatch.setattr(helpers, "REQUIRED", required)
+    with pytest.raises(end, match="it is gone"):
+        helpers.need_hip_compilers()
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
@@ -284,10 +366,25 @@ def test_a_code_object_that_does_not_load_names_the_fix(hip, stand_in, compiled,
     ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
 
 
-def test_an_error_that_hip_python_does_not_know_is_a_driver_error(hip, stand_in):
-    stand_in.fail_next("hipDeviceSynchronize", 4242)
-    with refused(ptxrt.DriverError, "hipDeviceSynchronize", None, "4242", "hip-python of this ROCm's version"):
-        hip.synchronize()
+def launch_on(device: ptxrt.Device) -> None:
+    x = ptxrt.zeros(4, "f4", device)
+    ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device).launch(1, 32, x, x, 4, 1.0)
+
+
+UNKNOWN = {
+    "hipDeviceSynchronize": lambda d: d.synchronize(),
+    "hipEventQuery": lambda d: d.default_stream.record().done,
+    "hipEventDestroy": lambda d: d.default_stream.wait(d.default_stream),
+    "hipModuleLaunchKernel": launch_on,
+}
+
+
+@pytest.mark.parametrize("call", UNKNOWN)
+def test_an_error_that_hip_python_does_not_know_is_a_driver_error(hip1, stand_in, compiled, current_is_0, call):
+    stand_in.fail_next(call, 4242)
+    with refused(ptxrt.DriverError, call, None, "4242", "hip-python of this ROCm's version"):
+        UNKNOWN[call](hip1)
+    assert current() == 0
 
 
 def test_pain24_a_function_that_this_rocm_has_not_names_the_version_wanted(hip):
@@ -365,6 +462,26 @@ def test_the_device_that_was_current_comes_back_after_an_error(hip1, stand_in, c
     assert current() == 0
 
 
+def test_a_device_that_cannot_be_put_back_is_told(hip1, stand_in, compiled, current_is_0):
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    x = ptxrt.zeros(4, "f4", hip1)
+    for use in (lambda: kernel.launch(1, 32, x, x, 4, 1.0), hip1.synchronize):
+        stand_in.fail_next("hipSetDevice", 101, after=1)
+        with refused(ptxrt.DriverError, "hipSetDevice", None, "hipErrorInvalidDevice"):
+            use()
+        set_current(0)
+
+
+def test_a_launch_changes_no_device_that_it_cannot_put_back(hip1, stand_in, compiled, current_is_0):
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    x = ptxrt.zeros(4, "f4", hip1)
+    stand_in.fail_next("hipGetDevice", 4)
+    with refused(ptxrt.DriverError, "hipGetDevice", None, "hipErrorDeinitialized"):
+        kernel.launch(1, 32, x, x, 4, 1.0)
+    assert current() == 0
+    assert stand_in.launches == []
+
+
 def test_a_launch_puts_the_device_back_even_when_it_is_refused(hip1, stand_in, compiled, current_is_0):
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
     x = ptxrt.zeros(4, "f4", hip1)
@@ -439,6 +556,30 @@ def test_a_launch_hands_over_its_geometry_stream_and_shared_bytes(hip, stand_in,
     assert launch.params == struct.pack("<QQIf", x.ptr, x.ptr, 4, 1.5)
 
 
+class ForeignStream:
+    """Another library's stream, as torch's are on ROCm too."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __cuda_stream__(self):
+        return 0, self.stream.handle
+
+
+def test_a_stream_of_another_library_is_taken(hip, stand_in, saxpy):
+    x, stream = ptxrt.zeros(4, "f4", hip), hip.create_stream()
+    saxpy.launch(1, 4, x, x, 4, 1.5, stream=ForeignStream(stream))
+    assert stand_in.launches[-1].stream == stream.handle
+    saxpy.launch(1, 4, x, x, 4, 1.5, stream=ForeignStream(hip.default_stream))
+    assert stand_in.launches[-1].stream == 0
+
+
+def test_pain14_another_librarys_stream_of_another_device_is_refused(hip, hip1, saxpy):
+    x = ptxrt.zeros(4, "f4", hip)
+    with refused(ptxrt.DeviceMismatch, "saxpy", "stream", "a stream of hip:0", "a stream of hip:1"):
+        saxpy.launch(1, 4, x, x, 4, 1.5, stream=ForeignStream(hip1.create_stream()))
+
+
 def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
     x, y = ptxrt.to_device(np.ones(4, np.float32), hip), ptxrt.zeros(4, "f4", hip)
     for a in (1.0, 2.0, 4.0):  # none of which has run yet
@@ -446,25 +587,59 @@ def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
     assert y.to_host().tolist() == [7.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("grid", "block"), [((2**22, 1, 1), 1024), ((1, 65536, 1), (1, 1, 1)), ((2**31 - 1, 1, 1), (3, 1, 1))]
-)
+@pytest.mark.parametrize(("grid", "block"), [(2**22, 1024), (2**31 - 1, 3)])
 def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(hip, stand_in, saxpy, grid, block):
     x = ptxrt.zeros(4, "f4", hip)
-    stand_in.fail_next("hipModuleLaunchKernel", 9)
-    if grid[1] == 1:
-        with refused(ptxrt.LaunchError, "saxpy", "grid", "4294967295 threads along each axis", "hip:0"):
-            saxpy.launch(grid, block, x, x, 4, 1.0)
-        assert stand_in.launches == []
-        assert "hipModuleLaunchKernel" not in stand_in.names()
-        block = (1, 1, 1)
-    with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None):  # the driver's own turn
+    with refused(ptxrt.LaunchError, "saxpy", "grid", "4294967295 threads along each axis", "hip:0"):
         saxpy.launch(grid, block, x, x, 4, 1.0)
+    assert "hipModuleLaunchKernel" not in stand_in.names()
+
+
+@pytest.mark.parametrize("grid", [2**31 - 1, (1, 65536), (1, 1, 65536)])
+def test_as_many_blocks_as_the_device_says_go_to_the_driver(hip, stand_in, saxpy, grid):
+    x = ptxrt.zeros(4, "f4", hip)
+    stand_in.fail_next("hipModuleLaunchKernel", 9)  # they would take the stand-in a while
+    with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None):
+        saxpy.launch(grid, 1, x, x, 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared_bytes", "status"),
+    [(2**22, 1024, 0, "hipErrorInvalidConfiguration"), (1, 32, (64 << 10) + 1, "hipErrorInvalidValue")],
+)
+def test_what_we_would_let_pass_the_stand_in_refuses(hip, saxpy, monkeypatch, grid, block, shared_bytes, status):
+    x = ptxrt.zeros(4, "f4", hip)
+    without = {"max_grid_threads": 2**63 - 1, "max_shared_dynamic": 1 << 20}
+    monkeypatch.setattr(hip, "properties", dataclasses.replace(hip.properties, **without))
+    with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None, status):
+        saxpy.launch(grid, block, x, x, 4, 1.0, shared_bytes=shared_bytes)
+
+
+def test_the_stand_in_refuses_what_is_of_another_device(hip1, compiled, current_is_0):
+    driver, event = BACKEND._driver, hip1.default_stream.record()
+    stream = hip1.create_stream()
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    launched = driver.hipModuleLaunchKernel(kernel._function, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+    refusals = [driver.hipStreamSynchronize(stream.handle), driver.hipEventSynchronize(event.handle), launched]
+    names = ["hipErrorInvalidHandle", "hipErrorInvalidHandle", "hipErrorInvalidValue"]
+    assert [status.name for (status,) in refusals] == names
+
+
+def test_the_stand_in_refuses_a_flag_that_is_none(hip):
+    assert BACKEND._driver.hipStreamCreateWithFlags(2)[0].name == "hipErrorInvalidValue"
+
+
+def test_the_stand_in_has_no_time_of_what_has_not_happened(hip, saxpy):
+    x = ptxrt.zeros(4, "f4", hip)
+    never, now = ptxrt.Event(hip), hip.default_stream.record()
+    hip.synchronize()
+    saxpy.launch(1, 32, x, x, 4, 1.0)
+    later = hip.default_stream.record()
+    said = [BACKEND._driver.hipEventElapsedTime(now.handle, end.handle)[0].name for end in (never, later)]
+    assert said == ["hipErrorInvalidHandle", "hipErrorNotReady"]
 
 
 def test_threads_along_y_and_z_are_counted_too(hip, stand_in, saxpy, monkeypatch):
-    import dataclasses
-
     x = ptxrt.zeros(4, "f4", hip)
     monkeypatch.setattr(hip, "properties", dataclasses.replace(hip.properties, max_grid_threads=63))
     for axis in range(3):
@@ -472,7 +647,7 @@ def test_threads_along_y_and_z_are_counted_too(hip, stand_in, saxpy, monkeypatch
         grid[axis], block[axis] = 8, 8
         with refused(ptxrt.LaunchError, "saxpy", "grid", "63 threads along each axis"):
             saxpy.launch(tuple(grid), tuple(block), x, x, 4, 1.0)
-        block[axis] = 7
+        grid[axis], block[axis] = 9, 7
         saxpy.launch(tuple(grid), tuple(block), x, x, 4, 1.0)
 
 
@@ -521,6 +696,7 @@ def test_waiting_leaves_no_events_behind(hip, stand_in):
     one, two = hip.create_stream(), hip.create_stream()
     before = stand_in.handles(standin.Mark)
     one.wait(two)
+    assert [args[1] for name, args in stand_in.calls if name == "hipEventCreateWithFlags"] == [2]  # without a time
     stand_in.fail_next("hipStreamWaitEvent", 400)
     with pytest.raises(ptxrt.DriverError):
         one.wait(two)
@@ -609,6 +785,21 @@ def test_a_code_object_stays_in_memory_while_it_is_loaded(hip, compiled):
     BACKEND.unload(0, module)
 
 
+def test_the_stand_in_notices_code_that_goes_too_early(hip, compiled, current_is_0):
+    binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
+    driver, image = BACKEND._driver, ctypes.create_string_buffer(binary.code, len(binary.code))
+    module = driver.hipModuleLoadData(ctypes.addressof(image))[1]
+    function = driver.hipModuleGetFunction(module, b"saxpy")[1]
+    zero = ctypes.c_uint64(0)
+    params = (ctypes.c_void_p * 4)(*[ctypes.addressof(zero)] * 4)
+    driver.hipModuleLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(params), None)
+    assert driver.hipModuleUnload(module)[0].name == "hipErrorLaunchFailure"
+    hip.synchronize()
+    image[64] = b"?"
+    assert driver.hipModuleGetFunction(module, b"saxpy")[0].name == "hipErrorInvalidImage"
+    assert driver.hipModuleUnload(module)[0].name == "hipSuccess"
+
+
 def test_a_code_object_of_another_architecture_does_not_load(hip, compiled):
     binary = compiled("hip", IN_HIP[SAXPY], "gfx1100", defines={}, name=None, entry="saxpy")
     with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipErrorNoBinaryForGpu"):
@@ -625,6 +816,19 @@ def test_resources_are_the_drivers_and_spills_the_compilers(hip, compiled):
     assert function.params == binary.entries["saxpy"].params
     binary.reports.clear()
     assert BACKEND.function(0, module, binary, "saxpy", ()).resources.spill_store_bytes is None
+    BACKEND.unload(0, module)
+
+
+def test_each_resource_is_the_functions_attribute_of_that_name(hip, compiled, monkeypatch):
+    binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
+    module = BACKEND.load(0, binary, None)
+    monkeypatch.setitem(BACKEND.__dict__, "_driver", Numbers(BACKEND._driver))
+    members = BACKEND._driver.hipFunction_attribute.__members__
+    number = {name.removeprefix("HIP_FUNC_ATTRIBUTE_"): int(which) for name, which in members.items()}
+    r = BACKEND.function(0, module, binary, "saxpy", ()).resources
+    assert (r.registers, r.max_threads) == (number["NUM_REGS"], number["MAX_THREADS_PER_BLOCK"])
+    assert (r.shared_bytes, r.local_bytes) == (number["SHARED_SIZE_BYTES"], number["LOCAL_SIZE_BYTES"])
+    assert r.constant_bytes == number["CONST_SIZE_BYTES"]
     BACKEND.unload(0, module)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waves
+from helpers import REQUIRED
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
@@ -20,6 +21,8 @@ from ptxrt.source import read_kernel
 from ptxrt.variant import Launch
 
 if waves.compiler() is None:
+    if "hip" in REQUIRED:
+        pytest.fail("PTXRT_REQUIRE=hip, but there is no C++ compiler")
     pytest.skip("no C++ compiler", allow_module_level=True)
 
 RUNS = list(itertools.product((32, 64), waves.SCHEDULES))

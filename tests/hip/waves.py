@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from ptxrt import ops
 from ptxrt.plan import Plan
 from ptxrt.signature import Signature
-from ptxrt.variant import Operand, Scratch, Zero
+from ptxrt.variant import Launch, Operand, Scratch, Zero
 
 Array = NDArray[Any]
 
@@ -49,6 +50,26 @@ def _folder() -> Path:
     return Path(path)
 
 
+def library(text: str) -> ctypes.CDLL:
+    """Compile C++ that may include the headers beside this file, and load it.
+
+    Raises
+    ------
+    RuntimeError
+        The compiler refuses the text.
+    """
+    number = len(list(_folder().iterdir()))
+    source, path = _folder() / f"{number}.cpp", _folder() / f"{number}.so"
+    source.write_text(text)
+    # Hidden, so that shared variables of one name in two libraries stay two.
+    options = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fvisibility=hidden")
+    command = (compiler() or "c++", *options, f"-I{Path(__file__).parent}", str(source), "-o", str(path))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return ctypes.CDLL(str(path))
+
+
 class Program:
     """A text, compiled for the host.
 
@@ -66,17 +87,8 @@ class Program:
     """
 
     def __init__(self, text: str, entries: Sequence[str]) -> None:
-        number = len(list(_folder().iterdir()))
-        source, library = _folder() / f"{number}.cpp", _folder() / f"{number}.so"
         calls = "".join(f"WAVES_ENTRY({entry})\n" for entry in entries)
-        source.write_text(f'#include "waves.h"\n#line 1 "text.hip"\n{text}\n{calls}')
-        # Hidden, so that shared variables of one name in two libraries stay two.
-        options = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fvisibility=hidden")
-        command = (compiler() or "c++", *options, f"-I{Path(__file__).parent}", str(source), "-o", str(library))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        self._library = ctypes.CDLL(str(library))
+        self._library = library(f'#include "waves.h"\n#line 1 "text.hip"\n{text}\n{calls}')
         self._library.waves_launch.restype = ctypes.c_char_p
 
     def launch(
@@ -132,8 +144,57 @@ class _Guarded:
         assert (outside == 0xFF).all(), f"written outside of {name}"
 
 
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a launch may reach.
+
+    Attributes
+    ----------
+    name
+        The operand's; or what else it is.
+    address, size
+        In bytes.
+    writable
+        Whether the plan writes there.
+    """
+
+    name: str
+    address: int
+    size: int
+    writable: bool
+
+
 def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: str | None = None) -> dict[str, Array]:
-    """Run the launches of a plan whose variant is in HIP, with arrays of NumPy.
+    """Run the launches of a plan whose variant is in HIP, on the host's CPU.
+
+    Parameters
+    ----------
+    plan, given
+        As :func:`run_launches` has them.
+    wave, schedule
+        As :meth:`Program.launch` has them.
+    text
+        What is run in place of the kernels' own text.
+
+    Returns
+    -------
+    dict
+        All operands that the plan writes, by name.
+    """
+
+    def launch(step: Launch, values: Sequence[Any], memory: Sequence[Memory]) -> None:
+        kernel = step.kernel
+        family = [spec.entry for spec in ops.kernels() if (spec.family, spec.language) == (kernel.family, "hip")]
+        program = compiled(text or kernel.source.text, tuple(family))
+        program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
+
+    return run_launches(plan, given, launch)
+
+
+def run_launches(
+    plan: Plan, given: Mapping[str, Array], launch: Callable[[Launch, Sequence[Any], Sequence[Memory]], None]
+) -> dict[str, Array]:
+    """Run the launches of a plan, with arrays of NumPy that have guards round them.
 
     Parameters
     ----------
@@ -141,10 +202,8 @@ def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: 
         Its device is not used. Its operands are contiguous.
     given
         Operands by name; an output that is not given is made, what else is not given is None.
-    wave, schedule
-        As :meth:`Program.launch` has them.
-    text
-        What is run in place of the kernels' own text.
+    launch
+        Runs one: it is handed the step, a value for each parameter, arrays as addresses, and what it may reach.
 
     Returns
     -------
@@ -156,6 +215,8 @@ def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: 
     for name, array in given.items():
         arrays[name].array[...] = array
     workspace = _Guarded((plan.workspace_size,), np.uint8)
+    reached = [(each.name, arrays[each.name].array, each.written) for each in operands]
+    reached.append(("the workspace", workspace.array, True))
 
     def value(argument: Any) -> Any:
         if isinstance(argument, str):
@@ -169,12 +230,10 @@ def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: 
             if step.operand in arrays:
                 arrays[step.operand].array[...] = 0
             continue
-        assert not step.shared_bytes, "waves.h has no dynamic shared memory"
-        kernel = step.kernel
-        family = [spec.entry for spec in ops.kernels() if (spec.family, spec.language) == (kernel.family, "hip")]
-        program = compiled(text or kernel.source.text, tuple(family))
-        values = [value(argument) for argument in step.arguments]
-        program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
+        assert not step.shared_bytes, "there is no dynamic shared memory here"
+        tables = [("a table", argument, False) for argument in step.arguments if isinstance(argument, np.ndarray)]
+        memory = [Memory(name, a.ctypes.data, a.nbytes, writable) for name, a, writable in [*reached, *tables]]
+        launch(step, [value(argument) for argument in step.arguments], memory)
 
     for name, guarded in [*arrays.items(), ("the workspace", workspace)]:
         guarded.check(name)

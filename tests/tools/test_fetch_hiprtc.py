@@ -684,6 +684,15 @@ def test_a_folder_of_somebody_else_is_left_alone(fetches, tmp_path):
     assert fetches == []
 
 
+@pytest.mark.parametrize("record", ["{}", "[1]", "3"])
+def test_a_record_of_somebody_else_is_none_of_ours(fetches, tmp_path, record):
+    (tmp_path / "music").mkdir()
+    (tmp_path / "music/record.json").write_text(record)
+    with pytest.raises(FetchError, match="was not made by this tool"):
+        obtain(tmp_path / "music")
+    assert (tmp_path / "music/record.json").read_text() == record
+
+
 def test_an_empty_folder_is_filled(fetches, tmp_path):
     (tmp_path / "hiprtc").mkdir()
     assert obtain(tmp_path / "hiprtc")["suite"] == "experimental"
