@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 batch_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const float* b_ptr, float* mean_ptr,
                   float* var_ptr, unsigned batch, unsigned channels, unsigned hw, float eps, unsigned training) {
     const unsigned channel = blockIdx.x;
-    const size_t pitch = (size_t)channels * hw, m = (size_t)batch * hw;
-    const float* x = in_ptr + (size_t)channel * hw;
-    float* y = out_ptr + (size_t)channel * hw;
+    const size_t pitch = size_t(channels) * hw, m = size_t(batch) * hw;
+    const float* x = in_ptr + size_t(channel) * hw;
+    float* y = out_ptr + size_t(channel) * hw;
     if (m == 0) return;
 
     double mean, var;
@@ -73,9 +73,9 @@ batch_norm_running(const float* mean_ptr, const float* var_ptr, float* rmean_ptr
                    unsigned channels, unsigned hw, float momentum) {
     const unsigned channel = blockIdx.x * THREADS + threadIdx.x;
     if (channel >= channels) return;
-    const double m = (size_t)batch * hw, unbiased = var_ptr[channel] * m / (m - 1), keep = 1.0 - momentum;
-    rmean_ptr[channel] = fma((double)momentum, (double)mean_ptr[channel], rmean_ptr[channel] * keep);
-    rvar_ptr[channel] = fma((double)momentum, unbiased, rvar_ptr[channel] * keep);
+    const double m = size_t(batch) * hw, unbiased = var_ptr[channel] * m / (m - 1), keep = 1.0 - momentum;
+    rmean_ptr[channel] = fma(double(momentum), double(mean_ptr[channel]), rmean_ptr[channel] * keep);
+    rvar_ptr[channel] = fma(double(momentum), unbiased, rvar_ptr[channel] * keep);
 }
 
 // The gradients of a block's channel. `given`: mean_ptr and var_ptr hold the statistics, else they are computed.
@@ -84,7 +84,7 @@ __device__ void backward(const float* in_ptr, const float* go_ptr, float* gi_ptr
                          const float* w_ptr, const float* mean_ptr, const float* var_ptr, unsigned batch,
                          unsigned channels, unsigned hw, float eps, bool given, bool training) {
     const unsigned channel = blockIdx.x;
-    const size_t pitch = (size_t)channels * hw, first = (size_t)channel * hw, m = (size_t)batch * hw;
+    const size_t pitch = size_t(channels) * hw, first = size_t(channel) * hw, m = size_t(batch) * hw;
     const float *x = in_ptr + first, *go = go_ptr + first;
     float* gi = gi_ptr + first;
     if (m == 0) return;

@@ -88,26 +88,26 @@ struct Values {
 // blockIdx.y of the channels, equal parts of a multiple of 4.
 // ABI: (input_ptr, grid_ptr, output_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
 template <typename T>
-__device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, T* __restrict__ output, unsigned int n,
-                       unsigned int c, int ih, int iw, unsigned int oh, unsigned int ow) {
+__device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, T* __restrict__ output, unsigned n,
+                       unsigned c, int ih, int iw, unsigned oh, unsigned ow) {
     // This thread's position.
     const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
     size_t position = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     bool past = position >= positions;
     if (oh >= 32 && ow >= 128) {
-        const unsigned int tiles = (ow + 31) / 32;  // in a row of tiles
-        const unsigned int column = blockIdx.x % tiles * 32 + threadIdx.x % 32;
-        const unsigned int row = blockIdx.x / tiles * (blockDim.x / 32) + threadIdx.x / 32;
+        const unsigned tiles = (ow + 31) / 32;  // in a row of tiles
+        const unsigned column = blockIdx.x % tiles * 32 + threadIdx.x % 32;
+        const unsigned row = blockIdx.x / tiles * (blockDim.x / 32) + threadIdx.x / 32;
         position = size_t(row) * ow + column;
         past = row >= oh || column >= ow;
     }
     if (past) return;
 
     // Its block's channels: first up to last.
-    const unsigned int part = ((c + gridDim.y - 1) / gridDim.y + 3) / 4 * 4;
+    const unsigned part = ((c + gridDim.y - 1) / gridDim.y + 3) / 4 * 4;
     const size_t first = size_t(blockIdx.y) * part, last = min(first + part, size_t(c));
 
-    for (unsigned int image = blockIdx.z; image < n; image += gridDim.z) {
+    for (unsigned image = blockIdx.z; image < n; image += gridDim.z) {
         const Point<T> p(grid + 2 * (image * positions + position), ih, iw);
         for (size_t channel = first; channel < last; ++channel) {
             const size_t k = size_t(image) * c + channel;
@@ -126,23 +126,23 @@ __device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, 
 // ABI: (dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
 template <typename T>
 __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ input, const T* __restrict__ grid,
-                          T* __restrict__ dinput, T* __restrict__ dgrid, unsigned int n, unsigned int c, int ih, int iw,
-                          unsigned int oh, unsigned int ow) {
+                          T* __restrict__ dinput, T* __restrict__ dgrid, unsigned n, unsigned c, int ih, int iw,
+                          unsigned oh, unsigned ow) {
     __shared__ T sums_x[256], sums_y[256];
 
     const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
     const size_t position = size_t(blockIdx.x) * 32 + threadIdx.x % 32;
-    const unsigned int slice = threadIdx.x / 32, slices = blockDim.x / 32;
+    const unsigned slice = threadIdx.x / 32, slices = blockDim.x / 32;
     const bool past = position >= positions;
 
-    for (unsigned int image = blockIdx.z; image < n; image += gridDim.z) {
+    for (unsigned image = blockIdx.z; image < n; image += gridDim.z) {
         const size_t place = 2 * (image * positions + position);
         T sum_x = T(0), sum_y = T(0);
 
         // This slice's channels: each gives its part to the pixels, and its slopes to the sums.
         if (!past) {
             const Point<T> p(grid + place, ih, iw);
-            for (unsigned int channel = p.touches_the_image() ? slice : c; channel < c; channel += slices) {
+            for (unsigned channel = p.touches_the_image() ? slice : c; channel < c; channel += slices) {
                 const size_t k = size_t(image) * c + channel;
                 const T go = dout[k * positions + position];
                 const Values<T> v(input + k * plane, p);
@@ -163,7 +163,7 @@ __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ inpu
         sums_y[threadIdx.x] = sum_y;
         __syncthreads();
         if (slice == 0 && !past) {
-            for (unsigned int other = 1; other < slices; ++other) {
+            for (unsigned other = 1; other < slices; ++other) {
                 sum_x += sums_x[32 * other + threadIdx.x];
                 sum_y += sums_y[32 * other + threadIdx.x];
             }

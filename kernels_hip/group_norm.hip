@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const float* b_ptr, unsigned batch,
                   unsigned channels, unsigned groups, unsigned hw, float eps) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
-    const size_t n = (size_t)per_group * hw;
+    const size_t n = size_t(per_group) * hw;
     if (n == 0) return;
     for (size_t image = blockIdx.y; image < batch; image += gridDim.y) {
         const size_t start = (image * groups + blockIdx.x) * n;
@@ -69,7 +69,7 @@ group_norm_backward_groups_kernel(const float* in_ptr, const float* go_ptr, floa
                                   unsigned groups, unsigned hw, float eps, unsigned slices, unsigned length,
                                   unsigned lanes) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
-    const size_t n = (size_t)per_group * hw, units = (size_t)per_group * slices;
+    const size_t n = size_t(per_group) * hw, units = size_t(per_group) * slices;
     const unsigned lane = threadIdx.x % lanes, own = threadIdx.x / lanes, at_once = THREADS / lanes;
     if (n == 0) return;
     for (size_t image = blockIdx.y; image < batch; image += gridDim.y) {

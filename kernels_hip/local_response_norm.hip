@@ -20,31 +20,31 @@
 // The channels about an element, which are `spatial` elements apart: where the first one is, and how many there are.
 struct Window {
     size_t first;
-    unsigned int count;
+    unsigned count;
 
     // Up to `before` channels ahead of the element's own, and up to `after` from it on.
-    __device__ Window(size_t element, unsigned int channels, unsigned int spatial, unsigned int before,
-                      unsigned int after) {
-        const unsigned int channel = element / spatial % channels;
+    __device__ Window(size_t element, unsigned channels, unsigned spatial, unsigned before,
+                      unsigned after) {
+        const unsigned channel = element / spatial % channels;
         before = min(before, channel);
         first = element - size_t(before) * spatial;
         count = before + min(after, channels - channel);
     }
 };
 
-extern "C" __global__ __launch_bounds__(256) void lrn_forward_kernel(const float* __restrict__ in_ptr,
+extern "C" __global__ void __launch_bounds__(256) lrn_forward_kernel(const float* __restrict__ in_ptr,
                                                                      float* __restrict__ out_ptr,
-                                                                     float* __restrict__ denom_ptr, unsigned int batch,
-                                                                     unsigned int channels, unsigned int spatial,
-                                                                     unsigned int size, float alpha, float beta,
+                                                                     float* __restrict__ denom_ptr, unsigned batch,
+                                                                     unsigned channels, unsigned spatial,
+                                                                     unsigned size, float alpha, float beta,
                                                                      float k) {
     const size_t element = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= size_t(batch) * channels * spatial) return;
-    const unsigned int half = size / 2;
+    const unsigned half = size / 2;
     const Window window(element, channels, spatial, half, size - half);
 
     double sum = 0.0;
-    for (unsigned int c = 0; c < window.count; ++c) {
+    for (unsigned c = 0; c < window.count; ++c) {
         const double x = in_ptr[window.first + size_t(c) * spatial];
         sum = fma(x, x, sum);
     }
@@ -54,17 +54,17 @@ extern "C" __global__ __launch_bounds__(256) void lrn_forward_kernel(const float
     out_ptr[element] = float(in_ptr[element] * pow(denom, -double(beta)));
 }
 
-extern "C" __global__ __launch_bounds__(256) void lrn_backward_kernel(
+extern "C" __global__ void __launch_bounds__(256) lrn_backward_kernel(
     const float* __restrict__ in_ptr, const float* __restrict__ go_ptr, const float* __restrict__ denom_ptr,
-    float* __restrict__ gi_ptr, unsigned int batch, unsigned int channels, unsigned int spatial, unsigned int size,
+    float* __restrict__ gi_ptr, unsigned batch, unsigned channels, unsigned spatial, unsigned size,
     float alpha, float beta) {
     const size_t element = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= size_t(batch) * channels * spatial) return;
-    const unsigned int half = size / 2;
+    const unsigned half = size / 2;
     const Window window(element, channels, spatial, size - 1 - half, half + 1);
 
     double sum = 0.0;
-    for (unsigned int c = 0; c < window.count; ++c) {
+    for (unsigned c = 0; c < window.count; ++c) {
         const size_t place = window.first + size_t(c) * spatial;
         const double product = double(go_ptr[place]) * in_ptr[place];
         sum = fma(product, pow(double(denom_ptr[place]), -double(beta) - 1.0), sum);

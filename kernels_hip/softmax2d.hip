@@ -16,7 +16,7 @@
 // ABI: (in_ptr, out_ptr, u32 total, u32 channels, u32 hw); (go_ptr, y_ptr, gi_ptr, u32 total, u32 channels, u32 hw).
 
 // Where channel 0 of a column is. Those of the others are hw apart.
-__device__ inline size_t start_of(unsigned int column, unsigned int channels, unsigned int hw) {
+__device__ inline size_t start_of(unsigned column, unsigned channels, unsigned hw) {
     return size_t(column / hw) * channels * hw + column % hw;
 }
 
@@ -37,14 +37,14 @@ __device__ inline float exponential(float x) {
     power = fmaf(power, r, 1.0f);
     power = fmaf(power, r, 1.0f);
     // times 2^(k+32), which is exact, then 2^-32, which alone rounds a denormal result
-    const unsigned int scale = (__float_as_uint(shifted) << 23) + 0x3F800000u;
+    const unsigned scale = (__float_as_uint(shifted) << 23) + 0x3F800000u;
     return power * __uint_as_float(scale) * 2.32830644e-10f;
 }
 
-extern "C" __global__ __launch_bounds__(256) void softmax2d_kernel(const float* in_ptr, float* out_ptr,
-                                                                   unsigned int total, unsigned int channels,
-                                                                   unsigned int hw) {
-    const unsigned int column = blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void __launch_bounds__(256) softmax2d_kernel(const float* in_ptr, float* out_ptr,
+                                                                   unsigned total, unsigned channels,
+                                                                   unsigned hw) {
+    const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= total) return;
     const size_t start = start_of(column, channels, hw);
     const float* in = in_ptr + start;
@@ -62,10 +62,10 @@ extern "C" __global__ __launch_bounds__(256) void softmax2d_kernel(const float* 
     for (size_t c = 0; c < channels; ++c) out[c * hw] = float(exponential(in[c * hw] - maximum) * inverse);
 }
 
-extern "C" __global__ __launch_bounds__(256) void softmax2d_backward_kernel(const float* go_ptr, const float* y_ptr,
-                                                                            float* gi_ptr, unsigned int total,
-                                                                            unsigned int channels, unsigned int hw) {
-    const unsigned int column = blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void __launch_bounds__(256) softmax2d_backward_kernel(const float* go_ptr, const float* y_ptr,
+                                                                            float* gi_ptr, unsigned total,
+                                                                            unsigned channels, unsigned hw) {
+    const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= total) return;
     const size_t start = start_of(column, channels, hw);
     const float *go = go_ptr + start, *y = y_ptr + start;

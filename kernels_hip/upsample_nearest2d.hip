@@ -39,15 +39,15 @@ __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale,
 }
 
 #define UPSAMPLE_NEAREST2D(type, Bits)                                                                                 \
-    extern "C" __global__ __launch_bounds__(256) void upsample_nearest2d_##type(                                       \
+    extern "C" __global__ void __launch_bounds__(256) upsample_nearest2d_##type(                                       \
         const size_t w_out, const size_t h_out, const double w_scale, const double h_scale, const size_t* info,        \
         const Bits* src, Bits* dst) {                                                                                  \
         upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, src, dst);                                            \
     }
 
-UPSAMPLE_NEAREST2D(f32, unsigned int)
+UPSAMPLE_NEAREST2D(f32, unsigned)
 UPSAMPLE_NEAREST2D(f64, unsigned long long)
 UPSAMPLE_NEAREST2D(f16, unsigned short)
 UPSAMPLE_NEAREST2D(bf16, unsigned short)
 UPSAMPLE_NEAREST2D(u8, unsigned char)
-UPSAMPLE_NEAREST2D(u32, unsigned int)
+UPSAMPLE_NEAREST2D(u32, unsigned)
