@@ -87,6 +87,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def pytest_collection_finish() -> None:
+    """Leave the tens of thousands of collected tests out of the many garbage collections that tests ask for."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", params=["sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda), "hip:0"])
 def device(request: pytest.FixtureRequest) -> ptxrt.Device:
     """Each device kind in turn."""
