@@ -86,8 +86,8 @@ def fence(op: Op) -> None:
     else:
         initial = op.flag("mbarrier_init")
         order = op.choice("sc", "acq_rel", "acquire", "release")
-        if order == "release" and not initial:
-            op.needs("fence.release", 90, (8, 6))
+        if order in ("acquire", "release") and not initial:
+            op.needs(f"fence.{order}", 90, (8, 6))
         op.drop_prefixed("sync_restrict")
         scope = op.choice("cta", "cluster", "gpu", "sys")
         if scope is None:

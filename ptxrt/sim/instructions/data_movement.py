@@ -297,9 +297,14 @@ def elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
 
 
 def _check_width(op: Op, kind: PtxType, count: int, space: str) -> None:
-    wide = op.decoder.module.target_number >= 100 and kind.size >= 4 and space in ("generic", "global")
+    module = op.decoder.module
+    newer = module.target_number >= 100 and module.version >= (8, 8)
+    wide = newer and kind.size >= 4 and space in ("generic", "global")
     if kind.size * count > (32 if wide else 16) or (count == 8 and kind.size != 4):
-        op.fail(f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most (32 in .global from sm_100 on)")
+        op.fail(
+            f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most "
+            "(32 in .global from .target sm_100 and .version 8.8 on)"
+        )
 
 
 def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
