@@ -10,6 +10,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
@@ -82,15 +83,15 @@ class Plan(ABC):
     def select(cls, device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None) -> Any:
         """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
-        One that suits the problem comes before one that merely can. Nothing is compiled before the first run. Without
-        a preference the variants of PTXRT_LANGUAGE, ``ptx`` or ``hip``, are looked at, or all where it is not set.
+        One that suits the problem comes before one that merely can. Nothing is compiled before the first run. Where the
+        preference names neither language nor variant, PTXRT_LANGUAGE may name the language.
 
         Raises
         ------
         Unsupported
             If there is none; the message has each variant's reason.
         """
-        wish = PlanPreference(language=preferred_language()) if preference is None else preference
+        wish = PlanPreference() if preference is None else preference
         for argument, given, kind in (
             ("descriptor", descriptor, cls.descriptor_type),
             ("preference", wish, PlanPreference),
@@ -99,6 +100,8 @@ class Plan(ABC):
                 raise InvalidArgument(
                     op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=repr(given)
                 )
+        if wish.language is None and wish.variant is None:
+            wish = replace(wish, language=preferred_language())
         where = as_device(device)
         able, reasons = [], []
         for variant in cls.variants:
@@ -336,7 +339,10 @@ class _Zeros:
 
 def preferred_language() -> str | None:
     """Return what PTXRT_LANGUAGE says, the language of the kernels that ops select; None where it is not set."""
-    return os.environ.get("PTXRT_LANGUAGE") or None
+    language = os.environ.get("PTXRT_LANGUAGE") or None
+    if language not in (None, "ptx", "hip"):
+        raise InvalidArgument(op="PTXRT_LANGUAGE", argument="environment", expected="ptx or hip", given=repr(language))
+    return language
 
 
 _FOUND: list[Callable[[], None]] = []

@@ -91,15 +91,17 @@ def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
 
 
 @pytest.mark.parametrize(("language", "variant"), [("hip", "slow"), ("ptx", "atomic"), ("", "atomic")])
-def test_the_environment_names_the_language_where_there_is_no_preference(sim, monkeypatch, language, variant):
+def test_the_environment_names_the_language_where_nothing_else_does(sim, monkeypatch, language, variant):
     monkeypatch.setenv("PTXRT_LANGUAGE", language)
     assert MadeUpPlan.select(sim, Problem(4)).sku.variant == variant
-    assert select(sim).sku.variant == "atomic"
+    assert select(sim, workspace_limit=8).sku.variant == variant
+    assert select(sim, language="ptx").sku.variant == "atomic"
+    assert select(sim, variant="atomic").sku.variant == "atomic"
 
 
 def test_a_language_of_the_environment_that_is_none_is_told(sim, monkeypatch):
-    monkeypatch.setenv("PTXRT_LANGUAGE", "sass")
-    with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, not in 'sass'"):
+    monkeypatch.setenv("PTXRT_LANGUAGE", "HIP")
+    with refused(ptxrt.InvalidArgument, "PTXRT_LANGUAGE", "environment", "ptx or hip", "'HIP'"):
         MadeUpPlan.select(sim, Problem(4))
 
 

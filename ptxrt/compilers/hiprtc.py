@@ -252,8 +252,9 @@ def _options(options: tuple[str, ...], defines: Defines | None) -> tuple[str, ..
             wrong = "text that can be passed to a compiler"
         if wrong:
             raise InvalidArgument(op="compile", argument="options", expected=wrong, given=repr(option))
-    # The dialect of NVRTC, which takes the same texts; hipRTC before ROCm 7 has an older one.
-    return ("-std=c++17", *define_options(defines or {}), *options)
+    # The dialect of NVRTC, which takes the same texts; hipRTC before ROCm 7 has an older one. And without the machine's
+    # own headers, which NVRTC has not, and which no cache key could name.
+    return ("-std=c++17", "-nostdlibinc", *define_options(defines or {}), *options)
 
 
 def _folder() -> str | None:
@@ -320,7 +321,7 @@ def _hired() -> _Hired:
 def _command() -> tuple[str, ...]:
     given = os.environ.get("PTXRT_HIPRTC_PYTHON") or shlex.quote(sys.executable)
     try:
-        command = tuple(shlex.split(given))
+        command = (given,) if os.path.isfile(given) else tuple(shlex.split(given))  # a path may have a space
     except ValueError as error:
         raise _missing(f"PTXRT_HIPRTC_PYTHON is no command: {given!r} ({error})", given, _LAUNCHER_FIX) from None
     if not command:
@@ -334,7 +335,7 @@ _LAUNCHER_FIX = (
 )
 _FIXES = {
     "hip-python": 'Install it: pip install "ptxrt[hip]"',
-    "libhiprtc.so": "It comes with ROCm, 6.4 or newer (5.7 works, gfx950 and gfx12 apart); ROCM_PATH names its folder, "
+    "libhiprtc.so": "It comes with ROCm, 6.0 or newer (gfx950 and gfx12 with 6.4); ROCM_PATH names its folder, "
     "for hip-python 7.2 LD_LIBRARY_PATH must. Without ROCm, `make hiprtc` in a checkout fetches it, and "
     "PTXRT_HIPRTC_PYTHON then names its launcher",
 }

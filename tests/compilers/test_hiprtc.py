@@ -116,7 +116,7 @@ def test_a_text_that_no_compiler_should_see_is_refused(text, words, line):
 
 def test_the_options_of_a_key_tell_defines_and_our_headers():
     options = hiprtc.effective_options(TEXT, ("-O2",), {"N": 4, "A": None})
-    assert options[:-1] == ("-std=c++17", "-DA", "-DN=4", "-O2")
+    assert options[:-1] == ("-std=c++17", "-nostdlibinc", "-DA", "-DN=4", "-O2")
     assert options[-1].startswith("headers=")
 
 
@@ -156,7 +156,7 @@ def test_pain6_the_key_has_the_whole_name_of_the_target(one, other, monkeypatch)
 def test_a_text_becomes_a_code_object_with_entries_reports_and_symbols(amd, arch):
     binary = amd.compile_hip(TEXT, arch, entry="plain", name="mine.hip")
     assert binary.code.startswith(b"\x7fELF")
-    assert (binary.kind, binary.arch, binary.options) == ("hsaco", arch, ("-std=c++17",))
+    assert (binary.kind, binary.arch, binary.options) == ("hsaco", arch, ("-std=c++17", "-nostdlibinc"))
     assert binary.compiler == f"hipRTC {amd.version()}"
     assert set(binary.symbols) == {"plain", "typed", "first", "_ZN2ns7mangledEPf"}
     report = binary.reports["plain"]
@@ -216,7 +216,7 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process_too(amd):
 def test_defines_reach_the_text(amd):
     text = '#if !defined(FLAG) || ON != 1\n#error no\n#endif\nextern "C" __global__ void k(TYPE* x) { x[0] = N; }'
     binary = amd.compile_hip(text, "gfx942", defines={"TYPE": "unsigned int", "N": 4, "FLAG": None, "ON": True})
-    assert binary.options == ("-std=c++17", "-DFLAG", "-DN=4", "-DON=1", "-DTYPE=unsigned int")
+    assert binary.options == ("-std=c++17", "-nostdlibinc", "-DFLAG", "-DN=4", "-DON=1", "-DTYPE=unsigned int")
 
 
 @pytest.mark.parametrize("arch", TARGETS)
@@ -394,3 +394,11 @@ def test_only_a_kernel_is_disassembled(amd):
     code = amd.compile_hip(TEXT, "gfx1100").code
     with pytest.raises(InvalidArgument, match="without instructions of nothing"):
         disassemble(code, "nothing")
+
+
+@pytest.mark.parametrize("header", ["cstdint", "stdint.h", "vector"])
+def test_the_machines_own_headers_are_not_seen(amd, header):
+    text = f"#include <{header}>\n{TEXT}"
+    with pytest.raises(CompileError, match=f"'{header}' file not found") as caught:
+        amd.compile_hip(text, "gfx1100")
+    assert caught.value.line == 1
