@@ -1,0 +1,429 @@
+"""The machine code that AMD's compiler makes of the HIP kernels, run on the host: see machine_code.py."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import machine_code
+import numpy as np
+import pytest
+import waves
+from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt import ops, references
+from ptxrt.compilers import hiprtc
+from ptxrt.compilers.disassembly import disassemble
+from ptxrt.errors import BackendUnavailable
+from ptxrt.signature import Signature
+from ptxrt.variant import Launch
+
+pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
+
+WIDTHS = {"gfx1100": 32, "gfx90a": 64, "gfx942": 64}  # lanes in a wave
+TARGETS = tuple(WIDTHS)
+SEEDS = (0, 1, 2)  # one wave after the other, and two random orders of all waves
+each_target = pytest.mark.parametrize("target", TARGETS)
+each_case = pytest.mark.parametrize(
+    ("make", "arguments"), [c for cases in CASES.values() for c in cases], ids=lambda v: getattr(v, "__name__", str(v))
+)
+
+Edit = Callable[[str], str]
+
+
+@functools.cache
+def code(family: str, target: str) -> bytes:
+    return hiprtc.compile_hip(TEXTS[family], target, name=family).code
+
+
+@functools.cache
+def kernel(family: str, target: str, entry: str, edit: Edit = str) -> machine_code.Kernel:
+    return machine_code.Kernel(code(family, target), entry, edit)
+
+
+@pytest.fixture(scope="session")
+def disassembler_there(hiprtc_there: None) -> None:
+    try:
+        disassemble(code("softmax2d", "gfx90a"), "softmax2d_kernel")
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+def run(case: Case, target: str, seed: int, edits: dict[str, Edit] | None = None) -> dict[str, Any]:
+    """Run a case's launches; `edits` by entry change the disassembly."""
+
+    def launch(step: Launch, values: Any, memory: Any) -> None:
+        entry = step.kernel.entry
+        runs = kernel(step.kernel.family, target, entry, (edits or {}).get(entry, str))
+        runs.launch(step.kernel.signature, step.grid, step.block, values, memory, seed)
+
+    return waves.run_launches(planned(case), case.given, launch)
+
+
+def on_sim(case: Case) -> dict[str, Any]:
+    """Return what the case's plan computes on the PTX machine."""
+    plan = planned(case)
+    device = ptxrt.Device("sim:0")
+    arrays = {name: ptxrt.to_device(np.ascontiguousarray(array), device) for name, array in case.given.items()}
+    outputs = plan.run([arrays.get(operand.name) for operand in plan.operands])
+    names = [operand.name for operand in plan.operands if operand.output]
+    made = zip(names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
+    arrays |= {name: array for name, array in made if array is not None}
+    return {o.name: arrays[o.name].to_host() for o in plan.operands if o.written and o.name in arrays}
+
+
+@functools.cache
+def sims_results(make: Callable[..., Case], arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return on_sim(make(*arguments))
+
+
+def check(
+    make: Callable[..., Case], arguments: Any, target: str, seed: int, edits: dict[str, Edit] | None = None
+) -> None:
+    """Run a case, and hold its results to their bars, and to sim's bits where the variant has the same every time."""
+    case = make(*arguments)
+    got = run(case, target, seed, edits)
+    assert set(got) == set(case.want)
+    for name, (want, limit) in case.want.items():
+        error = relative_error(got[name], want)
+        assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
+    if planned(case).variant.guarantee.deterministic:
+        for name, values in sims_results(make, arguments).items():
+            assert got[name].tobytes() == values.tobytes(), f"{name} has other bits than sim's"
+
+
+# The kernels ----------------------------------------------------------------------------------------------------------
+
+
+@each_target
+@each_case
+def test_results_are_within_their_bars_and_those_of_sim(make, arguments, target):
+    for seed in SEEDS:
+        check(make, arguments, target, seed)
+
+
+@each_target
+def test_waves_are_as_wide_as_the_target_has_them(target):
+    widths = {kernel(spec.family, target, spec.entry).report.wave_size for spec in HIP}
+    assert widths == {WIDTHS[target]}
+
+
+def with_special(case: Case, kind: str) -> Case:
+    """Return a case whose floats are special: all of them, or one in twelve."""
+    rng = np.random.default_rng(5)
+    given = {name: array.copy() for name, array in case.given.items()}
+    for array in given.values():
+        if array.dtype.kind != "f":
+            continue
+        tiny = float(np.finfo(array.dtype).tiny)
+        few = rng.choice(array.size, max(1, array.size // 12), replace=False)
+        if kind == "denormal":
+            array[...] *= tiny / 16
+        elif kind == "huge":
+            array[...] *= float(np.finfo(array.dtype).max) / 16
+        elif kind == "constant":
+            array[...] = array.flat[0]
+        else:
+            values = {"nan": [np.nan], "infinity": [np.inf, -np.inf], "zero": [0.0, -0.0]}[kind]
+            array.flat[few] = np.resize(values, few.size)
+    return replace(case, given=given)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare bits; of NaNs only the place counts: x86's have another sign."""
+    return np.where(np.isnan(a), 0, a).tobytes() == np.where(np.isnan(b), 0, b).tobytes()
+
+
+SPECIAL = [
+    ("group_norm", 0),
+    ("group_norm", 3),
+    ("softmax2d", 0),
+    ("softmax2d", 2),
+    ("batch_norm", 1),
+    ("batch_norm", 4),
+    ("local_response_norm", 1),
+    ("local_response_norm", 3),
+    ("grid_sample", 0),
+    ("grid_sample", 1),
+]
+
+
+@pytest.mark.parametrize("kind", ["nan", "infinity", "zero", "denormal", "huge", "constant"])
+@pytest.mark.parametrize(("family", "number"), SPECIAL)
+def test_special_values_give_what_they_give_on_sim(family, number, kind):
+    make, arguments = CASES[family][number]
+    with np.errstate(all="ignore"):
+        case = with_special(make(*arguments), kind)
+        want = on_sim(case)
+    assert planned(case).variant.guarantee.deterministic
+    for target in TARGETS:
+        for name, values in run(case, target, 1).items():
+            assert same(values, want[name]), f"{name}, {target}"
+
+
+# Arrays beyond 2^32 elements, of which only the last blocks' are computed ---------------------------------------------
+
+
+def sparse(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """Return zeros that take memory only where they are touched."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    try:
+        room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
+    except OSError as error:
+        pytest.skip(f"{size >> 30} GiB of addresses: {error}")
+    return np.frombuffer(room, dtype).reshape(shape)
+
+
+def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count: int) -> None:
+    assert not plan.workspace_size
+    written = {operand.name: operand.written for operand in plan.operands}
+    memory = [waves.Memory(name, a.ctypes.data, a.nbytes, written[name]) for name, a in arrays.items()]
+    [step] = plan.variant.launches(plan.descriptor)
+    values = [arrays[a].ctypes.data if isinstance(a, str) else a for a in step.arguments]
+    tables = [a for a in values if isinstance(a, np.ndarray)]
+    memory += [waves.Memory("a table", a.ctypes.data, a.nbytes, False) for a in tables]
+    values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in values]
+    runs = kernel(step.kernel.family, target, step.kernel.entry)
+    runs.launch(step.kernel.signature, step.grid, step.block, values, memory, 3, slice(-count, None))
+
+
+def plan_of(kind: Any, problem: Any) -> ptxrt.Plan:
+    return kind.select("sim:0", problem, ptxrt.PlanPreference(variant="hip"))
+
+
+@each_target
+def test_upsample_reaches_what_lies_far(target):
+    shape = (2, 1, 52000, 50000)
+    x, out = sparse(shape, np.uint8), sparse((2, 1, 26000, 25000), np.uint8)
+    x[1, 0, -2:] = np.random.default_rng(2).integers(1, 200, (2, 50000))
+    problem = ops.UpsampleNearest2dDescriptor(shape, (2_600_000_000, 2_600_000_000, 50000, 1), 26000, 25000, x.dtype)
+    run_last_blocks(plan_of(ops.UpsampleNearest2dPlan, problem), {"x": x, "out": out}, target, 4)
+    assert (out[1, 0, -1, -700:] == x[1, 0, -2, -1400::2]).all()
+
+
+@each_target
+def test_softmax2d_reaches_what_lies_far(target):
+    shape = (2, 3, 30000, 30000)
+    x, out = sparse(shape), sparse(shape)
+    x[1, :, -1, -700:] = normal(3, 700)
+    run_last_blocks(plan_of(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape)), {"x": x, "out": out}, target, 4)
+    want = references.softmax2d(x[1:, :, -1:, -700:].copy())
+    assert relative_error(out[1:, :, -1:, -700:], want) <= bar("softmax2d", "f32")
+
+
+@each_target
+def test_group_norm_reaches_what_lies_far(target):
+    shape = (4, 70000, 20600)  # the grid is short: one block has the last image, and the second
+    x, out = sparse(shape), sparse(shape)
+    x[3, -1] = normal(20600)
+    weight, bias = np.full(shape[1], 1.7, np.float32), np.full(shape[1], -0.3, np.float32)
+    arrays = {"x": x, "weight": weight, "bias": bias, "out": out}
+    run_last_blocks(plan_of(ops.GroupNormPlan, ops.GroupNormDescriptor(shape, shape[1])), arrays, target, 1)
+    want = references.group_norm(x[3:, -1:].copy(), weight[-1:], bias[-1:], 1)
+    assert relative_error(out[3:, -1:], want) <= bar("group_norm", "f32")
+
+
+# Faults, planted into the disassembly ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def edited(pattern: str, instead: str, number: int = 0) -> Edit:
+    """Return what changes one of the instructions that match."""
+
+    def edit(text: str) -> str:
+        found = list(re.finditer(pattern, text, re.M))[number]
+        return text[: found.start()] + found.expand(instead) + text[found.end() :]
+
+    return edit
+
+
+def noticed(family: str, target: str, entry: str, edit: Edit) -> str:
+    """Return what is wrong of a family's cases, with one entry's code changed; nothing where all is right."""
+    for make, arguments in CASES[family]:
+        plan = planned(make(*arguments))
+        launched = {step.kernel.entry for step in plan.variant.launches(plan.descriptor) if isinstance(step, Launch)}
+        for seed in SEEDS if entry in launched else ():
+            try:
+                check(make, arguments, target, seed, {entry: edit})
+            except (AssertionError, machine_code.Fault) as fault:
+                return str(fault)
+    return ""
+
+
+# The first of block_sum.jinja, for its second call, is not needed where there is one only.
+SPARE = [(entry, 0) for entry in ("batch_norm_kernel", "group_norm_backward_parameters_kernel")]
+SPARE += [(f"batch_norm_backward_{rest}", 0) for rest in ("kernel", "handed_kernel")]
+BARRIERS = [
+    (spec.family, spec.entry, number)
+    for spec in HIP
+    for number in (0, 1)
+    if re.match("(group|batch)_norm.*kernel|grid_sample_backward", spec.entry) and (spec.entry, number) not in SPARE
+]
+
+
+@each_target
+@pytest.mark.parametrize(("family", "entry", "number"), BARRIERS)
+def test_a_missing_barrier_is_noticed(family, entry, number, target):
+    said = noticed(family, target, entry, edited("s_barrier", "s_nop 0", number))
+    assert "two waves at one word of LDS, with no barrier between them" in said
+
+
+@each_target
+@pytest.mark.parametrize(
+    ("family", "entry", "number"),
+    [
+        ("batch_norm", "batch_norm_backward_kernel", 0),
+        ("grid_sample", "grid_sample_f32", 0),
+        ("grid_sample", "grid_sample_backward_f64", 0),
+        ("group_norm", "group_norm_kernel", 0),
+        ("local_response_norm", "lrn_forward_kernel", 0),
+        ("upsample_nearest2d", "upsample_nearest2d_u8", 3),
+    ],
+)
+def test_a_missing_guard_is_noticed(family, entry, number, target):
+    # All lanes stay that were active.
+    said = noticed(family, target, entry, edited(r"(s_and_saveexec_\S+ \S+), \S+", r"\1, -1", number))
+    assert re.search("outside of|not aligned in LDS", said)
+
+
+@each_target
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize(
+    ("family", "entry"), [("batch_norm", "batch_norm_kernel"), ("group_norm", "group_norm_kernel")]
+)
+def test_a_missing_exchange_of_lanes_is_noticed(family, entry, number, target):
+    lane_keeps_its_own = edited(r"ds_bpermute_b32 (\S+) \S+ (\S+)", r"v_mov_b32_e32 \1 \2", number)
+    assert noticed(family, target, entry, lane_keeps_its_own)
+
+
+@functools.cache
+def moved(which: str, size: int, number: int) -> Edit:
+    """Return what moves one of the loads or stores by some bytes."""
+
+    def edit(text: str) -> str:
+        found = list(re.finditer(rf"(global_{which}_\S+ .*(?:off|\]))(?: offset:(-?\d+))?$", text, re.M))[number]
+        return f"{text[: found.start()]}{found[1]} offset:{int(found[2] or 0) + size}{text[found.end() :]}"
+
+    return edit
+
+
+@each_target
+@pytest.mark.parametrize("which", ["load", "store"])
+@pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
+def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
+    size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
+    # What group_norm loads first is the number about which it takes moments: any will do.
+    number = -1 if which == "store" or family == "group_norm" else 0
+    assert noticed(family, target, entry, moved(which, size, number))
+
+
+# The machine ----------------------------------------------------------------------------------------------------------
+
+
+@each_target
+@pytest.mark.parametrize(
+    "instruction",
+    ["v_unheard_of v0, v1", "v_mov_b32_e32 v0, v1 clamp", "v_add_f64 v[0:1], v2, v[2:3]", "s_mov_b32 s0, x"],
+)
+def test_an_unknown_instruction_is_named(target, instruction):
+    with pytest.raises(machine_code.Fault, match=f"unknown instruction {re.escape(instruction)}$"):
+        machine_code.Kernel(code("softmax2d", target), "softmax2d_kernel", edited("s_endpgm", instruction))
+
+
+@each_target
+@pytest.mark.parametrize(
+    ("pattern", "instead", "said"),
+    [
+        ("s_endpgm", "s_branch 65535", "it does not end"),
+        ("s_waitcnt .*", "ds_bpermute_b32 v0, v0, v0", "a value from a lane that is not active"),
+        ("s_waitcnt .*", "ds_read_b32 v0, v0 offset:65532", "outside of the block's LDS"),
+    ],
+)
+def test_what_the_machine_holds_wrong(target, pattern, instead, said):
+    # 100 elements in 256 threads: some waves have lanes that are not active.
+    case = softmax2d((1, 2, 4, 25))
+    with pytest.raises(machine_code.Fault, match=said):
+        run(case, target, 0, {"softmax2d_kernel": edited(pattern, instead, -1)})
+
+
+@each_target
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("out", lambda m: replace(m, writable=False), r"global_store_.*: written to out"),
+        ("out", lambda m: replace(m, size=m.size - 1), r"global_store_.*: writes outside of what the launch may reach"),
+        ("x", lambda m: replace(m, size=m.size - 1), r"global_load_.*: reads outside of what the launch may reach"),
+        (
+            "x",
+            lambda m: replace(m, address=m.address + 1),
+            r"global_load_.*: reads outside of what the launch may reach",
+        ),
+    ],
+)
+def test_what_a_launch_may_reach_is_exact(target, name, change, said):
+    make, arguments = CASES["softmax2d"][0]
+    case = make(*arguments)
+
+    def launch(step: Launch, values: Any, memory: Any) -> None:
+        changed = [change(each) if each.name == name else each for each in memory]
+        runs = kernel("softmax2d", target, step.kernel.entry)
+        runs.launch(step.kernel.signature, step.grid, step.block, values, changed)
+
+    with pytest.raises(machine_code.Fault, match=rf"softmax2d_kernel, .* {said}$"):
+        waves.run_launches(planned(case), case.given, launch)
+
+
+@each_target
+def test_a_seed_is_an_order_of_the_waves(target):
+    make, arguments = CASES["grid_sample"][3]
+    case = make(*arguments)
+    results = [run(case, target, seed)["grad_input"].tobytes() for seed in (1, 1, 2, 3)]
+    assert results[0] == results[1]
+    assert len(set(results)) > 1  # it adds up by atomic operations, in whatever order
+
+
+ARITHMETIC = """
+extern "C" __global__ void arithmetic(const double* a, const double* b, double* quotient, double* root, float* single,
+                                      int* integer, unsigned int* natural) {
+    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    quotient[i] = a[i] / b[i];
+    root[i] = sqrt(b[i]);
+    single[i] = float(a[i]);
+    integer[i] = int(a[i]);
+    natural[i] = (unsigned int)(b[i]);
+}"""
+
+
+@each_target
+def test_division_roots_and_conversions_are_ieees(target):
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(0, 1 << 64, (2, 8192), np.uint64).view(np.float64)  # of any exponent
+    special = [0.0, np.inf, np.nan, 5e-324, 2.2e-308, 1.7e308, 1.0, 3e9]
+    a[:256], b[:256] = (each.ravel() for each in np.meshgrid(*[[*special, *(-x for x in special)]] * 2))
+    a[256:2304] = rng.normal(0, 2e9, 2048)
+    b[256:4352] = a[256:4352] * rng.uniform(0.5, 2, 4096)
+    with np.errstate(all="ignore"):
+        # To the letter of the manual, a quotient that is too large is NaN, and a denormal one is rounded twice, or NaN.
+        too_large = np.isinf(a / b) & np.isfinite(a) & (b != 0)
+        denormal = (abs(a / b) < np.finfo(np.float64).tiny) & (a != 0) & np.isfinite(b)
+        a[too_large | denormal] = np.nan
+        inside = np.clip(a, -(2**31), 2**31 - 1), np.clip(b, 0, 2**32 - 1)
+        integer, natural = (np.where(np.isnan(x), 0, x).astype(kind) for x, kind in zip(inside, "iI", strict=True))
+        want = (a / b, np.sqrt(b), a.astype(np.float32), integer, natural)
+    got = [np.empty_like(each) for each in want]
+    arrays = [a, b, *got]
+    signature = Signature.parse(
+        "const f64* a, const f64* b, f64* quotient, f64* root, f32* single, i32* integer, u32* natural"
+    )
+    memory = [waves.Memory("an array", x.ctypes.data, x.nbytes, True) for x in arrays]
+    runs = machine_code.Kernel(hiprtc.compile_hip(ARITHMETIC, target, name="arithmetic").code, "arithmetic")
+    for seed in SEEDS:
+        runs.launch(signature, (a.size // 256,), 256, [x.ctypes.data for x in arrays], memory, seed)
+        for parameter, x, y in zip(signature.parameters[2:], got, want, strict=True):
+            assert same(x, y), parameter.name
