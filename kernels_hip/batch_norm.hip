@@ -99,12 +99,13 @@ __device__ void backward(const float* in_ptr, const float* go_ptr, float* gi_ptr
         go_sum += g;
         dot = fma(d, g, dot);
     }
-    block_sum(sum, squares, go_sum, dot);
+    block_sum(go_sum, dot);
 
     double mean = k, var;
     if (given) {
         var = var_ptr[channel];
     } else {
+        block_sum(sum, squares);
         const Moments all = moments(sum, squares, m);
         mean = k + all.offset;
         var = all.var;

@@ -89,6 +89,12 @@ class Code:
     """Bytes of the narrowest access that may go to shared memory; 0 for none."""
     global_word: int = 0
     """The same for global memory."""
+    shared_places: dict[Variable, int] = field(default_factory=dict)
+    """Where in a block's shared memory each variable lies that the code names; the others of the text take no place."""
+    shared_accessed: bool = False
+    """Whether an access says ``.shared``, by a variable's name or by a number."""
+    dynamic_offset: int = 0
+    """Where dynamic shared memory begins, behind them."""
     local_bytes: int = 0
     stack_base: int = 0
     """Where in local memory the stack of functions that are not inlined begins."""

@@ -125,6 +125,8 @@ class Decoder:
     def symbol(self, symbol: Symbol, kind: PtxType, *, generic: bool = False) -> int:
         """Return a slot that holds a variable's address, in its space or generic."""
         variable, addend = symbol.variable, symbol.addend
+        if variable.space == "shared":
+            self.code.shared_places.setdefault(variable, 0)  # placed once all are known
         if variable in self.frame.locals:
             return self._local_address(self.frame, variable, addend, kind, generic)
         return self._slot(SymbolStart(variable, addend, kind.dtype, generic), 0)
@@ -168,6 +170,7 @@ class Decoder:
         strong: bool = False,
     ) -> Access:
         """Return the description of an access in words of `word` bytes; note the finest to shared memory."""
+        self.code.shared_accessed |= space in ("shared", "shared::cluster")
         if space in ("shared", "shared::cluster", "generic"):
             self.code.shared_word = min(self.code.shared_word or word, word)
         if space in ("global", "generic"):

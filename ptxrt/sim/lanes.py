@@ -119,9 +119,8 @@ class Lanes(Reports):
                 address = self.job.addresses[variable]
             else:
                 window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}[variable.space]
-                address = variable.offset + (window if start.generic else 0)
-                if variable.space == "shared" and variable.size == 0:
-                    address += self.job.program.dynamic_offset
+                place = self.job.code.shared_places.get(variable, variable.offset)
+                address = place + (window if start.generic else 0)
             width = start.dtype.itemsize
             return np.array([(address + start.addend) & ((1 << 8 * width) - 1)], f"u{width}").view(start.dtype)
         return start

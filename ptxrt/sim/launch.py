@@ -56,13 +56,13 @@ def parse(text: str, name: str | None = None) -> Program:
             line=1,
             source=text,
         )
-    alignment = max((v.align for v in module.shared if v.size == 0), default=16)
     const_bytes = sum(v.size for v in module.variables.values() if v.space == "const")
     entries = {}
     for function in module.functions.values():
         if not (function.is_entry and function.defined):
             continue
         code = decode(module, function)
+        shared_bytes = _place_shared(code, module.shared)
         entries[function.name] = Entry(
             name=function.name,
             params=tuple(
@@ -70,7 +70,7 @@ def parse(text: str, name: str | None = None) -> Program:
                 for p in function.params
                 if isinstance(p, Variable)
             ),
-            shared_bytes=module.shared_bytes,
+            shared_bytes=shared_bytes,
             local_bytes=code.local_bytes,
             const_bytes=const_bytes,
             registers=function.register_units,
@@ -86,12 +86,32 @@ def parse(text: str, name: str | None = None) -> Program:
         target=module.target,
         entries=entries,
         variables=module.variables,
-        shared=tuple(module.shared),
-        shared_bytes=module.shared_bytes,
-        dynamic_offset=align_up(module.shared_bytes, max(alignment, 16)),
         functions={name: module.function_address(name) for name in module.functions},
         address_size=module.address_size,
     )
+
+
+def _place_shared(code: Code, declared: list[Variable]) -> int:
+    """Place the shared variables that an entry's code names, in the order of the text; return the static bytes.
+
+    Code that goes to shared memory by numbers alone has all of the text's: it must mean one of them.
+    """
+    if code.shared_accessed and not code.shared_places:
+        code.shared_places = dict.fromkeys(declared, 0)
+    static, alignment = 0, 16
+    for variable in declared:
+        if variable not in code.shared_places:
+            continue
+        if variable.size:
+            code.shared_places[variable] = align_up(static, variable.align)
+            static = code.shared_places[variable] + variable.size
+        else:
+            alignment = max(alignment, variable.align)
+    code.dynamic_offset = align_up(static, alignment)
+    for variable in code.shared_places:
+        if not variable.size:
+            code.shared_places[variable] = code.dynamic_offset
+    return static
 
 
 @dataclass(eq=False)
@@ -245,8 +265,8 @@ def launch(
         raise InvalidArgument(
             op=entry, argument="params", expected=f"{found.params_bytes} bytes", given=f"{len(params)} bytes"
         )
-    total = program.dynamic_offset + shared_bytes if shared_bytes else program.shared_bytes
-    shape = Shape(grid, block, program.shared_bytes, total, found.cluster or (1, 1, 1), found.cluster is not None)
+    total = found.code.dynamic_offset + shared_bytes if shared_bytes else found.shared_bytes
+    shape = Shape(grid, block, found.shared_bytes, total, found.cluster or (1, 1, 1), found.cluster is not None)
     if any(size % part for size, part in zip(grid, shape.cluster, strict=True)):
         raise LaunchError(op=entry, argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid)
     if found.code.local_bytes > _MOST_LOCAL:

@@ -222,7 +222,7 @@ class Entry:
     name, params
         The entry and its parameter table.
     shared_bytes, local_bytes, const_bytes
-        Static memory: a block's shared, a thread's local, the module's constants.
+        Static memory: a block's shared as far as the code names it, a thread's local, the module's constants.
     registers
         Declared virtual registers in 32-bit units: an upper bound of what an assembler would use.
     max_threads
@@ -267,8 +267,6 @@ class Program:
         The kernels by name.
     variables
         Module-scope variables of every space, by name.
-    shared_bytes
-        Static shared memory of the whole module; dynamic shared memory starts at ``dynamic_offset``.
     """
 
     source: Source
@@ -276,9 +274,6 @@ class Program:
     target: str
     entries: dict[str, Entry]
     variables: dict[str, Variable]
-    shared: tuple[Variable, ...]
-    shared_bytes: int
-    dynamic_offset: int
     functions: dict[str, int] = field(default_factory=dict)
     """Addresses of the functions."""
     address_size: int = 64

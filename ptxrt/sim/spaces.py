@@ -232,11 +232,11 @@ def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, 
 def nearest(m: Lanes, space: str, at: int) -> str:
     program = m.job.program
     if space == "shared":
-        shape = m.job.shape
-        spans = [(v.offset, v.size, v.name) for v in program.shared if v.size]
-        dynamic = next((v.name for v in program.shared if not v.size), "dynamic shared memory")
-        if shape.shared_total > program.dynamic_offset:
-            spans.append((program.dynamic_offset, shape.shared_total - program.dynamic_offset, dynamic))
+        code, total = m.job.code, m.job.shape.shared_total
+        spans = [(place, v.size, v.name) for v, place in code.shared_places.items() if v.size]
+        dynamic = next((v.name for v in code.shared_places if not v.size), "dynamic shared memory")
+        if total > code.dynamic_offset:
+            spans.append((code.dynamic_offset, total - code.dynamic_offset, dynamic))
     elif space == "local":
         spans = [(place, v.size, v.name) for v, place in m.job.code.local_variables]
     else:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from machine import HEAD, OLD_HEAD, kernel, run
 
+import ptxrt
 from ptxrt import sim
+from ptxrt.compilers import nvjitlink
 from ptxrt.errors import LaunchError
 
 SELF = """.reg .u32 tid, nt, cta, i; .reg .u64 p, o; .reg .pred q;
@@ -418,3 +422,44 @@ def test_asynchronous_copies_are_there_after_the_wait() -> None:
     want = source.reshape(-1, 4).copy()
     want[:, 2:] = 0
     assert out.tolist() == want.reshape(-1).tolist()
+
+
+def test_an_entry_has_the_shared_memory_that_its_code_names() -> None:
+    """As the linker counts it: what other entries of the text, or nobody, use takes no place."""
+    text = """
+.version 7.0
+.target sm_70
+.address_size 64
+.shared .align 4 .b8 unused[1000];
+.shared .align 4 .b8 of_both[8];
+.extern .shared .align 16 .b8 dynamic[];
+.func helper() { .reg .u32 v; .shared .align 8 .b8 of_helper[24]; ld.volatile.shared.u32 v, [of_helper]; ret; }
+.visible .entry one(.param .u64 y)
+{
+    .shared .align 4 .b8 mine[40000];
+    .reg .u32 v;
+    st.volatile.shared.u32 [mine+39996], 5;
+    ld.volatile.shared.u32 v, [of_both];
+    ret;
+}
+.visible .entry two(.param .u64 y)
+{
+    .shared .align 4 .b8 mine[40000];
+    .reg .u32 a; .reg .u64 p;
+    ld.param.u64 p, [y];
+    mov.u32 a, mine;  st.global.u32 [p], a;
+    mov.u32 a, of_both;  st.global.u32 [p+4], a;
+    mov.u32 a, dynamic;  st.global.u32 [p+8], a;
+    call helper;
+    ret;
+}
+"""
+    entries = sim.parse(text).entries
+    assert {name: entry.shared_bytes for name, entry in entries.items()} == {"one": 40008, "two": 40032}
+    if nvjitlink.available() is None:
+        linked = re.findall(r"for '(\w+)':\n.* (\d+) bytes smem", nvjitlink.compile_ptx(text, "sm_80").log)
+        assert {name: int(size) for name, size in linked} == {"one": 40008, "two": 40032}
+    y = ptxrt.empty(3, np.uint32, "sim:0")
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(text), "two", "u32* y", "sim:0")
+    kernel.launch(1, 1, y, shared_bytes=16)
+    assert list(y.to_host()) == [32, 0, 40032]

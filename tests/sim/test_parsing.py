@@ -320,7 +320,8 @@ def test_entries_tell_their_resources() -> None:
     .const .u32 table[3];
     .visible .entry k(.param .u8 a, .param .u64 b, .param .align 8 .b8 c[12], .param .f32 d)
     .maxntid 128, 2, 1
-    { .reg .f32 %f<10>; .reg .f64 x, y; .reg .pred p; .local .b8 stack[20]; .shared .u32 more; ret; }
+    { .reg .f32 %f<10>; .reg .f64 x, y; .reg .pred p; .local .b8 stack[20]; .shared .u32 more;
+      .reg .u32 r; mov.u32 r, buffer; mov.u32 r, more; ret; }
     .entry l() .reqntid 64 { ret; }
     """
     )
@@ -328,9 +329,9 @@ def test_entries_tell_their_resources() -> None:
     entry = program.entries["k"]
     assert [(p.name, p.type, p.size, p.align, p.offset) for p in entry.params] == [
         ("a", ".u8", 1, 1, 0), ("b", ".u64", 8, 8, 8), ("c", ".b8", 12, 8, 16), ("d", ".f32", 4, 4, 28)]  # fmt: skip
-    assert (entry.shared_bytes, entry.local_bytes, entry.const_bytes, entry.registers) == (28, 20, 12, 14)
+    assert (entry.shared_bytes, entry.local_bytes, entry.const_bytes, entry.registers) == (28, 20, 12, 15)
     assert (entry.max_threads, entry.required_block, entry.line) == (256, None, 6)
-    assert program.entries["l"].required_block == (64, 1, 1)
+    assert (program.entries["l"].required_block, program.entries["l"].shared_bytes) == ((64, 1, 1), 0)
     assert program.version == (8, 0)
 
 
