@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ptxrt import sim
 from ptxrt.check_arguments import Given, Value, declared
-from ptxrt.compilers import ParamInfo, hip_on_nvrtc, nvrtc
+from ptxrt.compilers import ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.device import Device
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
@@ -219,8 +219,8 @@ def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
     text, symbols = source.text, {}
     if source.language != "ptx":
-        compile_cxx = hip_on_nvrtc.compile_hip_text if source.language == "hip" else nvrtc.compile_cuda
-        binary = compile_cxx(
+        binary = hip_on_nvrtc.compile_cxx(
+            source.language,
             text,
             arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
             defines=dict(source.defines),

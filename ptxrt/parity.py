@@ -70,17 +70,12 @@ def compare(signature: Signature, found: dict[str, Sequence[ParamInfo] | None]) 
 
     A row in which something differs from what is declared begins with ``!``.
     """
-    declared = signature.parameters
+    count = len(signature.parameters)
     rows, agree = [], True
-    for index in range(max(len(declared), *(len(params or ()) for params in found.values()))):
-        p = declared[index] if index < len(declared) else None
+    for index in range(max(count, *(len(params or ()) for params in found.values()))):
         infos = [params[index] if params and index < len(params) else None for params in found.values()]
-        same = p is not None and all(info is not None and signature.fits(index, info) for info in infos)
+        same = index < count and all(info is not None and signature.fits(index, info) for info in infos)
         agree &= same
-        own = f"{p}: {p.kind}, {p.size} bytes at {signature.offsets[index]}" if p else "-"
-        rows.append(("" if same else "!", str(index), own, *(_cell(info) for info in infos)))
+        declared = signature.told(index) if index < count else "-"
+        rows.append(("" if same else "!", str(index), declared, *(str(info or "-") for info in infos)))
     return table(("", "#", "declared", *found), rows).splitlines(), agree
-
-
-def _cell(info: ParamInfo | None) -> str:
-    return "-" if info is None else f"{info.kind or 'any'}, {info.size} bytes at {info.offset}"

@@ -231,6 +231,11 @@ class Signature:
                 return _scalar_error(p, value, op)
         return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
 
+    def told(self, index: int) -> str:
+        """Return a parameter as tables have it: as declared, with class, size and place."""
+        p = self.parameters[index]
+        return f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
+
     def fits(self, index: int, found: ParamInfo) -> bool:
         """Return whether a binary's parameter is the declared one of `index` in place, size and, where told, class."""
         p = self.parameters[index]
@@ -248,11 +253,10 @@ class Signature:
         for index in range(max(len(self.parameters), len(table))):
             mine, theirs, mark = "(none)", "(none)", "!"
             if index < len(self.parameters):
-                p = self.parameters[index]
-                mine = f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
+                mine = self.told(index)
             if index < len(table):
                 t = table[index]
-                theirs = f"{t.kind or 'any'}, {t.size} bytes at {t.offset}"
+                theirs = str(t)
             if index < min(len(self.parameters), len(table)):
                 mark = " " if self.fits(index, t) else "!"
             wrong |= mark == "!"

@@ -237,10 +237,11 @@ class Variant:
             )
 
         def refuses(problem: Any, device: Device) -> str | None:
-            reason = self.refuses(problem, device)
-            if reason is None and any(isinstance(s, Launch) and s.grid[0] * s.block >> 32 for s in launches(problem)):
-                return "HIP launches fewer than 2**32 threads along x"
-            return reason
+            if reason := self.refuses(problem, device):
+                return reason
+            steps = [step for step in self.launches(problem) if isinstance(step, Launch)]
+            many = any(step.grid[0] * step.block >> 32 for step in steps)
+            return "HIP launches fewer than 2**32 threads along x" if many else None
 
         return replace(self, name="hip", language="hip", launches=launches, refuses=refuses)
 

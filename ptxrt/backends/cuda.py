@@ -321,17 +321,11 @@ class CudaBackend:
         return f"NVRTC {nvrtc.version()}"
 
     def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        if language == "ptx":
-            return options
-        if language == "hip":
-            return hip_on_nvrtc.effective_options(text, options)
-        return nvrtc.effective_options(text, options)
+        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, text, options)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
-        if language == "cuda":
-            return nvrtc.compile_cuda(text, arch, output="cubin", **how)
-        if language == "hip":
-            return hip_on_nvrtc.compile_hip_text(text, arch, output="cubin", **how)
+        if language != "ptx":
+            return hip_on_nvrtc.compile_cxx(language, text, arch, output="cubin", **how)
         del how["defines"]  # PTX has no preprocessor, and KernelSource.ptx takes no defines
         return nvjitlink.compile_ptx(text, output_arch(scan(text, how["name"]).target, arch), **how)
 

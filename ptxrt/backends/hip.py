@@ -18,7 +18,7 @@ import numpy as np
 
 from ptxrt import capsules
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources
-from ptxrt.compilers import Binary
+from ptxrt.compilers import Binary, hiprtc
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 
 __all__ = ["BACKEND"]
@@ -315,18 +315,12 @@ class HipBackend:
     # Modules ----------------------------------------------------------------------------------------------------
 
     def compiler(self, language: str) -> str:
-        from ptxrt.compilers import hiprtc  # noqa: PLC0415
-
         return f"hipRTC {hiprtc.version()}"
 
     def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        from ptxrt.compilers import hiprtc  # noqa: PLC0415
-
         return hiprtc.effective_options(text, options)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
-        from ptxrt.compilers import hiprtc  # noqa: PLC0415
-
         return hiprtc.compile_hip(text, arch, **how)
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:

@@ -173,17 +173,12 @@ class SimBackend:
         return f"NVRTC {nvrtc.version()}, {machine}"
 
     def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        if language == "ptx":
-            return options
-        if language == "hip":
-            return hip_on_nvrtc.effective_options(text, options)
-        return nvrtc.effective_options(text, options)
+        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, text, options)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":
             # The PTX on the way to a cubin, which is what the machine runs.
-            compile_cxx = hip_on_nvrtc.compile_hip_text if language == "hip" else nvrtc.compile_cuda
-            binary = compile_cxx(text, arch, output="ptx", **how)
+            binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", **how)
             _parsed(binary.code.decode("ascii"), how["name"])
             return binary
         check_options(how["options"])

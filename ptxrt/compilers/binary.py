@@ -28,6 +28,9 @@ class ParamInfo:
     kind: Literal["float", "int", "bits"] | None
     name: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.kind or 'any'}, {self.size} bytes at {self.offset}"
+
 
 @dataclass(frozen=True)
 class EntryInfo:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ptxrt.compilers.logs import Problem, summary
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import CompileError, InvalidArgument
 
@@ -85,6 +86,23 @@ class CxxJob:
             expected=names,
             given=self.entry,
         )
+
+    def front_end(
+        self, problems: Sequence[Problem], log: str, fix: str | None, *, at_end: bool = False
+    ) -> CompileError:
+        """Return the error for what a compiler's front end says; `at_end` of the text, where it names no file."""
+        first, line = problems[0], None
+        message = summary(problems)
+        if first.file == self.program_name:
+            line = first.line
+        elif first.file is not None:
+            message = f"{first.file}, {message}"
+        elif at_end:
+            line = len(self.text.splitlines())
+            message = f"at the end of the text: {message}"
+        else:
+            message = f"{self.compiler}: {message}"
+        return self.error(message, log, line=line, fix=fix)
 
     def error(
         self,

@@ -14,7 +14,7 @@ from ptxrt.compilers.cxx_text import check_text
 from ptxrt.compilers.hip_headers import digest
 from ptxrt.compilers.toolkit import check_options
 
-__all__ = ["HEADERS", "compile_hip_text", "effective_options"]
+__all__ = ["HEADERS", "compile_cxx", "compile_hip_text", "cxx_options", "effective_options"]
 
 # hipRTC knows these names without an include, so the text is compiled behind this header. Shuffles and votes have no
 # mask in HIP: every lane of the wave takes part.
@@ -70,3 +70,13 @@ def compile_hip_text(text: str, arch: str, options: tuple[str, ...] = (), **how:
     check_options(options)
     check_text(text, how.get("entry") or how.get("name"), "HIP")
     return nvrtc.compile_cuda(text, arch, _options(text, options), headers=HEADERS, **how)
+
+
+def cxx_options(language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a cache key wants of a text in `language`, ``"cuda"`` or ``"hip"``."""
+    return (effective_options if language == "hip" else nvrtc.effective_options)(text, options)
+
+
+def compile_cxx(language: str, text: str, arch: str, **how: Any) -> Binary:
+    """Compile a text in `language`, ``"cuda"`` or ``"hip"``; see :func:`ptxrt.compilers.nvrtc.compile_cuda`."""
+    return (compile_hip_text if language == "hip" else nvrtc.compile_cuda)(text, arch, **how)

@@ -6,7 +6,7 @@ import re
 
 from ptxrt.compilers.cxx_text import CxxJob
 from ptxrt.compilers.hiprtc_process import Lost
-from ptxrt.compilers.logs import Problem, summary
+from ptxrt.compilers.logs import Problem
 from ptxrt.errors import CompileError
 
 __all__ = ["Job", "clang_problems", "plain_log"]
@@ -36,7 +36,7 @@ class Job(CxxJob):
         """Return the error for a compile that failed with this log."""
         problems = clang_problems(log)
         if problems:
-            return self._front_end(problems, log)
+            return self.front_end(problems, log, self._fix(problems))
         if log:
             return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.ptx_hint())
         return self.error(
@@ -75,17 +75,6 @@ class Job(CxxJob):
         last = self.text.count("\n") + (not self.text.endswith("\n"))
         problems = clang_problems(log)
         return bool(problems) and all(p.file == self.program_name and (p.line or 0) > last for p in problems)
-
-    def _front_end(self, problems: list[Problem], log: str) -> CompileError:
-        first, line = problems[0], None
-        message = summary(problems)
-        if first.file == self.program_name:
-            line = first.line
-        elif first.file is not None:
-            message = f"{first.file}, {message}"
-        else:
-            message = f"{self.compiler}: {message}"
-        return self.error(message, log, line=line, fix=self._fix(problems))
 
     def _fix(self, problems: list[Problem]) -> str | None:
         for problem in problems:

@@ -24,7 +24,7 @@ class Job(CxxJob):
         if self.entry is not None and problems and not own:
             return self.no_entry(problems[0].text, log)
         if own:
-            return self._front_end(own, log)
+            return self.front_end(own, log, self._fix(own), at_end="At end of source" in log)
         in_ptx = ptxas_problems(log)
         if not in_ptx:
             return self.error(f"{self.compiler} refused the text: {log or status}", log)
@@ -32,20 +32,6 @@ class Job(CxxJob):
         if in_ptx[0].line is not None:
             log += "\n\nThe generated PTX:\n" + numbered_excerpt(ptx.decode(errors="replace"), in_ptx[0].line)
         return self.error(f"ptxas, in the PTX generated from the text: {summary(in_ptx)}", log)
-
-    def _front_end(self, problems: list[Problem], log: str) -> CompileError:
-        first, line = problems[0], None
-        message = summary(problems)
-        if first.file == self.program_name:
-            line = first.line
-        elif first.file is not None:
-            message = f"{first.file}, {message}"
-        elif "At end of source" in log:
-            line = len(self.text.splitlines())
-            message = f"at the end of the text: {message}"
-        else:
-            message = f"{self.compiler}: {message}"
-        return self.error(message, log, line=line, fix=self._fix(problems))
 
     def _fix(self, problems: list[Problem]) -> str | None:
         for problem in problems:

@@ -215,15 +215,11 @@ class BodyReader:
 
     def _variables(self, space: str) -> None:
         def place(size: int, align: int) -> int:
-            if space == "shared":
-                offset = align_up(self.module.shared_bytes, align)
-                self.module.shared_bytes = offset + size
-                return offset
-            if space == "local":
-                offset = align_up(self.function.local_bytes, align)
-                self.function.local_bytes = offset + size
-                return offset
-            return 0
+            if space != "local":
+                return 0
+            offset = align_up(self.function.local_bytes, align)
+            self.function.local_bytes = offset + size
+            return offset
 
         for variable in self.declare.variables(space, place):
             token = Token("word", variable.name, variable.line, False)

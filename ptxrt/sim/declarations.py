@@ -29,7 +29,6 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     shared: list[Variable] = field(default_factory=list)
-    shared_bytes: int = 0
     _addressed: list[Function] | None = None
 
     @property

@@ -6,7 +6,7 @@ import re
 
 from ptxrt.errors import CompileError, Unsupported
 from ptxrt.sim.body import BodyReader
-from ptxrt.sim.declarations import Declarations, Module, align_up
+from ptxrt.sim.declarations import Declarations, Module
 from ptxrt.sim.expressions import TokenStream
 from ptxrt.sim.lexer import Source, Token, tokenize
 from ptxrt.sim.program import Function, Register, Variable
@@ -160,14 +160,8 @@ class _ModuleReader:
             self.source.fail(line, f"{name} is declared twice")
 
     def variables(self, space: str, extern: bool, token: Token) -> None:
-        def place(size: int, align: int) -> int:
-            if space != "shared" or size == 0:
-                return 0
-            offset = align_up(self.module.shared_bytes, align)
-            self.module.shared_bytes = offset + size
-            return offset
-
-        for variable in self.declare.variables(space, place, extern=extern):
+        # Each entry places the shared ones that its code names, once that is decoded; each memory places the others.
+        for variable in self.declare.variables(space, lambda size, align: 0, extern=extern):
             self.check_new(variable.name, variable.line)
             if extern and variable.size and space != "shared":
                 raise Unsupported(

@@ -53,7 +53,7 @@ class Variable:
     size
         Bytes; 0 for an ``.extern .shared`` array of no length.
     offset
-        Place in its window: shared memory, a thread's local memory, or the parameters of an entry.
+        Place in its window: a thread's local memory, or the parameters of an entry; :class:`Code` places shared ones.
     data
         Initial bytes (global and const).
     pointers
