@@ -6,6 +6,7 @@
 #   CUDA    which of CUDA's packages: cuda13, cuda12, or none. Left out: those of the driver here, else cuda13, since
 #           the compilers run without a driver too.
 #   HIP     hip-disassembler, hip, or none: how much of hip-python
+#   JOBS    how many processes share the tests
 #   HIPRTC  options for `make hiprtc`, such as --suite sid or --mirror http://some.mirror/debian
 
 PYTHON ?= python3
@@ -13,6 +14,7 @@ VENV ?= .venv
 DRIVER := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 CUDA ?= $(if $(filter 12,$(DRIVER)),cuda12,cuda13)
 HIP ?= hip-disassembler
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -29,7 +31,7 @@ demo: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/ptxrt demo
 
 test: $(STAMP)
-	$(WITH_HIPRTC) $(BIN)/python -m pytest
+	$(WITH_HIPRTC) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)

@@ -8,12 +8,15 @@ C++ carry the mark `ptx`, and are not collected for HIP, nor are variants of ops
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +119,25 @@ def cuda() -> ptxrt.Device:
 
 
 @pytest.fixture
+def torch_with(cuda: ptxrt.Device) -> Iterator[Callable[[float], Any]]:
+    """Return torch for a test that needs so many bytes of the GPU, once no test of another process does."""
+    torch = pytest.importorskip("torch")
+    with open(Path(tempfile.gettempdir()) / f"ptxrt-large-tests-{os.getuid()}", "w") as lock:
+
+        def wait(nbytes: float) -> Any:
+            if cuda.properties.total_memory < nbytes:
+                pytest.skip(f"{int(nbytes) >> 30} GiB do not fit {cuda}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            torch.cuda.empty_cache()
+            torch.manual_seed(0)
+            return torch
+
+        yield wait
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture
 def stand_in() -> Iterator[StandIn]:
     """The stand-in for AMD's library, its records and demanded errors cleared before and after."""
     if STAND_IN is None:
@@ -167,6 +189,22 @@ def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
     cache.clear()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take in what one of pytest-xdist's processes has seen of the ops' errors."""
+    from op_testing import add_worst_errors
+
+    add_worst_errors(getattr(node, "workeroutput", {}).get("worst_errors", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the ops' errors to pytest-xdist's first process, where this is one of the others."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        from op_testing import worst_errors
+
+        output["worst_errors"] = worst_errors()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the worst errors of the ops; with PTXRT_ERRORS=FILE, write them there too."""
     from op_testing import worst_errors, write_worst_errors
@@ -177,8 +215,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("worst errors of the ops, ||error|| / ||reference||")
     for row in rows:
         terminalreporter.write_line(
-            f"{row['op']:42} {row['dtype']:9} {row['device']:5} {row['cases']:6} cases  {row['error']:8.1e}"
-            f"  {row['of_bar']:5.0%} of the bar  worst element {row['element']:8.1e}"
+            f"{row['op']:42} {row['dtype']:9} {row['device']:5} {row['language']:4} {row['cases']:6} cases"
+            f"  {row['error']:8.1e}  {row['of_bar']:5.0%} of the bar  worst element {row['element']:8.1e}"
         )
     if path := os.environ.get("PTXRT_ERRORS"):
         write_worst_errors(Path(path))

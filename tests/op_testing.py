@@ -64,11 +64,28 @@ def taken(plan: type[Plan], device: ptxrt.Device) -> list[str]:
 
 # Errors ---------------------------------------------------------------------------------------------------------------
 
-_WORST: dict[tuple[str, str, str], dict[str, Any]] = {}
+_WORST: dict[tuple[str, ...], dict[str, Any]] = {}
+_KEY = ("op", "dtype", "device", "language")
+_last_language: list[str] = []  # not the plan, which would keep its modules loaded
 
 
-def check_error(op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, case: object = "") -> None:
-    """Hold ``||got - want|| / ||want||`` to `bar`, and keep the worst figures of each op, dtype and kind of device.
+def _remember_the_last_language() -> None:
+    run = Plan.run
+
+    def run_and_remember(self: Plan, *args: Any, **how: Any) -> Any:
+        _last_language[:] = [self.variant.language]
+        return run(self, *args, **how)
+
+    Plan.run = run_and_remember  # type: ignore[method-assign]
+
+
+_remember_the_last_language()
+
+
+def check_error(
+    op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, case: object = "", language: str | None = None
+) -> None:
+    """Hold ``||got - want|| / ||want||`` to `bar`; keep the worst of each op, dtype, kind of device, and language.
 
     Parameters
     ----------
@@ -76,22 +93,33 @@ def check_error(op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, 
         With the name of the result, where an op has several: ``"batch_norm grad_weight"``.
     case
         For the message, and for the record of the worst.
+    language
+        Of the kernel; that of the last plan's run by default.
     """
     error, element = relative_error(got, want), worst_element_error(got, want)
-    row = _WORST.setdefault(
-        (op, str(got.dtype), device.kind), {"cases": 0, "error": -1.0, "of_bar": 0.0, "element": 0.0}
-    )
-    row["cases"] += 1
-    if error > row["error"]:
-        row.update(error=error, case=str(case))
-    row["of_bar"] = max(row["of_bar"], error / bar if bar else float(error > 0))
-    row["element"] = max(row["element"], element)
+    of_bar = error / bar if bar else error > 0
+    seen = {"cases": 1, "error": float(error), "of_bar": float(of_bar), "element": float(element)}
+    names = (op, str(got.dtype), device.kind, language or _last_language[0])
+    add_worst_errors([dict(zip(_KEY, names, strict=True)) | seen | {"case": str(case)}])
     assert error <= bar, f"{op} {case}: error {error:.2e} above {bar:.2e}, worst element {element:.2e}"
 
 
 def worst_errors() -> list[dict[str, Any]]:
-    """Return what :func:`check_error` has seen in this session: a row an op, dtype and kind of device."""
-    return [dict(zip(("op", "dtype", "device"), key, strict=True), **row) for key, row in sorted(_WORST.items())]
+    """Return what :func:`check_error` has seen in this session: a row an op, dtype, kind of device, and language."""
+    return [dict(zip(_KEY, key, strict=True)) | row for key, row in sorted(_WORST.items())]
+
+
+def add_worst_errors(rows: list[dict[str, Any]]) -> None:
+    """Take in rows of :func:`worst_errors`, of another process too."""
+    for row in rows:
+        new = {name: value for name, value in row.items() if name not in _KEY}
+        old = _WORST.setdefault(tuple(row[name] for name in _KEY), new)
+        if old is not new:
+            old["cases"] += new["cases"]
+            if new["error"] > old["error"]:
+                old.update(error=new["error"], case=new["case"])
+            for name in ("of_bar", "element"):
+                old[name] = max(old[name], new[name])
 
 
 def write_worst_errors(path: Path) -> None:

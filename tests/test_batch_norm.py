@@ -427,13 +427,9 @@ def _moments(images):
 
 @pytest.mark.parametrize("variant", ["split", "baseline", "elementwise", "hip"])
 @pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
-def test_tensors_past_2_to_the_32_elements(cuda, shape, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, variant):
     count = int(np.prod(shape))
-    if cuda.properties.total_memory < 10 * count:
-        pytest.skip(f"two arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(10 * count)
     x = torch.empty(shape, device="cuda").normal_()
     w, b = torch.tensor([2.0, -3.0], device="cuda"), torch.tensor([0.5, 1.5], device="cuda")
     training = variant != "elementwise"

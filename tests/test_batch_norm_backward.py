@@ -387,13 +387,9 @@ def test_a_stream_orders_the_work(device, rng):
     ("kind", "variant"), [("eval", "split"), ("handed", "split"), ("handed", "baseline"), ("handed", "hip")]
 )
 @pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
-def test_tensors_past_2_to_the_32_elements(cuda, shape, kind, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, kind, variant):
     count = int(np.prod(shape))
-    if cuda.properties.total_memory < 14 * count:
-        pytest.skip(f"three arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(14 * count)
     x, go = (torch.empty(shape, device="cuda").normal_() for _ in "xg")
     w, mean, var = (torch.tensor(pair, device="cuda") for pair in ([2.0, -3.0], [0.25, -0.5], [4.0, 0.5]))
     training = kind == "handed"

@@ -250,12 +250,9 @@ def test_agrees_with_pytorch(cuda, rng, variant):
         assert relative_error(y, want) <= 2 * grid_sample_bar(name, 40, 30)
 
 
-def test_results_past_2_to_the_32_elements(cuda):
-    torch = pytest.importorskip("torch")
+def test_results_past_2_to_the_32_elements(torch_with):
     shape, size = (2, 33, 16, 16), (8192, 8200)
-    if cuda.properties.total_memory < 2 * 33 * 8192 * 8200 * 6:
-        pytest.skip("17 GiB do not fit")
-    torch.manual_seed(0)
+    torch = torch_with(2 * 33 * 8192 * 8200 * 6)
     x = torch.randn(shape, device="cuda")
     grid = torch.empty((2, *size, 2), device="cuda").uniform_(-1.2, 1.2)
     y = torch.from_dlpack(grid_sample(x, grid))
@@ -267,12 +264,9 @@ def test_results_past_2_to_the_32_elements(cuda):
         assert relative_error(got.cpu().numpy(), want.view(-1).cpu().numpy()) <= 2 * grid_sample_bar("f32", 16, 16)
 
 
-def test_images_past_2_to_the_32_elements(cuda):
-    torch = pytest.importorskip("torch")
+def test_images_past_2_to_the_32_elements(torch_with):
     shape = (2, 3, 27000, 27001)
-    if cuda.properties.total_memory < 6 * int(np.prod(shape)):
-        pytest.skip("17 GiB do not fit")
-    torch.manual_seed(0)
+    torch = torch_with(6 * int(np.prod(shape)))
     x = torch.empty(shape, device="cuda").normal_()
     grid = torch.empty((2, 50, 130, 2), device="cuda").uniform_(-1.01, 1.01)
     y = torch.from_dlpack(grid_sample(x, grid))

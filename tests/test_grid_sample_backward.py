@@ -310,14 +310,10 @@ def test_agrees_with_pytorch(cuda, rng, variant, shape):
 
 
 @each_variant
-def test_images_past_2_to_the_32_elements(cuda, variant):
-    torch = pytest.importorskip("torch")
+def test_images_past_2_to_the_32_elements(cuda, torch_with, variant):
     shape, size = (1, 2, 46400, 46401), (40, 130)
     need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 4}.get(variant, 2)
-    if cuda.properties.total_memory < 1.1 * need:
-        pytest.skip(f"{need >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(1.1 * need)
     x = torch.zeros(shape, device="cuda")
     go = torch.randn((1, 2, *size), device="cuda")
     grid = torch.empty((1, *size, 2), device="cuda").uniform_(-0.99, 0.99)
@@ -339,18 +335,12 @@ def test_images_past_2_to_the_32_elements(cuda, variant):
         near = sum(dx[0, channel, pixel_rows + i, pixel_columns + j] for i in range(-1, 3) for j in range(-2, 4))
         # All of a point's weight lies round it, whatever the rounding of its coordinate.
         assert relative_error(near.cpu().numpy(), go[0, channel].view(-1)[far].cpu().numpy()) < 0.05
-    del x, dx, plan
-    torch.cuda.empty_cache()
 
 
 @each_variant
-def test_gradients_past_2_to_the_32_elements(cuda, variant):
-    torch = pytest.importorskip("torch")
+def test_gradients_past_2_to_the_32_elements(cuda, torch_with, variant):
     shape, size = (2, 33, 64, 64), (8192, 8200)
-    if cuda.properties.total_memory < 2 * 33 * 8192 * 8200 * 6:
-        pytest.skip("17 GiB do not fit")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(2 * 33 * 8192 * 8200 * 6)
     go = torch.zeros((2, 33, *size), device="cuda")
     x = torch.randn(shape, device="cuda")
     grid = torch.empty((2, *size, 2), device="cuda").uniform_(-1.2, 1.2)

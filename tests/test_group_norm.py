@@ -342,13 +342,9 @@ def test_a_stream_orders_the_work(device, rng):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, shape, groups, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
     count = int(np.prod(shape))
-    if cuda.properties.total_memory < 10 * count:
-        pytest.skip(f"two arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(10 * count)
     x = torch.empty(count, device="cuda").normal_()
     weight, bias = (torch.randn(shape[1], device="cuda") for _ in "wb")
     plan = forced(cuda, shape, groups, 1e-5, variant)
@@ -366,13 +362,10 @@ def test_tensors_past_2_to_the_32_elements(cuda, shape, groups, variant):
         assert relative_error(y[start:end].cpu().numpy(), want.cpu().numpy()) <= bar("group_norm", "f32"), start
 
 
-def test_a_batch_of_nearly_2_to_the_32(cuda):
+def test_a_batch_of_nearly_2_to_the_32(torch_with):
     """The number of the image after a block's last one would be another image's, modulo 2**32."""
-    torch = pytest.importorskip("torch")
     batch = 2**32 - 1
-    if cuda.properties.total_memory < 10 * batch:
-        pytest.skip(f"two arrays of 16 GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
+    torch = torch_with(10 * batch)
     x, bias = torch.full((batch, 1), 3.0, device="cuda"), torch.tensor([5.0], device="cuda")
     y = torch.from_dlpack(group_norm(ptxrt.from_dlpack(x), None, ptxrt.from_dlpack(bias), 1))
     assert bool((y == 5.0).all())

@@ -399,13 +399,9 @@ def test_it_is_the_derivative_of_group_norm(device, rng):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, shape, groups, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
     count = int(np.prod(shape))
-    if cuda.properties.total_memory < 16 * count:
-        pytest.skip(f"three arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(16 * count)
     batch, channels, hw = shape
     x, go = (torch.empty(count, device="cuda").normal_() for _ in range(2))
     x += 3

@@ -377,13 +377,9 @@ def test_a_stream_orders_the_work(device, rng):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_31_and_32_elements(cuda, shape, size, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_31_and_32_elements(cuda, torch_with, shape, size, variant):
     count = int(np.prod(shape))
-    if cuda.properties.total_memory < 18 * count:
-        pytest.skip(f"four arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.cuda.empty_cache()
-    torch.manual_seed(0)
+    torch = torch_with(18 * count)
     x = torch.empty(shape, device="cuda").normal_()
     y, denom, got = (torch.full_like(x, float("nan")) for _ in range(3))
     to = ptxrt.from_dlpack

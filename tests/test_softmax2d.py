@@ -43,6 +43,9 @@ class Direction(NamedTuple):
     tiled: Any
     most_threads: int
 
+    def __str__(self) -> str:
+        return self.op
+
 
 FORWARD = Direction(
     "softmax2d", softmax2d, Softmax2dPlan, Softmax2dDescriptor, Softmax2dArgs, references.softmax2d, ("x",),
@@ -52,7 +55,7 @@ BACKWARD = Direction(
     "softmax2d_backward", softmax2d_backward, Softmax2dBackwardPlan, Softmax2dBackwardDescriptor,
     Softmax2dBackwardArgs, references.softmax2d_backward, ("grad_out", "y"), KERNELS[3], 512,
 )  # fmt: skip
-both = pytest.mark.parametrize("way", [FORWARD, BACKWARD], ids=lambda way: way.op)
+both = pytest.mark.parametrize("way", [FORWARD, BACKWARD], ids=str)
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -188,9 +191,8 @@ def test_any_division_into_tiles_gives_the_result(device, way):
         there = [on_device(array, device) for array in inputs]
         grid, threads = -(-batch // images) * -(-hw // positions), images * lanes * positions
         kernel.launch(grid, threads, *there, out.array, batch, channels, hw, positions, lanes)
-        check_error(
-            way.op, device, out.host(), way.reference(*inputs), BAR, (inputs[0].shape, positions, lanes, images)
-        )
+        case = (inputs[0].shape, positions, lanes, images)
+        check_error(way.op, device, out.host(), way.reference(*inputs), BAR, case, language="ptx")
 
     for_drawn(
         device,
@@ -385,7 +387,7 @@ def test_a_stream_orders_the_work(device, rng, way):
 # Checks ---------------------------------------------------------------------------------------------------------------
 
 OPERANDS = [(way, name) for way in (FORWARD, BACKWARD) for name in (*way.inputs, "out")]
-each_operand = pytest.mark.parametrize(("way", "name"), OPERANDS, ids=lambda value: getattr(value, "op", value))
+each_operand = pytest.mark.parametrize(("way", "name"), OPERANDS, ids=str)
 
 
 @pytest.fixture
@@ -693,12 +695,9 @@ def test_forgotten_plans_let_the_cache_unload(good, way, clean_modules):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, way, shape, variant):
-    torch = pytest.importorskip("torch")
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, way, shape, variant):
     count = math.prod(shape)
-    if cuda.properties.total_memory < 8.5 * count:
-        pytest.skip(f"two arrays of {4 * count >> 30} GiB do not fit {cuda}")
-    torch.manual_seed(0)
+    torch = torch_with(8.5 * count)
     operands = [torch.empty(count, device="cuda").normal_() for _ in way.inputs]
     for y in operands[1:]:
         y.abs_().mul_(1 / shape[1])

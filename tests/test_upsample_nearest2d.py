@@ -311,13 +311,6 @@ def on_torch(view, rows, columns):
     return view.index_select(0, rows).index_select(1, columns)
 
 
-def need_memory(cuda, nbytes):
-    torch = pytest.importorskip("torch")
-    if cuda.properties.total_memory < nbytes:
-        pytest.skip(f"{nbytes >> 30} GiB do not fit {cuda}")
-    return torch
-
-
 LARGE = [
     ("u8", (2, 2), (33_000, 33_008)),  # 2^32 elements and more, 16 bytes at once
     ("u8", (2, 2), (33_001, 33_007)),  # one at once
@@ -332,8 +325,8 @@ LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches few
     [*((*case, variant) for case in LARGE for variant in ("banded", "baseline")), *((*c, "hip") for c in LARGE_IN_HIP)],
     ids=str,
 )
-def test_outputs_past_2_to_the_31_and_32_elements(cuda, name, planes, out, variant):
-    torch = need_memory(cuda, 40 << 30)
+def test_outputs_past_2_to_the_31_and_32_elements(torch_with, name, planes, out, variant):
+    torch = torch_with(40 << 30)
     dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
     x = torch.randint(0, 256, (*planes, 123, 457), device="cuda").to(dtype)
     there = ptxrt.from_dlpack(x)
@@ -343,8 +336,8 @@ def test_outputs_past_2_to_the_31_and_32_elements(cuda, name, planes, out, varia
             assert torch.equal(y[n, c], on_torch(x[n, c], (123, out[0]), (457, out[1]))), (n, c)
 
 
-def test_planes_past_2_to_the_32(cuda):
-    torch = need_memory(cuda, 12 << 30)
+def test_planes_past_2_to_the_32(torch_with):
+    torch = torch_with(12 << 30)
     x = torch.randint(0, 256, (1, 65_536, 1, 1), device="cuda").to(torch.uint8)
     there = ptxrt.from_dlpack(x).broadcast_to((65_540, 65_536, 1, 1))
     plan = plan_for(there, 1, 1)
@@ -365,8 +358,8 @@ def test_planes_past_2_to_the_32(cuda):
     ids=str,
 )
 @pytest.mark.parametrize("name", ["u8", "f32"])
-def test_strides_whose_offsets_exceed_2_to_the_32(cuda, name, strides, variant):
-    torch = need_memory(cuda, 60 << 30)
+def test_strides_whose_offsets_exceed_2_to_the_32(torch_with, name, strides, variant):
+    torch = torch_with(60 << 30)
     shape, out = (2, 2, 5, 4), (9, 8)
     count = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     assert count > 1 << 32
@@ -378,8 +371,8 @@ def test_strides_whose_offsets_exceed_2_to_the_32(cuda, name, strides, variant):
     same_bits(y, wanted(x.contiguous().cpu().numpy(), *out))
 
 
-def test_columns_farther_apart_than_32_bits_take_the_baseline(cuda):
-    torch = need_memory(cuda, 24 << 30)
+def test_columns_farther_apart_than_32_bits_take_the_baseline(torch_with):
+    torch = torch_with(24 << 30)
     base = torch.empty(3 << 31, dtype=torch.uint8, device="cuda").random_()
     x = base.as_strided((1, 2, 3, 3), (0, 5, 7, (3 << 30) - 64))
     plan = plan_for(ptxrt.from_dlpack(x), 4, 6)

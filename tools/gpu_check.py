@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
-        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider"]
+        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider", *_at_once(4)]
         rows = [_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file))]
         errors = json.loads(file.read_text()) if file.exists() else []
     rows += [
@@ -72,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stored", path)
     print(table)
     return 0 if all(row["result"] in ("passed", "not there") for row in rows) else 1
+
+
+def _at_once(processes: int) -> list[str]:
+    """Return pytest's options for some processes, where pytest-xdist is there."""
+    return ["-n", str(processes), "--dist", "worksteal"] if importlib.util.find_spec("xdist") else []
 
 
 def _count() -> int:
@@ -99,10 +104,10 @@ def _sanitize(tool: str) -> dict[str, Any]:
 
 def _save_errors(out: Path, device: ptxrt.Device, errors: list[dict[str, Any]]) -> None:
     """Store the worst errors that the tests of the ops have seen."""
-    head = ["op, result", "dtype", "device", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
+    head = ["op, result", "dtype", "device", "language", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
     cells = [
         [
-            *(row[name] for name in ("op", "dtype", "device")),
+            *(row[name] for name in ("op", "dtype", "device", "language")),
             str(row["cases"]),
             f"{row['error']:.1e}",
             f"{row['of_bar']:.0%}",
