@@ -125,6 +125,15 @@ class Device:
         """Wait on the host for all work on the device."""
         self.backend.synchronize(self.ordinal, None)
 
+    def trim_memory(self) -> None:
+        """Wait for all work on the device, and give back to the driver the memory of freed arrays.
+
+        It is kept for later arrays otherwise, which are made the faster for it, and is missing to other libraries and
+        processes.
+        """
+        self.synchronize()
+        self.backend.trim_memory(self.ordinal)
+
 
 def devices() -> list[Device]:
     """Return all devices there are, the fastest kind first, sim last. A missing driver is no error: it has none."""

@@ -128,13 +128,13 @@ def torch_with(cuda: ptxrt.Device) -> Iterator[Callable[[float], Any]]:
             if cuda.properties.total_memory < nbytes:
                 pytest.skip(f"{int(nbytes) >> 30} GiB do not fit {cuda}")
             fcntl.flock(lock, fcntl.LOCK_EX)
-            torch.cuda.empty_cache()
             torch.manual_seed(0)
             return torch
 
         yield wait
         gc.collect()
         torch.cuda.empty_cache()
+        cuda.trim_memory()
 
 
 @pytest.fixture

@@ -87,6 +87,27 @@ def test_synchronize_returns(device):
     device.synchronize()
 
 
+def test_trimming_leaves_live_arrays_and_the_device_usable(device):
+    host = np.arange(1 << 16, dtype=np.float32)
+    kept, freed = ptxrt.to_device(host, device), ptxrt.zeros(1 << 20, np.float32, device)
+    freed.free()
+    device.trim_memory()
+    assert_array_equal(kept.to_host(), host)
+    assert not ptxrt.zeros(1 << 20, np.float32, device).to_host().any()
+
+
+def test_trimming_gives_freed_memory_back_to_the_driver(cuda):
+    from cuda.core import Device
+
+    pool = Device(cuda.ordinal).memory_resource.attributes
+    freed = ptxrt.empty(1 << 30, np.uint8, cuda)
+    freed.free()
+    cuda.synchronize()
+    before = pool.reserved_mem_current
+    cuda.trim_memory()
+    assert pool.reserved_mem_current <= before - (1 << 30)
+
+
 @pytest.mark.two_devices
 def test_pain13_an_array_of_the_second_device_is_handled_there(device, other_device):
     x = ptxrt.to_device(np.arange(64, dtype=np.float32), other_device)

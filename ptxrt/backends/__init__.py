@@ -110,6 +110,9 @@ class Backend(Protocol):
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
         """Give memory back once `stream` and all streams of `used_on` have passed this point."""
 
+    def trim_memory(self, ordinal: int) -> None:
+        """Give back to the driver what is kept of freed memory."""
+
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
         """Look into another library's array; `stream` waits for its producer."""
 

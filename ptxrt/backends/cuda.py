@@ -207,6 +207,10 @@ class CudaBackend:
         with self._current(ordinal):
             buffer.close(self._stream(stream))
 
+    def trim_memory(self, ordinal: int) -> None:
+        with self._current(ordinal):
+            self._call("cuMemPoolTrimTo", int(self._core.Device(ordinal).memory_resource.handle), 0)
+
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
         with self._current(ordinal):
             # In DLPack's numbering 1 is the legacy default stream, and 0 is not allowed.

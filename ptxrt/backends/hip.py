@@ -209,6 +209,10 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipFreeAsync", ptr, stream)
 
+    def trim_memory(self, ordinal: int) -> None:
+        with self._current(ordinal):
+            self._call("hipMemPoolTrimTo", self._call("hipDeviceGetMemPool", ordinal)[1], 0)
+
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
         # In DLPack's numbering of ROCm's streams 0 is the default one.
         with self._current(ordinal):

@@ -88,6 +88,8 @@ class SimBackend:
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
         self._memory(ordinal).free(ptr)
 
+    def trim_memory(self, ordinal: int) -> None: ...
+
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
         # NumPy's own arrays need no DLPack, which has no bfloat16, and which NumPy 1 reads as read-only.
         host = other if isinstance(other, np.ndarray) else np.from_dlpack(other)

@@ -26,6 +26,8 @@ FORWARD(hipGetLastError, (void), ())
 
 FORWARD(hipMallocAsync, (P out, size_t bytes, P stream), (out, bytes, stream))
 FORWARD(hipFreeAsync, (P memory, P stream), (memory, stream))
+FORWARD(hipDeviceGetMemPool, (P out, int device), (out, device))
+FORWARD(hipMemPoolTrimTo, (P pool, size_t bytes), (pool, bytes))
 FORWARD(hipMemcpyHtoDAsync, (P to, P from, size_t bytes, P stream), (to, from, bytes, stream))
 FORWARD(hipMemcpyDtoHAsync, (P to, P from, size_t bytes, P stream), (to, from, bytes, stream))
 FORWARD(hipMemcpyDtoDAsync, (P to, P from, size_t bytes, P stream), (to, from, bytes, stream))

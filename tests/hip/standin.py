@@ -46,6 +46,8 @@ FUNCTIONS = {
     "hipGetLastError": "",
     "hipMallocAsync": "PZP",
     "hipFreeAsync": "PP",
+    "hipDeviceGetMemPool": "PI",
+    "hipMemPoolTrimTo": "PZ",
     "hipMemcpyHtoDAsync": "PPZP",
     "hipMemcpyDtoHAsync": "PPZP",
     "hipMemcpyDtoDAsync": "PPZP",
@@ -81,6 +83,8 @@ INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 200, 400,
 LAUNCH_FAILURE, UNKNOWN = 719, 999
 
 LDS = 64 << 10
+
+POOLS = 0x500  # the first device's memory pool, as a handle; the next device's is one more
 
 
 @dataclass(frozen=True)
@@ -375,6 +379,15 @@ class StandIn:
             raise Refused(INVALID_VALUE)
         assert memory is not None
         queue.put(partial(self.machine.free, queue.device, memory, 0, ()))
+
+    def hipDeviceGetMemPool(self, out: int, device: int) -> None:
+        if not 0 <= device < len(MODELS):
+            raise Refused(INVALID_DEVICE)
+        _store(ctypes.c_void_p, out, POOLS + device)
+
+    def hipMemPoolTrimTo(self, pool: int, size: int) -> None:
+        if not 0 <= pool - POOLS < len(MODELS):
+            raise Refused(INVALID_VALUE)
 
     def hipMemcpyHtoDAsync(self, to: int, host: int, size: int, stream: int | None) -> None:
         queue = self._queue(stream)

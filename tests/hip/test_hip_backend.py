@@ -713,6 +713,15 @@ def test_streams_events_and_memory_are_given_back(hip, stand_in):
     assert ([stand_in.handles(kind) for kind in (standin.Queue, standin.Mark)], len(stand_in.live[0])) == before
 
 
+def test_trimming_waits_for_the_device_and_trims_its_own_pool(hip, stand_in):
+    hip.trim_memory()
+    calls = [(name, args) for name, args in stand_in.calls if name in ("hipDeviceSynchronize", "hipMemPoolTrimTo")]
+    assert calls == [("hipDeviceSynchronize", ()), ("hipMemPoolTrimTo", (standin.POOLS + hip.ordinal, 0))]
+    stand_in.fail_next("hipMemPoolTrimTo", 1)
+    with pytest.raises(ptxrt.DriverError, match="hipMemPoolTrimTo"):
+        hip.trim_memory()
+
+
 def test_an_event_is_done_when_its_work_is(hip, stand_in, saxpy):
     stream = hip.create_stream()
     x = ptxrt.zeros(4, "f4", hip)
