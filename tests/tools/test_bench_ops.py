@@ -40,11 +40,16 @@ def test_it_says_what_it_needs(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_it_measures_and_stores_each_row(cuda, tmp_path, capsys):
+@pytest.mark.parametrize(("language", "name"), [("ptx", "ops-nv*.json"), ("hip", "ops-hip-*.json")])
+def test_it_measures_and_stores_each_row(cuda, tmp_path, monkeypatch, language, name):
     pytest.importorskip("torch")
-    assert bench.main(["ops", "--only", "group_norm", "--runs", "3", "--out", str(tmp_path)]) == 0
-    (stored,) = tmp_path.glob("*.json")
-    rows = json.loads(stored.read_text())["rows"]
+    monkeypatch.setenv("PTXRT_LANGUAGE", "ptx")  # and undone afterwards
+    arguments = ["--language", language, "--only", "group_norm", "--runs", "3", "--out", str(tmp_path)]
+    assert bench.main(["ops", *arguments]) == 0
+    (stored,) = tmp_path.glob(name)
+    record = json.loads(stored.read_text())
+    assert record["language"] == language
+    rows = record["rows"]
     assert {row["op"] for row in rows} == {"group_norm", "group_norm_backward"}
     assert all(row["ptxrt"] > row["floor"] / 2 > 0 or "8x8" in row["case"] for row in rows)
     assert "GB/s" in stored.with_suffix(".md").read_text()

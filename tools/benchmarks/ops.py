@@ -7,6 +7,7 @@ time of those bytes at the speed of a device-to-device copy, measured in the sam
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--only", default="", help="run the rows whose op begins with this")
     parser.add_argument("--runs", type=int, default=30, help="timed runs of each row (30)")
+    parser.add_argument("--language", choices=("ptx", "hip"), default="ptx", help="of ptxrt's kernels (ptx)")
     parser.add_argument("--compile", action="store_true", help="time torch.compile too, which takes minutes")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a float32 row is slower than torch eager")
@@ -68,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (ptxrt.PtxrtError, ImportError) as error:
         print(f"bench.py ops needs an NVIDIA GPU and torch: {error}", file=sys.stderr)
         return 2
+    os.environ["PTXRT_LANGUAGE"] = arguments.language
     clear = torch.empty(_CLEARED, dtype=torch.uint8, device="cuda")
     speed = _copy_speed(torch, clear, arguments.runs)
     measured = []
@@ -89,14 +92,16 @@ def run(arguments: argparse.Namespace) -> int:
     record = {
         "benchmark": NAME,
         "environment": environment(device),
+        "language": arguments.language,
         "runs": arguments.runs,
         "copy_bytes_per_second": speed,
         "rows": measured,
     }
     text = f"Median of {arguments.runs} runs in microseconds, the L2 cleared before each.\n"
     text += f"floor: the fewest bytes at the speed of a copy, {speed / 1e9:.0f} GB/s.\n\n{body}\n"
-    name = f"{NAME}-{slug(device.name)}"
-    for path in save(arguments.out, name, f"Time of the ops on {device.name}", record, text):
+    name = f"{NAME}{'-hip' if arguments.language == 'hip' else ''}-{slug(device.name)}"
+    title = f"Time of the ops in {arguments.language.upper()} on {device.name}"
+    for path in save(arguments.out, name, title, record, text):
         print(f"stored {path}")
     slower = [row for row in measured if "f32" in row["case"] and row["ptxrt"] > row["eager"]]
     return 1 if arguments.check and slower else 0
