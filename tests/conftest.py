@@ -180,6 +180,8 @@ def rng() -> np.random.Generator:
 @pytest.fixture
 def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
     """The device's module cache, emptied of what nobody holds, its bounds put back afterwards."""
+    if device.kind == "hip":
+        need_hip_compilers()  # here: a thread of the test's cannot skip it
     cache = device.modules
     bounds = cache.max_modules, cache.max_bytes
     gc.collect()  # Kernels that a caught exception's traceback holds

@@ -1,7 +1,7 @@
 """Everything that a GPU machine can say of a commit, in one command: ``python tools/gpu_check.py [--out DIR]``.
 
-Runs the tests that need a GPU, a missing one being a failure; the marked subset under compute-sanitizer's memcheck and
-racecheck, where that is installed; the launch benchmark with its bounds; and the ops beside torch, where that is.
+Runs the launch benchmark with its bounds; the ops beside torch, where that is; the tests that need a GPU, a missing one
+being a failure; and the marked subset under compute-sanitizer's memcheck and racecheck, where that is installed.
 Needs no installation: pytest and the packages of ptxrt[cuda13] are enough. Writes what it found, the ops' worst errors
 too, to docs/results/.
 """
@@ -45,22 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ptxrt.PtxrtError as error:
         print(error, file=sys.stderr)
         return 1
+    # The benchmarks first: after minutes of tests the host's processor is slower.
+    launch = [sys.executable, "tools/bench.py", "launch", "--check", "--out", str(out)]
+    rows = [_run("launch benchmark, bounds checked", launch, r".* us above .*")]
+    if importlib.util.find_spec("torch"):
+        ops = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
+        rows.append(_run("ops, none slower than torch eager", ops, r"stored .*"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
         tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider", *_at_once(4)]
-        rows = [_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file))]
+        rows.append(_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file)))
         errors = json.loads(file.read_text()) if file.exists() else []
-    rows += [
-        *(_sanitize(tool) for tool in ("memcheck", "racecheck")),
-        _run(
-            "launch benchmark, bounds checked",
-            [sys.executable, "tools/bench.py", "launch", "--check", "--out", str(out)],
-            r".* us above .*",
-        ),
-    ]
-    if importlib.util.find_spec("torch"):
-        command = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
-        rows.append(_run("ops, none slower than torch eager", command, r"stored .*"))
+    rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
     if errors:
         _save_errors(out, device, errors)
     record = {"environment": report.environment(device), "gpus": _count(), "checks": rows}

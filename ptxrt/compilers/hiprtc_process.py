@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ptxrt.compilers.hiprtc_worker import HEAD, MAGIC, message
+from ptxrt.compilers.hiprtc_worker import FOLDER, HEAD, MAGIC, message
 
 __all__ = ["Lost", "Worker"]
 
@@ -72,9 +73,10 @@ class Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         # Appending, so that emptying the file does not leave the worker's next words behind a hole.
         fcntl.fcntl(self._errors, fcntl.F_SETFL, fcntl.fcntl(self._errors, fcntl.F_GETFL) | os.O_APPEND)
+        self._folder = tempfile.mkdtemp(prefix=FOLDER)
         try:
             self._process = subprocess.Popen(
-                [*command, str(_SCRIPT), *_own_packages()],
+                [*command, str(_SCRIPT), self._folder, *_own_packages()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -86,6 +88,7 @@ class Worker:
             )
         except BaseException:
             self._errors.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise
         pipes = self._process.stdin, self._process.stdout
         self._in, self._out = (pipe.fileno() for pipe in pipes if pipe is not None)
@@ -139,6 +142,7 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._close_files()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def abandon(self) -> None:
         """Let go of a worker that is the parent's, after a fork."""

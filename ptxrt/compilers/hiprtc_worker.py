@@ -16,14 +16,16 @@ import json
 import os
 import queue
 import re
+import shutil
 import struct
 import sys
 import threading
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-__all__ = ["HEAD", "MAGIC", "message"]
+__all__ = ["FOLDER", "HEAD", "MAGIC", "message"]
 
+FOLDER = "ptxrt-hiprtc-"  # how the name of a worker's temporary folder begins
 MAGIC = b"PTXRT/1\n"
 HEAD = struct.Struct(">8sII")
 
@@ -43,9 +45,13 @@ def main() -> None:
     # The names of the files beside this one are not for hip-python to import. No abspath: it wants a current folder,
     # and that may have been removed.
     sys.path[:] = [folder for folder in sys.path if folder != os.path.dirname(__file__)]
-    sys.path += sys.argv[1:]  # ptxrt's own packages, behind this interpreter's
+    sys.path += sys.argv[2:]  # ptxrt's own packages, behind this interpreter's
+    # The compiler's files go where they are removed if it is killed; a launcher may run this where that folder is not.
+    folder = sys.argv[1]
+    if os.path.isdir(folder):
+        os.environ["TMPDIR"] = folder
     inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests, inbox), daemon=True).start()
+    threading.Thread(target=_receive, args=(requests, inbox, folder), daemon=True).start()
     while True:
         record, body = inbox.get()
         if record["do"] == "version":
@@ -55,13 +61,15 @@ def main() -> None:
             _answer(answers, *_compile(record, body))
 
 
-def _receive(requests: BinaryIO, inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes]]) -> None:
+def _receive(requests: BinaryIO, inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes]], folder: str) -> None:
     # A thread of its own, so that a long compile does not outlive the process that asked for it.
     try:
         while head := requests.read(HEAD.size):
             _, length, size = HEAD.unpack(head)
             inbox.put((json.loads(requests.read(length)), requests.read(size)))
-    finally:  # the input has ended, perhaps in the middle of a request
+    finally:  # the input has ended, perhaps in the middle of a request, or with the parent, which clears up else
+        if os.path.basename(folder).startswith(FOLDER):
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from helpers import printed_by
@@ -329,6 +331,7 @@ def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error
 
 
 def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_call_works(amd):
+    before = set(Path(tempfile.gettempdir()).glob("comgr-*"))
     for delay in (0.0, 0.01, 0.05, 0.1):
         amd.version()
         killer = threading.Timer(delay, os.kill, (amd._worker.worker._process.pid, signal.SIGKILL))
@@ -339,6 +342,7 @@ def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_c
             assert "killed by SIGKILL" in str(error)  # noqa: PT017 (whether it comes to that is the clock's)
         killer.join()
         assert amd.compile_hip(TEXT, "gfx1100", entry="plain").entries
+    assert set(Path(tempfile.gettempdir()).glob("comgr-*")) <= before
 
 
 # Disassembly ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -77,6 +78,8 @@ class Launcher:
 @pytest.fixture
 def launch(tmp_path, monkeypatch):
     """Make a launcher and name it to ptxrt; afterwards its worker is ended."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the same for the processes of scripts
 
     def make(body: str | None = None, **how: str) -> Launcher:
         launcher = Launcher(tmp_path / "launcher", body, **how)
@@ -85,6 +88,7 @@ def launch(tmp_path, monkeypatch):
 
     yield make
     hiprtc._end()
+    hiprtc._worker = None  # its facts would be the answer to the next who asks with the same command
 
 
 def compile_it(entry: str = "scale", arch: str = "gfx90a:sramecc+:xnack-", **how: object):
@@ -172,6 +176,22 @@ def test_a_worker_that_was_ended_is_not_killed_again_under_a_number_that_may_be_
     hiprtc._end()
     monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("killed again"))
     hiprtc._end()
+
+
+@pytest.mark.parametrize("how", ["os.abort()", "time.sleep(100)", "pass"])
+def test_what_the_compiler_leaves_in_its_folder_goes_with_the_worker(launch, monkeypatch, how):
+    launch(during=f"open(os.path.join(sys.argv[2], 'left'), 'w').close(); {how}")
+    hiprtc.version()
+    folder = Path(hiprtc._worker.worker._folder)
+    monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "1")
+    if how == "pass":
+        compile_it()
+        assert [file.name for file in folder.iterdir()] == ["left"]
+        hiprtc._end()
+    else:
+        with pytest.raises(CompileError):
+            compile_it()
+    assert not folder.exists()
 
 
 def test_only_this_compiles_words_are_the_last_words(launch):
@@ -484,7 +504,7 @@ def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path):
         "        print('begun', flush=True)\n        time.sleep(100)\n"
     )
     worker = subprocess.Popen(
-        [sys.executable, hiprtc_worker.__file__, str(tmp_path)],
+        [sys.executable, hiprtc_worker.__file__, "", str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -513,11 +533,14 @@ def test_the_real_worker_says_that_it_has_begun(launch, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [5, 30])
-def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(length):
+def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(length, tmp_path):
     request = hiprtc_worker.message({"do": "version"})[:length]
-    command = [sys.executable, hiprtc_worker.__file__]
+    folder = tmp_path / f"{hiprtc_worker.FOLDER}of a parent that is gone"
+    folder.mkdir()
+    command = [sys.executable, hiprtc_worker.__file__, str(folder)]
     done = subprocess.run(command, input=request, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (0, b"")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("script", [hiprtc_worker, disassembly_worker], ids=lambda script: script.__name__)
