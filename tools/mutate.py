@@ -1,10 +1,11 @@
 """Mutate the kernels and see that the tests notice: ``python tools/mutate.py [FAMILY ...]``.
 
-Every kernel of kernels_ptx/ (an entry, or a macro) is broken in at least ten ways, a line at a time: operands swapped,
-a barrier dropped, an index shifted, a comparison or a constant changed, a condition turned, a rounding changed, an
-instruction left out. Each mutant that still assembles is put into a copy of the checkout, and the tests of its family
-run there on sim until the first one fails. A mutant that no test notices must be listed in mutation/equivalent.py, with
-the reason why it computes the same. The tables go to docs/results/. Exit status 1 if one survives that is not listed.
+Every kernel of kernels_ptx/ and kernels_hip/ (an entry, a macro, a function) is broken in at least ten ways, a line at
+a time: operands swapped, a barrier dropped, an index shifted, a comparison or a constant changed, a condition turned, a
+rounding changed, an instruction left out. Each mutant that still compiles is put into a copy of the checkout, and the
+tests of its family run there on sim until the first one fails. A mutant that no test notices must be listed in
+mutation/equivalent.py, with the reason why it computes the same. The tables go to docs/results/. Exit status 1 if one
+survives that is not listed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=report.ROOT / "docs" / "results", help="folder for the table")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.families) - set(families())):
-        parser.error(f"no kernels_ptx/ file for {', '.join(unknown)}; there are {', '.join(families())}")
+        parser.error(f"no file of kernels for {', '.join(unknown)}; there are {', '.join(families())}")
     survived = False
     for family in given.families or families():
         made = [m for m in mutants(family, given.each, given.seed) if given.line in (None, m.number)]
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         if given.line is None:
             title = f"What the tests notice when {family} is broken"
-            for path in report.save(given.out, f"mutants-{family}", title, record, text):
+            for path in report.save(given.out, f"mutants-{family.replace('/', '-')}", title, record, text):
                 print("stored", path)
     return 1 if survived else 0
 

@@ -11,7 +11,7 @@ from helpers import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 
 import mutate
-from mutation import mutants
+from mutation import hip_text, mutants, ptx_text
 from mutation.mutants import Mutant
 from mutation.trial import Outcome
 
@@ -37,7 +37,59 @@ from mutation.trial import Outcome
     ],
 )
 def test_each_kind_changes_one_line_in_one_way(kind, line, after):
-    assert list(mutants._KINDS[kind](line)) == ([] if after is None else [after])
+    assert list(ptx_text.KINDS[kind](line)) == ([] if after is None else [after])
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "after"),
+    [
+        ("operands swapped", "a = b - c;", "a = c - b;"),
+        ("operands swapped", "k = fma(a, x[i], c);", "k = fma(a, c, x[i]);"),
+        ("operands swapped", "a = b + c;", None),
+        ("barrier dropped", "__syncthreads();", ";"),
+        ("index shifted", "y[i] = 2;", "y[i + 1] = 2;"),
+        ("comparison changed", "if (column >= total) return;", "if (column > total) return;"),
+        ("comparison changed", "a = max<int>(b, c);", None),
+        ("constant changed", "x *= 0.5f;", "x *= (2 * 0.5f + 1);"),
+        ("constant changed", "size_t c = 0;", "size_t c = 1;"),
+        ("constant changed", "go[x1] = y.v01;", None),
+        ("condition turned", "if (n == 0) return;", "if (!(n == 0)) return;"),
+        ("condition turned", "double w = p ? p[i] : 1;", "double w = !p ? p[i] : 1;"),
+        ("operation changed", "if (a && b) return;", "if (a || b) return;"),
+        ("left out", "sums[i] += x;", ";"),
+        ("left out", "if (past) return;", ";"),
+        ("left out", "block_sum(a, b);", ";"),
+        ("left out", "const double d = x[i] - k;", None),
+    ],
+)
+def test_each_kind_changes_one_line_of_hip_in_one_way(kind, line, after):
+    assert list(hip_text.KINDS[kind](line)) == ([] if after is None else [after])
+
+
+def test_every_line_of_hip_belongs_to_the_function_that_it_is_in():
+    text = """constexpr int N = 2;
+template <typename T>
+struct One {
+    int a;  // words
+};
+extern "C" __global__ void __launch_bounds__(N, 1) two(int x,
+                                                      int y) {
+    x = y;
+
+}
+__device__ void three() { return; }
+"""
+    assert list(hip_text.lines(text)) == [("One", 4, "int a;"), ("two", 8, "x = y;")]
+
+
+def test_a_mutant_of_hip_compiles_to_another_program():
+    for family in ("hip/softmax2d", "hip/block_sum"):
+        made = mutants.mutants(family, 2, 0)
+        assert all(mutant.compiles() for mutant in made)
+        assert made[0].path.parent.name == "kernels_hip"
+    first = mutants.mutants("hip/softmax2d", 2, 0)[0]
+    for after in ("frob();", first.before):
+        assert not Mutant(first.family, first.kernel, first.number, "test", first.before, after).compiles()
 
 
 def test_every_kernel_of_a_file_gets_ten_mutants_that_assemble():
@@ -51,9 +103,9 @@ def test_every_kernel_of_a_file_gets_ten_mutants_that_assemble():
     assert made == mutants.mutants("upsample_nearest2d", 10, 0)  # the same ones on every run
 
 
-def test_a_mutant_that_no_assembler_takes_is_none():
+def test_a_mutant_that_no_compiler_takes_is_none():
     good = mutants.mutants("upsample_nearest2d", 1, 0)[0]
-    assert not Mutant(good.family, good.kernel, good.number, "test", good.before, "frob.u32 %a, %b;").assembles()
+    assert not Mutant(good.family, good.kernel, good.number, "test", good.before, "frob.u32 %a, %b;").compiles()
 
 
 def test_the_table_counts_and_names_what_survived():

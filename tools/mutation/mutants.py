@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 
-import jinja2
-
-import ptxrt
-from ptxrt import ops, sim, source
+from mutation import hip_text, ptx_text
 
 __all__ = ["Mutant", "families", "mutants"]
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels_ptx"
-MACROS = "macros"
-
-_COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "lo": "ls", "ls": "lo"}
-_COMPARISONS |= {
-    "hi": "hs",
-    "hs": "hi",
-    "ltu": "leu",
-    "leu": "ltu",
-    "gtu": "geu",
-    "geu": "gtu",
-    "equ": "neu",
-    "neu": "equ",
-}
-_ORDERED = re.compile(r"(?:sub|div|rem|shl|shr|setp|set|slct|copysign|bfe|prmt)\b|mad|fma|selp")
-"""Instructions whose sources do not commute; of fma and mad the last is swapped with the first."""
-
-_START = re.compile(r"^(?:\.visible\s+)?\.entry\s+(.+?)\s*\(|^\s*//%\s*macro\s+(\w+)")
+ROOT = Path(__file__).resolve().parents[2]
+_HIP = "hip/"
 
 
 @dataclass(frozen=True)
@@ -44,9 +23,9 @@ class Mutant:
     Attributes
     ----------
     family
-        The file.
+        The file, as :func:`families` names it.
     kernel
-        The entry, or the macro, as the file names it.
+        The entry, the macro, or the function, as the file names it.
     number
         Of the line, from 1.
     kind
@@ -68,9 +47,19 @@ class Mutant:
         return self.family, self.kernel, self.before, self.after
 
     @property
+    def language(self) -> ModuleType:
+        """The module that knows its language."""
+        return _language(self.family)
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.family.removeprefix(_HIP)
+
+    @property
     def path(self) -> Path:
         """The file, from the top of a checkout."""
-        return Path("kernels_ptx") / (f"{self.family}.jinja" if self.family == MACROS else f"{self.family}.ptx")
+        return Path(self.language.FOLDER) / _file(self.family)
 
     def applied(self, text: str) -> str:
         """Return the file's text with the line changed."""
@@ -78,21 +67,10 @@ class Mutant:
         lines[self.number - 1] = lines[self.number - 1].replace(self.before, self.after)
         return "\n".join(lines)
 
-    def assembles(self) -> bool:
-        """Whether the first entry that it changes is PTX still; if it changes none, it is no mutant."""
-        changed = jinja2.DictLoader({self.path.name: self.applied((KERNELS / self.path.name).read_text("ascii"))})
-        templates = source._templates()
-        mutated = templates.overlay(loader=jinja2.ChoiceLoader([changed, templates.loader]))
-        rendered = cache(lambda family, parameters: mutated.get_template(f"{family}.ptx").render(dict(parameters)))
-        try:
-            for spec in ops.kernels():
-                if spec.language == "ptx" and self.family in (MACROS, spec.family):
-                    text = source.only(rendered(spec.family, spec.parameters), spec.entry)
-                    if text != spec.source.text:
-                        return bool(sim.parse(text, spec.family).entries)
-        except (ptxrt.CompileError, jinja2.TemplateError):
-            return False
-        return False
+    def compiles(self) -> bool:
+        """Whether it is a text of its language still, and another program."""
+        text = self.applied((ROOT / self.path).read_text("ascii"))
+        return bool(self.language.compiles(self.name, self.path.name, text))
 
     def facts(self) -> dict[str, str | int]:
         """Return what a record holds of it."""
@@ -100,16 +78,21 @@ class Mutant:
 
 
 def families() -> list[str]:
-    """Return the names of the files that hold kernels, the macros behind the others."""
-    return [*sorted(path.stem for path in KERNELS.glob("*.ptx")), MACROS]
+    """Return the names of the files that hold kernels, what they include behind them; those in HIP as ``hip/NAME``."""
+    found = []
+    for prefix, language in (("", ptx_text), (_HIP, hip_text)):
+        files = (ROOT / language.FOLDER).glob(f"*{language.SUFFIX}")
+        found += [prefix + name for name in (*sorted(path.stem for path in files), *language.INCLUDES)]
+    return found
 
 
 def mutants(family: str, each: int, seed: int) -> list[Mutant]:
     """Return at least `each` mutants of every kernel of a file: one of each kind first, then others, as drawn."""
-    path = KERNELS / (f"{family}.jinja" if family == MACROS else f"{family}.ptx")
+    language = _language(family)
+    text = (ROOT / language.FOLDER / _file(family)).read_text("ascii")
     by_kernel: dict[str, list[Mutant]] = {}
-    for kernel, number, line in _lines(path.read_text("ascii")):
-        for kind, change in _KINDS.items():
+    for kernel, number, line in language.lines(text):
+        for kind, change in language.KINDS.items():
             by_kernel.setdefault(kernel, []).extend(
                 Mutant(family, kernel, number, kind, line, after) for after in change(line) if after != line
             )
@@ -120,98 +103,15 @@ def mutants(family: str, each: int, seed: int) -> list[Mutant]:
         kinds: set[str] = set()
         first = [mutant for mutant in all_of_it if mutant.kind not in kinds and not kinds.add(mutant.kind)]
         others = [mutant for mutant in all_of_it if mutant not in first]
-        good = (mutant for mutant in first + others if mutant.assembles())
+        good = (mutant for mutant in first + others if mutant.compiles())
         chosen += sorted(islice(good, max(each, len(first))), key=lambda mutant: mutant.number)
     return chosen
 
 
-def _lines(text: str) -> Iterator[tuple[str, int, str]]:
-    """Give each line of an instruction with its kernel and number, without its comment."""
-    kernel = None
-    for number, line in enumerate(text.split("\n"), 1):
-        if start := _START.match(line):
-            kernel = start[1] or start[2]
-        code = line.split("//")[0].strip()
-        # Not: parameters, declarations, labels, braces, calls of macros.
-        if kernel and code.endswith(";") and not code.startswith((".", "{{")) and "ld.param" not in code:
-            yield kernel, number, code
+def _language(family: str) -> ModuleType:
+    return hip_text if family.startswith(_HIP) else ptx_text
 
 
-# The kinds ------------------------------------------------------------------------------------------------------------
-
-
-def _swap(line: str) -> Iterator[str]:
-    head, _, tail = line.rstrip(";").partition(" %")
-    operation = head.split()[-1]
-    operands = [part.strip() for part in ("%" + tail).split(",")]
-    if re.match(r"setp?\.(eq|ne)\b", operation):
-        return
-    if _ORDERED.match(operation) and len(operands) >= 3 and "[" not in tail and "{" not in tail:
-        one, two = (1, len(operands) - 1) if operation.startswith(("fma", "mad")) else (1, 2)
-        operands[one], operands[two] = operands[two], operands[one]
-        yield f"{head} {', '.join(operands)};"
-
-
-def _drop_barrier(line: str) -> Iterator[str]:
-    if re.search(r"\b(?:bar|barrier)\b", line):
-        yield "// dropped"
-
-
-def _shift_index(line: str) -> Iterator[str]:
-    if found := re.search(r"\[(%\w+)(?:\+([^\]]*))?\]", line):
-        yield line.replace(found[0], f"[{found[1]}+{found[2] or 0}+4]")
-
-
-def _compare(line: str) -> Iterator[str]:
-    if (found := re.search(r"\bsetp?\.(\w+)\.", line)) and (other := _COMPARISONS.get(found[1])):
-        yield line.replace(found[0], found[0].replace(f".{found[1]}.", f".{other}."))
-
-
-def _constant(line: str) -> Iterator[str]:
-    if "shfl" in line or "bar" in line:
-        return
-    if found := re.search(r"(?<=[ ,])(0[fd][0-9A-Fa-f]{8,16})", line):
-        # The highest bit of the exponent: 1 becomes infinite, 0 becomes 2.
-        yield line.replace(found[1], found[1][:2] + format(int(found[1][2], 16) ^ 4, "X") + found[1][3:])
-    elif found := re.search(r"(?<=, )(\d+)(?=[,;])", line):
-        yield line[: found.start()] + str(int(found[1]) + 1) + line[found.end() :]
-
-
-def _condition(line: str) -> Iterator[str]:
-    if line.startswith("@!"):
-        yield "@" + line[2:]
-    elif line.startswith("@"):
-        yield "@!" + line[1:]
-
-
-def _rounding(line: str) -> Iterator[str]:
-    # Of conversions to integers alone: one bit of a float64 sum shows in no float32 result.
-    for before, after in ((".rzi.", ".rpi."), (".rmi.", ".rpi."), (".rni.", ".rzi.")):
-        if before in line:
-            yield line.replace(before, after)
-            return
-
-
-def _operation(line: str) -> Iterator[str]:
-    for before, after in (("add.", "sub."), ("sub.", "add."), ("max.", "min."), ("min.", "max."), ("and.", "or.")):
-        if re.search(rf"(?:^| ){re.escape(before)}", line) and "atom" not in line and "red" not in line:
-            yield line.replace(before, after, 1).replace("sub.rn.b", "sub.rn.f")
-            return
-
-
-def _leave_out(line: str) -> Iterator[str]:
-    if re.match(r"(?:@!?\S+ )?(?:add|sub|mul|fma|mad|mov|st|red|cvt|min|max|neg|sqrt|div|shl|and|or)\.", line):
-        yield "// left out"
-
-
-_KINDS: dict[str, Callable[[str], Iterator[str]]] = {
-    "operands swapped": _swap,
-    "barrier dropped": _drop_barrier,
-    "index shifted": _shift_index,
-    "comparison changed": _compare,
-    "constant changed": _constant,
-    "condition turned": _condition,
-    "rounding changed": _rounding,
-    "operation changed": _operation,
-    "left out": _leave_out,
-}
+def _file(family: str) -> str:
+    language, name = _language(family), family.removeprefix(_HIP)
+    return name + (".jinja" if name in language.INCLUDES else language.SUFFIX)

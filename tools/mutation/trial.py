@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutation.mutants import MACROS, Mutant
+from mutation import hip_text, ptx_text
+from mutation.mutants import Mutant
 
 __all__ = ["Checkout", "Outcome"]
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 600
 # No test issues as many instructions in a chunk of blocks: a loop that a mutant made endless ends here.
 _BUDGET = str(2_000_000)
+_SELECTION = {ptx_text: ["-m", "not cuda"], hip_text: ["-m", "not cuda", "-k", "sim and (hip or drawn)"]}
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,11 @@ class Checkout:
             path.write_text(text, "ascii")
 
     def _run(self, mutant: Mutant) -> Outcome:
-        tests = sorted((self.folder / "tests").glob(f"test_{mutant.family}*.py"))
-        if mutant.family == MACROS:
-            tests += [path for path in sorted((self.folder / "tests").glob("test_*_norm*.py")) if path not in tests]
-            tests += sorted((self.folder / "tests").glob("test_softmax2d*.py"))
-        options = ["-x", "-p", "no:cacheprovider", "-m", "not cuda"]
+        names = [mutant.name]
+        if mutant.name in mutant.language.INCLUDES:
+            names += ["batch_norm", "group_norm", "local_response_norm", "softmax2d"]
+        tests = [path for name in names for path in sorted((self.folder / "tests").glob(f"test_{name}*.py"))]
+        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *_SELECTION[mutant.language]]
         command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PTXRT_SIM_BUDGET": _BUDGET}
         try:

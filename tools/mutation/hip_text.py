@@ -1,0 +1,139 @@
+"""How a file of HIP C++ is cut into lines of code, and the ways in which one of them is broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import jinja2
+
+import ptxrt
+from ptxrt import source
+from ptxrt.compilers.hip_on_nvrtc import compile_hip_text
+
+__all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
+
+FOLDER, SUFFIX = "kernels_hip", ".hip"
+INCLUDES = ("block_sum", "moments", "walk")
+
+_FUNCTION = re.compile(r"(\w+)\(")
+_STRUCT = re.compile(r"struct (\w+)")
+# One operand: a name, perhaps a member, an element or a call with arguments that have no brackets of their own.
+_OPERAND = r"[\w.]+(?:\[[^\[\]]*\]|\([^()]*\))?"
+
+
+def lines(text: str) -> Iterator[tuple[str, int, str]]:
+    """Give each line of code in a function or struct with that one's name and its number, without its comment."""
+    kernel, head = None, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        code = line.split("//")[0].strip().removesuffix("\\").strip()
+        if code and not line.startswith((" ", "}", "#", "constexpr")):
+            head = ""
+        if not line.startswith(" "):
+            kernel = None if line.startswith("}") else kernel
+        if kernel and code:
+            yield kernel, number, code
+        elif not kernel and not line.startswith(("}", "#", "constexpr")):
+            head += f" {code}"
+            if code.endswith("{"):
+                found = _STRUCT.search(head) or _FUNCTION.search(re.sub(r"__launch_bounds__\(\w+(, \w+)*\)", "", head))
+                kernel = found[1] if found else None
+
+
+@cache
+def _family(name: str, family: str, file: str = "", text: str = "") -> str:
+    """Return the PTX of a family whose text uses the file `name`, or with a file's text changed; "" if it uses none."""
+    templates = source._templates(FOLDER)
+    changed = templates.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader({file: text}), templates.loader]))
+    rendered = changed.get_template(f"{family}{SUFFIX}").render()
+    if file and rendered == source.read_kernel(family, language="hip").text:
+        return ""
+    return compile_hip_text(rendered, "sm_90", name=family, output="ptx").code.decode()
+
+
+def compiles(name: str, file: str, text: str) -> bool:
+    """Whether a changed file compiles, and to something else, as a part of the first family that it changes."""
+    families = [name] if name not in INCLUDES else ["batch_norm", "group_norm"]
+    for family in families:
+        try:
+            changed = _family(name, family, file, text)
+        except (ptxrt.CompileError, jinja2.TemplateError):
+            return False
+        if changed:
+            return changed != _family(name, family)
+    return False
+
+
+# The kinds ------------------------------------------------------------------------------------------------------------
+
+
+def _swap(line: str) -> Iterator[str]:
+    if found := re.search(rf"({_OPERAND}) ([-/%]) ({_OPERAND})", line):
+        yield line.replace(found[0], f"{found[3]} {found[2]} {found[1]}", 1)
+    if found := re.search(rf"\b(fmaf?|multiply_add)\(({_OPERAND}), ({_OPERAND}), ({_OPERAND})\)", line):
+        yield line.replace(found[0], f"{found[1]}({found[2]}, {found[4]}, {found[3]})", 1)
+
+
+def _drop_barrier(line: str) -> Iterator[str]:
+    if "__syncthreads();" in line:
+        yield line.replace("__syncthreads();", ";")
+
+
+def _shift_index(line: str) -> Iterator[str]:
+    if found := re.search(r"\[([^\[\]]+)\]", line):
+        yield line.replace(found[0], f"[{found[1]} + 1]", 1)
+
+
+def _compare(line: str) -> Iterator[str]:
+    others = {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > ", " == ": " != ", " != ": " == "}
+    for before, after in others.items():
+        if before in line:
+            yield line.replace(before, after, 1)
+
+
+def _constant(line: str) -> Iterator[str]:
+    if line.startswith(("template", "__shared__")):
+        return
+    if found := re.search(r"(?<![\w.\[])(\d+\.\d+(?:e-?\d+)?f?)", line):
+        yield line.replace(found[1], f"(2 * {found[1]} + 1)", 1)
+    elif found := re.search(r"(?<![\w.])(\d+)(?![\w.])", line):
+        yield line[: found.start()] + str(int(found[1]) + 1) + line[found.end() :]
+
+
+def _condition(line: str) -> Iterator[str]:
+    if found := re.search(r"\bif \((.*?)\)( \{$| return;| continue;| \w.*;)", line):
+        yield line.replace(found[0], f"if (!({found[1]})){found[2]}", 1)
+    elif found := re.search(r"(?:= |\()([\w.]+) \? ", line):
+        yield line.replace(f"{found[1]} ? ", f"!{found[1]} ? ", 1)
+
+
+def _operation(line: str) -> Iterator[str]:
+    others = {" + ": " - ", " - ": " + ", " * ": " + ", " += ": " -= ", " && ": " || ", " || ": " && "}
+    for before, after in others.items():
+        if before in line:
+            yield line.replace(before, after, 1)
+
+
+# Assignments, sums and early ends, perhaps on a condition; not declarations, which other lines need.
+_STATEMENT = re.compile(
+    r"(?:if \([^;]*\) )?"
+    r"(?:[\w.*]+(?:\[.*\])? [-+*/]?= .*|\(\(.*|(?:atomicAdd|block_sum)\(.*|(?<=\) )(?:return|continue)(?: [^;]*)?);$"
+)
+
+
+def _leave_out(line: str) -> Iterator[str]:
+    if _STATEMENT.match(line):
+        yield ";"
+
+
+KINDS: dict[str, Callable[[str], Iterator[str]]] = {
+    "operands swapped": _swap,
+    "barrier dropped": _drop_barrier,
+    "index shifted": _shift_index,
+    "comparison changed": _compare,
+    "constant changed": _constant,
+    "condition turned": _condition,
+    "operation changed": _operation,
+    "left out": _leave_out,
+}
