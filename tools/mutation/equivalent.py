@@ -208,6 +208,59 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
             "setp.le.f32 %vanishes, {{ x }}, 0fC2D00000;",
         )
     ],
+    "Every thread of the block has the sums, and what is written is the same whoever writes it.": [
+        ("hip/batch_norm", "backward", "if (threadIdx.x == 0) {", "if (!(threadIdx.x == 0)) {"),
+        (
+            "hip/group_norm",
+            "group_norm_backward_parameters_kernel",
+            "if (threadIdx.x == 0) {",
+            "if (!(threadIdx.x == 0)) {",
+        ),
+        (
+            "hip/group_norm",
+            "group_norm_backward_parameters_kernel",
+            "if (threadIdx.x == 0) {",
+            "if (threadIdx.x != 0) {",
+        ),
+        ("hip/block_sum", "block_sum", "if (threadIdx.x % GROUP == 0) {", "if (threadIdx.x % GROUP == 1) {"),
+    ],
+    "Any value of x serves as the shift of the sums, and there are two at least.": [
+        ("hip/batch_norm", "batch_norm_kernel", "const double k = x[0];", "const double k = x[0 + 1];"),
+    ],
+    "More shared memory than is used.": [
+        (
+            "hip/block_sum",
+            "block_sum",
+            "__shared__ double rows[THREADS / GROUP][sizeof...(Sums)];",
+            "__shared__ double rows[THREADS / GROUP + 1][sizeof...(Sums)];",
+        ),
+    ],
+    "A point there touches no pixel either way.": [
+        (
+            "hip/grid_sample",
+            "Axis",
+            "if (!(s >= T(-1) && s < T(length))) s = T(-2);",
+            "if (!(s >= T(-1) && s <= T(length))) s = T(-2);",
+        ),
+    ],
+    "first - part is huge where first is 0: the first block takes all channels, others write the same or nothing.": [
+        (
+            "hip/grid_sample",
+            "sample",
+            "const size_t first = size_t(blockIdx.y) * part, last = min(first + part, size_t(c));",
+            "const size_t first = size_t(blockIdx.y) * part, last = min(first - part, size_t(c));",
+        ),
+    ],
+    "Where both sides are equal, both results are.": [
+        ("hip/moments", "moments", "return {offset, var < 0 ? 0 : var};", "return {offset, var <= 0 ? 0 : var};"),
+        ("hip/softmax2d", "exponential", "x = x < -104.0f ? -104.0f : x;", "x = x <= -104.0f ? -104.0f : x;"),
+        (
+            "hip/softmax2d",
+            "softmax2d_kernel",
+            "if (in[c * hw] > maximum) maximum = in[c * hw];",
+            "if (in[c * hw] >= maximum) maximum = in[c * hw];",
+        ),
+    ],
 }
 
 EQUIVALENT = {key: reason for reason, keys in _BY_REASON.items() for key in keys}
