@@ -16,20 +16,20 @@
 //
 // in_ptr, out_ptr, go_ptr, gi_ptr are [batch, channels, hw]; all else is [channels]. A null w_ptr is a weight of ones,
 // a null b_ptr a bias of zeros; a null gw_ptr or gb_ptr is not written. out_ptr may be in_ptr; gi_ptr may be in_ptr or
-// go_ptr. Blocks have 256 threads.
+// go_ptr. Blocks have a multiple of 32 threads.
 //
 //   batch_norm_kernel, batch_norm_backward_kernel, batch_norm_backward_handed_kernel: grid (channels); a block has a
 //     channel. In training the forward one writes the batch statistics to mean_ptr and var_ptr, and the first of the
 //     backward ones computes them; the other is given them.
 //   batch_norm_running: a thread a channel; updates the running statistics.
 
-constexpr int THREADS = 256;
+constexpr int MOST_THREADS = 1024;  // of a block
 
 //% include "block_sum.jinja"
 //% include "moments.jinja"
 //% include "walk.jinja"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const float* b_ptr, float* mean_ptr,
                   float* var_ptr, unsigned batch, unsigned channels, unsigned hw, float eps, unsigned training) {
     const unsigned channel = blockIdx.x;
@@ -42,7 +42,7 @@ batch_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
     if (training) {
         const double k = x[0];
         double sum = 0, squares = 0;
-        for (Walk at(threadIdx.x, THREADS, hw); at.row < batch; at.next()) {
+        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
             const double d = x[at.row * pitch + at.column] - k;
             sum += d;
             squares = fma(d, d, squares);
@@ -62,16 +62,16 @@ batch_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
 
     const double weight = w_ptr ? w_ptr[channel] : 1, bias = b_ptr ? b_ptr[channel] : 0;
     const double scale = 1 / sqrt(var + eps) * weight;
-    for (Walk at(threadIdx.x, THREADS, hw); at.row < batch; at.next()) {
+    for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
         const size_t i = at.row * pitch + at.column;
         y[i] = fma(x[i] - mean, scale, bias);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_running(const float* mean_ptr, const float* var_ptr, float* rmean_ptr, float* rvar_ptr, unsigned batch,
                    unsigned channels, unsigned hw, float momentum) {
-    const unsigned channel = blockIdx.x * THREADS + threadIdx.x;
+    const unsigned channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= channels) return;
     const double m = size_t(batch) * hw, unbiased = var_ptr[channel] * m / (m - 1), keep = 1.0 - momentum;
     rmean_ptr[channel] = fma(double(momentum), double(mean_ptr[channel]), rmean_ptr[channel] * keep);
@@ -91,7 +91,7 @@ __device__ void backward(const float* in_ptr, const float* go_ptr, float* gi_ptr
 
     const double k = given ? mean_ptr[channel] : x[0];
     double sum = 0, squares = 0, go_sum = 0, dot = 0;
-    for (Walk at(threadIdx.x, THREADS, hw); at.row < batch; at.next()) {
+    for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
         const size_t i = at.row * pitch + at.column;
         const double d = x[i] - k, g = go[i];
         sum += d;
@@ -119,14 +119,14 @@ __device__ void backward(const float* in_ptr, const float* go_ptr, float* gi_ptr
 
     // grad_input = (go - shift - (x - mean) * slope) * scale
     const double scale = inv * (w_ptr ? w_ptr[channel] : 1), slope = dot * inv / m * inv, shift = go_sum / m;
-    for (Walk at(threadIdx.x, THREADS, hw); at.row < batch; at.next()) {
+    for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
         const size_t i = at.row * pitch + at.column;
         const double g = go[i];
         gi[i] = (training ? fma(mean - x[i], slope, g - shift) : g) * scale;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_backward_kernel(const float* in_ptr, const float* go_ptr, float* gi_ptr, float* gw_ptr, float* gb_ptr,
                            const float* w_ptr, const float* rmean_ptr, const float* rvar_ptr, unsigned batch,
                            unsigned channels, unsigned hw, float eps, unsigned training) {
@@ -134,7 +134,7 @@ batch_norm_backward_kernel(const float* in_ptr, const float* go_ptr, float* gi_p
              training == 0, training != 0);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_backward_handed_kernel(const float* in_ptr, const float* go_ptr, float* gi_ptr, float* gw_ptr,
                                   float* gb_ptr, const float* w_ptr, const float* mean_ptr, const float* var_ptr,
                                   unsigned batch, unsigned channels, unsigned hw, float eps) {

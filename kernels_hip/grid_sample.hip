@@ -82,10 +82,10 @@ struct Values {
     }
 };
 
-// y. Launch: grid (blocks for OH*OW, parts of the channels, images), 32 to 256 threads. A thread takes one position. In a
-// result of at least 32 rows of 128, a block is a tile 32 wide and as high as its threads allow: what neighbouring rows
-// read of the image is still in the cache then. Of each image blockIdx.z, blockIdx.z + gridDim.z, ... a block takes part
-// blockIdx.y of the channels, equal parts of a multiple of 4.
+// y. Launch: grid (blocks for OH*OW, parts of the channels, images), up to 256 threads. A thread takes one position. In a
+// result of at least 32 rows of 128, a block is a tile 32 wide and as high as its threads allow, if the grid has as many
+// blocks as there are tiles: what neighbouring rows read of the image is still in the cache then. Of each image
+// blockIdx.z, blockIdx.z + gridDim.z, ... a block takes part blockIdx.y of the channels, equal parts of a multiple of 4.
 // ABI: (input_ptr, grid_ptr, output_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
 template <typename T>
 __device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, T* __restrict__ output, unsigned n,
@@ -94,10 +94,10 @@ __device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, 
     const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
     size_t position = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     bool past = position >= positions;
-    if (oh >= 32 && ow >= 128) {
-        const unsigned tiles = (ow + 31) / 32;  // in a row of tiles
+    const unsigned tiles = (ow + 31) / 32, height = blockDim.x / 32;  // in a row of tiles; of a tile
+    if (oh >= 32 && ow >= 128 && blockDim.x % 32 == 0 && size_t(gridDim.x / tiles) * height >= oh) {
         const unsigned column = blockIdx.x % tiles * 32 + threadIdx.x % 32;
-        const unsigned row = blockIdx.x / tiles * (blockDim.x / 32) + threadIdx.x / 32;
+        const unsigned row = blockIdx.x / tiles * height + threadIdx.x / 32;
         position = size_t(row) * ow + column;
         past = row >= oh || column >= ow;
     }
@@ -120,9 +120,10 @@ __device__ void sample(const T* __restrict__ input, const T* __restrict__ grid, 
     }
 }
 
-// Both gradients; grad_input must be zeros. Launch: grid (OH*OW / 32 rounded up, 1, images), 32 * slices threads, at most
-// 256. Thread t takes position 32 * blockIdx.x + t % 32 and slice t / 32 of the channels: that one, + slices, ...; the
-// images are as above. The sum of grad_grid is that of the slices' sums, in their order.
+// Both gradients; grad_input must be zeros. Launch: any grid, its blocks counted along x, then y, then z; 32 to 256 threads,
+// of which the first 32 * slices work. A block takes 32 positions of an image, and those as many further as there are
+// blocks. Thread t takes position t % 32 of these and slice t / 32 of the channels: that one, + slices, ... The sum of
+// grad_grid is that of the slices' sums, in their order.
 // ABI: (dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
 template <typename T>
 __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ input, const T* __restrict__ grid,
@@ -131,11 +132,14 @@ __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ inpu
     __shared__ T sums_x[256], sums_y[256];
 
     const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
-    const size_t position = size_t(blockIdx.x) * 32 + threadIdx.x % 32;
-    const unsigned slice = threadIdx.x / 32, slices = blockDim.x / 32;
-    const bool past = position >= positions;
+    const unsigned slice = threadIdx.x / 32, slices = max(blockDim.x / 32, 1u);
 
-    for (unsigned image = blockIdx.z; image < n; image += gridDim.z) {
+    // This block's units: tiles of 32 positions, one image's after the other's.
+    const size_t tiles = (positions + 31) / 32, units = n * tiles;
+    const size_t first = blockIdx.x + size_t(gridDim.x) * (blockIdx.y + gridDim.y * blockIdx.z);
+    for (size_t unit = first; unit < units; unit += size_t(gridDim.x) * (gridDim.y * gridDim.z)) {
+        const size_t image = unit / tiles, position = unit % tiles * 32 + threadIdx.x % 32;
+        const bool past = position >= positions || slice >= slices;
         const size_t place = 2 * (image * positions + position);
         T sum_x = T(0), sum_y = T(0);
 
@@ -143,7 +147,7 @@ __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ inpu
         if (!past) {
             const Point<T> p(grid + place, ih, iw);
             for (unsigned channel = p.touches_the_image() ? slice : c; channel < c; channel += slices) {
-                const size_t k = size_t(image) * c + channel;
+                const size_t k = image * c + channel;
                 const T go = dout[k * positions + position];
                 const Values<T> v(input + k * plane, p);
                 T* const corner = dinput + k * plane + p.corner;
@@ -170,7 +174,7 @@ __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ inpu
             dgrid[place] = sum_x * (T(iw) * T(0.5));
             dgrid[place + 1] = sum_y * (T(ih) * T(0.5));
         }
-        __syncthreads();  // before the next image's sums
+        __syncthreads();  // before the next unit's sums
     }
 }
 

@@ -13,8 +13,8 @@
 // fma() in the text, so that no compiler has a choice which one to contract. 1 / sqrt(), of which AMD's makes one
 // operation, is right to an ulp of float64.
 //
-// Grids end in min(batch, 65535): blocks take the images blockIdx.y, blockIdx.y + gridDim.y, ... Blocks have 256
-// threads. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; a null gw_ptr is not written.
+// Grids end in min(batch, 65535): blocks take the images blockIdx.y, blockIdx.y + gridDim.y, ... Blocks have a
+// multiple of 32 threads. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; a null gw_ptr is not written.
 //
 //   group_norm_kernel: grid (groups, ...); a block has a group. out_ptr may be in_ptr.
 //   group_norm_backward_groups_kernel: grid (groups, ...); a block has a group: its sums, then its grad_input. gi_ptr
@@ -24,13 +24,13 @@
 //     and the third are written, offset = mean - k and inv.
 //   group_norm_backward_parameters_kernel: grid (channels): grad_weight and grad_bias from partials and statistics.
 
-constexpr int THREADS = 256;
+constexpr int MOST_THREADS = 1024;  // of a block
 
 //% include "block_sum.jinja"
 //% include "moments.jinja"
 //% include "walk.jinja"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const float* b_ptr, unsigned batch,
                   unsigned channels, unsigned groups, unsigned hw, float eps) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
@@ -44,7 +44,7 @@ group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
         const double k = x[0];
         double sum = 0, squares = 0;
 #pragma unroll 4
-        for (size_t i = threadIdx.x; i < n; i += THREADS) {
+        for (size_t i = threadIdx.x; i < n; i += blockDim.x) {
             const double d = x[i] - k;
             sum += d;
             squares = fma(d, d, squares);
@@ -53,8 +53,8 @@ group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
         const Moments all = moments(sum, squares, n);
         const double mean = k + all.offset, inv = 1 / sqrt(all.var + eps);
 
-        Walk at(threadIdx.x, THREADS, hw);
-        for (size_t i = threadIdx.x; i < n; i += THREADS, at.next()) {
+        Walk at(threadIdx.x, blockDim.x, hw);
+        for (size_t i = threadIdx.x; i < n; i += blockDim.x, at.next()) {
             const size_t channel = first_channel + at.row;
             const double weight = w_ptr ? w_ptr[channel] : 1, bias = b_ptr ? b_ptr[channel] : 0;
             y[i] = fma(x[i] - mean, weight * inv, bias);
@@ -63,14 +63,14 @@ group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
 }
 
 // One block at a time is enough to ask for: for more, NVRTC would spill a register.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS / 2)  // for its registers
 group_norm_backward_groups_kernel(const float* in_ptr, const float* go_ptr, float* gi_ptr, const float* w_ptr,
                                   double* partials_ptr, double* statistics_ptr, unsigned batch, unsigned channels,
                                   unsigned groups, unsigned hw, float eps, unsigned slices, unsigned length,
                                   unsigned lanes) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
     const size_t n = size_t(per_group) * hw, units = size_t(per_group) * slices;
-    const unsigned lane = threadIdx.x % lanes, own = threadIdx.x / lanes, at_once = THREADS / lanes;
+    const unsigned lane = threadIdx.x % lanes, own = threadIdx.x / lanes, at_once = blockDim.x / lanes;
     if (n == 0) return;
     for (size_t image = blockIdx.y; image < batch; image += gridDim.y) {
         const size_t group = image * groups + blockIdx.x, start = group * n;
@@ -120,21 +120,21 @@ group_norm_backward_groups_kernel(const float* in_ptr, const float* go_ptr, floa
         // grad_input = (g - mean_g - (x - mean) * slope) * inv
         const double mean_g = g_sum / n, slope = fma(-all.offset, g_sum, g_dot) * inv / n * inv;
         float* gi = gi_ptr + start;
-        Walk at(threadIdx.x, THREADS, hw);
-        for (size_t i = threadIdx.x; i < n; i += THREADS, at.next()) {
+        Walk at(threadIdx.x, blockDim.x, hw);
+        for (size_t i = threadIdx.x; i < n; i += blockDim.x, at.next()) {
             const double g = go[i], weight = w_ptr ? w_ptr[first_channel + at.row] : 1;
             gi[i] = fma(mean - x[i], slope, fma(g, weight, -mean_g)) * inv;
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 group_norm_backward_parameters_kernel(const double* partials_ptr, const double* statistics_ptr, float* gw_ptr,
                                       float* gb_ptr, unsigned batch, unsigned channels, unsigned groups,
                                       unsigned slices) {
     const unsigned channel = blockIdx.x, group = channel / (channels / groups);
     double weight_sum = 0, bias_sum = 0;
-    for (Walk at(threadIdx.x, THREADS, slices); at.row < batch; at.next()) {
+    for (Walk at(threadIdx.x, blockDim.x, slices); at.row < batch; at.next()) {
         const size_t image = at.row;
         const double* partial = partials_ptr + 4 * ((image * channels + channel) * slices + at.column);
         const double* statistics = statistics_ptr + 5 * (image * groups + group);

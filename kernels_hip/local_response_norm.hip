@@ -13,7 +13,7 @@
 // the compiler's library's, good to a few units in the last place of f64: between two libraries a result may differ in
 // the last place of f32, where it lies that close to the middle of two.
 //
-// Launch: 256 threads a block, a thread an element.
+// Launch: a thread an element, in blocks of any size.
 // ABI: (in_ptr, out_ptr, denom_ptr, u32 batch, u32 channels, u32 spatial, u32 size, f32 alpha, f32 beta, f32 k);
 // (in_ptr, go_ptr, denom_ptr, gi_ptr, u32 batch, u32 channels, u32 spatial, u32 size, f32 alpha, f32 beta).
 
@@ -32,7 +32,7 @@ struct Window {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256) lrn_forward_kernel(const float* __restrict__ in_ptr,
+extern "C" __global__ void __launch_bounds__(1024) lrn_forward_kernel(const float* __restrict__ in_ptr,
                                                                      float* __restrict__ out_ptr,
                                                                      float* __restrict__ denom_ptr, unsigned batch,
                                                                      unsigned channels, unsigned spatial,
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) lrn_forward_kernel(const float
     out_ptr[element] = float(in_ptr[element] * pow(denom, -double(beta)));
 }
 
-extern "C" __global__ void __launch_bounds__(256) lrn_backward_kernel(
+extern "C" __global__ void __launch_bounds__(1024) lrn_backward_kernel(
     const float* __restrict__ in_ptr, const float* __restrict__ go_ptr, const float* __restrict__ denom_ptr,
     float* __restrict__ gi_ptr, unsigned batch, unsigned channels, unsigned spatial, unsigned size,
     float alpha, float beta) {

@@ -10,7 +10,7 @@
 // exp is our own, since those of the compilers' libraries differ. No product that is rounded is added to anything but
 // by fma, so that what a compiler contracts changes no bit: every device has the same.
 //
-// Launch: grid ceil(total / 256), 256 threads, a thread a column, total = N * HW. A thread alone reads what it writes:
+// Launch: a thread a column, total = N * HW of them, in blocks of any size. A thread alone reads what it writes:
 // in place is fine, and so no pointer is __restrict__. Each pass over a column reads it again; neighbouring threads
 // have neighbouring positions.
 // ABI: (in_ptr, out_ptr, u32 total, u32 channels, u32 hw); (go_ptr, y_ptr, gi_ptr, u32 total, u32 channels, u32 hw).
@@ -41,7 +41,7 @@ __device__ inline float exponential(float x) {
     return power * __uint_as_float(scale) * 2.32830644e-10f;
 }
 
-extern "C" __global__ void __launch_bounds__(256) softmax2d_kernel(const float* in_ptr, float* out_ptr,
+extern "C" __global__ void __launch_bounds__(1024) softmax2d_kernel(const float* in_ptr, float* out_ptr,
                                                                    unsigned total, unsigned channels,
                                                                    unsigned hw) {
     const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax2d_kernel(const float* 
     for (size_t c = 0; c < channels; ++c) out[c * hw] = float(exponential(in[c * hw] - maximum) * inverse);
 }
 
-extern "C" __global__ void __launch_bounds__(256) softmax2d_backward_kernel(const float* go_ptr, const float* y_ptr,
+extern "C" __global__ void __launch_bounds__(1024) softmax2d_backward_kernel(const float* go_ptr, const float* y_ptr,
                                                                             float* gi_ptr, unsigned total,
                                                                             unsigned channels, unsigned hw) {
     const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;

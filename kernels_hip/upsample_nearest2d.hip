@@ -7,7 +7,7 @@
 // a type is a number of bits here, and those of a NaN or a denormal arrive as they are. x has any strides, y is
 // contiguous.
 //
-// Launch: grid ceil(N * C * OH * OW / 256), 256 threads, an element of y each.
+// Launch: at least N * C * OH * OW threads in blocks of any size, an element of y each.
 // ABI: (u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, info, src, dst), where "w" is the third axis, OH and H / OH,
 // and "h" the fourth, OW and W / OW; info is u64[8], the shape of x and its strides in elements.
 
@@ -39,7 +39,7 @@ __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale,
 }
 
 #define UPSAMPLE_NEAREST2D(type, Bits)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(256) upsample_nearest2d_##type(                                       \
+    extern "C" __global__ void __launch_bounds__(1024) upsample_nearest2d_##type(                                      \
         const size_t w_out, const size_t h_out, const double w_scale, const double h_scale, const size_t* info,        \
         const Bits* src, Bits* dst) {                                                                                  \
         upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, src, dst);                                            \

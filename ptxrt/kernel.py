@@ -275,9 +275,10 @@ class Kernel:
         limits, resources = self.device.properties, self.resources
         grid = self._dim("grid", config[0], limits.max_grid)
         block = self._dim("block", config[1], limits.max_block)
-        along = max(blocks * threads for blocks, threads in zip(grid, block, strict=True))
-        if along > limits.max_grid_threads:
-            self._outside("grid", f"at most {limits.max_grid_threads} threads along each axis", config[0])
+        along = tuple(blocks * threads for blocks, threads in zip(grid, block, strict=True))
+        if max(along) > limits.max_grid_threads:
+            together = f"grid times block, at most {limits.max_grid_threads} threads along each axis"
+            self._outside("grid", together, along)
         threads = block[0] * block[1] * block[2]
         most = min(limits.max_threads_per_block, resources.max_threads)
         if threads > most:

@@ -267,10 +267,22 @@ def test_what_is_deterministic_is_the_same_from_run_to_run_and_device_to_device(
                 np.testing.assert_array_equal(dx, runs[0][0])
 
 
+@pytest.mark.ptx
+@pytest.mark.parametrize(("image", "size"), [((1, 1), (64, 64)), ((2, 2), (128, 128)), ((3, 1), (50, 60))], ids=str)
+def test_a_tiny_image_with_many_points_keeps_the_bar(device, rng, image, size):
+    operands = problem(rng, (1, 5, *image), size, spread=0.9)
+    plan = select(device, operands[1].shape, operands[2].shape)
+    assert plan.sku.variant == "fixed_point"
+    check(device, plan.sku.variant, *operands)
+    few = ptxrt.PlanPreference(workspace_limit=0)
+    assert GridSampleBackwardPlan.select(device, plan.descriptor, few).sku.variant == "baseline"
+
+
 @each_variant
 @pytest.mark.sanitize
 def test_blocks_take_several_images_where_a_grid_is_too_small(device, rng, monkeypatch, variant):
     monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_GRID_YZ", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_MOST_BLOCKS", 3)
     check(device, variant, *problem(rng, (5, 70, 3, 4), (5, 7)))
 
 
@@ -576,11 +588,19 @@ def test_sizes_beyond_i32_are_refused(device, axis):
 def test_what_a_variant_cannot_do_is_refused(device):
     most = (1 << 31) - 1
     with pytest.raises(ptxrt.Unsupported, match=r"oh \* ow = .* does not fit grid\.x"):
-        select(device, (1, 1, 1, 1), (1, most, 64, 2), variant="baseline")
+        select(device, (1, 1, 1, 1), (1, most, 512, 2), variant="channels_last")
     with pytest.raises(ptxrt.Unsupported, match=r"ih \* iw = .* does not fit grid\.x"):
         select(device, (1, 1, most, 64), (1, 1, 1, 2), variant="channels_last")
     with pytest.raises(ptxrt.Unsupported, match="too few bits"):
         select(device, (1, 1, 1, 1), (1, 1 << 15, (1 << 15) + 1, 2), variant="fixed_point")
+
+
+def test_the_baseline_takes_any_number_of_positions(device):
+    most = (1 << 31) - 1
+    for variant in set(taken(GridSampleBackwardPlan, device)) & {"baseline", "hip"}:
+        plan = select(device, (2, 9, 1, 1), (2, most, most, 2), variant=variant)
+        (_, launch) = plan.variant.launches(plan.descriptor)
+        assert launch.grid[0] * launch.block < 1 << 32
 
 
 def test_a_plan_wants_its_own_descriptor(device):

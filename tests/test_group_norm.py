@@ -522,7 +522,7 @@ def test_a_plan_says_what_it_is(device):
     assert plan.workspace_size == 0
     guarantee = plan.precision_guarantee
     assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
-    assert (guarantee.math_precision, guarantee.accumulator) == ("f32", "f64")
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
 
 
 @pytest.mark.parametrize(

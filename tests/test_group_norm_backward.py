@@ -625,7 +625,7 @@ def test_a_plan_says_what_it_is(device):
     assert plan.sku == ("normalization", "group_norm_backward", "f32", device.arch, device.kind, variant)
     guarantee = plan.precision_guarantee
     assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
-    assert (guarantee.math_precision, guarantee.accumulator) == ("f32", "f64")
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
     assert plan.workspace_size == 2 * 8 * 32 + 2 * 4 * 40
     assert GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor((2, 8, 0), 4)).workspace_size == 0
 

@@ -88,6 +88,19 @@ def test_unsafe_atomics_are_atomics(device, kind):
     assert sum_.to_host()[0] == 64 * 63
 
 
+def test_dynamic_shared_memory_has_hips_name_of_it(device):
+    text = """
+        extern "C" __global__ void reverse(float* y) {
+            HIP_DYNAMIC_SHARED(float, tile)
+            tile[threadIdx.x] = y[threadIdx.x];
+            __syncthreads();
+            y[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
+        }"""
+    y = ptxrt.to_device(LANES.astype(np.float32), device)
+    ptxrt.load(KernelSource.hip(text), "reverse", "f32* y", device).launch(1, 32, y, shared_bytes=128)
+    np.testing.assert_array_equal(y.to_host(), LANES[::-1])
+
+
 @pytest.mark.parametrize("include", ["", "#include <hip/hip_runtime.h>\n", '#include "hip/hip_runtime.h"\n'])
 def test_the_runtime_header_may_be_included_and_need_not(device, include):
     text = include + 'extern "C" __global__ void k(int* y) { *y = __any(1); }'
@@ -144,6 +157,22 @@ def test_what_stands_for_the_headers_is_in_the_key(monkeypatch):
     before = hip_on_nvrtc.effective_options("")
     monkeypatch.setitem(hip_on_nvrtc.HEADERS, "hip/hip_runtime.h", "#pragma once\n")
     assert hip_on_nvrtc.effective_options("") != before
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "differ"),
+    [
+        ("", (), False),
+        ("// included\n_Float16 x;", (), False),
+        ('#include "mine.h"', (), True),
+        ('#if __has_include("mine.h")', (), True),
+        ("", ("-I.",), True),
+    ],
+)
+def test_the_current_folder_is_in_the_key_where_a_file_may_be_read(monkeypatch, tmp_path, text, options, differ):
+    before = hip_on_nvrtc.effective_options(text, options)
+    monkeypatch.chdir(tmp_path)
+    assert (hip_on_nvrtc.effective_options(text, options) != before) == differ
 
 
 @pytest.mark.parametrize(("text", "words"), [(b"x", "HIP text must be a str"), (" ", "the HIP text is empty")])

@@ -13,6 +13,7 @@ from texts import CONSTANT, DYNAMIC_SHARED, HEAD, NOTHING, SAXPY, SAXPY_SIGNATUR
 
 import ptxrt
 from ptxrt import KernelSource
+from ptxrt.compilers import nvrtc
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,35 @@ def test_two_entries_of_one_text_share_a_module(device):
     kernels = [ptxrt.load(KernelSource.ptx(text), name, "", device) for name in ("first", "second")]
     assert device.modules.stats().compiles == before + 1
     assert [k.entry for k in kernels] == ["first", "second"]
+
+
+@pytest.fixture
+def includes(device):
+    """A text that includes a header, mine.h, which says what N is."""
+    if device.kind != "hip" and (reason := nvrtc.available()):
+        pytest.skip(reason)
+    return KernelSource.hip('#include "mine.h"\nextern "C" __global__ void k(int* y) { *y = N; }')
+
+
+def test_a_relative_folder_starts_from_where_the_program_is_now(device, includes, monkeypatch, tmp_path):
+    y = ptxrt.zeros(1, np.int32, device)
+    for n in (4, 5):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "mine.h").write_text(f"#define N {n}\n")
+        monkeypatch.chdir(tmp_path / str(n))
+        ptxrt.load(includes, "k", "i32* y", device, ("-I.",)).launch(1, 1, y)
+        assert y.to_host()[0] == n
+
+
+def test_a_header_is_read_anew_once_the_cache_is_cleared(device, includes, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    y = ptxrt.zeros(1, np.int32, device)
+    for n, clear, found in ((6, False, 6), (7, False, 6), (7, True, 7)):
+        (tmp_path / "mine.h").write_text(f"#define N {n}\n")
+        if clear:
+            device.modules.clear()
+        ptxrt.load(includes, "k", "i32* y", device, (f"-I{tmp_path}",)).launch(1, 1, y)
+        assert y.to_host()[0] == found
 
 
 # Scalars ------------------------------------------------------------------------------------------------------------

@@ -133,6 +133,21 @@ def normalisations(rng, shape):
     yield ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor(shape, 5), (go, x, denom), want
 
 
+@pytest.mark.parametrize("shape", [(2**33, 0, 1), (2**33, 4, 0), (0, 2**33, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("plan", "descriptor", "how"),
+    [
+        (ops.BatchNormPlan, ops.BatchNormDescriptor, (False,)),
+        (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor, (False,)),
+        (ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor, (5,)),
+        (ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor, (5,)),
+    ],
+)
+def test_an_empty_tensor_may_have_axes_of_any_length(device, plan, descriptor, how, shape):
+    selected = plan.select(device, descriptor(shape, *how))
+    assert not any(isinstance(step, Launch) for step in selected.variant.launches(selected.descriptor))
+
+
 @pytest.mark.parametrize("shape", [(2, 8, 64), (5, 8, 4, 8), (1, 4, 9000)], ids=str)
 def test_each_operand_alone_may_be_unaligned(device, rng, shape):
     for plan, problem, inputs, want in normalisations(rng, shape):

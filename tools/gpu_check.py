@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import report
+from benchmarks.errors import save_errors
 
 import ptxrt
 
@@ -57,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file)))
         errors = json.loads(file.read_text()) if file.exists() else []
     rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
-    if errors:
-        _save_errors(out, device, errors)
+    save_errors(out, device, errors)
     record = {"environment": report.environment(device), "gpus": _count(), "checks": rows}
     table = report.markdown_table(
         ["check", "result", "what it said", "seconds"],
@@ -96,25 +96,6 @@ def _sanitize(tool: str) -> dict[str, Any]:
         "said": said,
         "seconds": max(row["seconds"] for row in rows),
     }
-
-
-def _save_errors(out: Path, device: ptxrt.Device, errors: list[dict[str, Any]]) -> None:
-    """Store the worst errors that the tests of the ops have seen."""
-    head = ["op, result", "dtype", "device", "language", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
-    cells = [
-        [
-            *(row[name] for name in ("op", "dtype", "device", "language")),
-            str(row["cases"]),
-            f"{row['error']:.1e}",
-            f"{row['of_bar']:.0%}",
-            f"{row['element']:.1e}",
-        ]
-        for row in errors
-    ]
-    record = {"environment": report.environment(device), "errors": errors}
-    report.save(
-        out, f"errors-{report.slug(device.name)}", "Worst errors of the ops", record, report.markdown_table(head, cells)
-    )
 
 
 def _run(check: str, command: Sequence[str], telling: str, **environment: str) -> dict[str, Any]:

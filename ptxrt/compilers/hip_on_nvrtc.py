@@ -40,6 +40,8 @@ template <typename T> __device__ inline T __shfl_xor(T value, int lanes, int wid
 #define __any(predicate) __any_sync(0xffffffffu, predicate)
 #define __all(predicate) __all_sync(0xffffffffu, predicate)
 
+#define HIP_DYNAMIC_SHARED(type, name) extern __shared__ type name[];
+
 template <typename T> __device__ inline T unsafeAtomicAdd(T* address, T value) { return atomicAdd(address, value); }
 """
 # Compiled into a text only where it has these types: CUDA's headers are large, and need not be installed.
@@ -62,7 +64,7 @@ def _options(text: str, options: tuple[str, ...]) -> tuple[str, ...]:
 def effective_options(text: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the options that a text is compiled with, and what stands for our headers, for a cache key."""
     check_options(options)
-    return (*nvrtc.effective_options(text, _options(text, options)), f"headers={digest(HEADERS)}")
+    return (*nvrtc.effective_options(text, options), *_options(text, ()), f"headers={digest(HEADERS)}")
 
 
 def compile_hip_text(text: str, arch: str, options: tuple[str, ...] = (), **how: Any) -> Binary:

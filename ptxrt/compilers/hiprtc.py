@@ -18,9 +18,9 @@ from ptxrt.compilers.binary import Binary
 from ptxrt.compilers.code_object import CodeObject, read_code_object
 from ptxrt.compilers.cxx_text import Defines, check_text, define_options
 from ptxrt.compilers.hip_headers import digest, virtual_headers
-from ptxrt.compilers.hiprtc_faults import Job, clang_problems, plain_log
+from ptxrt.compilers.hiprtc_faults import OWN_OPTIONS, Job, clang_problems, plain_log
 from ptxrt.compilers.hiprtc_process import Lost, Worker
-from ptxrt.compilers.toolkit import check_options
+from ptxrt.compilers.toolkit import check_options, current_folder
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["architectures", "available", "check_target", "compile_hip", "effective_options", "version"]
@@ -84,11 +84,13 @@ def check_target(arch: str) -> None:
 
 
 def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines | None = None) -> tuple[str, ...]:
-    """Return the options that the text is compiled with, less the architecture, and what stands for our headers.
+    """Return the options that the text is compiled with, less the architecture, and what stands for files.
 
-    A cache key wants these and not `options` alone.
+    A cache key wants these and not `options` alone: they name our headers, and the folder that relative paths among the
+    caller's options start from. Without options hipRTC follows none.
     """
-    return (*_options(options, defines), f"headers={digest(virtual_headers(options))}")
+    folder = (f"folder={current_folder()}",) if options else ()
+    return (*_options(options, defines), *folder, f"headers={digest(virtual_headers(options))}")
 
 
 def compile_hip(
@@ -205,7 +207,7 @@ class _Compile:
             "options": [f"--offload-arch={self.job.arch}", *self.job.options],
             "headers": self.headers,
             "expression": expression,
-            "folder": _folder(),
+            "folder": current_folder(),
         }
         body = self.job.text.encode()
         try:
@@ -252,16 +254,7 @@ def _options(options: tuple[str, ...], defines: Defines | None) -> tuple[str, ..
             wrong = "text that can be passed to a compiler"
         if wrong:
             raise InvalidArgument(op="compile", argument="options", expected=wrong, given=repr(option))
-    # The dialect of NVRTC, which takes the same texts; hipRTC before ROCm 7 has an older one. And without the machine's
-    # own headers, which NVRTC has not, and which no cache key could name.
-    return ("-std=c++17", "-nostdlibinc", *define_options(defines or {}), *options)
-
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None  # it has been removed: then nothing relative can be meant
+    return (*OWN_OPTIONS, *define_options(defines or {}), *options)
 
 
 def _timeout() -> float:
@@ -334,7 +327,8 @@ _LAUNCHER_FIX = (
     "makes one"
 )
 _FIXES = {
-    "hip-python": 'Install it: pip install "ptxrt[hip]"',
+    "hip-python": "It must be 7.2 or newer, in the Python that PTXRT_HIPRTC_PYTHON starts, or in ptxrt's own where "
+    'that is not set. Install it there: pip install "ptxrt[hip]"',
     "libhiprtc.so": "It comes with ROCm, 6.0 or newer (gfx950 and gfx12 with 6.4); ROCM_PATH names its folder, "
     "for hip-python 7.2 LD_LIBRARY_PATH must. Without ROCm, `make hiprtc` in a checkout fetches it, and "
     "PTXRT_HIPRTC_PYTHON then names its launcher",

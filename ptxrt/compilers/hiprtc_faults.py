@@ -7,9 +7,14 @@ import re
 from ptxrt.compilers.cxx_text import CxxJob
 from ptxrt.compilers.hiprtc_process import Lost
 from ptxrt.compilers.logs import Problem
+from ptxrt.compilers.toolkit import standard_header_fix
 from ptxrt.errors import CompileError
 
-__all__ = ["Job", "clang_problems", "plain_log"]
+__all__ = ["OWN_OPTIONS", "Job", "clang_problems", "plain_log"]
+
+# The dialect of NVRTC, which takes the same texts; hipRTC before ROCm 7 has an older one. And without the machine's own
+# headers, which NVRTC has not, and which no cache key could name.
+OWN_OPTIONS = ("-std=c++17", "-nostdlibinc")
 
 _CLANG = re.compile(
     r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):\d+: |clang(?:-\d+)?: |ld\.lld: )?(?:fatal )?error: (?P<text>.+?)\s*$",
@@ -39,15 +44,15 @@ class Job(CxxJob):
             return self.front_end(problems, log, self._fix(problems))
         if log:
             return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.ptx_hint())
-        return self.error(
-            f"{self.compiler} refused {self.arch} without a word ({status}): an unknown processor, or a feature flag "
-            "that it does not have",
-            fix=self._known(),
-        )
+        return self.error(f"{self.compiler} refused {self.arch} without a word ({status})", fix=self._ways_out())
 
     def unknown_target(self) -> CompileError:
         """Return the error for a processor that the compiler does not list."""
-        return self.error(f"{self.compiler} makes no code for {self.arch}", fix=self._known(), given=self.arch)
+        return self.error(
+            f"{self.compiler} makes no code for {self.arch}",
+            fix=f"It knows {', '.join(self.architectures)}",
+            given=self.arch,
+        )
 
     def lost(self, lost: Lost, seconds: float) -> CompileError:
         """Return the error for a worker that ended, or had to be ended, while it compiled."""
@@ -64,10 +69,11 @@ class Job(CxxJob):
 
     def _ended(self, lost: Lost) -> CompileError:
         last = f"its last words: {lost.words}" if lost.words else "it left no word"
-        known = self._known()
-        fix = "Before ROCm 7 it ends so for a target that it does not know" + (f". {known}" if known else "")
+        fix = self._ways_out()
         if "SIGKILL" in lost.status:  # nothing ends itself so
             fix = "The system kills so where memory runs out"
+        elif re.match(r"hipRTC [0-6]\.", self.compiler) and not self.architectures:
+            fix = f"Before ROCm 7 it ends so for a target that it does not know. {fix}"
         return self.error(f"{self.compiler} ended while it compiled: {lost.status}; {last}", lost.words, fix=fix)
 
     def behind_the_text(self, log: str) -> bool:
@@ -82,11 +88,18 @@ class Job(CxxJob):
                 name = header[1]
                 if name.startswith(("rocm", "hip")):
                     return f"{name} comes with ROCm's headers; name their folder: ('-I/opt/rocm/include',)"
-                return f"Add its folder to the options: ('-I/folder/of/{name}',)"
+                return standard_header_fix(name) or f"Add its folder to the options: ('-I/folder/of/{name}',)"
         return self.ptx_hint()
 
-    def _known(self) -> str | None:
-        processor = self.arch.partition(":")[0]
-        if processor in self.architectures:
-            return f"It knows {processor} with other flags, or with none"
-        return f"It knows {', '.join(self.architectures)}" if self.architectures else None
+    def _ways_out(self) -> str:
+        """Return what to try where the compiler gives no reason: something else than each thing that may be one."""
+        processor, _, flags = self.arch.partition(":")
+        ways = ["Try again"]
+        if not self.architectures:  # it could not be asked; of those that it lists it refuses none
+            ways.append("for another processor")
+        if flags:
+            ways.append(f"for {processor} with other flags or none")
+        options = [option for option in self.options if option not in OWN_OPTIONS and not option.startswith("-D")]
+        if options:
+            ways.append(f"without the option{'s' * (len(options) > 1)} {' '.join(options)}")
+        return ", or ".join(ways)

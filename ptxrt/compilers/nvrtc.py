@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from ptxrt.compilers.cxx_text import Defines, check_text, define_options
 from ptxrt.compilers.logs import resource_reports
 from ptxrt.compilers.nvrtc_faults import Job
 from ptxrt.compilers.ptx_text import entries_of
-from ptxrt.compilers.toolkit import check_arch, check_options, exact_version, load_bindings
+from ptxrt.compilers.toolkit import check_arch, check_options, current_folder, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["architectures", "available", "compile_cuda", "effective_options", "include_directories", "version"]
@@ -43,10 +44,16 @@ def architectures() -> tuple[str, ...]:
 
 
 def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines | None = None) -> tuple[str, ...]:
-    """Return the options that the text is compiled with, less the architecture: defines, the caller's, header paths.
+    """Return the options that the text is compiled with, less the architecture, and what stands for files.
 
-    A cache key of CUDA text wants these and not `options` alone, since the headers found are part of the outcome.
+    A cache key of CUDA text wants these and not `options` alone, since the headers found are part of the outcome:
+    CUDA's, and what relative paths, among the options or in an ``#include "..."``, lead to from the current folder.
     """
+    folder = (f"folder={current_folder()}",) if options or re.search(r"#\s*include|__has_include", text) else ()
+    return (*_options(text, options, defines), *folder)
+
+
+def _options(text: str, options: tuple[str, ...], defines: Defines | None) -> tuple[str, ...]:
     check_options(options)
     return (
         *define_options(defines or {}),
@@ -105,7 +112,7 @@ def compile_cuda(
         raise InvalidArgument(op="compile", argument="output", expected="'cubin' or 'ptx'", given=repr(output))
     kernel = entry or name
     check_text(text, kernel, "CUDA")
-    given = effective_options(text, options, defines)
+    given = _options(text, options, defines)
     target = f"-arch={arch}" if output == "cubin" else f"-arch=compute_{arch[3:]}"
     # ptxas tells registers and spills only when asked to; asking changes no instruction.
     verbose = ("--ptxas-options=-v",) if output == "cubin" else ()

@@ -12,13 +12,31 @@ from typing import Any
 
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
-__all__ = ["check_arch", "check_options", "cuda_extra", "exact_version", "load_bindings"]
+__all__ = [
+    "check_arch",
+    "check_options",
+    "cuda_extra",
+    "current_folder",
+    "exact_version",
+    "load_bindings",
+    "standard_header_fix",
+]
 
 _ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?")
 # What these decide is decided by ptxrt: the architecture is part of the cache key, and the binary is returned.
 _ARCH_OPTIONS = frozenset({"arch", "gpu-architecture", "gpu-name"})
 _FILE_OPTIONS = frozenset({"o", "output-file", "fdevice-time-trace"})
 _PASSED_ON = re.compile(r"--?(?:Xptxas|ptxas-options)[=\s]+(.*)", re.DOTALL)
+_OF_C = (
+    "assert|complex|ctype|errno|fenv|float|inttypes|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|"
+    "stdlib|string|time|uchar|wchar|wctype"
+)
+_OF_CXX = (
+    "algorithm|any|array|atomic|bit|bitset|chrono|compare|complex|concepts|deque|exception|functional|initializer_list|"
+    "iomanip|iostream|iterator|limits|map|memory|new|numbers|numeric|optional|queue|random|ratio|set|span|sstream|stack|"
+    "stdexcept|string|string_view|thread|tuple|type_traits|typeinfo|unordered_map|unordered_set|utility|variant|vector"
+)
+_STANDARD_HEADER = re.compile(rf"(?:{_OF_C})\.h|c(?:{_OF_C})|{_OF_CXX}")
 
 
 def check_arch(arch: str) -> None:
@@ -67,6 +85,24 @@ def check_options(
 
 def _refused(option: str, expected: str, fix: str) -> InvalidArgument:
     return InvalidArgument(op="compile", argument="options", expected=expected, given=repr(option), fix=fix)
+
+
+def current_folder() -> str | None:
+    """Return the folder that relative paths start from; None where it has been removed: nothing relative is meant."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def standard_header_fix(header: str) -> str | None:
+    """Return what to do about a header of C's or C++'s own that is not there, None for any other header."""
+    if not _STANDARD_HEADER.fullmatch(header):
+        return None
+    return (
+        f"Leave {header} out: NVRTC and hipRTC have no standard headers. sqrtf() and its like are built in; write "
+        "unsigned int for uint32_t, and constants as numbers"
+    )
 
 
 def cuda_extra() -> str:

@@ -340,6 +340,8 @@ def _sums_bytes(problem: _Problem, sums: int, slices: int) -> int:
 
 
 def _refuses(problem: _Problem, device: Device) -> str | None:
+    if not problem.elements:
+        return None
     return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw") or beyond(
         problem, device.properties.max_grid[0], "grid.x", "channels"
     )
@@ -353,7 +355,8 @@ def _writes(problem: _Problem, device: Device) -> str | None:
     """Refuse what a writing pass cannot do."""
     across = _written(problem)[0][0]
     most = device.properties.max_grid[0]
-    return _refuses(problem, device) or (f"grid.x = {across} is above {most}" if across > most else None)
+    too_many = problem.elements and across > most
+    return _refuses(problem, device) or (f"grid.x = {across} is above {most}" if too_many else None)
 
 
 def _kept_bytes(problem: _Problem, arrays: int) -> int:

@@ -243,8 +243,12 @@ def _kernel(problem: GridSampleDescriptor, entry: str) -> KernelSpec:
     return _BY_ENTRY[f"{entry}_{problem.dtype.name}"]
 
 
+def _no_i32(problem: GridSampleDescriptor) -> str | None:
+    return beyond(problem, _I32, "the kernel's i32", "n", "c", "ih", "iw", "oh", "ow")
+
+
 def _too_large(problem: GridSampleDescriptor, device: Device, blocks: int) -> str | None:
-    return beyond(problem, _I32, "the kernel's i32", "n", "c", "ih", "iw", "oh", "ow") or (
+    return _no_i32(problem) or (
         f"oh * ow = {problem.oh * problem.ow} does not fit grid.x" if blocks > device.properties.max_grid[0] else None
     )
 
@@ -303,6 +307,7 @@ class GridSamplePlan(_GridSamplePlan):
 # Backward -------------------------------------------------------------------------------------------------------------
 
 _MOST_PLACES = 30  # leaves 32 bits below the largest gradient
+_MOST_BLOCKS = (1 << 24) - 1  # of 256 threads: HIP launches fewer than 2**32 along x; the rest takes turns
 _ALL = ("grad_out", "x", "grid", "grad_input", "grad_grid")
 
 
@@ -318,13 +323,13 @@ def _tiles(problem: GridSampleBackwardDescriptor, positions: int) -> int:
 
 
 def _direct_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str | None:
-    return None if _empty(problem) else _too_large(problem, device, _tiles(problem, 32))
+    return None if _empty(problem) else _no_i32(problem)
 
 
 def _direct_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zero, ...]:
     if _empty(problem):
         return _ZEROS
-    grid = (_tiles(problem, 32), 1, min(problem.n, _GRID_YZ))
+    grid = (min(problem.n * _tiles(problem, 32), _MOST_BLOCKS),)
     kernel = _kernel(problem, "grid_sample_backward")
     return (Zero("grad_input"), Launch(kernel, grid, 32 * min(problem.c, 8), (*_ALL, *problem.sizes)))
 
@@ -336,6 +341,11 @@ _LARGEST, _SUMS = Scratch(0), Scratch(256)
 
 def _shift(problem: GridSampleBackwardDescriptor) -> int:
     return min((problem.c - 1).bit_length(), 5)
+
+
+def _groups(problem: GridSampleBackwardDescriptor) -> int:
+    """Return how many times 32 positions a block of the kernels with sums takes."""
+    return min(8, 32 >> _shift(problem))
 
 
 def _workspace(problem: GridSampleBackwardDescriptor, place: int) -> int:
@@ -350,13 +360,13 @@ def _summed(
     """Return the launches that clear the sums, add to them, and make grad_input of them."""
     shift, plane, images = _shift(problem), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
     words = _workspace(problem, place) // 8
-    groups = min(8, 32 >> shift)
+    blocks = _tiles(problem, 32 * _groups(problem))
     add = _kernel(problem, f"grid_sample_backward{suffix or '_last'}")
     collect = _kernel(problem, f"grid_sample_backward_collect{suffix}")
     tiles = (-(-plane >> 10 - shift), min(-(-problem.c >> shift), _GRID_YZ), images)
     return (
         _each(problem, "clear", words, Scratch(0)),
-        Launch(add, (_tiles(problem, 32 * groups), 1, images), _THREADS, (*_ALL, _SUMS, shift, *scale, *problem.sizes)),
+        Launch(add, (blocks, 1, images), _THREADS, (*_ALL, _SUMS, shift, *scale, *problem.sizes)),
         Launch(collect, tiles, _THREADS, (_SUMS, "grad_input", shift, *scale, problem.n, problem.c, plane)),
     )
 
@@ -367,8 +377,10 @@ def _each(problem: GridSampleBackwardDescriptor, entry: str, count: int, *argume
 
 
 def _summed_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str | None:
+    if _empty(problem):
+        return None
     most = device.properties.max_grid[0]
-    return _direct_refuses(problem, device) or (
+    return _too_large(problem, device, _tiles(problem, 32 * _groups(problem))) or (
         f"ih * iw = {problem.ih * problem.iw} does not fit grid.x" if problem.ih * problem.iw > 32 * most else None
     )
 
@@ -398,6 +410,11 @@ def _fixed_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str
     return _summed_refuses(problem, device)
 
 
+def _fixed_suits(problem: GridSampleBackwardDescriptor) -> bool:
+    # The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longer side.
+    return problem.oh * problem.ow > problem.ih * problem.iw * max(problem.ih, problem.iw) ** 2
+
+
 def _fixed_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zero, ...]:
     if _empty(problem):
         return _ZEROS
@@ -417,16 +434,17 @@ class GridSampleBackwardPlan(_GridSamplePlan):
 
     Variants: ``channels_last`` adds to grad_input in a workspace where a pixel's channels lie side by side;
     ``baseline`` in place, without a workspace. Both use float atomics, so grad_input is not deterministic.
-    ``fixed_point`` adds 64-bit integers (f64: pairs of them) in a workspace, for PlanPreference(deterministic=True).
+    ``fixed_point`` adds 64-bit integers (f64: pairs of them) in a workspace, for PlanPreference(deterministic=True),
+    and where so many positions add to a pixel that atomics in the element type lose too much.
     grad_grid has no atomics and is deterministic in all of them.
     """
 
     op = "grid_sample_backward"
     descriptor_type = GridSampleBackwardDescriptor
     variants = (
+        Variant("fixed_point", _FIRM, _fixed_launches, _fixed_refuses, _fixed_suits, _fixed_workspace),
         Variant("channels_last", _LOOSE, _last_launches, _summed_refuses, _last_suits, _last_workspace),
         _DIRECT,
-        Variant("fixed_point", _FIRM, _fixed_launches, _fixed_refuses, workspace=_fixed_workspace),
         _DIRECT.in_hip,
     )
 

@@ -146,7 +146,7 @@ class GroupNormBackwardArgs(NamedTuple):
 _U32 = (1 << 32) - 1
 _GRID_Y = 65535
 _GUARANTEE = PrecisionGuarantee(
-    math_precision="f32", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
+    math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
 )
 
 

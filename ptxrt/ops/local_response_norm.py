@@ -166,6 +166,8 @@ _U32 = (1 << 32) - 1
 
 
 def _refuses(problem: _Problem, device: Device) -> str | None:
+    if not problem.elements:
+        return None
     return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw", "size") or beyond(
         problem, device.properties.max_grid[0], "grid.x", "blocks"
     )
@@ -176,6 +178,8 @@ def _sliding_refuses(problem: _Problem, device: Device) -> str | None:
         return f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
     del device  # 2^24 blocks of positions, times chunks that are the fewer the more positions there are, fit any grid
     limits = "the kernel's u32"
+    if not problem.elements:
+        return None
     return beyond(problem, _U32 - THREADS, limits, "positions") or beyond(problem, _U32 >> 2, limits, "channels")
 
 

@@ -118,8 +118,15 @@ def test_a_text_that_no_compiler_should_see_is_refused(text, words, line):
 
 def test_the_options_of_a_key_tell_defines_and_our_headers():
     options = hiprtc.effective_options(TEXT, ("-O2",), {"N": 4, "A": None})
-    assert options[:-1] == ("-std=c++17", "-nostdlibinc", "-DA", "-DN=4", "-O2")
+    assert options[:-2] == ("-std=c++17", "-nostdlibinc", "-DA", "-DN=4", "-O2")
     assert options[-1].startswith("headers=")
+
+
+@pytest.mark.parametrize(("options", "differ"), [((), False), (("-I.",), True), (("-include", "mine.h"), True)])
+def test_the_current_folder_is_in_the_key_where_an_option_may_be_relative(monkeypatch, tmp_path, options, differ):
+    before = hiprtc.effective_options(TEXT, options)
+    monkeypatch.chdir(tmp_path)
+    assert (hiprtc.effective_options(TEXT, options) != before) == differ
 
 
 def test_what_stands_for_our_headers_is_in_the_key(monkeypatch):
@@ -305,7 +312,7 @@ def test_relative_folders_are_the_callers_wherever_it_is(amd, tmp_path, monkeypa
 
 
 def test_a_folder_that_cannot_be_entered_is_no_fault_of_the_text(amd, monkeypatch):
-    monkeypatch.setattr(amd, "_folder", lambda: "/nowhere")
+    monkeypatch.setattr(amd, "current_folder", lambda: "/nowhere")
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
@@ -318,7 +325,11 @@ def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd, ar
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
-@pytest.mark.parametrize(("arch", "fix"), [("gfx799", ""), ("gfx1100:xnack-", "It knows gfx1100 with other flags")])
+@pytest.mark.parametrize(
+    ("arch", "fix"),
+    [("gfx799", "Try again, or for another processor"),
+     ("gfx1100:xnack-", "Try again, or for gfx1100 with other flags or none")],
+)  # fmt: skip
 def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error(amd, arch, fix, monkeypatch):
     amd.version()
     known = amd._worker.targets
@@ -326,7 +337,17 @@ def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error
     monkeypatch.setattr(amd._worker, "targets", () if arch == "gfx799" else known)
     error = failure(TEXT, arch)
     assert "without a word" in str(error) or "ended while it compiled: killed by" in str(error)
-    assert fix in (error.fix or "")
+    assert error.fix.endswith(fix)
+    assert amd.compile_hip(TEXT, "gfx1100").entries
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [(("--version",), "without the option --version"), (("-mllvm", "-bogus"), "without the options -mllvm -bogus")],
+    ids=["refused without a word", "ended"],
+)
+def test_an_option_that_the_compiler_itself_refuses_or_dies_of_is_what_to_leave_out(amd, options, fix):
+    assert failure(TEXT, options=options, defines={"N": 4}).fix == f"Try again, or {fix}"
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
@@ -406,3 +427,4 @@ def test_the_machines_own_headers_are_not_seen(amd, header):
     with pytest.raises(CompileError, match=f"'{header}' file not found") as caught:
         amd.compile_hip(text, "gfx1100")
     assert caught.value.line == 1
+    assert f"Leave {header} out" in caught.value.fix

@@ -21,6 +21,7 @@ from ptxrt.compilers.hiprtc_process import Worker
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
 
 TEXT = 'extern "C" __global__ void scale(float* x) {}'
+BEFORE_7 = "Before ROCm 7 it ends so for a target that it does not know"
 HEAD = """\
 #!{python}
 import importlib.util, json, os, signal, sys, time
@@ -154,10 +155,32 @@ def test_a_death_while_it_compiles_is_a_compile_error_and_the_next_call_works(la
     error = caught.value
     assert not [word for word in ("hipRTC 6.4.1 ended while it compiled", *words) if word not in str(error)]
     killed = "killed by SIGKILL" in str(error)
-    assert ("where memory runs out" if killed else "does not know. It knows gfx90a with other flags") in error.fix
+    ways = "Try again, or for gfx90a with other flags or none"
+    assert error.fix == ("The system kills so where memory runs out" if killed else ways)
     assert (error.kernel, error.arch, error.compiler_lost) == ("scale", "gfx90a:sramecc+:xnack-", True)
     assert compile_it().symbols == {"scale": "scale"}
     assert len(launcher.starts()) == 2
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGSEGV", "SIGABRT"])
+@pytest.mark.parametrize(
+    ("release", "listed", "fix"),
+    [
+        ("6.4.1", True, "Try again"),
+        ("6.4.1", False, f"{BEFORE_7}. Try again, or for another processor"),
+        ("7.2.53211", True, "Try again"),
+        ("7.2.53211", False, "Try again, or for another processor"),
+    ],
+)
+def test_a_death_is_laid_to_the_target_only_where_that_can_be(launch, signal_name, release, listed, fix):
+    launch(during=f"os.kill(os.getpid(), signal.{signal_name})")
+    hiprtc.version()
+    hiprtc._worker.version = release
+    if not listed:  # as where the compiler library cannot be asked
+        hiprtc._worker.targets = ()
+    with pytest.raises(CompileError, match=f"killed by {signal_name}") as caught:
+        compile_it(arch="gfx1100", defines={"N": 4})
+    assert caught.value.fix == fix
 
 
 def test_what_a_dead_worker_had_started_ends_with_it(launch, tmp_path):
@@ -330,7 +353,8 @@ def test_pain24_what_is_missing_is_named_with_what_brings_it(launch):
     with pytest.raises(BackendUnavailable) as caught:
         compile_it()
     assert "hip-python cannot be loaded by" in str(caught.value)
-    assert 'pip install "ptxrt[hip]"' in caught.value.fix
+    words = ("7.2 or newer", "the Python that PTXRT_HIPRTC_PYTHON starts", 'pip install "ptxrt[hip]"')
+    assert not [word for word in words if word not in caught.value.fix]
     launch("read(); answer({'missing': 'libhiprtc.so', 'text': 'failed to dlopen'}); time.sleep(9)")
     with pytest.raises(BackendUnavailable) as caught:
         compile_it()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 
@@ -112,6 +113,7 @@ def test_a_macros_value_is_one_line_or_an_int(rtc, value):
         ("#include <cuda/never_there>", "nvidia-cuda-cccl", 1),
         ("#include <cuda_never_there.h>", "nvidia-cuda-runtime", 1),
         ("#include <crt/never_there.h>", "nvidia-cuda-crt", 1),
+        ("#include <stdint.h>", "Leave stdint.h out", 1),
         ("#include <mine/never_there.h>", "('-I/folder/of/mine/never_there.h',)", 1),
     ],
 )
@@ -233,7 +235,8 @@ def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypa
 
 
 def test_a_text_without_includes_depends_on_no_header_folder(rtc):
-    assert rtc.effective_options(TEXT, ("-lineinfo",), {"N": 1}) == ("-DN=1", "-lineinfo")
+    assert rtc.effective_options(TEXT, (), {"N": 1}) == ("-DN=1",)
+    assert rtc.effective_options(TEXT, ("-lineinfo",)) == ("-lineinfo", f"folder={os.getcwd()}")
 
 
 def test_cuda_home_is_searched_for_headers(tmp_path, monkeypatch):

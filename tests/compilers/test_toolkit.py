@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ptxrt.compilers.toolkit import check_arch, check_options, cuda_extra
+from ptxrt.compilers.toolkit import check_arch, check_options, cuda_extra, current_folder, standard_header_fix
 from ptxrt.errors import InvalidArgument
 
 MODULES = "nvjitlink, nvrtc, ptx_text, logs, toolkit, cuda_headers"
@@ -105,3 +105,22 @@ def test_an_option_names_no_architecture(option):
 def test_an_option_names_no_output_file(option):
     with pytest.raises(InvalidArgument, match="writes a file"):
         check_options(("-O3", option))
+
+
+@pytest.mark.parametrize("header", ["stdint.h", "cstdint", "math.h", "cmath", "float.h", "vector", "type_traits"])
+def test_a_standard_header_is_to_be_left_out(header):
+    assert f"Leave {header} out" in standard_header_fix(header)
+
+
+@pytest.mark.parametrize("header", ["mine", "mine.h", "vector.h", "mine/vector", "cuda_fp16.h", "vector_types.h", "c"])
+def test_any_other_header_is_no_standard_one(header):
+    assert standard_header_fix(header) is None
+
+
+def test_a_current_folder_that_was_removed_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert current_folder() == str(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert current_folder() is None

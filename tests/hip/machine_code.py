@@ -93,6 +93,7 @@ VECTOR = {
     "v_cvt_f32_f64": "float(f64(1))",
     "v_cvt_f32_i32": "float(i32(1))",
     "v_cvt_f32_u32": "float(u32(1))",
+    "v_cvt_f32_ubyte0": "float(u32(1) & 255)",
     "v_cvt_f64_f32": "double(f32(1))",
     "v_cvt_f64_i32": "double(i32(1))",
     "v_cvt_f64_u32": "double(u32(1))",
@@ -134,6 +135,7 @@ COMPARE = {
 } | {f"{stem}_class_f64": "flag = is_of_class(f64(1), u32(2))" for stem in ("v_cmp", "v_cmpx")}
 
 _LOGIC = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "and_not1": "{0} & ~{1}", "or_not1": "{0} | ~{1}"}
+_LOGIC |= {"nor": "~({0} | {1})", "nand": "~({0} & {1})", "xnor": "~({0} ^ {1})"}
 
 SCALAR = {
     "s_mov_b32": "u32(1)",
@@ -146,8 +148,10 @@ SCALAR = {
     "s_lshr_b32": "nonzero(u32(1) >> (u32(2) & 31))",
     "s_ashr_i32": "nonzero(i32(1) >> (u32(2) & 31))",
     "s_lshl_b64": "nonzero(u64(1) << (u32(2) & 63))",
+    "s_lshr_b64": "nonzero(u64(1) >> (u32(2) & 63))",
     "s_bfe_u32": "nonzero(field(u32(1), u32(2)))",
     "s_add_i32": "overflowed(int64_t(i32(1)) + i32(2))",
+    "s_addk_i32": "overflowed(int64_t(i32(0)) + int16_t(u32(1)))",
     "s_sub_i32": "overflowed(int64_t(i32(1)) - i32(2))",
     "s_add_u32": "carried(0ull + u32(1) + u32(2))",
     "s_addc_u32": "carried(0ull + u32(1) + u32(2) + flag)",

@@ -311,6 +311,9 @@ class StandIn:
                     body(*args)
                 except Refused as error:
                     status = error.status
+                except (ptxrt.CompileError, ptxrt.BackendUnavailable) as error:
+                    self.broken.append(error)  # of NVRTC, which stands in too: AMD's compiler has taken the text
+                    status = UNKNOWN
                 except ptxrt.PtxrtError as fault:
                     self.faults.append(fault)
                     status = ILLEGAL_ADDRESS

@@ -300,6 +300,19 @@ def test_a_compiler_that_is_missing_is_skipped_in_no_run_that_requires_it(monkey
         helpers.need_hip_compilers()
 
 
+@pytest.mark.parametrize("kind", [ptxrt.CompileError, ptxrt.BackendUnavailable])
+def test_what_the_stand_ins_own_compiler_refuses_is_no_fault_of_the_text(stand_in, hip, compiled, monkeypatch, kind):
+    def refuses(*_, **__):
+        raise kind("NVRTC has not this name")
+
+    binary = compiled("hip", 'extern "C" __global__ void k() {}', hip.arch, name=None)
+    monkeypatch.setattr(stand_in.machine, "compile", refuses)
+    with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipErrorUnknown"):
+        BACKEND.load(0, binary, None)
+    assert (stand_in.faults, [type(error) for error in stand_in.broken]) == ([], [kind])
+    stand_in.broken.clear()
+
+
 # Errors -------------------------------------------------------------------------------------------------------------
 
 USES = {
@@ -590,7 +603,8 @@ def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
 @pytest.mark.parametrize(("grid", "block"), [(2**22, 1024), (2**31 - 1, 3)])
 def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(hip, stand_in, saxpy, grid, block):
     x = ptxrt.zeros(4, "f4", hip)
-    with refused(ptxrt.LaunchError, "saxpy", "grid", "4294967295 threads along each axis", "hip:0"):
+    words = "grid times block, at most 4294967295 threads along each axis on hip:0", f"given ({grid * block}, 1, 1)"
+    with refused(ptxrt.LaunchError, "saxpy", "grid", *words):
         saxpy.launch(grid, block, x, x, 4, 1.0)
     assert "hipModuleLaunchKernel" not in stand_in.names()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import helpers
 import machine_code
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tolerances import bar, relative_error
 
 import ptxrt
 from ptxrt import ops, references
-from ptxrt.compilers import hiprtc
+from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
 from ptxrt.signature import Signature
@@ -49,9 +50,16 @@ def kernel(family: str, target: str, entry: str, edit: Edit = str) -> machine_co
 
 @pytest.fixture(scope="session")
 def disassembler_there(hiprtc_there: None) -> None:
+    need_disassembler()
+
+
+def need_disassembler() -> None:
+    """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless there is LLVM's disassembler for AMD."""
     try:
         disassemble(code("softmax2d", "gfx90a"), "softmax2d_kernel")
     except BackendUnavailable as error:
+        if "hiprtc" in helpers.REQUIRED:
+            pytest.fail(f"PTXRT_REQUIRE=hiprtc, but {error}")
         pytest.skip(str(error))
 
 
@@ -96,6 +104,14 @@ def check(
     if planned(case).variant.guarantee.deterministic:
         for name, values in sims_results(make, arguments).items():
             assert got[name].tobytes() == values.tobytes(), f"{name} has other bits than sim's"
+
+
+@pytest.mark.parametrize(("required", "end"), [((), pytest.skip.Exception), (("hiprtc",), pytest.fail.Exception)])
+def test_a_missing_disassembler_is_skipped_in_no_run_that_requires_hiprtc(monkeypatch, required, end):
+    monkeypatch.setattr(disassembly, "_SCRIPT", "/no/such/script")
+    monkeypatch.setattr(helpers, "REQUIRED", required)
+    with pytest.raises(end, match="/no/such/script"):
+        need_disassembler()
 
 
 # The kernels ----------------------------------------------------------------------------------------------------------
@@ -318,9 +334,9 @@ def moved(which: str, size: int, number: int) -> Edit:
 @pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
 def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
-    # What group_norm loads first is the number about which it takes moments: any will do.
-    number = -1 if which == "store" or family == "group_norm" else 0
-    assert noticed(family, target, entry, moved(which, size, number))
+    # What group_norm loads first is the number about which it takes moments, any will do; grid_sample its block's size.
+    number = {"group_norm": -1, "grid_sample": 1}.get(family, 0)
+    assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 
 
 # The machine ----------------------------------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
 def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops.group_norm"], "_GRID_Y", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_GRID_YZ", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_MOST_BLOCKS", 3)
 
 
 def planned(case: Case) -> ptxrt.Plan:

@@ -66,6 +66,54 @@ def test_each_kind_changes_one_line_of_hip_in_one_way(kind, line, after):
     assert list(hip_text.KINDS[kind](line)) == ([] if after is None else [after])
 
 
+def test_every_line_of_ptx_belongs_to_the_macro_or_the_entry_that_it_is_in():
+    text = """mov.u32 %a, 0;
+//% macro entry(name, threads)
+.visible .entry {{ name }}(
+)
+{
+    mov.u32 %a, 1;
+//% endmacro
+mov.u32 %a, 2;
+{{ entry("one", 256, "x_ptr") }}
+    mov.u32 %a, 3;  // words
+    //% macro inner()
+    mov.u32 %a, 4;
+    //% endmacro
+    mov.u32 %a, 5;
+//% if short
+}
+//% else
+    mov.u32 %a, 6;
+}
+//% endif
+{{ entry("two_" ~ ("a" if a else "b"), 256,
+         "x_ptr") }}
+    mov.u32 %a, 7;
+}
+.visible .entry three_{{ type }}(.param .u64 x_ptr)
+{
+    mov.u32 %a, 8;
+}
+"""
+    assert [(kernel, line[-2]) for kernel, _, line in ptx_text.lines(text)] == [
+        ("entry", "1"),
+        ("one", "3"),
+        ("inner", "4"),
+        ("one", "5"),
+        ("one", "6"),
+        ('"two_" ~ ("a" if a else "b")', "7"),
+        ("three_{{ type }}", "8"),
+    ]
+
+
+def test_every_entry_of_batch_norm_has_mutants_of_its_own():
+    text = (ROOT / "kernels_ptx" / "batch_norm.ptx").read_text()
+    counts = Counter(kernel for kernel, _, _ in ptx_text.lines(text))
+    assert sum("batch_norm" in kernel for kernel in counts) == text.count("\n{{ entry(")
+    assert counts["gradient"] == 8
+
+
 def test_every_line_of_hip_belongs_to_the_function_that_it_is_in():
     text = """constexpr int N = 2;
 template <typename T>

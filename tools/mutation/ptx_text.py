@@ -30,16 +30,24 @@ _COMPARISONS |= {
 _ORDERED = re.compile(r"(?:sub|div|rem|shl|shr|setp|set|slct|copysign|bfe|prmt)\b|mad|fma|selp")
 """Instructions whose sources do not commute; of fma and mad the last is swapped with the first."""
 
-_START = re.compile(r"^(?:\.visible\s+)?\.entry\s+(.+?)\s*\(|^\s*//%\s*macro\s+(\w+)")
+_MACRO = re.compile(r"\s*//%\s*(?:macro\s+(\w+)|endmacro\b)")
+_ENTRY = re.compile(r"(?:\.visible\s+)?\.entry\s+(.+?)\s*\(|{{\s*entry\((?:\"(\w+)\"|(.+?)),")
+"""The entry's name in PTX, or as the first argument of the macro `entry`: a string alone, or an expression."""
 
 
 def lines(text: str) -> Iterator[tuple[str, int, str]]:
-    """Give each line of an instruction with its kernel and number, without its comment."""
-    kernel = None
+    """Give each line of an instruction with its kernel and number, without its comment.
+
+    The kernel is the macro around it, else the last entry begun: one that Jinja writes may have several ends. Lines in
+    front of the first entry, in no macro, are none's and not given.
+    """
+    entry = macro = None
     for number, line in enumerate(text.split("\n"), 1):
-        if start := _START.match(line):
-            kernel = start[1] or start[2]
-        code = line.split("//")[0].strip()
+        if edge := _MACRO.match(line):
+            macro = edge[1]
+        elif not macro and (start := _ENTRY.match(line)):
+            entry = start[1] or start[2] or start[3]
+        kernel, code = macro or entry, line.split("//")[0].strip()
         # Not: parameters, declarations, labels, braces, calls of macros.
         if kernel and code.endswith(";") and not code.startswith((".", "{{")) and "ld.param" not in code:
             yield kernel, number, code

@@ -1,0 +1,61 @@
+"""The worst errors of the ops, which their tests have measured, stored beside the times."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ptxrt
+from benchmarks.report import ROOT, environment, markdown_table, save, slug
+
+__all__ = ["HELP", "NAME", "add_arguments", "run", "save_errors"]
+
+NAME = "errors"
+HELP = "store the worst errors that the ops' tests have seen: of the file that PTXRT_ERRORS named for them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="what the tests wrote")
+    parser.add_argument("--device", default="sim:0", help="the device of its kind whose rows are stored (sim:0)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the file and store the device's rows; return 2 if that cannot be."""
+    try:
+        device = ptxrt.Device(arguments.device)
+        stored = save_errors(arguments.out, device, json.loads(arguments.file.read_text()))
+    except (ptxrt.PtxrtError, OSError, json.JSONDecodeError) as error:
+        print(f"bench.py: {error}", file=sys.stderr)
+        return 2
+    if not stored:
+        print(f"bench.py: {arguments.file} has no errors of {device.kind}", file=sys.stderr)
+        return 2
+    for path in stored:
+        print(f"stored {path}")
+    return 0
+
+
+def save_errors(folder: Path, device: ptxrt.Device, errors: Sequence[dict[str, Any]]) -> list[Path]:
+    """Store the rows of the device's kind, and return the files' paths: none where there are no rows."""
+    rows = [row for row in errors if row["device"] == device.kind]
+    if not rows:
+        return []
+    head = ["op, result", "dtype", "device", "language", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
+    cells = [
+        [
+            *(row[name] for name in ("op", "dtype", "device", "language")),
+            str(row["cases"]),
+            f"{row['error']:.1e}",
+            f"{row['of_bar']:.0%}",
+            f"{row['element']:.1e}",
+        ]
+        for row in rows
+    ]
+    record = {"environment": environment(device), "errors": rows}
+    return save(folder, f"errors-{slug(device.name)}", "Worst errors of the ops", record, markdown_table(head, cells))
