@@ -30,7 +30,7 @@ constexpr int MOST_THREADS = 1024;  // of a block
 //% include "moments.jinja"
 //% include "walk.jinja"
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const float* b_ptr, unsigned batch,
                   unsigned channels, unsigned groups, unsigned hw, float eps) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
@@ -63,7 +63,7 @@ group_norm_kernel(const float* in_ptr, float* out_ptr, const float* w_ptr, const
 }
 
 // One block at a time is enough to ask for: for more, NVRTC would spill a register.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS / 2)  // for its registers
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 group_norm_backward_groups_kernel(const float* in_ptr, const float* go_ptr, float* gi_ptr, const float* w_ptr,
                                   double* partials_ptr, double* statistics_ptr, unsigned batch, unsigned channels,
                                   unsigned groups, unsigned hw, float eps, unsigned slices, unsigned length,
@@ -128,7 +128,7 @@ group_norm_backward_groups_kernel(const float* in_ptr, const float* go_ptr, floa
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 group_norm_backward_parameters_kernel(const double* partials_ptr, const double* statistics_ptr, float* gw_ptr,
                                       float* gb_ptr, unsigned batch, unsigned channels, unsigned groups,
                                       unsigned slices) {
