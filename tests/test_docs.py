@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +26,19 @@ def test_what_the_documents_link_to_is_there():
     for page in [*DOCS.glob("*.md"), TESTS.parent / "README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_worst_errors_that_ops_md_tells_are_those_that_were_measured():
+    rows = json.loads((DOCS / "results" / "errors-nvidia-h200.json").read_text())["errors"]
+    ops = {
+        "group_norm, batch_norm, forward and backward": r"(group|batch)_norm",
+        "softmax2d, forward and backward": r"softmax2d",
+        "local_response_norm, forward and backward": r"local_response_norm",
+        "upsample_nearest2d": r"upsample_nearest2d",
+        "grid_sample": r"grid_sample$",
+        "grid_sample_backward": r"grid_sample grad",
+    }
+    told = (DOCS / "ops.md").read_text().partition("## Precision and determinism")[2]
+    for name, pattern in ops.items():
+        worst = max(row["of_bar"] for row in rows if re.match(pattern, row["op"]))
+        assert re.search(rf"^\| {name} \|.*\| {worst:.0%} \|$", told, re.MULTILINE), f"{name}: {worst:.0%}"
