@@ -231,8 +231,24 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "hip/block_sum",
             "block_sum",
-            "__shared__ double rows[THREADS / GROUP][sizeof...(Sums)];",
-            "__shared__ double rows[THREADS / GROUP + 1][sizeof...(Sums)];",
+            "__shared__ double rows[MOST_THREADS / GROUP][sizeof...(Sums)];",
+            "__shared__ double rows[MOST_THREADS / GROUP + 1][sizeof...(Sums)];",
+        ),
+    ],
+    "Other blocks are laid in tiles, which give the same: threads beyond the last warp do a row of the next tile.": [
+        (
+            "hip/grid_sample",
+            "sample",
+            "if (oh >= 32 && ow >= 128 && blockDim.x % 32 == 0 && size_t(gridDim.x / tiles) * height >= oh) {",
+            "if (oh >= 32 && ow >= 128 && blockDim.x % 32 != 0 && size_t(gridDim.x / tiles) * height >= oh) {",
+        ),
+    ],
+    "Parts that are larger hold all channels too.": [
+        (
+            "hip/grid_sample",
+            "sample",
+            "const unsigned part = ((c + gridDim.y - 1) / gridDim.y + 3) / 4 * 4;",
+            "const unsigned part = ((c + gridDim.y + 1) / gridDim.y + 3) / 4 * 4;",
         ),
     ],
     "A point there touches no pixel either way.": [
