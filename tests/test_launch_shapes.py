@@ -14,13 +14,13 @@ KERNELS = {(spec.entry, spec.language): spec for spec in ops.kernels()}
 in_both = pytest.mark.parametrize("variant", ["baseline", "hip"])
 
 
-def launch(device, variant, entry, grid, block, *arguments):
-    """Launch the entry in the variant's language."""
-    KERNELS[entry, "ptx" if variant == "baseline" else "hip"].load(device).launch(grid, block, *arguments)
-
-
 def language(variant):
     return "ptx" if variant == "baseline" else "hip"
+
+
+def launch(device, variant, entry, grid, block, *arguments):
+    """Launch the entry in the variant's language."""
+    KERNELS[entry, language(variant)].load(device).launch(grid, block, *arguments)
 
 
 @in_both

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(_run("ops, none slower than torch eager", ops, r"stored .*"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
-        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider", *_at_once(4)]
+        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider", *_shared_by(4)]
         rows.append(_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file)))
         errors = json.loads(file.read_text()) if file.exists() else []
     rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row["result"] in ("passed", "not there") for row in rows) else 1
 
 
-def _at_once(processes: int) -> list[str]:
+def _shared_by(processes: int) -> list[str]:
     """Return pytest's options for some processes, where pytest-xdist is there."""
     return ["-n", str(processes), "--dist", "worksteal"] if importlib.util.find_spec("xdist") else []
 

@@ -353,10 +353,11 @@ def _in_training(problem: _Problem, device: Device) -> str | None:
 
 def _writes(problem: _Problem, device: Device) -> str | None:
     """Refuse what a writing pass cannot do."""
+    if not problem.elements:
+        return None
     across = _written(problem)[0][0]
     most = device.properties.max_grid[0]
-    too_many = problem.elements and across > most
-    return _refuses(problem, device) or (f"grid.x = {across} is above {most}" if too_many else None)
+    return _refuses(problem, device) or (f"grid.x = {across} is above {most}" if across > most else None)
 
 
 def _kept_bytes(problem: _Problem, arrays: int) -> int:

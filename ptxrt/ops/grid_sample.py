@@ -343,9 +343,9 @@ def _shift(problem: GridSampleBackwardDescriptor) -> int:
     return min((problem.c - 1).bit_length(), 5)
 
 
-def _groups(problem: GridSampleBackwardDescriptor) -> int:
-    """Return how many times 32 positions a block of the kernels with sums takes."""
-    return min(8, 32 >> _shift(problem))
+def _summed_blocks(problem: GridSampleBackwardDescriptor) -> int:
+    """Return how many blocks of the kernels with sums serve the positions of an image."""
+    return _tiles(problem, 32 * min(8, 32 >> _shift(problem)))
 
 
 def _workspace(problem: GridSampleBackwardDescriptor, place: int) -> int:
@@ -360,13 +360,12 @@ def _summed(
     """Return the launches that clear the sums, add to them, and make grad_input of them."""
     shift, plane, images = _shift(problem), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
     words = _workspace(problem, place) // 8
-    blocks = _tiles(problem, 32 * _groups(problem))
     add = _kernel(problem, f"grid_sample_backward{suffix or '_last'}")
     collect = _kernel(problem, f"grid_sample_backward_collect{suffix}")
     tiles = (-(-plane >> 10 - shift), min(-(-problem.c >> shift), _GRID_YZ), images)
     return (
         _each(problem, "clear", words, Scratch(0)),
-        Launch(add, (blocks, 1, images), _THREADS, (*_ALL, _SUMS, shift, *scale, *problem.sizes)),
+        Launch(add, (_summed_blocks(problem), 1, images), _THREADS, (*_ALL, _SUMS, shift, *scale, *problem.sizes)),
         Launch(collect, tiles, _THREADS, (_SUMS, "grad_input", shift, *scale, problem.n, problem.c, plane)),
     )
 
@@ -380,7 +379,7 @@ def _summed_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> st
     if _empty(problem):
         return None
     most = device.properties.max_grid[0]
-    return _too_large(problem, device, _tiles(problem, 32 * _groups(problem))) or (
+    return _too_large(problem, device, _summed_blocks(problem)) or (
         f"ih * iw = {problem.ih * problem.iw} does not fit grid.x" if problem.ih * problem.iw > 32 * most else None
     )
 

@@ -41,28 +41,22 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
                 kernel = found[1] if found else None
 
 
-@cache
-def _family(name: str, family: str, file: str = "", text: str = "") -> str:
-    """Return the PTX of a family whose text uses the file `name`, or with a file's text changed; "" if it uses none."""
-    templates = source._templates(FOLDER)
-    changed = templates.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader({file: text}), templates.loader]))
-    rendered = changed.get_template(f"{family}{SUFFIX}").render()
-    if file and rendered == source.read_kernel(family, language="hip").text:
-        return ""
-    return compile_hip_text(rendered, "sm_90", name=family, output="ptx").code.decode()
-
-
-def compiles(name: str, file: str, text: str) -> bool:
-    """Whether a changed file compiles, and to something else, as a part of the first family that it changes."""
-    families = [name] if name not in INCLUDES else ["batch_norm", "group_norm"]
-    for family in families:
+def compiles(name: str, templates: jinja2.Environment) -> bool:
+    """Whether the first family that the changed file changes compiles, and to something else."""
+    for family in ("batch_norm", "group_norm") if name in INCLUDES else (name,):
+        before = source.read_kernel(family, language="hip").text
         try:
-            changed = _family(name, family, file, text)
+            after = templates.get_template(f"{family}{SUFFIX}").render()
+            if after != before:
+                return _ptx(after) != _ptx(before)
         except (ptxrt.CompileError, jinja2.TemplateError):
             return False
-        if changed:
-            return changed != _family(name, family)
     return False
+
+
+@cache
+def _ptx(text: str) -> bytes:
+    return compile_hip_text(text, "sm_90", name="mutant", output="ptx").code
 
 
 # The kinds ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
+import jinja2
+
 from mutation import hip_text, ptx_text
+from ptxrt import source
 
 __all__ = ["Mutant", "families", "mutants"]
 
@@ -69,8 +72,10 @@ class Mutant:
 
     def compiles(self) -> bool:
         """Whether it is a text of its language still, and another program."""
-        text = self.applied((ROOT / self.path).read_text("ascii"))
-        return bool(self.language.compiles(self.name, self.path.name, text))
+        changed = jinja2.DictLoader({self.path.name: self.applied((ROOT / self.path).read_text("ascii"))})
+        templates = source._templates(self.language.FOLDER)
+        templates = templates.overlay(loader=jinja2.ChoiceLoader([changed, templates.loader]))
+        return bool(self.language.compiles(self.name, templates))
 
     def facts(self) -> dict[str, str | int]:
         """Return what a record holds of it."""

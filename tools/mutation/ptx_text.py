@@ -53,11 +53,9 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
             yield kernel, number, code
 
 
-def compiles(name: str, file: str, text: str) -> bool:
-    """Whether the first entry that a changed file changes is PTX still; if it changes none, it is no mutant."""
-    templates = source._templates(FOLDER)
-    changed = templates.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader({file: text}), templates.loader]))
-    rendered = cache(lambda family, parameters: changed.get_template(f"{family}{SUFFIX}").render(dict(parameters)))
+def compiles(name: str, templates: jinja2.Environment) -> bool:
+    """Whether the first entry that the changed file changes is PTX still; if it changes none, it is no mutant."""
+    rendered = cache(lambda family, parameters: templates.get_template(f"{family}{SUFFIX}").render(dict(parameters)))
     try:
         for spec in ops.kernels():
             if spec.language == "ptx" and name in (*INCLUDES, spec.family):
