@@ -35,7 +35,7 @@ test: $(STAMP)
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)
-	$(BIN)/python -m pytest tests/test_against_torch.py
+	$(BIN)/python -m pytest tests/ops/test_against_torch.py
 
 # AMD's compiler, from Debian's packages into .hiprtc/, for `make test` and `make demo`. The system is left as it is.
 hiprtc: $(STAMP)
@@ -45,6 +45,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 wheel-test: $(STAMP)
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from ptxrt import ops
-from ptxrt.array import DeviceArray, empty, to_device, zeros
-from ptxrt.device import Device, default_device, devices
 from ptxrt.errors import (
     BackendUnavailable,
     CompileError,
@@ -23,15 +21,17 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
-from ptxrt.interop import from_dlpack
-from ptxrt.kernel import Kernel, load
-from ptxrt.modules import ModuleCache
-from ptxrt.signature import Signature
-from ptxrt.source import KernelSource
-from ptxrt.stream import Event, Stream
+from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
+from ptxrt.runtime.device import Device, default_device, devices
+from ptxrt.runtime.interop import from_dlpack
+from ptxrt.runtime.kernel import Kernel, load
+from ptxrt.runtime.modules import ModuleCache
+from ptxrt.runtime.signature import Signature
+from ptxrt.runtime.source import KernelSource
+from ptxrt.runtime.stream import Event, Stream
 
 __version__ = "0.1.0"
-from ptxrt.variant import PlanPreference, PrecisionGuarantee
+from ptxrt.ops.framework.variant import PlanPreference, PrecisionGuarantee
 
 __all__ = [
     "BackendUnavailable",

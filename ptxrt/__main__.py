@@ -2,7 +2,7 @@
 
 import sys
 
-from ptxrt.cli import main
+from ptxrt.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

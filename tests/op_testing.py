@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tolerances import relative_error, worst_element_error
 
 import ptxrt
-from ptxrt.plan import Plan
+from ptxrt.ops.framework.plan import Plan
 
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""

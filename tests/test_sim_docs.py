@@ -12,12 +12,13 @@ import pytest
 from helpers import ROOT
 
 import ptxrt
-from ptxrt import check_command, sim
-from ptxrt.check import check
-from ptxrt.check_arguments import FORMS
-from ptxrt.check_report import COLUMNS
-from ptxrt.cli import main
-from ptxrt.sim.checks import CHECKS
+from ptxrt import sim
+from ptxrt.check.arguments import FORMS
+from ptxrt.check.run import check
+from ptxrt.commands import check as check_command
+from ptxrt.commands._check_report import COLUMNS
+from ptxrt.commands.cli import main
+from ptxrt.sim._machine.checks import CHECKS
 
 TEXT = (ROOT / "docs" / "sim.md").read_text()
 COMMANDS = [

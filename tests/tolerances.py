@@ -1,7 +1,7 @@
 """How far a result may be from its reference: one table, and the two measures that are held against it.
 
 The bars are relative errors of the whole result, ``||out - ref|| / ||ref||``, the reference being in at least twice the
-precision (ptxrt.references).
+precision (ptxrt.ops.references).
 """
 
 from __future__ import annotations

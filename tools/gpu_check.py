@@ -83,7 +83,7 @@ def _sanitize(tool: str) -> dict[str, Any]:
     name, program = f"compute-sanitizer {tool}", shutil.which("compute-sanitizer")
     if program is None:
         return {"check": name, "result": "not there", "said": [], "seconds": 0.0}
-    files = [path for path in sorted((ROOT / "tests").glob("test_*.py")) if "mark.sanitize" in path.read_text()]
+    files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.sanitize" in path.read_text()]
     command = [program, "--tool", tool, "--error-exitcode", "3", sys.executable, *_SUBSET]
     telling = r"\d+ passed.*in [\d.]+s.*|=+ (?:ERROR|RACECHECK) SUMMARY.*"
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # the tools slow the host down more than the device

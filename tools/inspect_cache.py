@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ptxrt.cli import main
+from ptxrt.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["cache", *sys.argv[1:]]))

@@ -184,7 +184,7 @@ class Backend(Protocol):
         stream: int,
         arguments: Any,
     ) -> None:
-        """Launch with an :class:`ptxrt.signature.Arguments`; `dims` is grid then block."""
+        """Launch with an :class:`ptxrt.runtime.signature.Arguments`; `dims` is grid then block."""
 
 
 def get(name: str) -> Backend:

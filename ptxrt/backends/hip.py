@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 
-from ptxrt import capsules
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
 from ptxrt.compilers import Binary, hiprtc
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ptxrt.compilers.code_object import machine_code, read_code_object
+from ptxrt.compilers._code_object import machine_code, read_code_object
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["disassemble"]
 
-_SCRIPT = Path(__file__).with_name("disassembly_worker.py")
+_SCRIPT = Path(__file__).with_name("_disassembly_worker.py")
 _FIX = 'Install it: pip install "hip-python[compiler]>=10", which brings rocm-bindings-compiler'
 
 

@@ -9,9 +9,9 @@ import re
 from typing import Any
 
 from ptxrt.compilers import nvrtc
-from ptxrt.compilers.binary import Binary
-from ptxrt.compilers.cxx_text import check_text
-from ptxrt.compilers.hip_headers import digest
+from ptxrt.compilers._binary import Binary
+from ptxrt.compilers._cxx_text import check_text
+from ptxrt.compilers._hip_headers import digest
 from ptxrt.compilers.toolkit import check_options
 
 __all__ = ["HEADERS", "compile_cxx", "compile_hip_text", "cxx_options", "effective_options"]

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 
-from ptxrt.compilers.binary import Binary
-from ptxrt.compilers.code_object import CodeObject, read_code_object
-from ptxrt.compilers.cxx_text import Defines, check_text, define_options
-from ptxrt.compilers.hip_headers import digest, virtual_headers
-from ptxrt.compilers.hiprtc_faults import OWN_OPTIONS, Job, clang_problems, plain_log
-from ptxrt.compilers.hiprtc_process import Lost, Worker
+from ptxrt.compilers._binary import Binary
+from ptxrt.compilers._code_object import CodeObject, read_code_object
+from ptxrt.compilers._cxx_text import Defines, check_text, define_options
+from ptxrt.compilers._hip_headers import digest, virtual_headers
+from ptxrt.compilers._hiprtc_faults import OWN_OPTIONS, Job, clang_problems, plain_log
+from ptxrt.compilers._hiprtc_process import Lost, Worker
 from ptxrt.compilers.toolkit import check_options, current_folder
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 

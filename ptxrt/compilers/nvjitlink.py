@@ -10,9 +10,9 @@ import functools
 import time
 from typing import Any
 
-from ptxrt.compilers.binary import Binary
-from ptxrt.compilers.logs import resource_reports
-from ptxrt.compilers.nvjitlink_faults import explain
+from ptxrt.compilers._binary import Binary
+from ptxrt.compilers._logs import resource_reports
+from ptxrt.compilers._nvjitlink_faults import explain
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.compilers.toolkit import check_arch, check_options, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, CompileError

@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ptxrt.compilers.binary import Binary
-from ptxrt.compilers.cuda_headers import include_directories
-from ptxrt.compilers.cxx_text import Defines, check_text, define_options
-from ptxrt.compilers.logs import resource_reports
-from ptxrt.compilers.nvrtc_faults import Job
+from ptxrt.compilers._binary import Binary
+from ptxrt.compilers._cuda_headers import include_directories
+from ptxrt.compilers._cxx_text import Defines, check_text, define_options
+from ptxrt.compilers._logs import resource_reports
+from ptxrt.compilers._nvrtc_faults import Job
 from ptxrt.compilers.ptx_text import entries_of
 from ptxrt.compilers.toolkit import check_arch, check_options, current_folder, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, InvalidArgument

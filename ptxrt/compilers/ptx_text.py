@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ptxrt.compilers.binary import EntryInfo, ParamInfo
+from ptxrt.compilers._binary import EntryInfo, ParamInfo
 from ptxrt.errors import CompileError
 
 __all__ = ["PtxHeader", "entries_of", "output_arch", "require_entry", "scan", "suggestion"]

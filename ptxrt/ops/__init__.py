@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ptxrt.ops.batch_norm import (
+from ptxrt.ops._batch_norm import (
     BatchNormArgs,
     BatchNormBackwardArgs,
     BatchNormBackwardDescriptor,
@@ -15,7 +15,7 @@ from ptxrt.ops.batch_norm import (
     batch_norm,
     batch_norm_backward,
 )
-from ptxrt.ops.grid_sample import (
+from ptxrt.ops._grid_sample import (
     GridSampleArgs,
     GridSampleBackwardArgs,
     GridSampleBackwardDescriptor,
@@ -25,7 +25,7 @@ from ptxrt.ops.grid_sample import (
     grid_sample,
     grid_sample_backward,
 )
-from ptxrt.ops.group_norm import (
+from ptxrt.ops._group_norm import (
     GroupNormArgs,
     GroupNormBackwardArgs,
     GroupNormBackwardDescriptor,
@@ -35,7 +35,7 @@ from ptxrt.ops.group_norm import (
     group_norm,
     group_norm_backward,
 )
-from ptxrt.ops.local_response_norm import (
+from ptxrt.ops._local_response_norm import (
     LocalResponseNormArgs,
     LocalResponseNormBackwardArgs,
     LocalResponseNormBackwardDescriptor,
@@ -45,7 +45,7 @@ from ptxrt.ops.local_response_norm import (
     local_response_norm,
     local_response_norm_backward,
 )
-from ptxrt.ops.softmax2d import (
+from ptxrt.ops._softmax2d import (
     Softmax2dArgs,
     Softmax2dBackwardArgs,
     Softmax2dBackwardDescriptor,
@@ -55,14 +55,15 @@ from ptxrt.ops.softmax2d import (
     softmax2d,
     softmax2d_backward,
 )
-from ptxrt.ops.upsample_nearest2d import (
+from ptxrt.ops._upsample_nearest2d import (
     UpsampleNearest2dArgs,
     UpsampleNearest2dDescriptor,
     UpsampleNearest2dPlan,
     upsample_nearest2d,
 )
-from ptxrt.plan import Plan, forget_plans
-from ptxrt.variant import KernelSpec
+from ptxrt.ops.framework.plan import Plan, forget_plans
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.variant import KernelSpec
 
 __all__ = [
     "BatchNormArgs",
@@ -109,6 +110,7 @@ __all__ = [
     "local_response_norm",
     "local_response_norm_backward",
     "plans",
+    "read_kernel",
     "softmax2d",
     "softmax2d_backward",
     "upsample_nearest2d",
@@ -118,7 +120,9 @@ __all__ = [
 def kernels() -> list[KernelSpec]:
     """Return every kernel that the ops use: the KERNELS of each file here."""
     names = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    return [spec for name in names for spec in importlib.import_module(f"{__name__}.{name}").KERNELS]
+    return [
+        spec for name in names if name.startswith("_") for spec in importlib.import_module(f"{__name__}.{name}").KERNELS
+    ]
 
 
 def plans() -> list[type[Plan]]:

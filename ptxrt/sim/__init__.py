@@ -9,14 +9,19 @@ run in chunks, one chunk after the other in the order of the grid: a block that 
 
 from __future__ import annotations
 
-from ptxrt.sim.launch import LaunchReport, Loaded, launch, load, parse, unload
-from ptxrt.sim.memory import GlobalMemory
-from ptxrt.sim.parser import MAX_PTX_VERSION
-from ptxrt.sim.profile import LineCounts, Profile
-from ptxrt.sim.program import Entry, Param, Program
+from ptxrt.sim._launch import LaunchReport, Loaded, launch, load, parse, unload
+from ptxrt.sim._machine.checks import CHECKS
+from ptxrt.sim._machine.checks import chosen as chosen_checks
+from ptxrt.sim._machine.memory import GlobalMemory
+from ptxrt.sim._machine.profile import LineCounts, Profile
+from ptxrt.sim._text.parser import MAX_PTX_VERSION
+from ptxrt.sim._text.program import Entry, Param, Program
+from ptxrt.sim._text.types import TYPES
 
 __all__ = [
+    "CHECKS",
     "MAX_PTX_VERSION",
+    "TYPES",
     "Entry",
     "GlobalMemory",
     "LaunchReport",
@@ -25,6 +30,7 @@ __all__ = [
     "Param",
     "Profile",
     "Program",
+    "chosen_checks",
     "launch",
     "load",
     "parse",

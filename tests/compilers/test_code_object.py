@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ptxrt.compilers import ParamInfo, Report
-from ptxrt.compilers.code_object import machine_code, read_code_object
+from ptxrt.compilers._code_object import machine_code, read_code_object
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 msgpack = pytest.importorskip("msgpack")

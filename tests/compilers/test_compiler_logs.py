@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptxrt.compilers import Report
-from ptxrt.compilers.logs import Problem, nvrtc_problems, ptxas_problems, resource_reports, summary
+from ptxrt.compilers._logs import Problem, nvrtc_problems, ptxas_problems, resource_reports, summary
 
 LINKED = """\
 ptxas info    : 0 bytes gmem

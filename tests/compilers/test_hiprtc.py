@@ -15,10 +15,11 @@ from test_code_object import KERNEL, code_object
 
 import ptxrt
 from ptxrt.backends import get
-from ptxrt.compilers import disassembly, hip_headers, hiprtc
+from ptxrt.compilers import _hip_headers as hip_headers
+from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
-from ptxrt.modules import ModuleCache
+from ptxrt.runtime.modules import ModuleCache
 
 TARGETS = ("gfx90a", "gfx942", "gfx1100")
 TEXT = """\

@@ -16,8 +16,10 @@ import pytest
 from helpers import run_script
 from test_code_object import code_object
 
-from ptxrt.compilers import disassembly_worker, hiprtc, hiprtc_worker
-from ptxrt.compilers.hiprtc_process import Worker
+from ptxrt.compilers import _disassembly_worker as disassembly_worker
+from ptxrt.compilers import _hiprtc_worker as hiprtc_worker
+from ptxrt.compilers import hiprtc
+from ptxrt.compilers._hiprtc_process import Worker
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
 
 TEXT = 'extern "C" __global__ void scale(float* x) {}'

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from ptxrt.compilers import cuda_headers
+from ptxrt.compilers import _cuda_headers as cuda_headers
 from ptxrt.errors import CompileError, InvalidArgument
 
 TEXT = """\

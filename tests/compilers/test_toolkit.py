@@ -10,7 +10,7 @@ import pytest
 from ptxrt.compilers.toolkit import check_arch, check_options, cuda_extra, current_folder, standard_header_fix
 from ptxrt.errors import InvalidArgument
 
-MODULES = "nvjitlink, nvrtc, ptx_text, logs, toolkit, cuda_headers"
+MODULES = "nvjitlink, nvrtc, ptx_text, _logs, toolkit, _cuda_headers"
 
 
 def python(code: str) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 
 import waves
 
-from ptxrt.compilers.code_object import read_code_object
+from ptxrt.compilers._code_object import read_code_object
 from ptxrt.compilers.disassembly import disassemble
-from ptxrt.signature import Signature
+from ptxrt.runtime.signature import Signature
 
 
 class Fault(Exception):

@@ -18,12 +18,13 @@ from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, so
 from tolerances import bar, relative_error
 
 import ptxrt
-from ptxrt import ops, references
+from ptxrt import ops
 from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
-from ptxrt.signature import Signature
-from ptxrt.variant import Launch
+from ptxrt.ops import references
+from ptxrt.ops.framework.variant import Launch
+from ptxrt.runtime.signature import Signature
 
 pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
 

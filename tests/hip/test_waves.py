@@ -15,10 +15,11 @@ from helpers import REQUIRED
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
-from ptxrt import ops, references
-from ptxrt.signature import Signature
-from ptxrt.source import read_kernel
-from ptxrt.variant import Launch
+from ptxrt import ops
+from ptxrt.ops import references
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.variant import Launch
+from ptxrt.runtime.signature import Signature
 
 if waves.compiler() is None:
     if "hip" in REQUIRED:
@@ -201,9 +202,9 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
 
 @pytest.fixture(autouse=True)
 def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ptxrt.ops.group_norm"], "_GRID_Y", 2)
-    monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_GRID_YZ", 2)
-    monkeypatch.setattr(sys.modules["ptxrt.ops.grid_sample"], "_MOST_BLOCKS", 3)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
 
 
 def planned(case: Case) -> ptxrt.Plan:

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import ops
-from ptxrt.plan import Plan
-from ptxrt.signature import Signature
-from ptxrt.variant import Launch, Operand, Scratch, Zero
+from ptxrt.ops.framework.plan import Plan
+from ptxrt.ops.framework.variant import Launch, Operand, Scratch, Zero
+from ptxrt.runtime.signature import Signature
 
 Array = NDArray[Any]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from machine import kernel
 
 from ptxrt import sim
-from ptxrt.sim.launch import _blocks_at_once
-from ptxrt.sim.specials import Shape
+from ptxrt.sim._launch import _blocks_at_once
+from ptxrt.sim._text.specials import Shape
 
 _SCRIPT = """
 import resource, struct, sys

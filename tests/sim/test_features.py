@@ -10,8 +10,8 @@ from machine import kernel
 from ptxrt import sim
 from ptxrt.compilers.nvjitlink import architectures, available, compile_ptx
 from ptxrt.errors import CompileError
-from ptxrt.sim.features import _NEEDS
-from ptxrt.sim.targets import TARGETS, VERSIONS
+from ptxrt.sim._instructions.features import _NEEDS
+from ptxrt.sim._text.targets import TARGETS, VERSIONS
 
 Version = tuple[int, int]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from machine import apply
 
 import ptxrt
-from ptxrt.sim.exact import fma64, round_fraction
-from ptxrt.sim.rounding import fma32, narrow
+from ptxrt.sim._instructions.exact import fma64, round_fraction
+from ptxrt.sim._instructions.rounding import fma32, narrow
 
 # Signalling NaN and overflow in the tests' own conversions.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -8,7 +8,7 @@ from machine import HEAD, kernel
 from ptxrt import sim
 from ptxrt.compilers.nvjitlink import compile_ptx
 from ptxrt.errors import CompileError, Unsupported
-from ptxrt.sim.targets import TARGETS, VERSIONS
+from ptxrt.sim._text.targets import TARGETS, VERSIONS
 
 REGS = """.reg .u32 %u<4>; .reg .s32 %s<4>; .reg .b32 %b<4>; .reg .f32 %f<4>; .reg .u64 %ul<4>; .reg .b64 %bl<4>;
 .reg .f64 %d<4>; .reg .pred %p<4>; .reg .u16 %h<4>; .reg .b16 %bh<4>; .reg .f16 %hf<4>; .reg .s64 %sl<4>;

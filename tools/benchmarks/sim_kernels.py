@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.report import ROOT
 from ptxrt.compilers import nvrtc
-from ptxrt.source import read_kernel
+from ptxrt.ops.framework.texts import read_kernel
 
 __all__ = ["CASES", "Case"]
 
@@ -77,7 +77,7 @@ def _file(path: Path) -> Callable[[], str]:
 
 
 def _foreign(name: str) -> Callable[[], str]:
-    return _file(ROOT / "tests" / "foreign_kernels" / f"{name}.ptx")
+    return _file(ROOT / "tests" / "ops" / "foreign_kernels" / f"{name}.ptx")
 
 
 def _normal(*shape: int) -> Any:

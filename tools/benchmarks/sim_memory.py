@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 import ptxrt
-from ptxrt.demo_cases import SAXPY
+from ptxrt.commands._demo_cases import SAXPY
 
 
 def main(elements: int) -> None:

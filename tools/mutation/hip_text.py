@@ -9,8 +9,8 @@ from functools import cache
 import jinja2
 
 import ptxrt
-from ptxrt import source
 from ptxrt.compilers.hip_on_nvrtc import compile_hip_text
+from ptxrt.ops.framework import texts
 
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
@@ -44,7 +44,7 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
 def compiles(name: str, templates: jinja2.Environment) -> bool:
     """Whether the first family that the changed file changes compiles, and to something else."""
     for family in ("batch_norm", "group_norm") if name in INCLUDES else (name,):
-        before = source.read_kernel(family, language="hip").text
+        before = texts.read_kernel(family, language="hip").text
         try:
             after = templates.get_template(f"{family}{SUFFIX}").render()
             if after != before:

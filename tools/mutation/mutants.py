@@ -11,7 +11,7 @@ from types import ModuleType
 import jinja2
 
 from mutation import hip_text, ptx_text
-from ptxrt import source
+from ptxrt.ops.framework import texts
 
 __all__ = ["Mutant", "families", "mutants"]
 
@@ -73,7 +73,7 @@ class Mutant:
     def compiles(self) -> bool:
         """Whether it is a text of its language still, and another program."""
         changed = jinja2.DictLoader({self.path.name: self.applied((ROOT / self.path).read_text("ascii"))})
-        templates = source._templates(self.language.FOLDER)
+        templates = texts.templates(self.language.FOLDER)
         templates = templates.overlay(loader=jinja2.ChoiceLoader([changed, templates.loader]))
         return bool(self.language.compiles(self.name, templates))
 

@@ -9,7 +9,8 @@ from functools import cache
 import jinja2
 
 import ptxrt
-from ptxrt import ops, sim, source
+from ptxrt import ops, sim
+from ptxrt.ops.framework import texts
 
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
@@ -59,7 +60,7 @@ def compiles(name: str, templates: jinja2.Environment) -> bool:
     try:
         for spec in ops.kernels():
             if spec.language == "ptx" and name in (*INCLUDES, spec.family):
-                text = source.only(rendered(spec.family, spec.parameters), spec.entry)
+                text = texts.only(rendered(spec.family, spec.parameters), spec.entry)
                 if text != spec.source.text:
                     return bool(sim.parse(text, spec.family).entries)
     except (ptxrt.CompileError, jinja2.TemplateError):

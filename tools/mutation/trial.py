@@ -68,7 +68,7 @@ class Checkout:
         if mutant.name in mutant.language.INCLUDES:
             names += ["batch_norm", "group_norm", "local_response_norm", "softmax2d"]
         names.append("launch_shapes")
-        tests = [path for name in names for path in sorted((self.folder / "tests").glob(f"test_{name}*.py"))]
+        tests = [path for name in names for path in sorted((self.folder / "tests").rglob(f"test_{name}*.py"))]
         options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *_SELECTION[mutant.language]]
         command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PTXRT_SIM_BUDGET": _BUDGET}

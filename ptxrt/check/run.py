@@ -1,0 +1,312 @@
+"""Run one kernel on the PTX machine with every check on: ``ptxrt check``, and the same from Python.
+
+::
+
+    from ptxrt.check.run import check
+
+    report = check(source, "saxpy", "const f32* x, f32* y, u32 n, f32 a", grid=4, block=256,
+                   arguments={"x": "random:f32:1024", "y": "zeros:f32:1024", "n": 1024, "a": 2.0}, counts=True)
+    print(report.fault)
+
+The machine is one of its own: a fresh memory, no device, no cache.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxrt import sim
+from ptxrt.check.arguments import Given, Value, declared
+from ptxrt.compilers import ParamInfo, hip_on_nvrtc
+from ptxrt.compilers.ptx_text import require_entry, scan
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
+from ptxrt.runtime.device import Device
+from ptxrt.runtime.signature import Signature, check_scalar
+from ptxrt.runtime.source import KernelSource
+from ptxrt.sim import CHECKS, chosen_checks
+
+__all__ = ["ALWAYS", "Report", "check"]
+
+ALWAYS = ("memory", "barriers", "endless loops", "races in shared memory")
+"""What every launch on the machine looks for; ``ptxrt.sim.CHECKS`` has the rest."""
+
+_NOT_PACKED = (struct.error, TypeError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Attributes
+    ----------
+    entry : ptxrt.sim.Entry
+        The kernel: its name, parameter table, resources.
+    name : str
+        The source's name.
+    text : str
+        The PTX that ran; of C++ what NVRTC made of it. Lines count in it.
+    compiler : str
+        What read the text.
+    signature : Signature
+        As given, or as taken from the text.
+    taken : bool
+        Whether the signature was taken from the text's .param list.
+    values : tuple of Value
+        One a parameter: what was passed.
+    grid, block : tuple of int
+    shared_bytes : int
+        Dynamic shared memory.
+    seed : int
+    checks : tuple of str
+        What was looked for.
+    fault : SimFault or None
+        The fault that ended the launch.
+    launch : ptxrt.sim.LaunchReport or None
+        Instructions, threads; None after a fault.
+    profile : ptxrt.sim.Profile or None
+        Counts per line, where they were asked for.
+    arrays : dict
+        The arrays after the launch, by parameter.
+    seconds : float
+        The launch alone.
+    """
+
+    entry: sim.Entry
+    name: str
+    text: str
+    compiler: str
+    signature: Signature
+    taken: bool
+    values: tuple[Value, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    seed: int
+    checks: tuple[str, ...]
+    fault: SimFault | None = None
+    launch: sim.LaunchReport | None = None
+    profile: sim.Profile | None = None
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def check(
+    source: KernelSource,
+    entry: str | None = None,
+    signature: Signature | str | None = None,
+    *,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    arguments: Mapping[str, Any],
+    shared_bytes: int = 0,
+    budget: int | None = None,
+    seed: int = 0,
+    checks: Iterable[str] = ("all",),
+    counts: bool = False,
+    arch: str | None = None,
+) -> Report:
+    """Run a kernel once, with all checks on; a fault is in the report, and is not raised.
+
+    Parameters
+    ----------
+    source
+        PTX; CUDA C++ or HIP where NVRTC is installed.
+    entry
+        The kernel; may be left out where the text has one entry only.
+    signature
+        As for :func:`ptxrt.load`. Left out, it is taken from the text's .param list, and a parameter for which an
+        array is given is a pointer.
+    grid, block
+        Blocks, and threads a block: a number, or up to three.
+    arguments
+        By parameter: a NumPy array, a number, None for a null pointer, or a text such as ``"random:f32:8x1024"``
+        (see docs/sim.md for the forms).
+    shared_bytes
+        Dynamic shared memory a block.
+    budget
+        Instructions that a chunk of blocks may issue before its loop counts as endless.
+    seed
+        Of the random arrays.
+    checks
+        The checks to make beyond those of every launch: ``all``, or names out of ``ptxrt.sim.CHECKS``.
+    counts
+        Count what each line does; the launch takes up to twice as long.
+    arch
+        For C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
+
+    Raises
+    ------
+    CompileError, Unsupported
+        For the text.
+    SignatureMismatch
+        If the signature is not the text's.
+    InvalidArgument, DTypeMismatch, ShapeMismatch, LaunchError
+        For an argument, the grid, the block or the shared memory.
+    OutOfDeviceMemory
+        For arrays that are too large.
+    BackendUnavailable
+        For C++ without NVRTC.
+    """
+    program, symbol, compiler = _program(source, entry, arch)
+    found = program.entries[symbol]
+    dims = _dims(found, "grid", grid), _dims(found, "block", block)
+    _check_limits(found, *dims, shared_bytes)
+    if budget is not None and not (_is_whole(budget) and budget >= 1):
+        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=repr(budget))
+    if not (_is_whole(seed) and seed >= 0):
+        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=repr(seed))
+    if arch is not None and source.language == "ptx":
+        raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
+    given = Given(symbol, arguments)
+    taken = signature is None
+    if signature is None:
+        signature = declared(found, given)
+    elif isinstance(signature, str):
+        signature = Signature.parse(signature)
+    signature.agree(symbol, [ParamInfo(p.offset, p.size, _kind(p), p.name) for p in found.params])
+    values = given.values(signature, seed)
+    names = chosen_checks(checks)
+    memory = sim.GlobalMemory(Device("sim:0").properties.total_memory)
+    addresses = [value.place(memory) for value in values]
+    loaded = sim.load(program, memory)
+    profile = sim.Profile() if counts else None
+    params = _pack(symbol, signature, [v.packed(memory, at) for v, at in zip(values, addresses, strict=True)])
+    fault: SimFault | None = None
+    launch: sim.LaunchReport | None = None
+    started = time.perf_counter()
+    try:
+        launch = sim.launch(
+            loaded, symbol, *dims, params, shared_bytes=shared_bytes, budget=budget, checks=names, profile=profile
+        )
+    except SimFault as error:
+        fault = error
+    seconds = time.perf_counter() - started
+    return Report(
+        entry=found,
+        name=("" if source.language == "ptx" else "the PTX of ") + (source.name or "the text"),
+        text=program.source.text,
+        compiler=compiler,
+        signature=signature,
+        taken=taken,
+        values=tuple(values),
+        grid=dims[0],
+        block=dims[1],
+        shared_bytes=shared_bytes,
+        seed=seed,
+        checks=(*ALWAYS, *(name for name in CHECKS if name in names)),
+        fault=fault,
+        launch=launch,
+        profile=profile,
+        arrays={
+            value.parameter.name: value.read(memory, address)
+            for value, address in zip(values, addresses, strict=True)
+            if value.array is not None
+        },
+        seconds=seconds,
+    )
+
+
+def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple[sim.Program, str, str]:
+    """Return the parsed program, the entry's name in it, and what compiled it."""
+    machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
+    text, symbols = source.text, {}
+    if source.language != "ptx":
+        binary = hip_on_nvrtc.compile_cxx(
+            source.language,
+            text,
+            arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
+            defines=dict(source.defines),
+            entry=entry,
+            name=source.name,
+            output="ptx",
+        )
+        text, symbols, machine = binary.code.decode("ascii"), binary.symbols, f"{binary.compiler}, {machine}"
+    else:
+        scan(text, source.name)
+    program = sim.parse(text, source.name)
+    if entry is None:
+        if len(program.entries) != 1:
+            raise InvalidArgument(
+                op="check",
+                argument="entry",
+                expected=f"one of {', '.join(program.entries)}" if program.entries else "a text with an entry",
+                given="none",
+            )
+        entry = next(iter(program.entries))
+    symbol = symbols.get(entry, entry)
+    require_entry(symbol, program.entries, source.name, text=text)
+    return program, symbol, machine
+
+
+def _kind(param: sim.Param) -> Any:
+    if param.size > 8 or param.type not in (".f32", ".f64"):
+        return "int" if param.type[1] in "us" and param.size <= 8 else "bits"
+    return "float"
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
+    if not 1 <= len(sizes) <= 3 or not all(map(_is_whole, sizes)):
+        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=repr(value))
+    x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
+    return x, y, z
+
+
+def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
+    limits = Device("sim:0").properties
+    for argument, given, most in (("grid", grid, limits.max_grid), ("block", block, limits.max_block)):
+        if not all(1 <= n <= bound for n, bound in zip(given, most, strict=True)):
+            raise LaunchError(
+                op=entry.name, argument=argument, expected=f"each at least 1 and at most {most}", given=given
+            )
+    threads = block[0] * block[1] * block[2]
+    most_threads = min(limits.max_threads_per_block, entry.max_threads)
+    if threads > most_threads:
+        raise LaunchError(
+            op=entry.name, argument="block", expected=f"at most {most_threads} threads", given=f"{block}, {threads}"
+        )
+    if entry.required_block not in (None, block):
+        raise LaunchError(
+            op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=block
+        )
+    if entry.cluster is not None and any(n % part for n, part in zip(grid, entry.cluster, strict=True)):
+        raise LaunchError(
+            op=entry.name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid
+        )
+    room = limits.max_shared_dynamic - entry.shared_bytes
+    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= room):
+        raise LaunchError(
+            op=entry.name,
+            argument="shared_bytes",
+            expected=f"0 to {room} beside {entry.shared_bytes} static bytes",
+            given=repr(shared_bytes),
+        )
+    if entry.shared_bytes > limits.max_shared_static:
+        raise CompileError(
+            f"{entry.shared_bytes} bytes of static shared memory; {limits.max_shared_static} is the most",
+            kernel=entry.name,
+            fix="Declare the rest as .extern .shared and give it as dynamic shared memory",
+        )
+
+
+def _pack(entry: str, signature: Signature, numbers: Sequence[Any]) -> bytes:
+    arguments = signature.arguments()
+    pairs = zip(signature.parameters, numbers, strict=True)
+    checked = [check_scalar(number, p, entry) if p.checked else number for p, number in pairs]
+    try:
+        signature.pack_into(arguments.raw, 0, *checked)
+    except _NOT_PACKED:
+        raise signature.explain(numbers, entry) from None
+    return arguments.bytes()

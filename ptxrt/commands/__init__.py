@@ -1,0 +1,1 @@
+"""The command ``ptxrt``, one file for each of its commands."""

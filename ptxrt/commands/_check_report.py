@@ -1,0 +1,175 @@
+"""A check's report as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ptxrt import sim
+from ptxrt.check.arguments import Value
+from ptxrt.check.run import Report
+from ptxrt.commands.tables import table
+from ptxrt.errors import SimFault, numbered_excerpt
+
+__all__ = ["COLUMNS", "as_json", "as_text", "cells", "facts", "fault_text", "lines_of"]
+
+COLUMNS: Mapping[str, str] = {
+    "issued": "warp-instructions issued",
+    "active": "lanes of a warp that took part, on average, of 32",
+    "asked": "bytes of global memory that the lanes asked for",
+    "sectors": "32-byte sectors of global memory, summed over the requests of warps",
+    "least": "the fewest sectors that would have held the same bytes",
+    "eff": "least by sectors",
+    "conflicts": "turns of shared memory beyond those needed without bank conflicts",
+    "serial": "turns that atomics of a warp to one address waited for each other",
+}
+"""The columns of the table, and what each is; docs/sim.md has the formulas."""
+
+
+def cells(line: sim.LineCounts) -> dict[str, str]:
+    """Return a line's counts in words, by column; empty where there is nothing to count."""
+    return {
+        "issued": f"{line.issued}",
+        "active": "" if line.active is None else f"{line.active:.1f}",
+        "asked": f"{line.global_bytes}" if line.global_requests else "",
+        "sectors": f"{line.sectors}" if line.global_requests else "",
+        "least": f"{line.least_sectors}" if line.global_requests else "",
+        "eff": "" if line.efficiency is None else f"{100 * line.efficiency:.0f}%",
+        "conflicts": f"{line.conflicts}" if line.shared_requests else "",
+        "serial": f"{line.atomic_extra}" if line.atomic_extra else "",
+    }
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines as they are counted: form feeds and the like end none."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Return what a report begins with: entry, parameters, resources, launch, checks, in words."""
+    entry = report.entry
+    rows = [
+        ("entry", f"{entry.name}, line {entry.line} of {report.name}"),
+        ("compiler", report.compiler),
+        ("signature", f"{report.signature}" + (" (taken from the .param list)" if report.taken else "")),
+        *((f"  {value.parameter.name}", _value(value)) for value in report.values),
+        (
+            "resources",
+            f"{entry.registers} registers of 32 bits declared, {entry.shared_bytes} bytes static shared, "
+            f"{entry.local_bytes} local, {entry.const_bytes} constant",
+        ),
+        ("launch", _launch(report)),
+        ("checks", ", ".join(report.checks)),
+        ("faults", "none" if report.fault is None else "1, and the launch ended there"),
+    ]
+    if report.launch is not None:
+        run = report.launch
+        each = run.lane_instructions / run.threads
+        rows.append(("instructions", f"{run.lane_instructions} lane-instructions, {each:.1f} a thread"))
+    return rows
+
+
+def _value(value: Value) -> str:
+    if value.array is None:
+        return value.form
+    return f"{value.form}, {value.array.nbytes} bytes"
+
+
+def _launch(report: Report) -> str:
+    threads = report.block[0] * report.block[1] * report.block[2]
+    blocks = report.grid[0] * report.grid[1] * report.grid[2]
+    text = f"grid {_dims(report.grid)}, block {_dims(report.block)}: {blocks * threads} threads"
+    if report.shared_bytes:
+        text += f", {report.shared_bytes} bytes of dynamic shared memory"
+    return text
+
+
+def _dims(sizes: tuple[int, int, int]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def as_text(report: Report) -> str:
+    """Return what ``ptxrt check`` prints."""
+    rows = facts(report)
+    width = max(13, *(len(key) for key, _ in rows))
+    parts = ["\n".join(f"{key:{width}} {value}" for key, value in rows)]
+    if report.fault is not None:
+        parts.append(fault_text(report.text, report.fault))
+    if report.profile is not None:
+        parts.append(_table(report, report.profile))
+    return "\n\n".join(parts)
+
+
+def fault_text(text: str, fault: SimFault) -> str:
+    """Return the fault's message and the lines of `text` around it."""
+    parts = [f"{type(fault).__name__}: {fault}", numbered_excerpt(text, fault.line)]
+    if fault.other_line is not None and abs(fault.other_line - fault.line) > 2:
+        parts.append(numbered_excerpt(text, fault.other_line))
+    return "\n\n".join(parts)
+
+
+def _table(report: Report, profile: sim.Profile) -> str:
+    ran = {number: line for number, line in sorted(profile.lines.items()) if line.issued}
+    rows = {f"{number}": cells(line) for number, line in ran.items()}
+    rows["all"] = cells(profile.total())
+    used = [name for name in COLUMNS if any(row[name] for row in rows.values())]
+    text = lines_of(report.text)
+    lines = [
+        (number, *(row[name] for name in used), text[int(number) - 1].strip() if number != "all" else "")
+        for number, row in rows.items()
+    ]
+    shown = table(("line", *used, "text"), lines, range(len(used) + 1))
+    legend = "\n".join(f"{name:13} {COLUMNS[name]}" for name in used)
+    until = "" if report.fault is None else "counts up to the fault\n"
+    return f"{until}{shown}\n\n{legend}"
+
+
+def as_json(report: Report) -> str:
+    """Return the report as a JSON object."""
+    profile, fault, run = report.profile, report.fault, report.launch
+    record: dict[str, Any] = {
+        "entry": report.entry.name,
+        "name": report.name,
+        "compiler": report.compiler,
+        "signature": str(report.signature),
+        "signature_taken": report.taken,
+        "arguments": {value.parameter.name: value.form for value in report.values},
+        "resources": {
+            "registers": report.entry.registers,
+            "shared_bytes": report.entry.shared_bytes,
+            "local_bytes": report.entry.local_bytes,
+            "constant_bytes": report.entry.const_bytes,
+        },
+        "grid": report.grid,
+        "block": report.block,
+        "shared_bytes": report.shared_bytes,
+        "seed": report.seed,
+        "checks": report.checks,
+        "seconds": report.seconds,
+        "launch": None if run is None else dataclasses.asdict(run),
+        "fault": None if fault is None else _fault(fault),
+    }
+    if profile is not None:
+        record["total"] = _counts(profile.total())
+        record["lines"] = {n: _counts(line) for n, line in sorted(profile.lines.items()) if line.issued}
+    return json.dumps(record, indent=1)
+
+
+def _fault(fault: SimFault) -> dict[str, Any]:
+    fields = ("entry", "line", "text", "thread", "block", "address", "size", "nearest", "other_line", "other_thread")
+    return {
+        "kind": type(fault).__name__,
+        "message": str(fault),
+        **{name: getattr(fault, name) for name in fields},
+    }
+
+
+def _counts(line: sim.LineCounts) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(line),
+        "active": line.active,
+        "efficiency": line.efficiency,
+        "conflicts": line.conflicts,
+    }

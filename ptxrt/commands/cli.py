@@ -1,0 +1,252 @@
+"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, cache.
+
+Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
+that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
+standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from ptxrt import __version__, ops
+from ptxrt.commands import check as check_command
+from ptxrt.commands import parity, show
+from ptxrt.commands.cache import FILTER_KEYS, SORT_KEYS, inspect
+from ptxrt.commands.tables import printable, size_in_words, table
+from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
+from ptxrt.errors import InvalidArgument, PtxrtError
+from ptxrt.runtime.device import Device, as_device, default_device, devices
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (the process's own if left out) and return its exit code.
+
+    Raises
+    ------
+    SystemExit
+        From argparse, with code 2 for arguments that it does not take, 0 for --help and --version.
+    """
+    given = _parser().parse_args(arguments)
+    try:
+        code: int = given.run(given)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that has gone can still be answered
+    except BrokenPipeError:
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        _discard_output()
+        return _complain(f"cannot write: {error}", 1)
+    except InvalidArgument as error:
+        return _complain(str(error), 2)
+    except PtxrtError as error:
+        return _complain(str(error), 1)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 128 + signal.SIGINT)
+    return code
+
+
+def _say(text: str) -> None:
+    """Print text that came from files or from a driver, whatever characters the terminal has."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(printable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"ptxrt: {printable(message)}", file=sys.stderr)
+    return code
+
+
+def _discard_output() -> None:
+    # What is still in the buffer would be written at exit, and fail once more with a traceback.
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # an output that is no file, as under a test
+        return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ptxrt", description="Handwritten kernels, compiled at run time and launched from Python."
+    )
+    parser.add_argument("--version", action="version", version=f"ptxrt {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("devices", help="the devices and compilers there are; for the others, why not")
+    command.set_defaults(run=_devices)
+
+    command = commands.add_parser(
+        "kernels",
+        help="the kernels that come with ptxrt: entry, language, dtype, plan, signature",
+        description="List the kernels that come with ptxrt. Exits with 1 if none has WORD in its entry, dtype or plan.",
+    )
+    command.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this somewhere")
+    command.set_defaults(run=_kernels)
+
+    command = commands.add_parser(
+        "show",
+        help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
+        description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
+        "output is PTX still. For AMD's architectures (gfx1100, gfx90a:sramecc+:xnack-) it is the kernel's twin in "
+        "HIP, with its machine code. Without --arch and --device it is compiled for the default device's architecture; "
+        "no device is needed for that.",
+    )
+    command.add_argument("entry", metavar="ENTRY", help="the kernel's entry, such as group_norm_kernel")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--arch", help="the architecture to compile for, such as sm_90 or gfx1100")
+    where.add_argument("--device", help="load it on this device and ask its driver for the resources, too")
+    command.set_defaults(run=_show)
+
+    command = commands.add_parser(
+        "parity",
+        help="the parameters of each kernel as declared, in PTX and in HIP, side by side",
+        description="Compile each kernel that there is in HIP with hipRTC, and compare the parameters that its code "
+        "object tells with those of its PTX and of its declared signature. Exits with 1 on any difference.",
+    )
+    command.add_argument(
+        "word", metavar="WORD", nargs="?", default="", help="only entries that have this in their name"
+    )
+    command.add_argument(
+        "--arch",
+        action="append",
+        help=f"what to compile for; may be given several times. If left out: {', '.join(parity.ARCHITECTURES)}",
+    )
+    command.set_defaults(run=_parity)
+
+    command = commands.add_parser(
+        "demo",
+        help="run every op at shapes of real networks, and compare with a float64 reference",
+        description="Exits with 1 if a result disagrees with the reference. With PTXRT_LANGUAGE=hip in the environment "
+        "the kernels are those in HIP, on any device.",
+    )
+    command.add_argument("--device", help="where to run; the best device there is if left out")
+    command.set_defaults(run=_demo)
+
+    command = commands.add_parser("check", help=check_command.HELP, description=check_command.DESCRIPTION)
+    check_command.add_arguments(command)
+    command.set_defaults(run=_check)
+
+    command = commands.add_parser(
+        "cache",
+        help="print a snapshot of a module cache, as device.modules.snapshot(FILE) writes it",
+        description="Print a snapshot of a module cache as a table, one entry in full, or as JSON. Exits with 1 if "
+        "--filter or --entry match nothing, with 2 if FILE is no snapshot.",
+    )
+    command.add_argument("file", metavar="FILE")
+    command.add_argument(
+        "--filter",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="only entries whose KEY contains VALUE (a number: is VALUE); may be given several times, and then all "
+        "must hold. Keys: " + ", ".join(FILTER_KEYS),
+    )
+    command.add_argument("--sort", metavar="KEY", help="order by KEY: " + ", ".join(SORT_KEYS))
+    command.add_argument("--reverse", action="store_true", help="from the last to the first")
+    command.add_argument(
+        "--entry", metavar="DIGEST", help="one entry in full, by an unambiguous beginning of its digest"
+    )
+    command.add_argument("--json", action="store_true", help="the entries as a JSON array")
+    command.set_defaults(run=_cache)
+    return parser
+
+
+# devices ----------------------------------------------------------------------------------------------------------
+
+
+def _devices(_: argparse.Namespace) -> int:
+    found = devices()
+    rows = [
+        (
+            str(device),
+            device.name,
+            device.arch,
+            size_in_words(device.properties.total_memory),
+            str(device.properties.multiprocessors),
+            device.properties.driver,
+        )
+        for device in found
+    ]
+    if rows:
+        _say(table(("device", "name", "arch", "memory", "multiprocessors", "driver"), rows, (3, 4)))
+    for kind in ("cuda", "hip", "sim"):
+        if all(device.kind != kind for device in found):
+            _say(f"{kind}: {_reason(kind)}")
+    _say("")
+    compilers = ("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++ and HIP", nvrtc), ("hipRTC", "HIP", hiprtc)
+    for name, takes, compiler in compilers:
+        reason = compiler.available()
+        _say(f"{name} {compiler.version()} takes {takes}" if reason is None else f"no {name}: {reason}")
+    _say(f"default device: {default_device()}")
+    return 0
+
+
+def _reason(kind: str) -> str:
+    """Return why there is no device of a kind."""
+    try:
+        Device(f"{kind}:0")
+    except PtxrtError as error:
+        return str(error)
+    return "no device"
+
+
+# kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _kernels(given: argparse.Namespace) -> int:
+    plans = {plan.op: plan.__name__ for plan in ops.plans()}
+    rows = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+    rows = [row for row in rows if any(given.word in cell for cell in row[:4])]
+    if not rows:
+        return _complain(f"no kernel has {given.word!r} in its entry, language, dtype or plan", 1)
+    _say(table(("entry", "language", "dtype", "plan", "signature"), rows))
+    return 0
+
+
+# show -------------------------------------------------------------------------------------------------------------
+
+
+def _show(given: argparse.Namespace) -> int:
+    device = as_device(given.device) if given.arch is None else None
+    arch = given.arch if device is None else device.arch
+    return show.run(given.entry, arch, device if given.device is not None else None, _say, _complain)
+
+
+# parity -----------------------------------------------------------------------------------------------------------
+
+
+def _parity(given: argparse.Namespace) -> int:
+    return parity.run(given.word, given.arch or parity.ARCHITECTURES, _say)
+
+
+# demo, check and cache --------------------------------------------------------------------------------------------
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from ptxrt.commands import demo  # noqa: PLC0415 (the other commands need none of it)
+
+    return demo.run(as_device(given.device), _say)
+
+
+def _check(given: argparse.Namespace) -> int:
+    return check_command.run(given, _say, _complain)
+
+
+def _cache(given: argparse.Namespace) -> int:
+    text, matched = inspect(
+        given.file,
+        filters=given.filter,
+        sort=given.sort,
+        reverse=given.reverse,
+        entry=given.entry,
+        as_json=given.json,
+    )
+    _say(text)
+    return 0 if matched else 1

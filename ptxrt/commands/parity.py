@@ -1,0 +1,122 @@
+"""``ptxrt parity``: for each entry that there is in PTX and in HIP, its parameters as declared, in PTX and in HIP.
+
+The PTX's are read from its text, the HIP's from the code objects that hipRTC makes of it. A code object tells place and
+size of what is passed by value, not whether it is a float; so NVRTC, which takes the same text, is asked too. An entry
+that the ops launch in their baseline, and that is not in HIP, is a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from ptxrt import ops
+from ptxrt.commands.tables import table
+from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvrtc
+from ptxrt.compilers.ptx_text import scan
+from ptxrt.dtypes import BY_NAME
+from ptxrt.errors import InvalidArgument
+from ptxrt.ops.framework.variant import Launch
+from ptxrt.runtime.signature import Signature
+from ptxrt.runtime.source import KernelSource
+
+__all__ = ["ARCHITECTURES", "baseline_entries", "compare", "run"]
+
+ARCHITECTURES = ("gfx90a", "gfx942", "gfx1100")
+"""What the HIP is compiled for if nothing else is asked for: waves of 64, twice, and of 32."""
+
+
+def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> int:
+    """Compare each entry whose name contains `word`, say it line by line, and return the exit code.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no hipRTC.
+    CompileError
+        An entry does not compile.
+    """
+    twins = {spec.entry: spec for spec in ops.kernels() if spec.language == "ptx"}
+    in_hip = {spec.entry: spec for spec in ops.kernels() if spec.language == "hip"}
+    known = dict.fromkeys((*in_hip, *baseline_entries()))
+    asked = [entry for entry in known if word in entry]
+    if not asked:
+        raise InvalidArgument(
+            op="parity", argument="WORD", expected=f"a part of one of {', '.join(known)}", given=repr(word)
+        )
+    for arch in architectures:
+        hiprtc.check_target(arch)
+    missing = nvrtc.available()
+    nvidia = () if missing else ("NVRTC",)
+    if missing:
+        say(f"Whether what is passed by value is a float or an integer is not compared: {missing}\n")
+    wrong = []
+    compiled = lru_cache(maxsize=16)(_binary)  # a family's entries come one after another
+    for entry in asked:
+        spec = in_hip.get(entry)
+        if spec is None:
+            wrong.append(entry)
+            say(f"{entry}: DIFFERENT, it is not in HIP\n")
+            continue
+        twin = twins[entry].source
+        found: dict[str, Sequence[ParamInfo] | None] = {"PTX": scan(twin.text, twin.name).entries[entry].params}
+        for arch in (*nvidia, *architectures):
+            found[arch] = compiled(spec.source, arch).entries[entry].params
+        lines, agree = compare(spec.signature, found)
+        wrong += [] if agree else [entry]
+        say(f"{entry}: {'the same' if agree else 'DIFFERENT'}")
+        say("\n".join(lines) + "\n")
+    say(f"parity: {len(asked) - len(wrong)} of {len(asked)} entries are the same as declared, in PTX and in HIP")
+    return 1 if wrong else 0
+
+
+def baseline_entries() -> list[str]:
+    """Return the entries that the ops' baseline variants launch, in each element type; each has a twin in HIP."""
+    shape, grid = (256, 2, 3, 4), (256, 3, 4, 2)  # a small batch has entries of its own, where a warp adds it up
+    problems = (
+        (ops.GroupNormPlan, ops.GroupNormDescriptor(shape, 1)),
+        (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(shape, 1)),
+        (ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape)),
+        (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape)),
+        (ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training=True)),
+        (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor(shape, training=True)),
+        (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor(shape, training=True, handed=True)),
+        (ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, 5)),
+        (ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor(shape, 5)),
+        (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor(shape, (24, 12, 4, 1), 6, 8)),
+        (ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid)),
+        (ops.GridSampleBackwardPlan, ops.GridSampleBackwardDescriptor(shape, grid)),
+    )
+    types = dict.fromkeys((spec.op, BY_NAME[spec.dtype]) for spec in ops.kernels())
+    return [
+        step.kernel.entry
+        for plan, problem in problems
+        for op, dtype in types
+        for variant in plan.variants
+        if op == plan.op and variant.name == "baseline"
+        for step in variant.launches(replace(problem, dtype=dtype))
+        if isinstance(step, Launch)
+    ]
+
+
+def _binary(source: KernelSource, compiler: str) -> Binary:
+    if compiler == "NVRTC":
+        return hip_on_nvrtc.compile_hip_text(source.text, "sm_90", name=source.name, output="ptx")
+    return hiprtc.compile_hip(source.text, compiler, name=source.name)
+
+
+def compare(signature: Signature, found: dict[str, Sequence[ParamInfo] | None]) -> tuple[list[str], bool]:
+    """Return the lines of a table, declared and `found` side by side, and whether all agree.
+
+    A row in which something differs from what is declared begins with ``!``.
+    """
+    count = len(signature.parameters)
+    rows, agree = [], True
+    for index in range(max(count, *(len(params or ()) for params in found.values()))):
+        infos = [params[index] if params and index < len(params) else None for params in found.values()]
+        same = index < count and all(info is not None and signature.fits(index, info) for info in infos)
+        agree &= same
+        declared = signature.told(index) if index < count else "-"
+        rows.append(("" if same else "!", str(index), declared, *(str(info or "-") for info in infos)))
+    return table(("", "#", "declared", *found), rows).splitlines(), agree

@@ -1,0 +1,139 @@
+"""C++ as a kernel's text: checks before a compiler sees it, its macros, and the entries that it seems to have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ptxrt.compilers._logs import Problem, summary
+from ptxrt.compilers.ptx_text import suggestion
+from ptxrt.errors import CompileError, InvalidArgument
+
+__all__ = ["CxxJob", "Defines", "check_text", "define_options"]
+
+Defines = Mapping[str, "str | int | None"]
+
+_HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?', re.DOTALL)
+_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+# What may stand between: a return type, __launch_bounds__(256, 2), __attribute__((amdgpu_waves_per_eu(2))).
+_GLOBAL = re.compile(r"__global__\b(?:\s*__\w+__\s*" + _PARENTHESES + r"|[^;{}()])*?\b([A-Za-z_]\w*)\s*\(")
+
+
+def check_text(text: object, kernel: str | None, language: str) -> None:
+    """Raise CompileError for what is no text of `language`, ``"CUDA"`` or ``"HIP"``, before a compiler sees it."""
+    if not isinstance(text, str):
+        given = type(text).__name__
+        raise CompileError(f"{language} text must be a str, not {given}", kernel=kernel, expected="str", given=given)
+    if not text.strip():
+        raise CompileError(
+            f"the {language} text is empty", kernel=kernel, expected=f"{language} C++", given=repr(text[:20])
+        )
+    # The compilers take a C string: they would stop reading at a NUL, in silence. A lone surrogate has no UTF-8.
+    if odd := re.search("[\0\ud800-\udfff]", text):
+        line = text.count("\n", 0, odd.start()) + 1
+        what = "NUL character" if odd[0] == "\0" else f"lone surrogate {odd[0]!r}"
+        raise CompileError(f"{what} on line {line}", kernel=kernel, line=line)
+
+
+def define_options(defines: Defines) -> tuple[str, ...]:
+    """Return ``-D`` options in an order of their own.
+
+    Raises
+    ------
+    InvalidArgument
+        For a macro's name or value that cannot be one.
+    """
+    options = []
+    for macro, value in sorted(defines.items(), key=lambda item: str(item[0])):
+        if not isinstance(macro, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", macro, re.ASCII):
+            raise InvalidArgument(op="compile", argument="defines", expected="a macro's name", given=repr(macro))
+        odd = isinstance(value, str) and re.search("[\n\r\0\ud800-\udfff]", value)
+        if odd or not isinstance(value, (str, int, type(None))):
+            expected = f"{macro}: a str of one line, an int or None"
+            raise InvalidArgument(op="compile", argument="defines", expected=expected, given=repr(value))
+        # int() makes 1 of True, which C++ could not read as a name.
+        text = str(int(value)) if isinstance(value, int) else value
+        options.append(f"-D{macro}" if text is None else f"-D{macro}={text}")
+    return tuple(options)
+
+
+@dataclass(frozen=True)
+class CxxJob:
+    """One compile: what it was asked, and by which compiler."""
+
+    text: str
+    program_name: str
+    kernel: str | None
+    entry: str | None
+    arch: str
+    options: tuple[str, ...]
+    compiler: str
+    architectures: tuple[str, ...]
+
+    def no_entry(self, why: str, log: str = "") -> CompileError:
+        """Return the error for an entry that the text does not define."""
+        names = self._global_names()
+        there_are = f"the text has {', '.join(names)}" if names else "the text has no __global__ function"
+        bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
+        return self.error(
+            f"no entry {self.entry!r} ({why}); {there_are}",
+            log,
+            # NVRTC's words and clang's for a template without its arguments.
+            fix=f"Name its template arguments: {bare}<...>"
+            if "function template" in why or "overloaded function" in why
+            else suggestion(bare, [name for name in names if name != bare]),
+            expected=names,
+            given=self.entry,
+        )
+
+    def front_end(
+        self, problems: Sequence[Problem], log: str, fix: str | None, *, at_end: bool = False
+    ) -> CompileError:
+        """Return the error for what a compiler's front end says; `at_end` of the text, where it names no file."""
+        first, line = problems[0], None
+        message = summary(problems)
+        if first.file == self.program_name:
+            line = first.line
+        elif first.file is not None:
+            message = f"{first.file}, {message}"
+        elif at_end:
+            line = len(self.text.splitlines())
+            message = f"at the end of the text: {message}"
+        else:
+            message = f"{self.compiler}: {message}"
+        return self.error(message, log, line=line, fix=fix)
+
+    def error(
+        self,
+        message: str,
+        log: str = "",
+        *,
+        line: int | None = None,
+        fix: str | None = None,
+        expected: object = None,
+        given: object = None,
+    ) -> CompileError:
+        """Return a CompileError that knows all there is to know of this compile."""
+        return CompileError(
+            message,
+            kernel=self.kernel,
+            log=log,
+            options=self.options,
+            arch=self.arch,
+            line=line,
+            source=self.text,
+            fix=fix,
+            expected=expected,
+            given=given,
+        )
+
+    def ptx_hint(self) -> str | None:
+        """Return what to do about a text that is PTX, None where it is none."""
+        if re.search(r"^\s*\.version\s+\d", self.text, re.MULTILINE):
+            return "It looks like PTX: use KernelSource.ptx"
+        return None
+
+    def _global_names(self) -> list[str]:
+        plain = _HIDDEN.sub(" ", self.text)
+        return list(dict.fromkeys(match[1] for match in _GLOBAL.finditer(plain)))

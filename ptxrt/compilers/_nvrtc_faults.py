@@ -1,0 +1,42 @@
+"""Saying why NVRTC refused a text: the line at fault, the entry that is not there, the header to install."""
+
+from __future__ import annotations
+
+import re
+
+from ptxrt.compilers._cuda_headers import header_fix
+from ptxrt.compilers._cxx_text import CxxJob
+from ptxrt.compilers._logs import Problem, nvrtc_problems, ptxas_problems, summary
+from ptxrt.errors import CompileError, numbered_excerpt
+
+__all__ = ["Job"]
+
+_NAME_MAP = "__nv_name_map"  # the file in which NVRTC looks a name expression up
+
+
+class Job(CxxJob):
+    """One compile by NVRTC."""
+
+    def refused(self, log: str, ptx: bytes, status: str) -> CompileError:
+        """Return the error for a compile that failed with this log, and PTX if it came so far."""
+        problems = nvrtc_problems(log)
+        own = [p for p in problems if p.file != _NAME_MAP]
+        if self.entry is not None and problems and not own:
+            return self.no_entry(problems[0].text, log)
+        if own:
+            return self.front_end(own, log, self._fix(own), at_end="At end of source" in log)
+        in_ptx = ptxas_problems(log)
+        if not in_ptx:
+            return self.error(f"{self.compiler} refused the text: {log or status}", log)
+        # Inline asm: the line counts in the PTX that NVRTC generated, which the caller has never seen.
+        if in_ptx[0].line is not None:
+            log += "\n\nThe generated PTX:\n" + numbered_excerpt(ptx.decode(errors="replace"), in_ptx[0].line)
+        return self.error(f"ptxas, in the PTX generated from the text: {summary(in_ptx)}", log)
+
+    def _fix(self, problems: list[Problem]) -> str | None:
+        for problem in problems:
+            if header := re.search(r'(?:could not|cannot) open source file "(.+?)"', problem.text):
+                return header_fix(header[1])
+            if "invalid value for --gpu-architecture" in problem.text:
+                return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
+        return self.ptx_hint()

@@ -1,0 +1,1 @@
+"""The runtime: devices, memory, arrays, streams, kernels and the cache of their modules; `ptxrt` exports its names."""

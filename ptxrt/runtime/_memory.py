@@ -1,0 +1,82 @@
+"""Memory: a stretch of device memory, given back in the order of the streams that used it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.runtime.device import Device
+from ptxrt.runtime.stream import Stream
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """A stretch of device memory that arrays point into; it is given back when the last of them is gone.
+
+    Attributes
+    ----------
+    ptr, nbytes : int
+    stream : Stream
+        The stream it was allocated on, where it is freed.
+    home : Stream or None
+        The same while the memory is alive, None once freed: a launch there needs no note by :meth:`used_on`.
+    owner : object
+        Who owns the memory, if not we: it is kept alive, and nothing is freed.
+    """
+
+    __slots__ = ("_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
+
+    def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
+        self.device, self.ptr, self.nbytes, self.stream, self.owner = device, ptr, nbytes, stream, owner
+        self._used_on: dict[int, Stream] = {}
+        self.home: Stream | None = stream
+
+    @classmethod
+    def allocate(cls, device: Device, nbytes: int, stream: Stream) -> Memory:
+        """Allocate in the order of `stream`; no bytes are the null pointer."""
+        ptr = device.backend.allocate(device.ordinal, nbytes, stream.handle) if nbytes else 0
+        return cls(device, ptr, nbytes, stream)
+
+    @property
+    def alive(self) -> bool:
+        """False once freed."""
+        return self.home is not None
+
+    def used_on(self, stream: Stream) -> None:
+        """Note that `stream` has work on this memory, which is not given back before that is done."""
+        if stream.handle != self.stream.handle:
+            self._used_on[stream.handle] = stream
+
+    @property
+    def users(self) -> Iterable[Stream]:
+        """The streams with work on this memory, its own first."""
+        return (self.stream, *self._used_on.values())
+
+    def free(self) -> None:
+        """Give the memory back, in the order of the streams that used it."""
+        if self.alive:
+            self.home = None
+            if self.owner is None and self.ptr:
+                backend, ordinal = self.device.backend, self.device.ordinal
+                if all(stream.alive for stream in self.users):
+                    backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
+                else:  # nothing is left to order the free by but the whole device
+                    with suppress(BackendUnavailable):  # a forked child has none, and nothing to free
+                        backend.synchronize(ordinal, None)
+                    backend.free(ordinal, self.ptr, 0, ())
+            self.owner = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, by deepcopy or pickle, would free the same address once more.
+        raise InvalidArgument(
+            op="pickle", argument="array", expected="a host array", given="device memory", fix="Copy it with to_host()"
+        )
+
+    def __del__(self) -> None:
+        # At exit the driver may be gone before this object; the process gives everything back by itself.
+        if not sys.is_finalizing():
+            self.free()

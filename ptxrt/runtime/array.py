@@ -1,0 +1,401 @@
+"""DeviceArray: an array in device memory; views of it; copies in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from ptxrt.dtypes import element_type
+from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch
+from ptxrt.runtime._memory import Memory
+from ptxrt.runtime.device import Device, as_device
+from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
+from ptxrt.runtime.stream import Stream, as_stream
+
+__all__ = ["DeviceArray", "empty", "to_device", "zeros"]
+
+
+class DeviceArray:
+    """An array in device memory. Made by :func:`empty`, :func:`to_device`, :func:`ptxrt.from_dlpack` and by views.
+
+    Attributes
+    ----------
+    ptr : int
+        Address of the first element.
+    dtype : numpy.dtype
+    shape : tuple of int
+    strides : tuple of int
+        In elements, not bytes; 0 where an axis is broadcast.
+    device : Device
+    memory : Memory
+        What it points into; views share it.
+    readonly : bool
+        Whether a kernel may not write to it.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "memory", "ptr", "readonly", "shape", "strides")
+
+    def __init__(
+        self, memory: Memory, ptr: int, dtype: np.dtype[Any], shape: Shape, strides: Shape, readonly: bool = False
+    ) -> None:
+        # Internal: trusts its arguments. Users' values come in through from_pointer, which does not.
+        self.memory, self.ptr, self.dtype, self.shape, self.strides = memory, ptr, dtype, shape, strides
+        self.device = memory.device
+        self.readonly = readonly
+
+    @classmethod
+    def from_pointer(
+        cls,
+        ptr: int,
+        shape: int | Sequence[int],
+        dtype: DTypeLike,
+        device: Device | str,
+        strides: Sequence[int] | None = None,
+        owner: object = None,
+    ) -> DeviceArray:
+        """Return an array over memory that somebody else owns.
+
+        Parameters
+        ----------
+        ptr
+            Device address of the first element.
+        shape, strides
+            Strides in elements, not negative; contiguous if left out.
+        dtype, device
+            What lies there, and where.
+        owner
+            Kept alive as long as the array and its views.
+
+        Raises
+        ------
+        InvalidArgument, LayoutError, DTypeMismatch
+            For a shape, strides, pointer or dtype that cannot be. Whether the memory is there nobody can tell:
+            that is the caller's word.
+        """
+        op = "DeviceArray.from_pointer"
+        where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
+        whole = isinstance(ptr, (int, np.integer)) and not isinstance(ptr, bool)
+        if not whole or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
+            raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=repr(ptr))
+        if ptr % kind.size:
+            raise LayoutError(
+                op=op, argument="ptr", expected=f"a multiple of {kind.size}, the size of {kind}", given=f"{ptr:#x}"
+            )
+        steps = contiguous(lengths) if strides is None else whole_numbers(strides)
+        if steps is None or len(steps) != len(lengths) or any(step < 0 for step in steps):
+            raise LayoutError(
+                op=op,
+                argument="strides",
+                expected=f"{len(lengths)} strides of 0 or more, in elements",
+                given=repr(strides),
+            )
+        nbytes = span(lengths, steps) * kind.size
+        # Without an owner to keep alive the memory is the caller's to keep: a token stands for that promise.
+        memory = Memory(where, int(ptr), nbytes, where.default_stream, owner if owner is not None else op)
+        return cls(memory, int(ptr), kind.numpy, lengths, steps)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, as if contiguous."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after another in row-major order; true of an empty array."""
+        return is_contiguous(self.shape, self.strides)
+
+    def __repr__(self) -> str:
+        state = "" if self.memory.alive else ", freed"
+        return f"<DeviceArray {self.dtype}{list(self.shape)} strides {list(self.strides)} on {self.device}{state}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InvalidArgument(op="len", argument="array", expected="at least one axis", given="shape ()")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[DeviceArray]:
+        return (self[place] for place in range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise InvalidArgument(
+            op="__array__", argument="array", expected="a host array", given=repr(self), fix="Copy it with to_host()"
+        )
+
+    def __bool__(self) -> bool:
+        raise InvalidArgument(
+            op="bool", argument="array", expected="a host value", given=repr(self), fix="Copy it with to_host() first"
+        )
+
+    # Views ------------------------------------------------------------------------------------------------------
+
+    def view(self, *shape: int | Sequence[int]) -> DeviceArray:
+        """Return the same elements in another shape; one length may be -1. The array must be contiguous.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the number of elements differs.
+        LayoutError
+            If the array is not contiguous.
+        """
+        wanted = whole_numbers(unpacked(shape))
+        if wanted is not None and wanted.count(-1) == 1:
+            rest = math.prod(n for n in wanted if n != -1)
+            free = self.size // rest if rest and self.size % rest == 0 else 0
+            wanted = tuple(free if n == -1 else n for n in wanted)
+        new = checked_shape(unpacked(shape) if wanted is None else wanted, "DeviceArray.view")
+        if math.prod(new) != self.size:
+            raise ShapeMismatch(
+                op="DeviceArray.view",
+                argument="shape",
+                expected=f"{self.size} elements as in {self.shape}",
+                given=str(shape),
+            )
+        self._need_contiguous("DeviceArray.view")
+        return self._view(self.ptr, new, contiguous(new))
+
+    def transpose(self, *axes: int | Sequence[int]) -> DeviceArray:
+        """Return a view with the axes in another order; reversed if none are given."""
+        order = tuple(unpacked(axes)) or tuple(range(self.ndim))[::-1]
+        named = [a % self.ndim if -self.ndim <= a < self.ndim else -1 for a in whole_numbers(order) or ()]
+        if sorted(named) != list(range(self.ndim)):
+            raise InvalidArgument(
+                op="DeviceArray.transpose", argument="axes", expected=f"each of {self.ndim} axes once", given=str(axes)
+            )
+        return self._view(self.ptr, tuple(self.shape[a] for a in named), tuple(self.strides[a] for a in named))
+
+    @property
+    def T(self) -> DeviceArray:
+        """The view with all axes reversed."""
+        return self.transpose()
+
+    def broadcast_to(self, shape: int | Sequence[int]) -> DeviceArray:
+        """Return a read-only view in which axes of length 1, and new ones in front, are repeated with stride 0."""
+        new = checked_shape(shape, "DeviceArray.broadcast_to")
+        old = (1,) * (len(new) - self.ndim) + self.shape
+        if len(new) < self.ndim or any(a not in (1, b) for a, b in zip(old, new, strict=True)):
+            raise ShapeMismatch(
+                op="DeviceArray.broadcast_to",
+                argument="shape",
+                expected=f"one that {self.shape} broadcasts to",
+                given=str(new),
+            )
+        steps = (0,) * (len(new) - self.ndim) + self.strides
+        steps = tuple(0 if a != b else step for a, b, step in zip(old, new, steps, strict=True))
+        return self._view(self.ptr, new, steps, readonly=True)
+
+    def __getitem__(self, index: Any) -> DeviceArray:
+        """Return a view: integers, slices with positive steps, ``...`` and None."""
+        offset, shape, strides = indexed(self.shape, self.strides, index)
+        return self._view(self.ptr + offset * self.dtype.itemsize, shape, strides)
+
+    def _view(self, ptr: int, shape: Shape, strides: Shape, readonly: bool = False) -> DeviceArray:
+        self.check("DeviceArray view")
+        return DeviceArray(self.memory, ptr, self.dtype, shape, strides, self.readonly or readonly)
+
+    # Copies -----------------------------------------------------------------------------------------------------
+
+    def to_host(self, stream: Stream | None = None) -> np.ndarray[Any, Any]:
+        """Copy to a new, contiguous NumPy array, after the work on `stream`; waits for it."""
+        self.check("DeviceArray.to_host")
+        queue = as_stream(stream, self.device, "DeviceArray.to_host")
+        flat = np.empty(span(self.shape, self.strides), self.dtype)
+        if flat.size:
+            self.device.backend.copy_out(self.device.ordinal, _bytes(flat), self.ptr, queue.handle)
+        steps = tuple(step * self.dtype.itemsize for step in self.strides)
+        strided = (
+            np.lib.stride_tricks.as_strided(flat, self.shape, steps) if self.size else np.empty(self.shape, self.dtype)
+        )
+        return np.ascontiguousarray(strided).reshape(self.shape)
+
+    def copy_from(self, source: ArrayLike | DeviceArray, stream: Stream | None = None) -> None:
+        """Overwrite the elements with those of a host array, or of a device array on the same device.
+
+        Shape and dtype must be the same, and the device side contiguous. A host array may be changed on return.
+        """
+        op = "DeviceArray.copy_from"
+        self.check(op, writable=True)
+        self._need_contiguous(op)
+        queue = as_stream(stream, self.device, op)
+        other = source if isinstance(source, DeviceArray) else _host(source, op, "source")
+        if other.shape != self.shape:
+            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(other.shape))
+        if other.dtype != self.dtype:
+            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(other.dtype))
+        backend, ordinal = self.device.backend, self.device.ordinal
+        if isinstance(other, DeviceArray):
+            other.check(op, "source")
+            other._need_contiguous(op, "source")
+            if other.device is not self.device:
+                raise DeviceMismatch(
+                    op=op,
+                    argument="source",
+                    expected=str(self.device),
+                    given=str(other.device),
+                    fix="Copy through to_host()",
+                )
+            start, end = self.ptr, self.ptr + self.nbytes
+            if other.ptr != start and other.ptr < end and start < other.ptr + other.nbytes:
+                raise LayoutError(
+                    op=op,
+                    argument="source",
+                    expected="memory apart from the array's",
+                    given=f"{self.nbytes} bytes at {other.ptr:#x}, over those at {start:#x}",
+                    fix="Copy through an array of its own",
+                )
+            if self.size:
+                backend.copy(ordinal, self.ptr, other.ptr, self.nbytes, queue.handle)
+            other.memory.used_on(queue)
+        elif self.size:
+            backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(other)), queue.handle)
+        self.memory.used_on(queue)
+
+    def fill_bytes(self, byte: int, stream: Stream | None = None) -> None:
+        """Set every byte; the array must be contiguous. 0xFF in each is a NaN in every floating type."""
+        op = "DeviceArray.fill_bytes"
+        self.check(op, writable=True)
+        self._need_contiguous(op)
+        queue = as_stream(stream, self.device, op)
+        if not isinstance(byte, (int, np.integer)) or not 0 <= byte <= 255:
+            raise InvalidArgument(op=op, argument="byte", expected="0 to 255", given=repr(byte))
+        if self.size:
+            self.device.backend.fill(self.device.ordinal, self.ptr, int(byte), self.nbytes, queue.handle)
+        self.memory.used_on(queue)
+
+    def free(self) -> None:
+        """Give the memory back now, in stream order, for this array and all its views; using them is an error then.
+
+        Memory that somebody else owns is let go of, not freed.
+        """
+        self.memory.free()
+
+    # Protocols --------------------------------------------------------------------------------------------------
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's (device type, ordinal). sim's memory is host memory."""
+        from ptxrt.runtime import interop  # noqa: PLC0415 (interop makes arrays, so it imports this file)
+
+        return interop.dlpack_device(self)
+
+    def __dlpack__(self, **how: Any) -> Any:
+        """Return a DLPack capsule; the stream of the consumer waits for the streams that this array was used on."""
+        from ptxrt.runtime import interop  # noqa: PLC0415
+
+        return interop.to_dlpack(self, **how)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 of the protocol; there is none on sim, hence AttributeError there, as the protocol wants."""
+        from ptxrt.runtime import interop  # noqa: PLC0415
+
+        return interop.cuda_array_interface(self)
+
+    # Checks -----------------------------------------------------------------------------------------------------
+
+    def check(self, op: str, argument: str = "array", writable: bool = False) -> None:
+        """Raise InvalidArgument for a freed array, LayoutError for a read-only one that would be written."""
+        if not self.memory.alive:
+            raise InvalidArgument(
+                op=op,
+                argument=argument,
+                expected="a live array",
+                given="one whose memory was freed with free()",
+                fix="Free an array, or any view of it, after its last use",
+            )
+        if writable and self.readonly:
+            raise LayoutError(
+                op=op,
+                argument=argument,
+                expected="an array that may be written",
+                given="a read-only one (a broadcast view, or imported as read-only)",
+            )
+
+    def _need_contiguous(self, op: str, argument: str = "array") -> None:
+        if not self.is_contiguous:
+            raise LayoutError(
+                op=op,
+                argument=argument,
+                expected=f"contiguous strides {contiguous(self.shape)}",
+                given=str(self.strides),
+            )
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
+    try:
+        if array is None:
+            raise TypeError("None")
+        return np.asarray(array)
+    except Exception as error:  # whatever a library raises whose array is not in host memory
+        raise InvalidArgument(
+            op=op,
+            argument=argument,
+            expected="a host array",
+            given=f"{type(array).__name__}: {error}",
+            fix="ptxrt.from_dlpack takes a device array",
+        ) from error
+
+
+def empty(
+    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+) -> DeviceArray:
+    """Return a new array whose elements are whatever lay there.
+
+    Parameters
+    ----------
+    shape, dtype
+        As in NumPy.
+    device
+        Device or name; the default device if left out.
+    stream
+        The stream whose order the allocation joins; the device's default stream if left out.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        If the device has not enough.
+    """
+    where = as_device(device)
+    kind, lengths = element_type(dtype, op="empty"), checked_shape(shape, "empty")
+    memory = Memory.allocate(where, math.prod(lengths) * kind.size, as_stream(stream, where, "empty"))
+    return DeviceArray(memory, memory.ptr, kind.numpy, lengths, contiguous(lengths))
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+) -> DeviceArray:
+    """Return a new array of zeros; see :func:`empty`."""
+    array = empty(shape, dtype, device, stream=stream)
+    array.fill_bytes(0, stream)
+    return array
+
+
+def to_device(array: ArrayLike, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
+    """Copy a host array to a device. The host array may be changed on return; it is copied row-major.
+
+    Raises
+    ------
+    DTypeMismatch
+        For an element type that no kernel parameter has.
+    """
+    host = _host(array, "to_device", "array")
+    new = empty(host.shape, element_type(host.dtype, op="to_device", argument="array").numpy, device, stream=stream)
+    new.copy_from(host, stream)
+    return new

@@ -1,0 +1,145 @@
+"""The check that every launch makes of its arrays, written out as straight-line Python.
+
+A launch takes some four microseconds in the driver, so a loop over the operands with its lookups would cost half as
+much again. For each kernel and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that
+tests the common case of each array in one expression and hands everything else to a slow, explaining path.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxrt.runtime.array import DeviceArray
+from ptxrt.runtime.device import Device
+
+__all__ = ["Apart", "ArrayRule", "binder", "filler"]
+
+
+@dataclass(frozen=True)
+class ArrayRule:
+    """What an array must be.
+
+    Attributes
+    ----------
+    dtype
+        Its element type.
+    written
+        It must not be read-only.
+    nullable
+        None may be passed, and becomes the address 0.
+    align
+        Its address must be a multiple of this; natural alignment it has anyway.
+    shape, strides
+        Where they are fixed; None where any will do.
+    """
+
+    dtype: np.dtype[Any]
+    written: bool = False
+    nullable: bool = False
+    align: int = 1
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two operands, by index, that must not share memory, with their bytes; they may be the same array if `or_same`."""
+
+    one: int
+    other: int
+    one_bytes: int
+    other_bytes: int
+    or_same: bool
+
+
+def binder(
+    device: Device, rules: Sequence[ArrayRule], apart: Sequence[Apart]
+) -> Callable[..., tuple[list[Any], list[Any]]]:
+    """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
+
+    ``owner.other(stream, index, arg)`` is asked about each argument that is not plainly right: it returns the array
+    that the argument stands for (another library's; None where that may be), or raises. The owner is an argument,
+    so that it and the function make no cycle, which would keep its module loaded until the collector comes by.
+
+    Parameters
+    ----------
+    device
+        Where the arrays must be.
+    rules
+        One an argument.
+    apart
+        For those that overlap ``owner.clash(one, other, arrays)`` is called, which raises.
+    """
+    lines, values, scope = _checks(device, rules)
+    lines += [f"p{i} = {value}" for i, value in enumerate(values)]
+    arrays, addresses = (f"[{', '.join(f'{letter}{i}' for i in range(len(rules)))}]" for letter in "ap")
+    for pair in apart:
+        p, q = f"p{pair.one}", f"p{pair.other}"
+        same = f"{p} != {q} and " if pair.or_same else ""
+        lines.append(f"if -{pair.one_bytes} < {p} - {q} < {pair.other_bytes} and {same}{p} and {q}:")
+        lines.append(f"    owner.clash({pair.one}, {pair.other}, {arrays})")
+    lines.append(f"return {addresses}, {arrays}")
+    bind: Callable[..., tuple[list[Any], list[Any]]] = _compiled("bind", "", rules, lines, scope)
+    return bind
+
+
+def filler(
+    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None], pack_into: Callable[..., None]
+) -> Callable[..., tuple[Any, ...]]:
+    """Return ``fill(owner, stream, raw, *args) -> args``: checks as :func:`binder` does, and packs into `raw`.
+
+    Parameters
+    ----------
+    rules
+        One an argument: an ArrayRule, or for a scalar a function that converts it, or None where ``struct`` does.
+    pack_into
+        Packs addresses and scalars. For what ``struct`` raises ``owner.misfit(args)`` gives the error.
+    """
+    lines, values, scope = _checks(device, rules)
+    taken = f"({_names(rules)},)" if rules else "()"
+    lines += ["try:", f"    pack_into({', '.join(['raw', '0', *values])})"]
+    lines += ["except not_packed:", f"    raise owner.misfit({taken}) from None", f"return {taken}"]
+    scope |= {"pack_into": pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
+    fill: Callable[..., tuple[Any, ...]] = _compiled("fill", "raw, ", rules, lines, scope)
+    return fill
+
+
+def _checks(
+    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None]
+) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the lines that check each argument, what each becomes, and the names that both use."""
+    scope: dict[str, Any] = {"DeviceArray": DeviceArray, "device": device}
+    lines, values = [], [f"a{i}" for i in range(len(rules))]
+    for i, rule in enumerate(rules):
+        if rule is None:
+            continue
+        if not isinstance(rule, ArrayRule):
+            scope[f"convert{i}"] = rule
+            lines.append(f"a{i} = convert{i}(a{i})")
+            continue
+        scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
+        tests = [f"a{i}.__class__ is DeviceArray and a{i}.device is device and a{i}.dtype is dtype{i}"]
+        tests += [f"a{i}.shape == shape{i}"] if rule.shape is not None else []
+        tests += [f"a{i}.strides == strides{i}"] if rule.strides is not None else []
+        tests += [f"not a{i}.readonly"] if rule.written else []
+        tests += [f"not a{i}.ptr % {rule.align}"] if rule.align > rule.dtype.itemsize else []
+        test = " and ".join([*tests, f"a{i}.memory.home is stream"])  # alive, and not to be noted as used elsewhere
+        test = f"a{i} is None or ({test})" if rule.nullable else test
+        lines += [f"if not ({test}):", f"    a{i} = owner.other(stream, {i}, a{i})"]
+        values[i] = f"0 if a{i} is None else a{i}.ptr" if rule.nullable else f"a{i}.ptr"
+    return lines, values, scope
+
+
+def _names(rules: Sequence[object]) -> str:
+    return ", ".join(f"a{i}" for i in range(len(rules)))
+
+
+def _compiled(name: str, before: str, rules: Sequence[object], lines: list[str], scope: dict[str, Any]) -> Any:
+    text = "\n    ".join([f"def {name}(owner, stream, {before}{_names(rules)}):", *lines])
+    exec(text, scope)  # the text is made of indices and numbers only
+    return scope[name]

@@ -1,0 +1,169 @@
+"""Device: discovery, the default device, and what belongs to one device. Nothing here calls a driver at import."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ptxrt import backends
+from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.runtime.modules import ModuleCache
+from ptxrt.runtime.stream import Stream
+
+if TYPE_CHECKING:
+    from ptxrt.backends import Backend, DeviceProperties
+
+__all__ = ["Device", "as_device", "default_device", "devices"]
+
+_KINDS = ("cuda", "hip", "sim")
+_lock = threading.RLock()
+_known: dict[tuple[str, int], Device] = {}
+
+
+class Device:
+    """One device: ``Device("cuda:0")``, ``Device("hip:0")``, ``Device("sim:0")``. Equal names give the same object.
+
+    Parameters
+    ----------
+    name
+        Kind and ordinal; ``"cuda"`` is ``"cuda:0"``. A Device is returned as it is.
+
+    Attributes
+    ----------
+    kind : str
+        ``"cuda"``, ``"hip"`` or ``"sim"``.
+    ordinal : int
+    properties : DeviceProperties
+        Name, architecture, limits.
+    modules : ModuleCache
+        What is loaded on this device.
+    default_stream : Stream
+        The driver's legacy default stream, the one other libraries use unless told otherwise.
+
+    Raises
+    ------
+    InvalidArgument
+        For a name that is none, or an ordinal that is not there.
+    BackendUnavailable
+        If the kind's driver or package is missing; the message says what to install.
+    """
+
+    kind: str
+    ordinal: int
+    backend: Backend
+    properties: DeviceProperties
+    modules: ModuleCache
+    default_stream: Stream
+
+    def __new__(cls, name: str | Device) -> Device:
+        if isinstance(name, Device):
+            return name
+        match = re.fullmatch(r"([a-z]+)(?::(\d{1,9}))?", name) if isinstance(name, str) else None
+        if match is None or match[1] not in _KINDS:
+            raise InvalidArgument(
+                op="Device",
+                argument="name",
+                expected="a name such as 'hip:0', 'cuda:0' or 'sim:0'",
+                given=repr(name),
+                fix="ptxrt.devices() lists the devices there are",
+            )
+        kind, ordinal = match[1], int(match[2] or 0)
+        with _lock:
+            device = _known.get((kind, ordinal))
+            if device is None:
+                device = _known[kind, ordinal] = cls._open(kind, ordinal)
+        return device
+
+    @classmethod
+    def _open(cls, kind: str, ordinal: int) -> Device:
+        backend = backends.get(kind)
+        reason = backend.unavailable()
+        if reason is not None:
+            raise BackendUnavailable(f"Device: {kind}:{ordinal} cannot be used: {reason}", op="Device", argument="name")
+        count = backend.device_count()
+        if ordinal >= count:
+            raise InvalidArgument(
+                op="Device",
+                argument="name",
+                expected=f"an ordinal below {count}, the number of {kind} devices",
+                given=f"{kind}:{ordinal}",
+                fix="ptxrt.devices() lists them" + ("; PTXRT_SIM_DEVICES sets their number" if kind == "sim" else ""),
+            )
+        device = super().__new__(cls)
+        device.kind, device.ordinal, device.backend = kind, ordinal, backend
+        device.properties = backend.properties(ordinal)
+        device.modules = ModuleCache(str(device), backend, ordinal, device.properties)
+        device.default_stream = Stream._wrap(device, 0)
+        return device
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.ordinal}"
+
+    def __repr__(self) -> str:
+        return f"Device({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Device, (str(self),))
+
+    @property
+    def name(self) -> str:
+        """The product's name, ``"NVIDIA H200"``."""
+        return self.properties.name
+
+    @property
+    def arch(self) -> str:
+        """The architecture compiled for, ``"sm_90"``; AMD's with its feature flags, ``"gfx90a:sramecc+:xnack-"``."""
+        return self.properties.arch
+
+    def create_stream(self) -> Stream:
+        """Return a new stream, which does not synchronise with the default stream."""
+        return Stream(self)
+
+    def synchronize(self) -> None:
+        """Wait on the host for all work on the device."""
+        self.backend.synchronize(self.ordinal, None)
+
+    def trim_memory(self) -> None:
+        """Wait for all work on the device, and give back to the driver the memory of freed arrays.
+
+        It is kept for later arrays otherwise, which are made the faster for it, and is missing to other libraries and
+        processes.
+        """
+        self.synchronize()
+        self.backend.trim_memory(self.ordinal)
+
+
+def devices() -> list[Device]:
+    """Return all devices there are, the fastest kind first, sim last. A missing driver is no error: it has none."""
+    return [Device(f"{kind}:{ordinal}") for kind in _KINDS for ordinal in range(backends.get(kind).device_count())]
+
+
+def default_device() -> Device:
+    """Return the device that PTXRT_DEVICE names, or the first of :func:`devices`.
+
+    Raises
+    ------
+    InvalidArgument, BackendUnavailable
+        If PTXRT_DEVICE names a device that is not there.
+    """
+    # Only the one that is returned is opened.
+    return Device(os.environ.get("PTXRT_DEVICE") or next(k for k in _KINDS if backends.get(k).device_count()))
+
+
+def as_device(device: Device | str | None) -> Device:
+    """Return a Device for a Device, a name, or None, which is the default device."""
+    return default_device() if device is None else Device(device)
+
+
+def _lose_devices() -> None:
+    # After a fork the child has the parent's handles but none of its driver: pains.md, number 17.
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    for device in _known.values():
+        device.backend = backends.Forked(device.backend.name)
+        device.modules._lose(device.backend)
+
+
+os.register_at_fork(after_in_child=_lose_devices)

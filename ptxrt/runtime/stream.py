@@ -1,0 +1,229 @@
+"""Streams and events: the order of work on one device."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    from ptxrt.runtime.device import Device
+
+__all__ = ["Event", "Stream", "as_stream"]
+
+
+class Stream:
+    """A queue of work on one device.
+
+    Parameters
+    ----------
+    device
+        Where it lives. The new stream does not synchronise with the default stream
+        (:attr:`ptxrt.Device.default_stream`, the driver's legacy one, which other libraries use by default too).
+
+    Attributes
+    ----------
+    device : Device
+    handle : int
+        The driver's handle; 0 is the default stream.
+    alive : bool
+        False once its destructor has run, which in a garbage cycle may come before that of an array used on it.
+    """
+
+    __slots__ = ("__weakref__", "_owned", "_owner", "alive", "device", "handle")
+
+    def __init__(self, device: Device | str) -> None:
+        self.alive = True
+        self._owned = False  # until it is there, __del__ has nothing to destroy
+        self.device = _opened(device)
+        self.handle = self.device.backend.create_stream(self.device.ordinal)
+        self._owner: object = None
+        self._owned = True
+
+    @classmethod
+    def _wrap(cls, device: Device, handle: int, owner: object = None) -> Stream:
+        stream = cls.__new__(cls)
+        stream.device, stream.handle, stream._owner, stream._owned = device, handle, owner, False
+        stream.alive = True
+        return stream
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise _no_copy(self)
+
+    def __del__(self) -> None:
+        # At exit the driver may be gone before this object.
+        if self._owned and not sys.is_finalizing():
+            self._owned = self.alive = False
+            self.device.backend.destroy_stream(self.device.ordinal, self.handle)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.handle:#x} of {self.device}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol by which other libraries take this stream: (version, handle)."""
+        if self.device.kind != "cuda":
+            raise Unsupported(
+                op="Stream.__cuda_stream__", argument="device", expected="a CUDA device", given=str(self.device)
+            )
+        return (0, self.handle)
+
+    def synchronize(self) -> None:
+        """Wait on the host for all work given to the stream so far."""
+        self.device.backend.synchronize(self.device.ordinal, self.handle)
+
+    def record(self, event: Event | None = None) -> Event:
+        """Record an event (a new one if none is given) behind the work given so far, and return it."""
+        event = Event(self.device) if event is None else event
+        _need_event(event, "Stream.record", "event", self.device)
+        self.device.backend.record(self.device.ordinal, event.handle, self.handle)
+        event.recorded = True
+        return event
+
+    def wait(self, other: Event | Stream | Any) -> None:
+        """Let later work on this stream wait, on the device, for an event or for another stream's work so far."""
+        backend, ordinal = self.device.backend, self.device.ordinal
+        if isinstance(other, Event):
+            _need_event(other, "Stream.wait", "other", self.device)
+            backend.wait(ordinal, self.handle, other.handle)
+        else:
+            backend.wait_stream(ordinal, self.handle, as_stream(other, self.device, "Stream.wait", "other").handle)
+
+
+class Event:
+    """A point in a stream's work, with a time.
+
+    Parameters
+    ----------
+    device
+        Where it lives; it is recorded by :meth:`Stream.record`.
+
+    Attributes
+    ----------
+    device : Device
+    handle : int
+        The driver's handle.
+    recorded : bool
+    """
+
+    __slots__ = ("_owned", "device", "handle", "recorded")
+
+    def __init__(self, device: Device | str) -> None:
+        self._owned = self.recorded = False
+        self.device = _opened(device)
+        self.handle = self.device.backend.create_event(self.device.ordinal)
+        self._owned = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise _no_copy(self)
+
+    def __del__(self) -> None:
+        if self._owned and not sys.is_finalizing():
+            self._owned = False
+            self.device.backend.destroy_event(self.device.ordinal, self.handle)
+
+    @property
+    def done(self) -> bool:
+        """Whether the work before the event is done; True for one that was never recorded."""
+        return self.device.backend.event_done(self.device.ordinal, self.handle)
+
+    def synchronize(self) -> None:
+        """Wait on the host for the work before the event."""
+        self.device.backend.event_synchronize(self.device.ordinal, self.handle)
+
+    def elapsed_ms(self, end: Event) -> float:
+        """Return the milliseconds from this event to `end`, both recorded; waits for `end`."""
+        for argument, event in (("event", self), ("end", end)):
+            _need_event(event, "Event.elapsed_ms", argument, self.device)
+            if not event.recorded:
+                raise InvalidArgument(
+                    op="Event.elapsed_ms",
+                    argument=argument,
+                    expected="a recorded event",
+                    given="one that was not recorded",
+                    fix="Stream.record(event) comes first",
+                )
+        end.synchronize()
+        return self.device.backend.elapsed_ms(self.device.ordinal, self.handle, end.handle)
+
+
+def as_stream(stream: Any, device: Device, op: str, argument: str = "stream") -> Stream:
+    """Return `stream` as a Stream of `device`.
+
+    None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is taken as it is.
+
+    Raises
+    ------
+    DeviceMismatch
+        If it is a stream of another device.
+    InvalidArgument
+        If it is no stream. An integer is none: wrap the handle in an object with ``__cuda_stream__``.
+    """
+    if stream is None:
+        return device.default_stream
+    if not isinstance(stream, Stream):
+        stream = _foreign(stream, device, op, argument)
+    _same_device(op, argument, device, stream.device)
+    return stream  # type: ignore[no-any-return]
+
+
+def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is None:
+        raise InvalidArgument(
+            op=op,
+            argument=argument,
+            expected="a ptxrt.Stream, or an object with __cuda_stream__",
+            given=f"{stream!r} ({type(stream).__name__})",
+            fix="Wrap a bare handle in an object whose __cuda_stream__() returns (0, handle)",
+        )
+    if device.kind == "sim":
+        raise DeviceMismatch(op=op, argument=argument, expected=f"a stream of {device}", given="a GPU's stream")
+    try:
+        _, handle = map(int, protocol() if callable(protocol) else protocol)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            op=op, argument=argument, expected="(version, handle) of __cuda_stream__", given=repr(stream)
+        ) from None
+    # The default streams belong to whichever device is meant; any other handle knows its own.
+    ordinal = device.ordinal if handle in (0, 1, 2) else device.backend.stream_ordinal(handle)
+    if ordinal != device.ordinal:
+        raise DeviceMismatch(
+            op=op,
+            argument=argument,
+            expected=f"a stream of {device}",
+            given=f"a stream of {device.kind}:{ordinal}",
+            fix="Make the stream on the device of the arrays",
+        )
+    return Stream._wrap(device, handle, owner=stream)
+
+
+def _no_copy(given: Stream | Event) -> InvalidArgument:
+    # A copy would destroy the same handle once more.
+    kind = type(given).__name__
+    return InvalidArgument(
+        op="copy", argument=kind.lower(), expected="the object itself", given=repr(given), fix=f"Make another {kind}"
+    )
+
+
+def _need_event(event: Any, op: str, argument: str, device: Device) -> None:
+    if not isinstance(event, Event):
+        raise InvalidArgument(op=op, argument=argument, expected="a ptxrt.Event", given=type(event).__name__)
+    _same_device(op, argument, device, event.device)
+
+
+def _opened(device: Device | str) -> Device:
+    from ptxrt.runtime.device import Device  # noqa: PLC0415 (a Device has a default stream, so it imports this file)
+
+    return Device(device)
+
+
+def _same_device(op: str, argument: str, device: Device, other: Device) -> None:
+    if other is not device:
+        raise DeviceMismatch(
+            op=op,
+            argument=argument,
+            expected=f"one of {device}",
+            given=f"one of {other}",
+            fix="Make it on the device that it is used with",
+        )

@@ -1,0 +1,41 @@
+"""The instructions, one file a family: what ptxas lets through and what runs, side by side."""
+
+from __future__ import annotations
+
+from ptxrt.sim._instructions import (
+    arithmetic_float,
+    arithmetic_int,
+    atomics,
+    barrier,
+    bits,
+    calls,
+    carry,
+    cluster,
+    compare_logic,
+    control,
+    convert,
+    copies,
+    data_movement,
+    special_functions,
+    warp,
+)
+from ptxrt.sim._instructions.op import definition
+
+__all__ = [
+    "arithmetic_float",
+    "arithmetic_int",
+    "atomics",
+    "barrier",
+    "bits",
+    "calls",
+    "carry",
+    "cluster",
+    "compare_logic",
+    "control",
+    "convert",
+    "copies",
+    "data_movement",
+    "definition",
+    "special_functions",
+    "warp",
+]

@@ -1,0 +1,67 @@
+"""Extended precision: add.cc, addc, sub.cc, subc, mad.cc, madc. The carry flag is one more register of every lane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ptxrt.sim._instructions.arithmetic_int import multiply_high
+from ptxrt.sim._instructions.op import Getter, Op, Setter, instruction
+from ptxrt.sim._instructions.op import getter as read_slot
+from ptxrt.sim._instructions.op import setter as write_slot
+from ptxrt.sim._text.types import TYPES, Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.lanes import Lanes
+
+__all__ = ["chained"]
+
+_KINDS = ("u32", "s32", "u64", "s64")
+_PRED = TYPES["pred"]
+
+
+def _flag(op: Op) -> tuple[Getter, Setter]:
+    slot = op.decoder.carry()
+    return read_slot(slot, _PRED, _PRED), write_slot(slot, _PRED, _PRED)
+
+
+@instruction("add.cc", "sub.cc", "mad.cc", "addc", "subc", "madc")
+def chained(op: Op) -> None:
+    """Emit an add, sub or mad that reads or writes the carry flag (a borrow flag for sub)."""
+    name = op.ins.name
+    takes = name.endswith("c")
+    gives = op.flag("cc")
+    part = op.choice("lo", "hi") if name.startswith("mad") else None
+    kind = op.type(*_KINDS)
+    if name.startswith("mad") and part is None:
+        op.fail(f"{name} takes .lo or .hi")
+    count = 4 if part else 3
+    op.done(count)
+    unsigned = TYPES[f"u{kind.bits}"]
+    sources = [op.source(place, kind) for place in range(1, count)]
+    write = op.dest(0, unsigned)
+    carry_in, carry_out = _flag(op)
+    subtract = name.startswith("sub")
+    dtype = unsigned.dtype
+
+    def run(m: Lanes) -> None:
+        values = [source(m).view(kind.dtype) for source in sources]
+        if part:
+            product = values[0] * values[1] if part == "lo" else multiply_high(values[0], values[1])
+            values = [product, values[2]]
+        a, b = (value.view(dtype) for value in values)
+        c = carry_in(m).astype(dtype) if takes else np.zeros(1, dtype)
+        result: Array
+        if subtract:
+            result = a - b - c
+            flag = (a < b) | ((a == b) & (c != 0))
+        else:
+            partial = a + b
+            result = partial + c
+            flag = (partial < a) | (result < partial)
+        write(m, result)
+        if gives:
+            carry_out(m, flag)
+
+    op.emit(run)

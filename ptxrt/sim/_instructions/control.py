@@ -1,0 +1,113 @@
+"""bra, brx.idx, ret, exit, trap, and the fences, which need nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ptxrt.sim._instructions.op import Op, instruction
+from ptxrt.sim._machine.code import GONE
+from ptxrt.sim._text.program import Name
+from ptxrt.sim._text.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.lanes import Lanes
+
+__all__: list[str] = []
+
+_U32 = TYPES["u32"]
+
+
+@instruction("bra")
+def bra(op: Op) -> None:
+    """Branch."""
+    op.flag("uni")
+    op.done(1)
+    target = op.decoder.label(op, op.operand(0))
+    op.decoder.branch(op.ins, target, when=not op.ins.guard_negated)
+
+
+@instruction("brx")
+def brx(op: Op) -> None:
+    """Branch by a table of labels."""
+    if not op.flag("idx"):
+        op.fail("brx is brx.idx")
+    op.flag("uni")
+    op.done(2)
+    index = op.source(0, _U32)
+    name = op.operand(1)
+    table = op.decoder.frame.function.tables.get(name.text) if isinstance(name, Name) else None
+    if table is None:
+        op.fail("brx.idx takes the label of .branchtargets, declared before it")
+    targets = [op.decoder.label(op, Name(label)) for label in table]
+
+    def end(m: Lanes) -> int:
+        chosen = m.spread(index(m))
+        lanes = m.active()
+        for number in np.unique(chosen):
+            if int(number) >= len(targets):
+                lane = int(lanes[(chosen == number).nonzero()[0][0]])
+                m.memory_fault(op.ins, f"brx.idx to entry {number} of {len(targets)}", lane, int(number), 0, "")
+            m.defer(targets[int(number)].block, lanes[(chosen == number).nonzero()[0]])
+        return GONE
+
+    op.end(end)
+
+
+@instruction("ret", "exit")
+def ret(op: Op) -> None:
+    """Leave the function, or the kernel."""
+    op.flag("uni")
+    op.done(0)
+    if op.ins.name == "exit":
+        op.end(lambda m: m.exit())
+    else:
+        op.decoder.ret(op.ins)
+
+
+@instruction("trap")
+def trap(op: Op) -> None:
+    """Abort the launch."""
+    op.done(0)
+    op.emit(lambda m: m.trap(op.ins))
+
+
+@instruction("membar", "fence")
+def fence(op: Op) -> None:
+    """Something for the race models only: every write is seen at once."""
+    scope = None
+    if op.flag("proxy"):
+        op.drop_prefixed("")
+    elif op.ins.name == "membar":
+        scope = op.choice("cta", "gl", "sys")
+        if scope is None:
+            op.fail("membar takes .cta, .gl or .sys")
+    else:
+        initial = op.flag("mbarrier_init")
+        order = op.choice("sc", "acq_rel", "acquire", "release")
+        if order in ("acquire", "release") and not initial:
+            op.needs(f"fence.{order}", 90, (8, 6))
+        op.drop_prefixed("sync_restrict")
+        scope = op.choice("cta", "cluster", "gpu", "sys")
+        if scope is None:
+            op.fail("fence takes .cta, .cluster, .gpu or .sys")
+    op.done(0, 2)
+    wide = scope != "cta"
+    op.emit(lambda m: m.fence(wide=wide))
+
+
+@instruction("griddepcontrol", "pmevent", "discard", "applypriority")
+def no_op(op: Op) -> None:
+    """Nothing to do: launches follow each other, and there are no counters and no caches."""
+    op.flag("wait", "launch_dependents", "global")
+    op.drop_prefixed("L2")
+    op.done(0, 2)
+
+
+@instruction("nanosleep")
+def nanosleep(op: Op) -> None:
+    """Nothing to do."""
+    kind = op.type("u32")
+    op.done(1)
+    op.source(0, kind)

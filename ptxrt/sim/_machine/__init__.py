@@ -1,0 +1,1 @@
+"""The machine: memory, lanes and the order of their work, and what watches them."""

@@ -1,0 +1,106 @@
+"""barrier.cluster: all threads of the blocks of a cluster arrive, and wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from ptxrt.sim._machine.code import GONE
+from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._text.types import Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.lanes import Lanes
+
+__all__ = ["ClusterBarriers"]
+
+_NEVER = 1 << 60
+
+
+@dataclass(eq=False)
+class _Waiting:
+    ins: Instruction
+    lanes: Array
+    following: int
+
+
+class ClusterBarriers:
+    """The barrier of each cluster of a chunk."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._waiting: list[_Waiting] = []
+        clusters = lanes.blocks // lanes.job.shape.cluster_blocks
+        self._phase = np.zeros(clusters, np.int64)
+        """How often the barrier of each cluster has been complete."""
+        self._arrived: Array | None = None
+        """By place in the chunk: the phase that a thread has arrived in and not yet waited for."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def _clusters(self, lanes: Array) -> Array:
+        m = self._lanes
+        return m.block[lanes] // m.job.shape.cluster_blocks
+
+    def _arrivals(self) -> Array:
+        if self._arrived is None:
+            self._arrived = np.full(self._lanes.blocks * self._lanes.padded, _NEVER, np.int64)
+        return self._arrived
+
+    def arrive(self) -> None:
+        """Note that the active lanes have arrived."""
+        m = self._lanes
+        lanes = m.active()
+        self._arrivals()[m.origin[lanes]] = self._phase[self._clusters(lanes)]
+        self.release()
+
+    def wait(self, ins: Instruction, following: int) -> int:
+        """Let the active lanes wait for the barrier that they have arrived at."""
+        self._waiting.append(_Waiting(ins, self._lanes.active(), following))
+        self.release()
+        return GONE
+
+    def release(self) -> None:
+        """Complete the barriers of those clusters whose threads have all arrived or exited, and let lanes go on."""
+        if self._arrived is None:
+            if self._waiting:
+                self._arrivals()
+            return
+        m = self._lanes
+        everyone = np.arange(m.n)
+        clusters = self._clusters(everyone)
+        here = self._arrived[m.origin] == self._phase[clusters]
+        live = np.bincount(clusters, minlength=self._phase.shape[0])
+        complete = (np.bincount(clusters[here], minlength=self._phase.shape[0]) == live) & (live > 0)
+        if complete.any():
+            self._phase += complete
+            blocks = np.repeat(complete, m.job.shape.cluster_blocks)
+            m.passed_barrier(blocks)
+            held_idx, held_count = m.idx, m.count
+            m.activate(everyone[complete[clusters]])
+            m.fence()
+            m.idx, m.count = held_idx, held_count
+        for group in self._waiting:
+            going = self._arrived[m.origin[group.lanes]] < self._phase[self._clusters(group.lanes)]
+            if going.any():
+                self._arrived[m.origin[group.lanes[going]]] = _NEVER
+                m.defer(group.following, group.lanes[going])
+                group.lanes = group.lanes[~going]
+        self._waiting = [group for group in self._waiting if group.lanes.size]
+
+    def renumber(self, moved: Array) -> None:
+        """Follow the lanes to their new places after others have exited."""
+        for group in self._waiting:
+            group.lanes = moved[group.lanes]
+
+    def deadlock(self) -> NoReturn:
+        """Raise Deadlock for the first lane that waits for ever."""
+        m = self._lanes
+        group = min(self._waiting, key=lambda one: int(one.lanes[0]))
+        lane = int(group.lanes[0])
+        arrived = self._arrivals()[m.origin[lane]] != _NEVER
+        problem = "threads of the cluster that have not exited never arrive" if arrived else "it has not arrived itself"
+        m.deadlock(group.ins, f"barrier.cluster.wait waits for ever: {problem}", lane)

@@ -1,0 +1,189 @@
+"""Data races in global memory between the threads of one launch.
+
+Every granule remembers its last writer and two readers, each with the time of the access; time counts the accesses of
+the launch. Two accesses of different threads, one of them a write and not both strong (atomic, volatile, relaxed or
+more), race, unless something has ordered them since the earlier one: a barrier of the block for threads of one block, a
+warp-wide synchronisation for lanes of one warp, and for others that both of their blocks (in one block: both of their
+warps) have passed a fence, an acquire or a release, or a barrier of the cluster. What has the scope .cta is neither
+strong nor a fence to another block.
+
+As with shared memory, simplifications are on the lenient side: of many readers two are remembered, and fences count
+whether or not an atomic between them hands anything over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ptxrt.sim._text.types import Array
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.lanes import Lanes
+    from ptxrt.sim._machine.memory import Allocation
+    from ptxrt.sim._machine.spaces import Access
+    from ptxrt.sim._text.program import Instruction
+    from ptxrt.sim._text.specials import Shape
+
+__all__ = ["GlobalRaces"]
+
+_STRONG, _WIDE, _THREAD = 1, 2, 2
+
+
+class _Role:
+    """Who did one kind of access to each granule, and when.
+
+    Who is the thread's number in the launch, and two bits of strength: strong, and strong to other blocks too.
+    """
+
+    def __init__(self, size: int) -> None:
+        # Zeros that are never touched take no memory.
+        self.who = np.zeros(size, np.int64)
+        self.time = np.zeros(size, np.uint32)
+
+    def note(self, at: Array, who: Array, now: int) -> None:
+        self.who[at] = who
+        self.time[at] = now
+
+
+class GlobalRaces:
+    """The shadow of global memory for one launch."""
+
+    def __init__(self, shape: Shape, granule: int) -> None:
+        self._shift = granule.bit_length() - 1
+        self._padded = shape.warps * 32
+        self._shadows: dict[Allocation, tuple[_Role, _Role, _Role]] = {}
+        self._fenced = np.zeros(shape.blocks, np.uint32)
+        self._events: list[Instruction] = []
+        self._barrier = self._warp = self._warp_fenced = np.zeros(0, np.uint32)
+
+    def begin(self, m: Lanes) -> None:
+        """Start a chunk: barriers order the threads of one block only, and a block is in one chunk only."""
+        self._barrier = np.zeros(m.blocks, np.uint32)
+        self._warp = np.zeros(m.blocks * m.padded // 32, np.uint32)
+        self._warp_fenced = np.zeros(m.blocks * m.padded // 32, np.uint32)
+
+    def barrier(self, blocks: Array | None) -> None:
+        """Note that these blocks (all for None) have passed a barrier."""
+        self._barrier[slice(None) if blocks is None else blocks] = len(self._events)
+
+    def warp_sync(self, m: Lanes) -> None:
+        """Note that the warps of the active lanes have synchronised."""
+        self._warp[m.of_active(m.origin) >> 5] = len(self._events)
+
+    def fence(self, m: Lanes, *, wide: bool) -> None:
+        """Note that the active lanes pass a fence; `wide` if its scope is more than the block."""
+        self._warp_fenced[m.of_active(m.origin) >> 5] = len(self._events)
+        if wide:
+            self._fenced[m.first_block + m.of_active(m.block)] = len(self._events)
+
+    def check(self, m: Lanes, access: Access, allocation: Allocation, at: Array, part: Array | None) -> None:
+        """Check and note an access of the active lanes (or of a part of them) at these bytes of an allocation.
+
+        Raises
+        ------
+        DataRace
+            For the first lane that races with an earlier access, or with another lane of this one.
+        """
+        if allocation.is_const:
+            return
+        lanes = m.active() if part is None else m.active()[part]
+        if at.shape[0] != lanes.shape[0]:
+            at = np.repeat(at, lanes.shape[0])
+        self._events.append(access.ins)
+        now = len(self._events)
+        strength = 0 if not access.strong else _STRONG if "cta" in access.ins.modifiers else _STRONG | _WIDE
+        own = ((m.first_block * self._padded + m.origin[lanes] + 1) << _THREAD) | strength
+        writer, first, last = self._shadow(allocation)
+        granule = at >> self._shift
+        for _ in range(access.size >> self._shift):
+            self._against(m, access, at, allocation, lanes, own, writer, granule)
+            if access.writes:
+                self._against(m, access, at, allocation, lanes, own, first, granule)
+                self._against(m, access, at, allocation, lanes, own, last, granule)
+                writer.note(granule, own, now)
+                twice = writer.who[granule] != own
+                if strength:
+                    # Only what is strong within its block meets its like from another.
+                    elsewhere = self._block(writer.who[granule]) != self._block(own)
+                    twice &= elsewhere & (strength & _WIDE == 0)
+                if twice.any():
+                    lane = int(twice.nonzero()[0][0])
+                    self._report(m, access, int(at[lane]), allocation, int(lanes[lane]),
+                                 int(writer.who[granule[lane]]), now)  # fmt: skip
+            else:
+                self._note_read(m, lanes, own, first, last, granule, now)
+            granule = granule + 1
+
+    def _shadow(self, allocation: Allocation) -> tuple[_Role, _Role, _Role]:
+        found = self._shadows.get(allocation)
+        if found is None:
+            size = (allocation.size >> self._shift) + 1
+            found = self._shadows[allocation] = (_Role(size), _Role(size), _Role(size))
+        return found
+
+    def _place(self, who: Array) -> Array:
+        """Return the number of a thread in the launch, each block padded to whole warps."""
+        return (who >> _THREAD) - 1
+
+    def _block(self, who: Array) -> Array:
+        return self._place(who) // self._padded
+
+    def _note_read(
+        self, m: Lanes, lanes: Array, own: Array, first: _Role, last: _Role, granule: Array, now: int
+    ) -> None:
+        held = first.who[granule]
+        same_block = self._block(held) == self._block(own)
+        fresh = (held == 0) | (same_block & (self._barrier[m.block[lanes]] >= first.time[granule]))
+        # A thread that reads again is remembered with its later read, which fewer things have ordered.
+        new = (fresh | (held >> _THREAD == own >> _THREAD)).nonzero()[0][::-1]
+        first.note(granule[new], own[new], now)
+        # Where several lanes read, the first is in one and the last in the other.
+        other = (first.who[granule] >> _THREAD != own >> _THREAD).nonzero()[0]
+        last.note(granule[other], own[other], now)
+
+    def _against(
+        self, m: Lanes, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
+        granule: Array,
+    ) -> None:  # fmt: skip
+        held = role.who[granule]
+        # Two strong accesses of which one is strong within its block only are looked at too.
+        fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
+        bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
+        if not bad.any():
+            return
+        which = bad.nonzero()[0]
+        time, lanes = role.time[granule[which]], lanes[which]
+        there, here = self._place(held[which]), self._place(own[which])
+        block, other = here // self._padded, there // self._padded
+        same_block, same_warp = block == other, here >> 5 == there >> 5
+        warp = m.origin[lanes] >> 5
+        # The other's warp has a meaning only within the block, where it is in the chunk too.
+        other_warp = np.where(same_block, warp + (there >> 5) - (here >> 5), warp)
+        ordered = same_block & ((held[which] & own[which] & _STRONG) != 0)
+        ordered |= same_block & (self._barrier[m.block[lanes]] >= time)
+        ordered |= same_warp & (self._warp[warp] >= time)
+        ordered |= same_block & (self._warp_fenced[warp] >= time) & (self._warp_fenced[other_warp] >= time)
+        ordered |= ~same_block & (self._fenced[block] >= time) & (self._fenced[other] >= time)
+        if ordered.all():
+            return
+        first = int((~ordered).nonzero()[0][0])
+        self._report(m, access, int(at[which[first]]), allocation, int(lanes[first]), int(held[which[first]]),
+                     int(time[first]))  # fmt: skip
+
+    def _report(
+        self, m: Lanes, access: Access, at: int, allocation: Allocation, lane: int, other: int, time: int
+    ) -> None:
+        block, thread = divmod((other >> _THREAD) - 1, self._padded)
+        where = m.job.shape.block_index(block)
+        m.race(
+            f"{access.verb} of {access.size} bytes of global memory races with an access of block {where}, and "
+            f"nothing orders them\n  at: {m.job.memory.describe(allocation.base + at)}",
+            access.ins,
+            lane,
+            allocation.base + at,
+            access.size,
+            self._events[time - 1],
+            thread,
+        )

@@ -1,0 +1,356 @@
+"""One chunk of blocks in execution: every thread of it is a lane, and every register is one array over the lanes.
+
+Lanes with the same program counter form a group and run together; of several groups the one with the lowest counter
+runs first, so that the ways of a branch meet again where the text lets them. A register that holds the same value in
+every lane is kept as an array of shape (1,), and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from ptxrt.sim._machine.async_copies import AsyncCopies
+from ptxrt.sim._machine.barriers import Barriers
+from ptxrt.sim._machine.calls import CallStack
+from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
+from ptxrt.sim._machine.code import GONE, Code, SpecialStart, SymbolStart
+from ptxrt.sim._machine.global_races import GlobalRaces
+from ptxrt.sim._machine.memory import GlobalMemory, Store
+from ptxrt.sim._machine.profile import Profile
+from ptxrt.sim._machine.races import Races
+from ptxrt.sim._machine.reports import Reports
+from ptxrt.sim._machine.warp_barriers import WarpBarriers
+from ptxrt.sim._text.program import Instruction, Program, Variable
+from ptxrt.sim._text.specials import Shape, special_values
+from ptxrt.sim._text.types import Array
+from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+
+__all__ = ["Job", "Lanes"]
+
+_TURN = 4096
+_PATIENCE = 512
+"""Every so many blocks of divergent code, the group furthest ahead runs alone for a while: a lane may be waiting in a
+loop for what another will do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What all chunks of one launch have in common."""
+
+    program: Program
+    code: Code
+    shape: Shape
+    memory: GlobalMemory
+    addresses: dict[Variable, int]
+    params: Store
+    budget: int | None
+    races: bool
+    checks: frozenset[str] = frozenset()
+    global_races: GlobalRaces | None = None
+    profile: Profile | None = None
+
+    @property
+    def marks(self) -> bool:
+        """Whether to look for reads of bytes that nobody has written."""
+        return "uninitialised" in self.checks
+
+
+class Lanes(Reports):
+    """The state of one chunk.
+
+    Attributes
+    ----------
+    regs
+        One array a slot, of shape (n,) or (1,).
+    n, count
+        Lanes present (exited ones are gone), and active now.
+    idx
+        Which lanes are active, ascending; None for all that are present.
+    origin
+        Place of each lane in the chunk, each block padded to whole warps.
+    block
+        Number of each lane's block within the chunk.
+    """
+
+    def __init__(self, job: Job, first_block: int, blocks: int) -> None:
+        shape = job.shape
+        self.job = job
+        self.first_block = first_block
+        self.blocks = blocks
+        self.padded = shape.warps * 32
+        self.n = self.count = blocks * shape.threads
+        self.idx: Array | None = None
+        self.block = np.repeat(np.arange(blocks), shape.threads)
+        self.origin = self.block * self.padded + np.tile(np.arange(shape.threads), blocks)
+        self.shared_stride = -(-max(shape.shared_total, 1) // 16) * 16
+        self.shared = Store(np.full(self.shared_stride * blocks, 0xCD, np.uint8))
+        self.local = Store(np.full(job.code.local_stride * blocks * self.padded, 0xCD, np.uint8))
+        self.regs: list[Array] = [self._start(start) for start in job.code.slots]
+        self.ready: dict[int, Array] = {}
+        self.waiting: dict[int, Array] = {}
+        self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if job.marks else None
+        """A 1 for each byte of shared memory that has been written, if that is to be checked."""
+        self.watches = job.marks or job.global_races is not None
+        if job.global_races is not None:
+            job.global_races.begin(self)
+        self.barriers = Barriers(self)
+        self.warp_barriers = WarpBarriers(self)
+        self.cluster_barriers = ClusterBarriers(self)
+        self._calls: CallStack | None = None
+        self._copies: AsyncCopies | None = None
+        self.races: Races | None = None
+        if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
+            self.races = Races(self, job.code.shared_word)
+        self.profile = job.profile
+        self.spent = 0
+        self.lane_instructions = 0
+        self._turns = 0
+        self._positions: Array | None = None
+
+    def _start(self, start: Array | SpecialStart | SymbolStart) -> Array:
+        if isinstance(start, SpecialStart):
+            return special_values(start.name, self.job.shape, self.first_block, self.blocks)
+        if isinstance(start, SymbolStart):
+            variable = start.variable
+            if variable.space in ("global", "const"):
+                address = self.job.addresses[variable]
+            else:
+                window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}[variable.space]
+                place = self.job.code.shared_places.get(variable, variable.offset)
+                address = place + (window if start.generic else 0)
+            width = start.dtype.itemsize
+            return np.array([(address + start.addend) & ((1 << 8 * width) - 1)], f"u{width}").view(start.dtype)
+        return start
+
+    @property
+    def calls(self) -> CallStack:
+        """The stack of the functions that are not inlined."""
+        if self._calls is None:
+            self._calls = CallStack(self)
+        return self._calls
+
+    @property
+    def copies(self) -> AsyncCopies:
+        """The asynchronous copies under way."""
+        if self._copies is None:
+            self._copies = AsyncCopies(self)
+        return self._copies
+
+    # -- what orders accesses -----------------------------------------------------------------------------------------
+
+    def passed_barrier(self, blocks: Array | None) -> None:
+        """Tell the race models that these blocks (all for None) have passed a barrier."""
+        if self.races is not None:
+            self.races.barrier(blocks)
+        if self.job.global_races is not None:
+            self.job.global_races.barrier(blocks)
+
+    def synchronised_warps(self) -> None:
+        """Tell the race models that the warps of the active lanes have synchronised."""
+        if self.races is not None:
+            self.races.warp_sync()
+        if self.job.global_races is not None:
+            self.job.global_races.warp_sync(self)
+
+    def fence(self, *, wide: bool = True) -> None:
+        """Tell the race models that the active lanes pass a fence; `wide` if its scope is more than the block."""
+        if self.races is not None:
+            self.races.fence()
+        if self.job.global_races is not None:
+            self.job.global_races.fence(self, wide=wide)
+
+    # -- registers -----------------------------------------------------------------------------------------------
+
+    def put(self, slot: int, value: Array) -> None:
+        """Write the active lanes of a slot, when not all lanes are active."""
+        held = self.regs[slot]
+        if held.shape[0] != self.n:
+            held = self.regs[slot] = np.repeat(held, self.n)
+        held[self.idx] = value
+
+    def set(self, slot: int, value: Array) -> None:
+        """Write the active lanes of a slot; the array becomes the register's."""
+        if self.idx is None:
+            self.regs[slot] = value
+        else:
+            self.put(slot, value)
+
+    def active(self) -> Array:
+        """Return the indices of the active lanes."""
+        return np.arange(self.n) if self.idx is None else self.idx
+
+    def of_active(self, per_lane: Array) -> Array:
+        """Return the active lanes' part of an array over all lanes."""
+        return per_lane if self.idx is None else per_lane[self.idx]
+
+    def spread(self, value: Array) -> Array:
+        """Return a value read by a getter as one of shape (active,)."""
+        return value if value.shape[0] == self.count else np.repeat(value, self.count)
+
+    def positions(self) -> Array:
+        """Return the lane at each padded place of the chunk, -1 where none is (any more)."""
+        if self._positions is None:
+            self._positions = np.full(self.blocks * self.padded, -1, np.int64)
+            self._positions[self.origin] = np.arange(self.n)
+        return self._positions
+
+    def clock(self, name: str) -> Array:
+        """Return a clock register: instructions executed so far."""
+        if name.endswith("_hi"):
+            return np.array([self.spent >> 32 & 0xFFFFFFFF], np.uint32)
+        if name in ("%clock64", "%globaltimer"):
+            return np.array([self.spent], np.uint64)
+        return np.array([self.spent & 0xFFFFFFFF], np.uint32)
+
+    # -- groups --------------------------------------------------------------------------------------------------
+
+    def activate(self, idx: Array | None) -> None:
+        """Make these lanes the active ones."""
+        if idx is None or idx.shape[0] == self.n:
+            self.idx, self.count = None, self.n
+        else:
+            self.idx, self.count = idx, idx.shape[0]
+
+    def merge(self, first: Array, second: Array) -> Array:
+        """Return the union of two groups, ascending."""
+        flags = np.zeros(self.n, np.bool_)
+        flags[first] = True
+        flags[second] = True
+        return flags.nonzero()[0]
+
+    def defer(self, block: int, idx: Array) -> None:
+        """Let a group run later from `block`."""
+        held = self.ready.get(block)
+        self.ready[block] = idx if held is None else self.merge(held, idx)
+
+    def split(self, slot: int, when: bool, target: int, following: int) -> int:
+        """Send the active lanes whose predicate equals `when` to `target`, and go on with the others."""
+        flags = self.regs[slot]
+        if flags.shape[0] == 1:
+            return target if bool(flags[0]) is when else following
+        idx = self.idx
+        if idx is not None:
+            flags = flags[idx]
+        yes = int(np.count_nonzero(flags))
+        if yes in (0, flags.shape[0]):
+            return target if (yes > 0) is when else following
+        holds = flags.nonzero()[0]
+        fails = np.invert(flags).nonzero()[0]
+        taken, rest = (holds, fails) if when else (fails, holds)
+        if idx is not None:
+            taken, rest = idx[taken], idx[rest]
+        self.defer(target, taken)
+        self.activate(rest)
+        return following
+
+    def exit(self) -> int:
+        """Take the active lanes out of the chunk."""
+        if self.idx is None:
+            self.n = self.count = 0
+            return GONE
+        keep = np.ones(self.n, np.bool_)
+        keep[self.idx] = False
+        kept = keep.nonzero()[0]
+        moved = np.cumsum(keep) - 1
+        before = self.n
+        self.regs = [value if value.shape[0] != before else value[kept] for value in self.regs]
+        self.origin = self.origin[kept]
+        self.block = self.block[kept]
+        self._positions = None
+        if self.races is not None:
+            self.races.changed()
+        self.n = kept.shape[0]
+        self.ready = {block: moved[idx] for block, idx in self.ready.items()}
+        waiting, self.waiting = self.waiting, {}
+        for block, idx in waiting.items():
+            # Whom they wait for may just have left.
+            self.defer(block, moved[idx])
+        self.barriers.renumber(moved)
+        self.barriers.release()
+        self.warp_barriers.renumber(moved)
+        self.warp_barriers.release()
+        self.cluster_barriers.renumber(moved)
+        self.cluster_barriers.release()
+        return GONE
+
+    def run(self) -> None:
+        """Run until every lane has exited."""
+        blocks = self.job.code.blocks
+        budget = self._budget()
+        at = 0
+        while True:
+            block = blocks[at]
+            for step in block.steps:
+                step(self)
+            self.spent += block.cost
+            self.lane_instructions += block.cost * self.count
+            if self.spent > budget:
+                self._spent_all(block.last, budget)
+            following = block.end(self)
+            if self.ready or following < 0:
+                following = self._choose(following)
+                if following < 0:
+                    return
+            at = following
+
+    def _budget(self) -> int:
+        """Return how many instructions the chunk may issue: some ten seconds' worth, unless it was given."""
+        if self.job.budget is not None:
+            return self.job.budget
+        return (1 << 23) // (1 + self.n // 8192)
+
+    def _choose(self, following: int) -> int:
+        """Return the block to run next and make its group active; `following` is where the active lanes would go."""
+        self._turns += 1
+        patient = self._turns % _TURN >= _TURN - _PATIENCE
+        if following >= 0:
+            if following in self.ready:
+                self.activate(self.merge(self.ready.pop(following), self.active()))
+                if not self.ready:
+                    return following
+            furthest = patient and self._turns % _TURN == _TURN - _PATIENCE
+            if furthest:
+                lowest = max(self.ready)
+            else:
+                lowest = min(self.ready)
+                if patient or following < lowest:
+                    return following
+            self.defer(following, self.active())
+        elif self.ready:
+            lowest = min(self.ready)
+        else:
+            if self.n == 0:
+                return GONE
+            self._stalled()
+        self.activate(self.ready.pop(lowest))
+        return lowest
+
+    # -- what ends a run ---------------------------------------------------------------------------------------------
+
+    def _spent_all(self, ins: Instruction | None, budget: int) -> NoReturn:
+        if ins is None:
+            raise RuntimeError("a block without instructions spent the budget")
+        self.deadlock(
+            ins,
+            f"an endless loop? {budget} instructions were not enough",
+            int(self.active()[0]),
+            fix="Set PTXRT_SIM_BUDGET, or the launch's budget, to more if the loop does end",
+        )
+
+    def _stalled(self) -> NoReturn:
+        blocks = self.job.code.blocks
+        if self.waiting:
+            at, idx = min(self.waiting.items(), key=lambda item: int(item[1][0]))
+            ins = blocks[at].last
+            if ins is not None:
+                self.deadlock(
+                    ins, f"{ins.name} waits for lanes of its warp that its mask names and that never come", int(idx[0])
+                )
+        if self.warp_barriers:
+            self.warp_barriers.deadlock()
+        if self.cluster_barriers:
+            self.cluster_barriers.deadlock()
+        self.barriers.deadlock()

@@ -1,0 +1,355 @@
+"""Addresses of lanes to bytes, every one of them checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+
+from ptxrt.sim._machine.memory import READ_ONLY_BIT, Allocation, Store
+from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._text.types import Array
+from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.lanes import Lanes
+
+__all__ = ["RANK_SHIFT", "Access", "Piece", "locate", "window_of"]
+
+RANK_SHIFT = 24
+"""In the address of another block's shared memory, the place of 1 + its rank in the cluster."""
+
+_MASK64 = (1 << 64) - 1
+_WINDOWS = {0: "global", 1: "shared::cluster", 2: "local", 4: "param"}
+_BASES = {"shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
+
+
+class Access(NamedTuple):
+    """What one instruction does to memory: state space (or ``generic``), bytes a lane, and the constant offset."""
+
+    ins: Instruction
+    space: str
+    size: int
+    writes: bool
+    offset: int
+    atomic: bool = False
+    strong: bool = False
+    pending: bool = False
+    """The bytes arrive later, and have no value until then (cp.async)."""
+
+    @property
+    def verb(self) -> str:
+        """The access as a noun."""
+        return "atomic" if self.atomic else "write" if self.writes else "read"
+
+
+class Piece(NamedTuple):
+    """Lanes whose bytes lie in one store: byte offsets (shape (1,) if all the same), and which of the active lanes."""
+
+    store: Store
+    at: Array
+    lanes: Array | None
+
+
+def window_of(address: Array) -> Array:
+    """Return which window generic addresses are in: 0 global, 1 shared, 2 local, 4 param."""
+    return np.asarray((address >> np.uint64(56)) & np.uint64(7))
+
+
+def locate(m: Lanes, access: Access, address: Array) -> list[Piece]:
+    """Return where the active lanes' bytes are.
+
+    Parameters
+    ----------
+    address
+        What the address register holds, of shape (active,) or (1,); ``access.offset`` is still to be added.
+
+    Raises
+    ------
+    MemoryFault
+        For the first lane whose access is outside, across an end, misaligned, or forbidden.
+    """
+    if access.space in ("shared", "shared::cluster"):
+        return [_shared(m, access, address)]
+    if access.space in ("global", "const"):
+        pieces = _global(m, access, _as_u64(address))
+        if m.watches:
+            _watch(m, access, pieces)
+        elif access.writes:
+            for piece in pieces:
+                cast(Allocation, piece.store).written = True  # nobody has looked which bytes
+        if m.profile is not None:
+            m.profile.global_access(m, access, pieces)
+        return pieces
+    if access.space == "generic":
+        return _generic(m, access, _as_u64(address))
+    return [_private(m, access, address)]
+
+
+def _as_u64(address: Array) -> Array:
+    if address.dtype == np.uint64:
+        return address
+    if address.dtype.itemsize == 8:
+        return address.view(np.uint64)
+    return address.view(f"u{address.dtype.itemsize}").astype(np.uint64)
+
+
+def _lane(m: Lanes, place: int, lanes: int) -> int:
+    """Return the lane behind a place among the addresses."""
+    return int(m.active()[place if lanes > 1 or m.count == 1 else 0])
+
+
+def _first(bad: Array) -> int:
+    return int(bad.nonzero()[0][0])
+
+
+def _as_offsets(address: Array, offset: int) -> Array:
+    # A register of 32 bits may lie below the window by what the offset adds.
+    place = (address.view(np.int32) if address.dtype.itemsize == 4 else address).astype(np.int64)
+    return place + offset if offset else place
+
+
+def _shared(m: Lanes, access: Access, address: Array) -> Piece:
+    place = _as_offsets(address, access.offset)
+    total = m.job.shape.shared_total
+    size = access.size
+    if int(place.min()) < 0 or int(place.max()) + size > total or int(np.bitwise_or.reduce(place)) & (size - 1):
+        if access.space == "shared::cluster" and m.job.shape.cluster_blocks > 1:
+            return _cluster(m, access, place)
+        _bad_window(m, access, place, total, "shared")
+    if m.races is not None:
+        m.races.check(access, place)
+    if m.profile is not None:
+        m.profile.shared_access(m, access, place)
+    at = place + m.of_active(m.block) * m.shared_stride if m.blocks > 1 else place
+    if m.shared_marks is not None:
+        _check_written(m, access, m.shared_marks, at, None, place)
+    return Piece(m.shared, at, None)
+
+
+def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
+    """Shared memory of another block of the cluster, as mapa gives its addresses: 1 + rank in the upper byte.
+
+    Accesses to another block's memory are left out of the race model.
+    """
+    rank, inside = (place >> RANK_SHIFT) - 1, place & ((1 << RANK_SHIFT) - 1)
+    total, size, blocks = m.job.shape.shared_total, access.size, m.job.shape.cluster_blocks
+    outside = (place < 0) | (rank >= blocks) | (inside + size > total)
+    bad = outside | ((inside & (size - 1)) != 0)
+    if bad.any():
+        first = _first(bad)
+        _bad_window(m, access, np.where(outside, place, inside)[first : first + 1], total, "shared",
+                    _lane(m, first, place.shape[0]))  # fmt: skip
+    own = m.of_active(m.block)
+    block = np.where(rank < 0, own, own // blocks * blocks + rank)
+    gone = np.bincount(m.block, minlength=m.blocks)[block] == 0
+    if gone.any():
+        first = _first(gone)
+        m.memory_fault(
+            access.ins,
+            f"{access.verb} of {size} bytes of the shared memory of a block whose threads have all exited",
+            _lane(m, first, place.shape[0]),
+            int(place[first if place.shape[0] > 1 else 0]),
+            size,
+            nearest(m, "shared", int(inside[first if place.shape[0] > 1 else 0])),
+        )
+    at = inside + block * m.shared_stride
+    if m.shared_marks is not None:
+        _check_written(m, access, m.shared_marks, at, None, place)
+    return Piece(m.shared, at, None)
+
+
+def _watch(m: Lanes, access: Access, pieces: list[Piece]) -> None:
+    """Make the checks of global memory that a launch makes only when asked to."""
+    for piece in pieces:
+        allocation = cast(Allocation, piece.store)
+        if m.job.marks:
+            marks = allocation.marks()
+            if marks is not None:
+                _check_written(m, access, marks, piece.at, piece.lanes, piece.at, allocation)
+        elif access.writes:
+            allocation.written = True
+        if m.job.global_races is not None:
+            m.job.global_races.check(m, access, allocation, piece.at, piece.lanes)
+
+
+def _check_written(
+    m: Lanes, access: Access, marks: Store, at: Array, lanes: Array | None, place: Array,
+    allocation: Allocation | None = None,
+) -> None:  # fmt: skip
+    """Check that every byte read has been written once, and mark those that are written now."""
+    word = min(access.size, 8)
+    full = 0x0101010101010101 & ((1 << 8 * word) - 1)
+    words, first = marks.words(word), at // word
+    for index in (first + step for step in range(access.size // word)):
+        if access.atomic or not access.writes:
+            bad = words[index] != full
+            if bad.any():
+                lane = _first(bad)
+                known = lane if lanes is None else int(lanes[lane])
+                address = int(place[lane if place.shape[0] > 1 else 0])
+                if allocation is None:
+                    near = nearest(m, "shared", address & ((1 << RANK_SHIFT) - 1))
+                else:
+                    address += allocation.base
+                    near = m.job.memory.describe(address)
+                what = "shared" if allocation is None else "global"
+                m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory that nobody has "
+                               "written, or not all of them", _lane(m, known, at.shape[0]), address, access.size,
+                               near)  # fmt: skip
+        if access.writes:
+            words[index] = 0 if access.pending else full
+
+
+def _private(m: Lanes, access: Access, address: Array) -> Piece:
+    """Local memory is a lane's own; parameters are the same for all."""
+    place = _as_offsets(address, access.offset)
+    total = m.job.code.local_bytes if access.space == "local" else m.job.params.bytes.size
+    size = access.size
+    if int(place.min()) < 0 or int(place.max()) + size > total or int(np.bitwise_or.reduce(place)) & (size - 1):
+        _bad_window(m, access, place, total, access.space)
+    if access.space == "param":
+        if access.writes:
+            m.memory_fault(access.ins, "write to a parameter", _lane(m, 0, 1), int(place[0]), size, "kernel parameters")
+        return Piece(m.job.params, place, None)
+    return Piece(m.local, place + m.of_active(m.origin) * m.job.code.local_stride, None)
+
+
+def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, lane: int | None = None) -> None:
+    size = access.size
+    outside = (place < 0) | (place + size > total)
+    bad = outside | ((place & (size - 1)) != 0)
+    first = _first(bad)
+    at = int(place[first])
+    if not outside[first]:
+        problem = f"{access.verb} of {size} bytes at {space} address {at:#x}, which is not a multiple of {size}"
+    else:
+        problem = f"{access.verb} of {size} bytes outside the {total} bytes of {space} memory"
+    lane = _lane(m, first, place.shape[0]) if lane is None else lane
+    m.memory_fault(access.ins, problem, lane, at, size, nearest(m, space, at))
+
+
+def nearest(m: Lanes, space: str, at: int) -> str:
+    program = m.job.program
+    if space == "shared":
+        code, total = m.job.code, m.job.shape.shared_total
+        spans = [(place, v.size, v.name) for v, place in code.shared_places.items() if v.size]
+        dynamic = next((v.name for v in code.shared_places if not v.size), "dynamic shared memory")
+        if total > code.dynamic_offset:
+            spans.append((code.dynamic_offset, total - code.dynamic_offset, dynamic))
+    elif space == "local":
+        spans = [(place, v.size, v.name) for v, place in m.job.code.local_variables]
+    else:
+        entry = program.entries[m.job.code.entry]
+        spans = [(p.offset, p.size, p.name) for p in entry.params]
+    if not spans:
+        return f"there is no {space} memory"
+    start, length, name = min(spans, key=lambda s: max(s[0] - at, at - (s[0] + s[1]) + 1, 0))
+    if at < start:
+        return f"{start - at} bytes before {name} of {length} bytes"
+    if at < start + length:
+        return f"{at - start} bytes into {name} of {length} bytes"
+    return f"{at - start - length} bytes past the end of {name} of {length} bytes"
+
+
+def _global(m: Lanes, access: Access, address: Array) -> list[Piece]:
+    offset, size = access.offset, access.size
+    low = int(address.min()) + offset
+    high = int(address.max()) + offset
+    alias = low & READ_ONLY_BIT
+    allocation = m.job.memory.find(low - alias)
+    if (
+        allocation is None
+        or high - alias + size > allocation.end
+        or (access.writes and (alias or allocation.is_const or not allocation.writable))
+        or (access.space == "const" and not allocation.is_const)
+    ):
+        return _scattered(m, access, address)
+    index = address - np.uint64((allocation.base + alias - offset) & _MASK64)
+    # Bases are multiples of 512, so that the offset is aligned where the address is.
+    if size > 1 and int(np.bitwise_or.reduce(index)) & (size - 1):
+        return _scattered(m, access, address)
+    return [Piece(allocation, index.view(np.int64), None)]
+
+
+def _scattered(m: Lanes, access: Access, address: Array) -> list[Piece]:
+    """The general way: each lane may be in an allocation of its own, or at fault."""
+    exact = address + np.uint64(access.offset & _MASK64)
+    alias = (exact & np.uint64(READ_ONLY_BIT)) != 0
+    plain = exact & np.uint64(READ_ONLY_BIT ^ _MASK64)
+    bases, live = m.job.memory.bounds()
+    size = access.size
+    if not live:
+        _bad_global(m, access, plain, 0, None, False)
+    place = np.searchsorted(bases, plain, side="right").astype(np.int64) - 1
+    inside = place >= 0
+    place = np.maximum(place, 0)
+    sizes = np.array([one.size for one in live], np.uint64)
+    index = plain - bases[place]
+    inside &= (sizes[place] >= np.uint64(size)) & (index <= sizes[place] - np.uint64(min(size, 1 << 62)))
+    bad = ~inside | ((plain & np.uint64(size - 1)) != 0)
+    const = np.array([one.is_const for one in live], np.bool_)[place]
+    if access.writes:
+        bad |= alias | const | ~np.array([one.writable for one in live], np.bool_)[place]
+    if access.space == "const":
+        bad |= ~const
+    if bad.any():
+        first = _first(bad)
+        _bad_global(m, access, plain, first, live[int(place[first])] if inside[first] else None, bool(alias[first]))
+    if address.shape[0] == 1:
+        return [Piece(live[int(place[0])], index.view(np.int64), None)]
+    found = []
+    for number in np.unique(place):
+        lanes = (place == number).nonzero()[0]
+        found.append(Piece(live[int(number)], index[lanes].view(np.int64), lanes))
+    return found
+
+
+def _bad_global(m: Lanes, access: Access, plain: Array, first: int, inside: Allocation | None, alias: bool) -> None:
+    at, size = int(plain[first]), access.size
+    memory = m.job.memory
+    start = memory.find(at)
+    if inside is None and start is not None and at < start.end:
+        problem = f"{access.verb} of {size} bytes across the end of an allocation"
+    elif inside is None:
+        problem = f"{access.verb} of {size} bytes outside every allocation"
+        if at < 4096:
+            problem += " (a null pointer?)"
+    elif at & (size - 1):
+        problem = f"{access.verb} of {size} bytes at an address that is not a multiple of {size}"
+    elif access.space == "const" and not inside.is_const:
+        problem = f"{access.verb} of .const memory at an address that is not in it"
+    elif inside.is_const:
+        problem = f"{access.verb} to .const memory"
+    elif alias:
+        problem = f"{access.verb} through a pointer that the Signature calls const"
+    else:
+        problem = f"{access.verb} to memory that the host lent for reading only"
+    m.memory_fault(access.ins, problem, _lane(m, first, plain.shape[0]), at, size, memory.describe(at))
+
+
+def _generic(m: Lanes, access: Access, address: Array) -> list[Piece]:
+    # Which window it is, the whole address tells: the register alone may lie outside.
+    low = int(address.min()) + access.offset
+    high = int(address.max()) + access.offset
+    if low >> 56 == high >> 56:
+        space = _WINDOWS.get(low >> 56 & 7, "global")
+        part = access._replace(space=space)
+        if space == "global":
+            return locate(m, part, address)
+        return locate(m, part, address - np.uint64(_BASES[space]))
+    window = window_of(address + np.uint64(access.offset & _MASK64))
+    found = []
+    outer_idx, outer_count = m.idx, m.count
+    active = m.active()
+    for number in np.unique(window):
+        lanes = (window == number).nonzero()[0]
+        space = _WINDOWS.get(int(number), "global")
+        m.idx, m.count = active[lanes], lanes.shape[0]
+        part = access._replace(space=space)
+        inside = address[lanes] - np.uint64(_BASES.get(space, 0))
+        for piece in locate(m, part, inside):
+            within = lanes if piece.lanes is None else lanes[piece.lanes]
+            found.append(Piece(piece.store, piece.at, within))
+    m.idx, m.count = outer_idx, outer_count
+    return found

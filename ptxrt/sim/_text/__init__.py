@@ -1,0 +1,1 @@
+"""PTX text and its parts: tokens, expressions, declarations, and the program that they make."""

@@ -1,0 +1,224 @@
+"""PTX text to a module: directives, variables, functions. Statements inside functions are in body.py."""
+
+from __future__ import annotations
+
+import re
+
+from ptxrt.errors import CompileError, Unsupported
+from ptxrt.sim._text.body import BodyReader
+from ptxrt.sim._text.declarations import Declarations, Module
+from ptxrt.sim._text.expressions import TokenStream
+from ptxrt.sim._text.lexer import Source, Token, tokenize
+from ptxrt.sim._text.program import Function, Register, Variable
+from ptxrt.sim._text.targets import VERSIONS, since
+
+__all__ = ["MAX_PTX_VERSION", "parse_module"]
+
+MAX_PTX_VERSION = max(VERSIONS)
+"""The newest ``.version`` that the machine accepts."""
+
+_MAX_CLUSTER = 16
+_MAX_PARAMS = 32764
+_LINKING = (".visible", ".extern", ".weak", ".common")
+_SPACES = (".global", ".const", ".shared", ".local", ".param")
+_FUNCTION_LIMITS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster",
+                    ".explicitcluster", ".maxclusterrank", ".noreturn", ".blocksareclusters")  # fmt: skip
+
+
+def parse_module(source: Source) -> Module:
+    """Read a whole text.
+
+    Raises
+    ------
+    CompileError
+        For the first fault of the text.
+    Unsupported
+        For a construct that is right but that the machine does not run.
+    """
+    if not source.text.strip():
+        raise CompileError("the text is empty", kernel=source.name, line=1)
+    stream = TokenStream(source, tokenize(source))
+    if stream.now.kind == "end":
+        raise CompileError("the text has nothing but comments", kernel=source.name, line=1, source=source.text)
+    reader = _ModuleReader(stream)
+    try:
+        reader.read()
+    except RecursionError:
+        source.fail(stream.now.line, "parentheses, braces or signs that nest too deep")
+    return reader.module
+
+
+class _ModuleReader:
+    def __init__(self, stream: TokenStream) -> None:
+        self.stream = stream
+        self.source = stream.source
+        self.module = Module(stream.source)
+        self.declare = Declarations(stream, self.module)
+
+    def read(self) -> None:
+        self.header()
+        while self.stream.now.kind != "end":
+            self.statement()
+
+    def header(self) -> None:
+        token = self.stream.now
+        if token.text != ".version":
+            self.source.fail(token.line, "not PTX: a PTX text begins with .version")
+        self.stream.take()
+        number = self.stream.take()
+        if not re.fullmatch(r"\d+\.\d+", number.text):
+            self.source.fail(number.line, f".version wants two numbers such as 8.0, not {number.text!r}")
+        major, minor = (int(part) for part in number.text.split("."))
+        if (major, minor) > MAX_PTX_VERSION:
+            newest = ".".join(map(str, MAX_PTX_VERSION))
+            raise self.source.error(
+                number.line,
+                f".version {major}.{minor} is newer than {newest}, the newest that the sim reads; "
+                f"write .version {newest} or less",
+                expected=f"at most {newest}",
+                given=f"{major}.{minor}",
+            )
+        if (major, minor) < min(VERSIONS):
+            oldest = ".".join(map(str, min(VERSIONS)))
+            self.source.fail(number.line, f".version {number.text} is older than {oldest}, the oldest that is compiled")
+        if (major, minor) not in VERSIONS:
+            self.source.fail(number.line, f"there is no PTX .version {number.text}")
+        self.module.version = (major, minor)
+        token = self.stream.now
+        if token.text != ".target":
+            self.source.fail(token.line, "the .version must be followed by .target")
+        self.stream.take()
+        target = self.stream.word("an architecture such as sm_80")
+        if not re.fullmatch(r"(sm|compute)_\d+[af]?", target.text):
+            self.source.fail(target.line, f".target {target.text} is not an architecture such as sm_80 or sm_90a")
+        first = since(target.text)
+        if first is None:
+            self.source.fail(target.line, f"there is no .target {target.text}")
+        if first > self.module.version:
+            wanted = ".".join(map(str, first))
+            raise self.source.error(
+                target.line,
+                f".version {major}.{minor} does not know .target {target.text}; write .version {wanted} or more",
+                expected=f".version {wanted} or more",
+                given=f"{major}.{minor}",
+            )
+        self.module.target = target.text
+        while self.stream.accept(","):
+            self.stream.word("a target option such as debug")
+        if self.stream.accept(".address_size"):
+            line = self.stream.now.line
+            self.module.address_size = self.declare.integer()
+            if self.module.address_size not in (32, 64):
+                self.source.fail(line, f".address_size must be 32 or 64, not {self.module.address_size}")
+
+    def statement(self) -> None:
+        token = self.stream.now
+        linking = ""
+        while self.stream.now.text in _LINKING:
+            linking = self.stream.take().text
+        word = self.stream.now.text
+        if word in (".entry", ".func"):
+            self.stream.take()
+            self.function(word == ".entry", linking, token)
+        elif word in _SPACES[:3]:
+            self.stream.take()
+            self.variables(word[1:], linking == ".extern", token)
+        elif word == ".file":
+            self.skip_line()
+        elif word == ".section":
+            self.skip_section()
+        elif word == ".pragma":
+            self.skip_statement()
+        elif word in (".version", ".target", ".address_size"):
+            self.source.fail(token.line, f"{word} stands at the head of a text, once")
+        elif word in (".tex", ".alias", ".callprototype") or self.stream.now.text in (".texref", ".samplerref"):
+            raise Unsupported(f"line {token.line}: the sim does not run {word}", op="compile", argument=word)
+        else:
+            self.stream.fail(f"expected a directive, found {self.stream.found()}")
+
+    def skip_line(self) -> None:
+        line = self.stream.now.line
+        while self.stream.now.line == line and self.stream.now.kind != "end":
+            self.stream.take()
+
+    def skip_statement(self) -> None:
+        while not self.stream.accept(";"):
+            if self.stream.take().kind == "end":
+                self.stream.fail("a statement that never ends")
+
+    def skip_section(self) -> None:
+        self.stream.take()
+        while not self.stream.accept("{"):
+            if self.stream.take().kind == "end":
+                self.stream.fail(".section without a body")
+        while not self.stream.accept("}"):
+            if self.stream.take().kind == "end":
+                self.stream.fail("'{' is never closed")
+
+    def check_new(self, name: str, line: int) -> None:
+        if name in self.module.functions or name in self.module.variables:
+            self.source.fail(line, f"{name} is declared twice")
+
+    def variables(self, space: str, extern: bool, token: Token) -> None:
+        # Each entry places the shared ones that its code names, once that is decoded; each memory places the others.
+        for variable in self.declare.variables(space, lambda size, align: 0, extern=extern):
+            self.check_new(variable.name, variable.line)
+            if extern and variable.size and space != "shared":
+                raise Unsupported(
+                    f"line {token.line}: {variable.name} is .extern, and the sim links no other text",
+                    op="compile",
+                    argument=variable.name,
+                )
+            self.module.variables[variable.name] = variable
+            if space == "shared":
+                self.module.shared.append(variable)
+
+    def function(self, is_entry: bool, linking: str, token: Token) -> None:
+        returns: tuple[Variable | Register, ...] = ()
+        reader = BodyReader(self.stream, self.module)
+        if not is_entry and self.stream.now.text == "(":
+            returns = reader.formals(entry=False)
+        name = self.stream.word("the name of a function")
+        self.source.entry = name.text
+        earlier = self.module.functions.get(name.text)
+        if name.text in self.module.variables or (earlier is not None and earlier.defined):
+            self.source.fail(name.line, f"{name.text} is declared twice")
+        function = Function(name.text, is_entry, name.line)
+        function.returns = returns
+        if self.stream.now.text == "(":
+            function.params = reader.formals(entry=is_entry)
+            used = max((p.offset + p.size for p in function.params if isinstance(p, Variable)), default=0)
+            if used > _MAX_PARAMS:
+                self.source.fail(name.line, f"the parameters have {used} bytes; {_MAX_PARAMS} is the most")
+        while self.stream.now.text in _FUNCTION_LIMITS or self.stream.now.text == ".pragma":
+            self.limit(function)
+        if self.stream.accept(";"):
+            function.defined = False
+            self.module.functions.setdefault(name.text, function)
+        else:
+            self.module.functions[name.text] = function
+            reader.body(function)
+        self.source.entry = None
+
+    def limit(self, function: Function) -> None:
+        directive = self.stream.take()
+        if directive.text == ".pragma":
+            self.skip_statement()
+            return
+        if directive.text in (".noreturn", ".explicitcluster", ".blocksareclusters"):
+            return
+        sizes = [self.declare.integer()]
+        while self.stream.accept(","):
+            sizes.append(self.declare.integer())
+        if directive.text in (".maxntid", ".reqntid", ".reqnctapercluster"):
+            if len(sizes) > 3 or min(sizes) < 1:
+                self.source.fail(directive.line, f"{directive.text} wants one to three positive sizes")
+            x, y, z = (*sizes, 1, 1)[:3]
+            if directive.text == ".reqnctapercluster":
+                if x * y * z > _MAX_CLUSTER:
+                    self.source.fail(directive.line, f"a cluster has at most {_MAX_CLUSTER} blocks, not {x * y * z}")
+                function.cluster = (x, y, z)
+                return
+            function.max_threads = x * y * z
+            if directive.text == ".reqntid":
+                function.required_block = (x, y, z)

@@ -1,0 +1,279 @@
+"""What a PTX text means: registers, variables, instructions, functions, and the program that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ptxrt.sim._text.types import PtxType
+
+if TYPE_CHECKING:
+    from ptxrt.sim._machine.code import Code
+    from ptxrt.sim._text.lexer import Source
+
+__all__ = [
+    "Address",
+    "Entry",
+    "Function",
+    "Immediate",
+    "Instruction",
+    "Label",
+    "Name",
+    "Negated",
+    "Operand",
+    "Pair",
+    "Param",
+    "Program",
+    "Prototype",
+    "Register",
+    "Sink",
+    "Special",
+    "Symbol",
+    "Tuple",
+    "Variable",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Register:
+    """A declared virtual register."""
+
+    name: str
+    type: PtxType
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A variable in a state space.
+
+    Attributes
+    ----------
+    space
+        ``global``, ``const``, ``shared``, ``local`` or ``param``.
+    size
+        Bytes; 0 for an ``.extern .shared`` array of no length.
+    offset
+        Place in its window: a thread's local memory, or the parameters of an entry; :class:`Code` places shared ones.
+    data
+        Initial bytes (global and const).
+    pointers
+        (place in the data, symbol, addend) where an initialiser names another variable.
+    """
+
+    name: str
+    space: str
+    type: PtxType
+    size: int
+    align: int
+    offset: int
+    line: int
+    data: bytes = b""
+    pointers: tuple[tuple[int, str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special register, such as ``%tid.x``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A number in the text; `pattern` is (width, bits) where it was written as 0f or 0d."""
+
+    value: int | float
+    is_float: bool
+    pattern: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The address of a variable, plus a constant; `indexed` where it stands as ``name[3]``, which may be accessed."""
+
+    variable: Variable
+    addend: int
+    indexed: bool = False
+
+
+@dataclass(frozen=True)
+class Name:
+    """A label or a function, known only at the end of its scope."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """``[register+offset]``, ``[variable+offset]`` or ``[number]`` (base None)."""
+
+    base: Register | Variable | None
+    offset: int
+
+
+@dataclass(frozen=True)
+class Sink:
+    """The operand ``_``: a result that nobody wants."""
+
+
+@dataclass(frozen=True)
+class Negated:
+    """``!p``."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``p|q``: two results."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """``{a, b, ...}`` or the ``(a, b)`` of a call."""
+
+    items: tuple[Operand, ...]
+
+
+Operand = Register | Special | Immediate | Symbol | Name | Address | Sink | Negated | Pair | Tuple
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One instruction as written: ``@guard name.modifiers operands;``."""
+
+    name: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    guard_negated: bool
+    line: int
+    scope: int
+
+    @property
+    def opcode(self) -> str:
+        """The name with its modifiers."""
+        return ".".join((self.name, *self.modifiers))
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """A place to branch to."""
+
+    name: str
+    line: int
+    scope: int
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """What ``.callprototype`` says of the functions behind a pointer; ``.calltargets`` names them instead."""
+
+    returns: tuple[Variable | Register, ...] = ()
+    params: tuple[Variable | Register, ...] = ()
+    targets: tuple[str, ...] | None = None
+
+
+@dataclass(eq=False)
+class Function:
+    """An ``.entry`` or a ``.func`` as parsed.
+
+    ``scopes`` maps the number of a scope to its parent's, so that a branch finds the label it can see.
+    """
+
+    name: str
+    is_entry: bool
+    line: int
+    params: tuple[Variable | Register, ...] = ()
+    returns: tuple[Variable | Register, ...] = ()
+    body: list[Instruction | Label] = field(default_factory=list)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
+    scopes: dict[int, int] = field(default_factory=dict)
+    register_units: int = 0
+    local_bytes: int = 0
+    local_variables: list[Variable] = field(default_factory=list)
+    defined: bool = True
+    max_threads: int = 1024
+    required_block: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of an entry: PTX type with the dot, whole size and alignment in bytes, place in the buffer."""
+
+    name: str
+    type: str
+    size: int
+    align: int
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A kernel.
+
+    Attributes
+    ----------
+    name, params
+        The entry and its parameter table.
+    shared_bytes, local_bytes, const_bytes
+        Static memory: a block's shared as far as the code names it, a thread's local, the module's constants.
+    registers
+        Declared virtual registers in 32-bit units: an upper bound of what an assembler would use.
+    max_threads
+        Product of ``.maxntid``, or 1024.
+    required_block
+        ``.reqntid``, or None.
+    line
+        Where it is declared, from 1.
+    cluster
+        Blocks of a cluster along x, y, z as ``.reqnctapercluster`` says, or None.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    shared_bytes: int
+    local_bytes: int
+    const_bytes: int
+    registers: int
+    max_threads: int
+    required_block: tuple[int, int, int] | None
+    line: int
+    code: Code = field(repr=False)
+    cluster: tuple[int, int, int] | None = None
+
+    @property
+    def params_bytes(self) -> int:
+        """Length of the packed parameter buffer."""
+        return max((p.offset + p.size for p in self.params), default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A parsed, checked and decoded PTX text.
+
+    Attributes
+    ----------
+    version
+        ``.version`` as (major, minor).
+    target
+        ``.target`` as written: ``"sm_90a"``.
+    entries
+        The kernels by name.
+    variables
+        Module-scope variables of every space, by name.
+    """
+
+    source: Source
+    version: tuple[int, int]
+    target: str
+    entries: dict[str, Entry]
+    variables: dict[str, Variable]
+    functions: dict[str, int] = field(default_factory=dict)
+    """Addresses of the functions."""
+    address_size: int = 64

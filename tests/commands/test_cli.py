@@ -1,0 +1,382 @@
+"""The command ptxrt: what it prints, its exit codes, and no traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import ROOT
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.backends import hip
+from ptxrt.commands import _demo_cases as demo_cases
+from ptxrt.commands import cli
+from ptxrt.commands._demo_cases import SAXPY
+from ptxrt.commands.cli import main
+from ptxrt.compilers import nvjitlink
+from ptxrt.ops import references
+
+ENTRY = "group_norm_kernel"
+
+needs_compiler = pytest.mark.skipif(nvjitlink.available() is not None, reason="nvJitLink is not installed")
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    """A snapshot with at least one module of sim:1."""
+    device = ptxrt.Device("sim:1")
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(SAXPY), "saxpy", "const f32* x, f32* y, u32 n, f32 a", device)
+    path = tmp_path / "snapshot.json"
+    device.modules.snapshot(path)
+    assert kernel.device is device
+    return str(path)
+
+
+def run_command(*command: str, **how: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of this interpreter in a process of its own, with the checkout to import from."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *command], text=True, env=environment, timeout=60, check=False, **how)
+
+
+def usage_error(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+# The whole command ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [(), ("frobnicate",), ("show",), ("cache",), ("devices", "extra")])
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    assert usage_error(*arguments) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    assert usage_error("--version") == 0
+    assert capsys.readouterr().out == f"ptxrt {ptxrt.__version__}\n"
+
+
+def test_python_m_ptxrt_is_the_command():
+    done = run_command("-m", "ptxrt", "devices", capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sim:0" in done.stdout
+
+
+def test_a_driver_error_exits_with_1_and_one_message(monkeypatch, capsys):
+    def fail(_: object) -> int:
+        raise ptxrt.DriverError("cuInit: nothing works")
+
+    monkeypatch.setattr(cli, "_devices", fail)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr() == ("", "ptxrt: cuInit: nothing works\n")
+
+
+def test_ctrl_c_exits_as_a_shell_has_it(monkeypatch, capsys):
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_devices", interrupt)
+    assert main(["devices"]) == 130
+    assert capsys.readouterr().err == "ptxrt: interrupted\n"
+
+
+# devices ----------------------------------------------------------------------------------------------------------
+
+
+def test_devices_tells_of_each_device_and_of_what_is_missing(capsys):
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    for device in ptxrt.devices():
+        assert f"{device}  " in out
+        assert device.name in out
+    kinds = {device.kind for device in ptxrt.devices()}
+    for kind in ("cuda", "hip", "sim"):
+        assert (f"\n{kind}: " in out) is (kind not in kinds)
+    assert f"default device: {ptxrt.default_device()}" in out
+
+
+def test_devices_tells_why_a_compiler_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(nvjitlink, "available", lambda: "it was left at home")
+    assert main(["devices"]) == 0
+    assert "no nvJitLink: it was left at home\n" in capsys.readouterr().out
+
+
+def test_a_default_device_that_is_not_there_is_told_behind_the_list(monkeypatch, capsys):
+    monkeypatch.setenv("PTXRT_DEVICE", "sim:99")
+    assert main(["devices"]) == 2
+    shown = capsys.readouterr()
+    assert "sim:0" in shown.out
+    assert "sim:99" in shown.err
+
+
+# kernels ----------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_lists_every_entry_with_its_plan(capsys):
+    assert main(["kernels"]) == 0
+    head, *rows = [line.split(maxsplit=4) for line in capsys.readouterr().out.splitlines()]
+    assert head == ["entry", "language", "dtype", "plan", "signature"]
+    rows = [row for row in rows if not set("".join(row)) <= set("- ")]
+    assert {row[0] for row in rows} == {spec.entry for spec in ops.kernels()}
+    baselines = [row for row in rows if row[0] == ENTRY]
+    assert [row[1:4] for row in baselines] == [[language, "f32", "GroupNormPlan"] for language in ("ptx", "hip")]
+    assert all(row[4].startswith("const f32* in_ptr, f32* out_ptr, ") for row in baselines)
+
+
+def test_kernels_may_be_asked_for_by_a_word(capsys):
+    assert main(["kernels", "UpsampleNearest2dPlan"]) == 0
+    assert all("upsample" in line for line in capsys.readouterr().out.splitlines()[2:])
+    assert main(["kernels", "frob"]) == 1
+    assert "frob" in capsys.readouterr().err
+
+
+# show -------------------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
+def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch, capsys):
+    assert main(["show", ENTRY, "--arch", arch]) == 0
+    out = capsys.readouterr().out
+    (text,) = (spec.source.text for spec in ops.kernels() if (spec.entry, spec.language) == (ENTRY, "ptx"))
+    assert out.startswith(text.rstrip("\n"))
+    behind = out[len(text) :]
+    assert "//   8  f32 eps" in behind
+    assert f" for {arch}\n" in behind
+    assert "//   spilled bytes stored, loaded  0, 0\n" in behind
+
+
+@needs_compiler
+def test_what_show_prints_is_ptx_still(capsys):
+    main(["show", ENTRY, "--arch", "sm_90"])
+    binary = nvjitlink.compile_ptx(capsys.readouterr().out, "sm_90", entry=ENTRY)
+    assert list(binary.entries) == [ENTRY]
+
+
+@needs_compiler
+def test_show_on_a_device_tells_its_own_resources_too(capsys):
+    assert main(["show", ENTRY, "--device", "sim:0"]) == 0
+    assert "as sim:0 (PTX machine) has it loaded" in capsys.readouterr().out
+
+
+def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch, capsys):
+    def missing(*_: object, **__: object) -> None:
+        raise ptxrt.BackendUnavailable("nvJitLink: it was left at home")
+
+    monkeypatch.setattr(nvjitlink, "compile_ptx", missing)
+    assert main(["show", ENTRY, "--arch", "sm_90"]) == 1
+    shown = capsys.readouterr()
+    assert "f32 eps" in shown.out
+    assert shown.err == "ptxrt: no resources for sm_90: nvJitLink: it was left at home\n"
+
+
+def test_an_unknown_entry_exits_with_2_and_the_close_names(capsys):
+    assert main(["show", "group_norm"]) == 2
+    assert f"Did you mean {ENTRY} or" in capsys.readouterr().err
+
+
+def test_an_entry_like_none_is_answered_with_all(capsys):
+    assert main(["show", "xyzzy"]) == 2
+    assert ENTRY in capsys.readouterr().err
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["90", "sm_90x", "gfx90", "gfx90a:xnack"])
+def test_an_arch_that_is_none_exits_with_2(arch, capsys):
+    assert main(["show", ENTRY, "--arch", arch]) == 2
+    assert arch in capsys.readouterr().err
+
+
+@needs_compiler
+def test_an_arch_that_the_compiler_does_not_know_exits_with_1(capsys):
+    assert main(["show", ENTRY, "--arch", "sm_52"]) == 1
+    assert "sm_52" in capsys.readouterr().err
+
+
+def test_show_takes_an_arch_or_a_device(capsys):
+    assert usage_error("show", ENTRY, "--arch", "sm_90", "--device", "sim:0") == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
+# demo -------------------------------------------------------------------------------------------------------------
+
+
+def few(monkeypatch, *names: str) -> None:
+    """Let the demo have the first row of each of these ops alone, small."""
+    rows = {row[0].__name__: row for row in reversed(demo_cases._ROWS)}
+    shapes = {"_saxpy": (16384,), "_group_norm": (2, 96, 8, 8)}
+    chosen = [(*rows[name][:2], shapes[name], shapes[name]) for name in names]
+    monkeypatch.setattr(demo_cases, "_ROWS", chosen)
+
+
+def test_the_demo_ends_in_a_parity_table(monkeypatch, capsys):
+    few(monkeypatch, "_saxpy", "_group_norm")
+    assert main(["demo", "--device", "sim:1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"ptxrt {ptxrt.__version__} on sim:1: PTX machine")
+    assert "No GPU is used" in out
+    rows = [line.split("  ") for line in out.splitlines() if line.endswith("pass")]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [row[0] for row in cells] == ["saxpy", "group_norm"]
+    assert [row[2] for row in cells] == ["16384", "2x96x8x8"]
+    assert all(row[4] == "hit" and float(row[5]) <= float(row[6]) for row in cells)
+    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
+
+
+def test_the_demo_has_every_op():
+    named = {row[0].__name__[1:].removesuffix("_eval") for row in demo_cases._ROWS} - {"saxpy"}
+    assert named == {plan.op for plan in ops.plans()}
+
+
+def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch, capsys):
+    few(monkeypatch, "_saxpy", "_group_norm")
+    right = references.group_norm
+    monkeypatch.setattr(references, "group_norm", lambda *arrays: right(*arrays) * (1 + 1e-6))
+    assert main(["demo", "--device", "sim:1"]) == 1
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if line.endswith("FAIL") and line.startswith("group_norm")]) == 1
+    assert out.splitlines()[-1] == "parity: 1 of 2 agree with the float64 reference: FAIL"
+
+
+def test_a_result_with_a_nan_is_a_fail(monkeypatch, capsys):
+    few(monkeypatch, "_group_norm")
+    monkeypatch.setattr(references, "group_norm", lambda x, *_: np.where(x > 0, np.nan, x))
+    assert main(["demo", "--device", "sim:1"]) == 1
+    assert "inf" in capsys.readouterr().out
+
+
+def test_a_second_call_that_compiles_again_is_a_fail(monkeypatch, capsys):
+    few(monkeypatch, "_saxpy")
+    load, device = demo_cases.load, ptxrt.Device("sim:1")
+
+    def forgetful(*arguments: object) -> ptxrt.Kernel:
+        device.modules.clear()
+        return load(*arguments)
+
+    monkeypatch.setattr(demo_cases, "load", forgetful)
+    assert main(["demo", "--device", "sim:1"]) == 1
+    assert "MISS" in capsys.readouterr().out
+
+
+def test_an_error_in_one_row_is_a_fail_and_the_other_rows_run(monkeypatch, capsys):
+    few(monkeypatch, "_saxpy", "_group_norm")
+    monkeypatch.setattr(demo_cases, "SAXPY", SAXPY.replace("fma.rn.f32", "fma.frob.f32"))
+    assert main(["demo", "--device", "sim:1"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL: saxpy: " in out
+    assert out.count("pass\n") == 1
+
+
+def test_a_device_that_is_none_exits_with_2(capsys):
+    assert main(["demo", "--device", "tpu:0"]) == 2
+    assert "tpu:0" in capsys.readouterr().err
+
+
+def test_a_device_that_is_missing_exits_with_1(monkeypatch, capsys):
+    monkeypatch.setattr(hip.BACKEND, "unavailable", lambda: "it was left at home")
+    assert main(["demo", "--device", "hip:7"]) == 1
+    assert "hip:7 cannot be used: it was left at home" in capsys.readouterr().err
+
+
+def test_the_demo_runs_in_hip(device, monkeypatch, capsys):
+    monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
+    few(monkeypatch, "_saxpy", "_group_norm")
+    assert main(["demo", "--device", str(device)]) == 0
+    out = capsys.readouterr().out
+    compiler = device.backend.compiler("hip")
+    assert compiler.startswith("hipRTC" if device.kind == "hip" else "NVRTC")
+    assert f"\nkernels in HIP, compiled by {compiler}\n" in out
+    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
+
+
+@pytest.mark.cuda
+def test_the_demo_agrees_on_the_gpu(cuda, monkeypatch, capsys):
+    few(monkeypatch, "_saxpy", "_group_norm")
+    assert main(["demo", "--device", str(cuda)]) == 0
+    out = capsys.readouterr().out
+    assert "No GPU is used" not in out
+    assert "warm us" in out
+
+
+# cache ------------------------------------------------------------------------------------------------------------
+
+
+def test_cache_prints_a_table(snapshot, capsys):
+    assert main(["cache", snapshot]) == 0
+    assert "saxpy" in capsys.readouterr().out
+
+
+def test_cache_exits_with_1_where_nothing_matches(snapshot, capsys):
+    assert main(["cache", snapshot, "--filter", "arch=sm_1"]) == 1
+    assert "no entry matches" in capsys.readouterr().out
+    assert main(["cache", snapshot, "--json", "--filter", "arch=sm_1"]) == 1
+    assert capsys.readouterr().out == "[]\n"
+    assert main(["cache", snapshot, "--entry", "xyz"]) == 1
+    assert "no entry's digest begins with xyz" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [("--sort", "size_"), ("--filter", "arch"), ("--filter", "uses=x")])
+def test_cache_exits_with_2_for_what_it_does_not_know(snapshot, wrong, capsys):
+    assert main(["cache", snapshot, *wrong]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"ptxrt: cache: {wrong[0]}: expected ")
+
+
+def test_cache_exits_with_2_for_a_file_that_is_none(tmp_path, capsys):
+    assert main(["cache", str(tmp_path / "nothing")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_cache_passes_every_option_on(snapshot, capsys):
+    assert main(["cache", snapshot, "--json", "--filter", "entry=saxpy", "--sort", "age", "--reverse"]) == 0
+    assert '"entry_names": [\n' in capsys.readouterr().out
+
+
+def test_the_tool_in_the_checkout_is_the_same_command(snapshot, capsys, tmp_path):
+    main(["cache", snapshot])
+    tool = str(ROOT / "tools" / "inspect_cache.py")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, tool, snapshot], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, capsys.readouterr().out, "")
+
+
+def test_a_reader_that_has_gone_is_no_traceback(snapshot):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run_command("-m", "ptxrt", "cache", snapshot, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_an_output_that_is_full_is_no_traceback(snapshot):
+    with open("/dev/full", "w") as full:
+        done = run_command("-m", "ptxrt", "cache", snapshot, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ptxrt: cannot write: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_output_in_ascii_gets_what_it_can_print(snapshot, tmp_path):
+    text = Path(snapshot).read_text().replace("saxpy", "sax\\u00fcpy")
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "ptxrt", "cache", str(other)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"sax\xfcpy" in done.stdout

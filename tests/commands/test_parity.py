@@ -1,0 +1,109 @@
+"""``ptxrt parity``: the entries of two vendors have the parameters that are declared; a difference is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ptxrt import ops
+from ptxrt.commands import parity
+from ptxrt.commands.cli import main
+from ptxrt.compilers import ParamInfo, nvrtc
+from ptxrt.runtime.signature import Signature
+
+SIGNATURE = Signature.parse("const f32* x, u32 n, f32 a")
+GOOD = [ParamInfo(0, 8, "int"), ParamInfo(8, 4, "int"), ParamInfo(12, 4, "float")]
+
+
+def test_tables_that_agree_stand_side_by_side():
+    untold = [replace(info, kind="bits") for info in GOOD]
+    lines, agree = parity.compare(SIGNATURE, {"PTX": GOOD, "gfx90a": untold})
+    assert agree
+    assert [line.split()[:1] for line in lines] == [["#"], ["0"], ["1"], ["2"]]
+    assert " ".join(lines[3].split()) == "2 f32 a: float, 4 bytes at 12 float, 4 bytes at 12 bits, 4 bytes at 12"
+
+
+@pytest.mark.parametrize(
+    ("place", "info"),
+    [
+        (1, ParamInfo(8, 8, "int")),
+        (1, ParamInfo(16, 4, "int")),
+        (1, ParamInfo(8, 4, "float")),
+        (2, ParamInfo(12, 4, "int")),
+    ],
+    ids=["size", "offset", "class", "class of a float"],
+)
+def test_a_difference_is_marked(place, info):
+    other = [info if i == place else good for i, good in enumerate(GOOD)]
+    for found in ({"PTX": GOOD, "gfx90a": other}, {"PTX": other, "gfx90a": GOOD}):
+        lines, agree = parity.compare(SIGNATURE, found)
+        assert not agree
+        assert [line.startswith("!") for line in lines[1:]] == [i == place for i in range(3)]
+
+
+@pytest.mark.parametrize("other", [GOOD[:2], [*GOOD, ParamInfo(16, 4, "int")], None], ids=["fewer", "more", "untold"])
+def test_another_number_of_parameters_is_a_difference(other):
+    lines, agree = parity.compare(SIGNATURE, {"PTX": GOOD, "gfx90a": other})
+    assert not agree
+    assert any(line.startswith("!") and " -" in line for line in lines)
+
+
+@pytest.mark.usefixtures("hiprtc_there")
+def test_every_entry_is_the_same_in_both_languages(capsys):
+    assert main(["parity"]) == 0
+    out = capsys.readouterr().out
+    in_hip = [spec.entry for spec in ops.kernels() if spec.language == "hip"]
+    assert [line for line in out.splitlines() if line.endswith(": the same")] == [
+        f"{name}: the same" for name in in_hip
+    ]
+    assert f"parity: {len(in_hip)} of {len(in_hip)} entries are the same" in out
+    assert "PTX  " in out
+    assert all(arch in out for arch in ("NVRTC" if nvrtc.available() is None else "PTX", *parity.ARCHITECTURES))
+
+
+@pytest.mark.usefixtures("hiprtc_there")
+def test_a_difference_ends_in_exit_code_1(monkeypatch, capsys):
+    specs = [spec for spec in ops.kernels() if spec.entry == "softmax2d_kernel"]
+    swapped = Signature.parse("const f32* in_ptr, f32* out_ptr, u32 total, u32 channels, f32 hw")
+    monkeypatch.setattr(ops, "kernels", lambda: [replace(spec, signature=swapped) for spec in specs])
+    assert main(["parity", "softmax2d_kernel", "--arch", "gfx90a"]) == 1
+    out = capsys.readouterr().out
+    assert "softmax2d_kernel: DIFFERENT" in out
+    assert "parity: 0 of 1 entries" in out
+
+
+def test_each_plans_baseline_launches_what_is_in_hip():
+    assert set(parity.baseline_entries()) == {spec.entry for spec in ops.kernels() if spec.language == "hip"}
+
+
+@pytest.mark.parametrize("gone", [spec.entry for spec in ops.kernels() if spec.language == "hip"])
+def test_a_baseline_entry_that_is_not_in_hip_is_a_difference(monkeypatch, capsys, gone):
+    rest = [spec for spec in ops.kernels() if (spec.entry, spec.language) != (gone, "hip")]
+    monkeypatch.setattr(ops, "kernels", lambda: rest)
+    assert main(["parity", gone]) == 1
+    out = capsys.readouterr().out
+    assert f"{gone}: DIFFERENT, it is not in HIP" in out
+    assert "parity: 0 of 1 entries" in out
+
+
+def test_without_nvrtc_it_says_what_is_not_compared(monkeypatch, capsys, hiprtc_there):
+    monkeypatch.setattr(nvrtc, "available", lambda: "it was left at home")
+    assert main(["parity", "softmax2d_kernel", "--arch", "gfx90a"]) == 0
+    out = capsys.readouterr().out
+    assert "is not compared: it was left at home" in out
+    assert "NVRTC" not in out
+
+
+@pytest.mark.usefixtures("hiprtc_there")
+def test_without_hiprtc_it_exits_with_1_whatever_was_compiled_before(monkeypatch, capsys):
+    assert main(["parity", "lrn_forward_kernel", "--arch", "gfx90a"]) == 0
+    monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", "/no/such/python")
+    assert main(["parity", "lrn_forward_kernel", "--arch", "gfx90a"]) == 1
+    assert "/no/such/python" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["frob"], ["--arch", "sm_90"]], ids=str)
+def test_a_word_or_an_arch_that_is_none_exits_with_2(capsys, arguments):
+    assert main(["parity", *arguments]) == 2
+    assert arguments[-1] in capsys.readouterr().err

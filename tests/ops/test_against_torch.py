@@ -1,0 +1,237 @@
+"""The ops, and the NumPy references, against PyTorch on the CPU: over torch's own operator samples where it has them.
+
+torch computes in float64 from the same float32 values, and by its own autograd. ``make test-torch`` installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from op_testing import check_error, on_device
+from tolerances import bar, far_from_jumps, grid_sample_bar
+
+from ptxrt import ops
+from ptxrt.ops import references
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+def wide(array: Any) -> Any:
+    """A tensor of float64 that asks for its gradient."""
+    return None if array is None else torch.from_numpy(np.array(array, np.float64)).requires_grad_()
+
+
+def gradients(y: Any, grad_out: Any, inputs: Any) -> list[Any]:
+    """Gradients by the inputs, None for one that is None."""
+    found = iter(
+        torch.autograd.grad(y, [t for t in inputs if t is not None], torch.from_numpy(grad_out.astype(np.float64)))
+    )
+    return [None if t is None else next(found).numpy() for t in inputs]
+
+
+def same(op: str, device: Any, got: Any, want: Any, limit: float, case: object) -> None:
+    """Hold results of an op to the bar; a None must be None."""
+    for name, g, w in zip(("", " 2", " 3"), got, want, strict=False):
+        if w is None:
+            assert g is None
+        else:
+            check_error(f"{op}{name}, torch", device, g.to_host(), w, limit, case)
+
+
+def reference_agrees(got: Any, want: Any) -> None:
+    for g, w in zip(got, want, strict=True):
+        if w is not None:
+            # Inputs are of size 1: what cancels leaves float64's rounding of that.
+            np.testing.assert_allclose(g, w, rtol=1e-11, atol=1e-14)
+
+
+@cache
+def operators() -> dict[str, Any]:
+    pytest.importorskip("expecttest")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return {info.name: info for info in reversed(op_db) if info.variant_test_name in ("", "nearest")}
+
+
+def samples(name: str, **more: Any) -> Iterator[Any]:
+    """Give torch's samples of an operator, as NumPy arrays: (x, args, kwargs)."""
+    torch.manual_seed(2026)
+    for sample in operators()[name].sample_inputs("cpu", torch.float32, **more):
+        plain = [t.detach().numpy() if isinstance(t, torch.Tensor) else t for t in (sample.input, *sample.args)]
+        words = {k: v.detach().numpy() if isinstance(v, torch.Tensor) else v for k, v in sample.kwargs.items()}
+        yield plain[0], plain[1:], words
+
+
+def like(rng: np.random.Generator, x: Any) -> Any:
+    return rng.standard_normal(x.shape).astype(np.float32)
+
+
+# The samples ----------------------------------------------------------------------------------------------------------
+
+
+def test_softmax2d(device, rng):
+    done = 0
+    cases = [(x, args[0] % max(x.ndim, 1)) for x, args, _ in samples("softmax")]
+    cases += [
+        (20 * rng.standard_normal(shape).astype(np.float32), 1) for shape in ((2, 5, 12), (1, 8, 4), (3, 67, 5, 7))
+    ]
+    spoilt = rng.standard_normal((2, 5, 6)).astype(np.float32)
+    spoilt[0, :, 0], spoilt[0, 1, 1], spoilt[0, 2, 2], spoilt[1, 3, 3] = -np.inf, np.nan, np.inf, -np.inf
+    for x, axis in [*cases, (spoilt, 1)]:
+        if x.ndim < 2 or axis != 1:
+            continue
+        t, go = wide(x), like(rng, x)
+        y = torch.softmax(t, 1)
+        limit = bar("softmax2d", "f32")
+        ours = ops.softmax2d(on_device(x, device))
+        same("softmax2d", device, (ours,), (y.detach().numpy(),), limit, x.shape)
+        reference_agrees([references.softmax2d(x)], [y.detach().numpy()])
+        if np.isfinite(x).all():
+            gx = ops.softmax2d_backward(on_device(go, device), ours)
+            # From our own output, which is what the op is given.
+            exact = references.softmax2d_backward(go, ours.to_host())
+            check_error("softmax2d_backward, torch", device, gx.to_host(), exact, limit, x.shape)
+            reference_agrees([references.softmax2d_backward(go, y.detach().numpy())], gradients(y, go, [t]))
+        done += 1
+    assert done >= 6
+
+
+def test_group_norm(device, rng):
+    done = 0
+    for x, (groups,), words in samples("nn.functional.group_norm"):
+        w, b, eps = words.get("weight"), words.get("bias"), words.get("eps", 1e-5)
+        eps = float(np.float32(eps))
+        if eps < 0:  # which ptxrt refuses
+            continue
+        tx, tw, tb = wide(x), wide(w), wide(b)
+        y, go = F.group_norm(tx, groups, tw, tb, eps), like(rng, x)
+        limit = bar("group_norm", "f32")
+        ours = [on_device(a, device) for a in (x, w, b)]
+        same("group_norm", device, (ops.group_norm(*ours, groups, eps),), (y.detach().numpy(),), limit, x.shape)
+        reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
+        if x.size:
+            got = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
+            want = gradients(y, go, [tx, tw, tb])
+            same("group_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+            reference_agrees(
+                references.group_norm_backward(go, x, w, groups, eps)[: 3 - (b is None)], want[: 3 - (b is None)]
+            )
+        done += 1
+    assert done >= 15
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(device, rng, training):
+    done = 0
+    for x, args, words in samples("nn.functional.batch_norm"):
+        running = [*args, None, None][:2]
+        w, b = ([*args, None, None, None, None][2:4]) if len(args) > 2 else (words.get("weight"), words.get("bias"))
+        momentum, eps = (words.get(name, default) for name, default in (("momentum", 0.1), ("eps", 1e-5)))
+        momentum, eps = (float(np.float32(v)) for v in (momentum, eps))
+        many = x.ndim >= 2 and x.size // max(x.shape[1], 1) > 1
+        if not many or (not training and running[0] is None) or not 0 <= momentum <= 1:
+            continue
+        before = [None if r is None else np.abs(r) for r in running]
+        after = [wide(r).detach() if r is not None else None for r in before]
+        tx, tw, tb = wide(x), wide(w), wide(b)
+        y, go = F.batch_norm(tx, *after, tw, tb, training, momentum, eps), like(rng, x)
+        limit = bar("batch_norm", "f32")
+        ours, kept = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
+        got, mean, var = ops.batch_norm(*ours, *kept, training=training, momentum=momentum, eps=eps)
+        same("batch_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
+        assert ((mean is None), (var is None)) == (not training, not training)
+        for k, a, r in zip(kept, after, before, strict=True):
+            if k is not None:
+                check_error(
+                    "batch_norm running, torch", device, k.to_host(), a.numpy() if training else r, 1e-6, x.shape
+                )
+        reference_agrees(references.batch_norm(x, w, b, *before, training=training, eps=eps)[:1], [y.detach().numpy()])
+        stats = [on_device(r, device) for r in before]
+        got = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
+        want = gradients(y, go, [tx, tw, tb])
+        same("batch_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+        done += 1
+    assert done >= 4
+
+
+def test_local_response_norm(device, rng):
+    done = 0
+    shapes = [
+        ((2, 7, 5), (2,), {}),
+        ((1, 5, 3, 4), (9,), {"alpha": 0.5, "beta": 0.75, "k": 2.0}),
+        ((2, 4, 3), (1,), {}),
+    ]
+    cases = [(like(rng, np.empty(shape)), args, words) for shape, args, words in shapes]
+    for x, (size,), given in [*samples("nn.functional.local_response_norm"), *cases]:
+        # As the kernel gets them, the defaults too.
+        words = {name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()}
+        tx, go = wide(x), like(rng, x)
+        y = F.local_response_norm(tx, size, **words)
+        limit = bar("local_response_norm", "f32")
+        there = on_device(x, device)
+        ours, denom = ops.local_response_norm(there, size, **words)
+        same("local_response_norm", device, (ours,), (y.detach().numpy(),), limit, (x.shape, size))
+        reference_agrees(references.local_response_norm(x, size, **words)[:1], [y.detach().numpy()])
+        if x.size:
+            words.pop("k", None)
+            gx = ops.local_response_norm_backward(on_device(go, device), there, denom, size, **words)
+            # denom comes rounded from the forward, so the bar is that of two roundings.
+            same("local_response_norm_backward", device, (gx,), gradients(y, go, [tx]), 2 * limit, (x.shape, size))
+        done += 1
+    assert done >= 10
+
+
+def test_upsample_nearest2d(device):
+    done = 0
+    for x, args, words in samples("nn.functional.interpolate"):
+        size = words.get("size") or (args[0] if args else None)
+        if x.ndim != 4 or size is None or words.get("mode", "nearest") != "nearest":
+            continue
+        out_h, out_w = (size, size) if isinstance(size, int) else size
+        y = F.interpolate(torch.from_numpy(x), size=(out_h, out_w), mode="nearest").numpy()
+        np.testing.assert_array_equal(ops.upsample_nearest2d(on_device(x, device), out_h, out_w).to_host(), y)
+        done += 1
+    assert done >= 2
+
+
+def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device):
+    """30 -> 44 at 22: the double product gives 14, an exact division 15; torch's float32 scale gives 15."""
+    x = np.arange(30, dtype=np.float32).reshape(1, 1, 1, 30)
+    y = F.interpolate(torch.from_numpy(x), size=(1, 44), mode="nearest").numpy()
+    ours = ops.upsample_nearest2d(on_device(x, device), 1, 44).to_host()
+    np.testing.assert_array_equal(ours, references.upsample_nearest2d(x, 1, 44))
+    assert [place for place in range(44) if ours[0, 0, 0, place] != y[0, 0, 0, place]] == [22]
+
+
+def test_grid_sample(device, rng):
+    done = 0
+    cases = [(x, args[0], words) for x, args, words in samples("nn.functional.grid_sample") if x.ndim == 4]
+    shapes = (((2, 3, 5, 7), (4, 6)), ((1, 1, 1, 1), (3, 3)), ((3, 5, 17, 9), (11, 13)))
+    for shape, size in shapes:
+        grid = rng.uniform(-1.3, 1.3, (shape[0], *size, 2)).astype(np.float32)
+        cases.append((like(rng, np.empty(shape)), grid, {}))
+    for x, grid, words in cases:
+        wanted = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
+        if any(words.get(name, value) != value for name, value in wanted.items()):
+            continue
+        tx, tg = wide(x), wide(grid)
+        y = F.grid_sample(tx, tg, align_corners=False)
+        ih, iw = x.shape[2:]
+        limit = grid_sample_bar("f32", ih, iw)
+        there = on_device(x, device), on_device(grid, device)
+        same("grid_sample", device, (ops.grid_sample(*there),), (y.detach().numpy(),), limit, (x.shape, grid.shape))
+        reference_agrees([references.grid_sample(x, grid)], [y.detach().numpy()])
+        go = rng.standard_normal(y.shape).astype(np.float32)
+        gx, gg = ops.grid_sample_backward(on_device(go, device), *there)
+        want_x, want_g = gradients(y, go, [tx, tg])
+        check_error("grid_sample_backward, torch", device, gx.to_host(), want_x, limit, x.shape)
+        sx, sy = references.grid_sample_coordinates(grid, ih, iw)
+        smooth = far_from_jumps("f32", ih, iw, sx, sy)
+        check_error("grid_sample_backward 2, torch", device, gg.to_host()[smooth], want_g[smooth], limit, x.shape)
+        done += 1
+    assert done >= 4

@@ -1,0 +1,859 @@
+"""batch_norm forward: its values in each variant, its edges, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
+
+TRAINING = ("cached", "columns", "split", "baseline", "hip")
+EVAL = ("elementwise", "baseline", "hip")
+WAYS = [(True, variant) for variant in TRAINING] + [(False, variant) for variant in EVAL]
+RESULTS = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
+
+
+def problem(rng, shape, mean=0.0):
+    """Return x, weight, bias, running_mean, running_var."""
+    x = (rng.standard_normal(shape) + mean).astype(np.float32)
+    w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
+    running = (rng.standard_normal(shape[1]) + mean).astype(np.float32)
+    return x, w, b, running, (rng.random(shape[1]) + 0.5).astype(np.float32)
+
+
+def run(
+    device, values, *, training, variant=None, momentum=0.1, eps=1e-5, offset=0, out_offset=0, in_place=False, **how
+):
+    """Run the plan of `variant` on `device` into guarded outputs; return the host results, by name."""
+    x, *vectors = values
+    descriptor = BatchNormDescriptor(x.shape, training, "f32", eps, momentum, vectors[2] is not None)
+    plan = BatchNormPlan.select(device, descriptor, ptxrt.PlanPreference(variant=variant))
+    arrays = [on_device(a, device, offset) for a in (x, *vectors)]
+    y = Guarded(x.shape, np.float32, device, out_offset)
+    mean, var = (Guarded(x.shape[1:2], np.float32, device) if training else None for _ in "mv")
+    results = [arrays[0] if in_place else y.array, mean and mean.array, var and var.array]
+    got = plan.run(BatchNormArgs(*arrays, *results), **how)
+    assert all(a is b for a, b in zip(got, results, strict=True))
+    host = {"y": arrays[0].to_host() if in_place else y.host()}
+    if training:
+        host |= {"batch_mean": mean.host(), "batch_var": var.host()}
+    if vectors[2] is not None:
+        host |= {"running_mean": arrays[3].to_host(), "running_var": arrays[4].to_host()}
+    return host
+
+
+def expected(values, *, training, momentum=0.1, eps=1e-5):
+    x, w, b, running_mean, running_var = values
+    y, mean, var = references.batch_norm(x, w, b, running_mean, running_var, training=training, eps=eps)
+    want = {"y": y} | ({"batch_mean": mean, "batch_var": var} if training else {})
+    if running_mean is not None:
+        after = (running_mean, running_var)
+        if training:
+            after = references.updated_running_statistics(x, running_mean, running_var, momentum=momentum)
+        want |= dict(zip(("running_mean", "running_var"), after, strict=True))
+    return want
+
+
+def compare(device, got, want, case="", large_mean=False):
+    assert got.keys() == want.keys()
+    for name, value in got.items():
+        check_error(
+            f"batch_norm {name}", device, value, want[name], bar("batch_norm", "f32", large_mean=large_mean), case
+        )
+
+
+def check(device, values, *, training, large_mean=False, momentum=0.1, eps=1e-5, **how):
+    got = run(device, values, training=training, momentum=momentum, eps=eps, **how)
+    want = expected(values, training=training, momentum=momentum, eps=eps)
+    compare(device, got, want, f"{values[0].shape} {how}", large_mean)
+    if not training:
+        for name, before in zip(("running_mean", "running_var"), values[3:], strict=True):
+            np.testing.assert_array_equal(got[name], before)
+    return got
+
+
+SHAPES = [
+    (2, 3, 4, 4),  # whole vectors
+    (2, 1),  # no trailing axes, the fewest values
+    (1, 1, 2),
+    (2, 5, 1),
+    (1, 2, 31),
+    (1, 2, 32),
+    (1, 2, 33),
+    (1, 3, 255),
+    (1, 3, 256),
+    (3, 1, 257),
+    (1, 2, 3, 5, 7),
+    (300, 2, 1),  # more images than threads
+    (2, 300, 1),  # more channels than threads
+    (2, 1100),  # more channels than a block of the writing pass takes, in vectors
+    (3, 1101),  # and without
+    (7, 22, 49),  # vectors that lie in two channels, more channels than a block takes
+    (2, 2, 1023),  # the longest row that columns takes
+    (2, 2, 1024),
+    (2, 2, 1025),
+    (1, 3, 4099),  # many turns, a prime
+    (2, 2, 4100),  # many turns of vectors, in two slices
+    (3, 2, 9001),  # several slices
+    (3, 2, 9004),
+]
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("variant", TRAINING)
+@pytest.mark.parametrize("shape", [(4, 8, 9)], ids=str)
+def test_batch_norm_training_matches_cpu_and_writes_mean_and_variance(device, rng, shape, variant):
+    check(device, problem(rng, shape), training=True, variant=variant)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("variant", EVAL)
+@pytest.mark.parametrize("shape", [(2, 5, 4)], ids=str)
+def test_eval_uses_running_statistics(device, rng, shape, variant):
+    check(device, problem(rng, shape), training=False, variant=variant)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_training_matches_the_reference(device, rng, shape, variant):
+    if variant == "columns" and np.prod(shape[2:]) > 1023:
+        with pytest.raises(ptxrt.Unsupported, match="is above 1023"):
+            run(device, problem(rng, shape), training=True, variant=variant)
+    else:
+        check(device, problem(rng, shape), training=True, variant=variant)
+
+
+@pytest.mark.parametrize("variant", EVAL)
+@pytest.mark.parametrize("shape", [(1, 1, 1), *SHAPES], ids=str)
+def test_eval_matches_the_reference(device, rng, shape, variant):
+    check(device, problem(rng, shape), training=False, variant=variant)
+
+
+def test_matches_the_reference_on_drawn_shapes(device):
+    def body(batch, channels, hw, mean, offset, out_offset, seed, which):
+        training, variant = which
+        assume(not training or batch * hw >= 2)
+        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
+        how = {"offset": offset, "out_offset": out_offset, "variant": variant}
+        check(device, values, training=training, large_mean=mean != 0, **how)
+
+    for_drawn(
+        device,
+        body,
+        batch=st.integers(1, 6),
+        channels=st.integers(1, 9),
+        hw=st.integers(1, 300),
+        mean=st.sampled_from([0.0, 1e4]),
+        offset=st.integers(0, 4),
+        out_offset=st.integers(0, 4),
+        seed=st.integers(0, 2**32 - 1),
+        which=st.sampled_from([way for way in WAYS if way[1] in taken(BatchNormPlan, device)]),
+    )
+
+
+@pytest.fixture
+def small_shares(monkeypatch):
+    """Give each block little to sum up and several images to write, as large problems do."""
+    module = sys.modules["ptxrt.ops._batch_norm"]
+    monkeypatch.setattr(module, "_ENOUGH_VALUES", 4)
+    monkeypatch.setattr(module, "_TURN", 4)
+    monkeypatch.setattr(module, "_ENOUGH_BLOCKS", 1)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 700), (37, 3, 20), (19, 3, 7), (16, 2, 4), (17, 1, 1028), (5, 2, 1030), (9, 1030), (23, 22, 49)],
+    ids=str,
+)
+@pytest.mark.ptx
+def test_several_images_a_block_and_many_slices(device, rng, small_shares, shape):
+    values = problem(rng, shape)
+    check(device, values, training=True, variant="split")
+    if np.prod(shape[2:]) <= 1023:
+        check(device, values, training=True, variant="columns")
+    check(device, values, training=False, variant="elementwise")
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 31, 31), (2, 3, 5), (2, 1029), (2, 2, 1026)], ids=str)
+@pytest.mark.parametrize("small", [False, True])
+def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, request, shape, small):
+    if small:
+        request.getfixturevalue("small_shares")
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    values = problem(rng, shape)
+    for training, variant in WAYS:
+        if variant != "columns" or np.prod(shape[2:]) <= 1023:
+            check(sim, values, training=training, variant=variant)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hip"])  # whose running statistics are a launch of their own
+@pytest.mark.parametrize("channels", [300, 513])
+def test_on_sim_no_two_blocks_update_one_running_statistic(sim, rng, monkeypatch, channels, variant):
+    """Values do not tell: blocks of one launch run in step on sim, and both write the same."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "global-races")
+    check(sim, problem(rng, (2, channels)), training=True, variant=variant)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3, 4])
+@pytest.mark.parametrize(("training", "variant"), WAYS)
+def test_offset_views_are_operands_like_others(device, rng, training, variant, offset):
+    values = problem(rng, (3, 4, 36))
+    check(device, values, training=training, variant=variant, offset=offset)
+    check(device, values, training=training, variant=variant, out_offset=offset)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
+def test_a_large_offset_costs_no_accuracy(device, rng, mean, variant):
+    check(device, problem(rng, (2, 4, 33, 29), mean), training=True, variant=variant, large_mean=True)
+
+
+@pytest.mark.parametrize("variant", EVAL)
+def test_a_large_offset_costs_no_accuracy_in_eval(device, rng, variant):
+    check(device, problem(rng, (2, 4, 33, 31), 1e4), training=False, variant=variant, large_mean=True)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+    values = problem(rng, (1, 4, 1000))
+    values[0][0, ::2, 0] = 1e6
+    check(device, values, training=True, variant=variant)
+
+
+@pytest.mark.parametrize(("training", "variant"), WAYS)
+def test_weight_and_bias_may_be_absent(device, rng, training, variant):
+    x, w, b, mean, var = problem(rng, (2, 6, 10))
+    ones, zeros = np.ones_like(w), np.zeros_like(b)
+
+    def y(w, b):
+        return run(device, (x, w, b, mean, var), training=training, variant=variant)["y"]
+
+    np.testing.assert_array_equal(y(None, None), y(ones, zeros))
+    np.testing.assert_array_equal(y(w, None), y(w, zeros))
+    np.testing.assert_array_equal(y(None, b), y(ones, b))
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_training_without_running_statistics(device, rng, variant):
+    values = problem(rng, (2, 6, 10))
+    got = run(device, (*values[:3], None, None), training=True, variant=variant)
+    full = run(device, values, training=True, variant=variant)
+    for name, value in got.items():
+        np.testing.assert_array_equal(value, full[name])
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+@pytest.mark.parametrize("momentum", [0, 0.0, 0.25, 1.0, 1])
+def test_running_statistics_move_by_momentum(device, rng, variant, momentum):
+    values = problem(rng, (2, 6, 10))
+    got = check(device, values, training=True, variant=variant, momentum=momentum)
+    if momentum == 0:
+        np.testing.assert_array_equal(got["running_mean"], values[3])
+    if momentum == 1:
+        np.testing.assert_array_equal(got["running_mean"], got["batch_mean"])
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_the_running_variance_is_the_unbiased_one(device, variant):
+    x = np.float32([[1.0], [3.0]])  # mean 2, biased variance 1, unbiased 2
+    zero = np.zeros(1, np.float32)
+    got = run(device, (x, None, None, zero, zero.copy()), training=True, variant=variant, momentum=1.0, eps=0.0)
+    assert {name: value.ravel().tolist() for name, value in got.items()} == {
+        "y": [-1.0, 1.0],
+        "batch_mean": [2.0],
+        "batch_var": [1.0],
+        "running_mean": [2.0],
+        "running_var": [2.0],
+    }
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_equal_values_give_the_bias(device, variant):
+    x, b = np.full((2, 4, 100), 0.1, np.float32), np.arange(4, dtype=np.float32)
+    got = run(device, (x, None, b, None, None), training=True, variant=variant)
+    np.testing.assert_array_equal(got["y"], np.broadcast_to(b[None, :, None], x.shape))
+    np.testing.assert_array_equal(got["batch_mean"], x[0, :, 0])
+    np.testing.assert_array_equal(got["batch_var"], 0)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
+    x = np.ones((1, 2, 5), np.float32)
+    assert np.isnan(run(device, (x, None, None, None, None), training=True, variant=variant, eps=0.0)["y"]).all()
+
+
+@pytest.mark.parametrize(("training", "variant"), WAYS)
+def test_eps_zero_is_allowed(device, rng, training, variant):
+    check(device, problem(rng, (2, 4, 50)), training=training, variant=variant, eps=0.0)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 27], ids=["first", "later"])
+def test_one_bad_value_spoils_its_channel_alone(device, rng, value, place, variant):
+    values = problem(rng, (2, 6, 40))
+    x = values[0]
+    x[0, 2, place] = value
+    got = run(device, values, training=True, variant=variant)
+    assert np.isnan(got["y"][:, 2]).all()
+    assert not np.isfinite(got["batch_mean"][2])
+    assert np.isnan(got["batch_var"][2])
+    rest = [0, 1, 3, 4, 5]
+    want = expected((x[:, rest], *(v[rest] for v in values[1:])), training=True)
+    got = {name: value[:, rest] if name == "y" else value[rest] for name, value in got.items()}
+    compare(device, got, want)
+
+
+@pytest.mark.parametrize("variant", EVAL)
+def test_in_eval_one_bad_value_spoils_itself_alone(device, rng, variant):
+    values = problem(rng, (2, 3, 40))
+    values[0][0, 1, 7:10] = np.nan, np.inf, -np.inf
+    values[1][1] = 2.0
+    got = check(device, values, training=False, variant=variant)
+    np.testing.assert_array_equal(got["y"][0, 1, 7:10], [np.nan, np.inf, -np.inf])
+
+
+@pytest.mark.parametrize("variant", EVAL)
+def test_a_negative_running_variance_is_not_a_number(device, rng, variant):
+    values = problem(rng, (2, 3, 8))
+    values[4][1] = -1.0
+    y = run(device, values, training=False, variant=variant)["y"]
+    assert np.isnan(y[:, 1]).all()
+    assert not np.isnan(y[:, [0, 2]]).any()
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_denormals_are_kept(device, rng, variant):
+    x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
+    got = run(device, (x, None, None, None, None), training=True, variant=variant, eps=0.0)
+    check_error(
+        "batch_norm y", device, got["y"], references.batch_norm(x, *[None] * 4, training=True, eps=0.0)[0], 2e-7
+    )
+
+
+@pytest.mark.parametrize("variant", EVAL)
+def test_denormals_are_kept_in_eval(device, variant):
+    x = np.float32([[[1e-45, -3e-45, 4.2e-44, 0.0, 1e-40]]])
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    np.testing.assert_array_equal(
+        run(device, (x, None, None, zero, one), training=False, variant=variant, eps=0.0)["y"], x
+    )
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_values_near_the_largest_do_not_overflow(device, rng, variant):
+    x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
+    got = run(device, (x, None, None, None, None), training=True, variant=variant)
+    check_error("batch_norm y", device, got["y"], references.batch_norm(x, *[None] * 4, training=True)[0], 2e-7)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(("training", "variant"), WAYS)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, training, variant, offset):
+    values = problem(rng, (9, 3, 1000))
+    how = {"training": training, "variant": variant, "offset": offset}
+    first, again = run(device, values, **how), run(device, values, **how)
+    # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
+    machine = run(ptxrt.Device("sim:0"), values, **how)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name])
+        np.testing.assert_array_equal(value, machine[name])
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 300), (2, 3, 301)], ids=str)
+@pytest.mark.parametrize(("training", "variant"), WAYS)
+def test_in_place(device, rng, training, variant, shape):
+    values = problem(rng, shape)
+    how = {"training": training, "variant": variant}
+    apart, within = run(device, values, **how), run(device, values, in_place=True, **how)
+    for name, value in apart.items():
+        np.testing.assert_array_equal(within[name], value)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
+@pytest.mark.parametrize("variant", [None, *EVAL])
+def test_pain25_eval_of_an_empty_tensor_launches_nothing(device, monkeypatch, shape, variant):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    vector = np.zeros(shape[1], np.float32)
+    got = run(device, (np.zeros(shape, np.float32), None, None, vector, vector), training=False, variant=variant)
+    assert got["y"].shape == shape
+
+
+@pytest.mark.parametrize("variant", [None, *TRAINING])
+def test_training_without_channels_launches_nothing(device, monkeypatch, variant):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    x = np.zeros((2, 0, 3), np.float32)
+    got = run(device, (x, None, None, None, None), training=True, variant=variant)
+    assert got["batch_mean"].shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
+def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
+    x = ptxrt.zeros(shape, np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: x: ") as caught:
+        batch_norm(x, None, None, None, None, training=True)
+    assert "two values" in str(caught.value)
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant):
+    """The plan launches nothing then, another caller may."""
+    del variant  # for the devices that take no PTX
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == ("batch_norm_kernel", language)).load(device)
+    empty, mean, var = ptxrt.zeros((2, 4, 0), np.float32, device), *(Guarded((4,), np.float32, device) for _ in "mv")
+    kernel.launch(4, 256, empty, empty, None, None, mean.array, var.array, 2, 4, 0, 1e-5, 1)
+    assert np.isnan([mean.host(), var.host()]).all()
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x, w, b, mean, var = problem(rng, (2, 4, 33))
+    stream = device.create_stream()
+    there = [ptxrt.to_device(a, device, stream=stream) for a in (x, w, b, mean, var)]
+    y, batch_mean, _ = batch_norm(*there, training=True, stream=stream)
+    want = run(device, (x, w, b, mean, var), training=True)
+    np.testing.assert_array_equal(y.to_host(stream), want["y"])
+    np.testing.assert_array_equal(batch_mean.to_host(stream), want["batch_mean"])
+    np.testing.assert_array_equal(there[3].to_host(stream), want["running_mean"])
+
+
+def _moments(images):
+    """Return mean and biased variance of a channel's large images, in float64, by pieces."""
+    parts = [part for image in images for part in image.chunk(64)]
+    count = sum(part.numel() for part in parts)
+    mean = sum(part.double().sum() for part in parts) / count
+    return mean, sum(((part.double() - mean) ** 2).sum() for part in parts) / count
+
+
+@pytest.mark.parametrize("variant", ["split", "baseline", "elementwise", "hip"])
+@pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, variant):
+    count = int(np.prod(shape))
+    torch = torch_with(10 * count)
+    x = torch.empty(shape, device="cuda").normal_()
+    w, b = torch.tensor([2.0, -3.0], device="cuda"), torch.tensor([0.5, 1.5], device="cuda")
+    training = variant != "elementwise"
+    moments = [_moments(x[:, c]) if training else (0.25, 4.0) for c in (0, 1)]
+    mean, var = (torch.tensor([float(pair[i]) for pair in moments], device="cuda", dtype=torch.float64) for i in (0, 1))
+    given = (None, None) if training else (mean.float(), var.float())
+    descriptor = BatchNormDescriptor(shape, training, running=not training)
+    plan = BatchNormPlan.select(cuda, descriptor, ptxrt.PlanPreference(variant=variant))
+    y = torch.empty_like(x)
+    plan.run(BatchNormArgs(x, w, b, *given, y))
+    y = y.view(-1)
+    x = x.view(-1)
+    for start in (0, 2**31 - 500, 2**32 - 500, count // 2 - 500, count - 1000):
+        part = slice(start, min(start + 1000, count))
+        c = torch.arange(part.start, part.stop, device="cuda") // shape[2] % 2
+        want = (x[part].double() - mean[c]) / (var[c] + 1e-5).sqrt() * w[c] + b[c]
+        assert relative_error(y[part].cpu().numpy(), want.cpu().numpy()) <= bar("batch_norm", "f32"), start
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+NAMES = ("x", "weight", "bias", "running_mean", "running_var", "y", "batch_mean", "batch_var")
+VECTORS = tuple(name for name in NAMES if name not in ("x", "y"))
+SHAPE = (2, 8, 6)
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass in training; each test spoils one."""
+    values = dict(zip(NAMES, problem(rng, SHAPE), strict=False))
+    values |= {"y": np.full(SHAPE, np.nan, np.float32)}
+    values |= {name: np.full(8, np.nan, np.float32) for name in ("batch_mean", "batch_var")}
+    return {name: ptxrt.to_device(value, device) for name, value in values.items()}
+
+
+def call(operands, training=True, **how):
+    out = tuple(operands[name] for name in NAMES[5:])
+    return batch_norm(*(operands[name] for name in NAMES[:5]), training=training, out=out, **how)
+
+
+def in_eval(operands):
+    return operands | {"batch_mean": None, "batch_var": None}
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was launched or allocated for it."""
+    device = next(a.device for a in operands.values() if isinstance(a, ptxrt.DeviceArray))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+        with pytest.raises(kind) as caught:
+            call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("batch_norm", argument)
+    return caught.value
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_good_operands_pass(good, training):
+    call(good if training else in_eval(good), training)
+
+
+@pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
+def test_training_must_be_true_or_false(good, training):
+    refused(ptxrt.InvalidArgument, good, "training", training=training)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
+def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.001, float("nan"), float("inf"), None, "0.1", [0.1], 1j, True])
+def test_momentum_must_be_a_number_from_0_to_1(good, momentum):
+    refused(ptxrt.InvalidArgument, good, "momentum", momentum=momentum)
+
+
+def test_x_must_have_two_axes(device):
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: x: "):
+        batch_norm(ptxrt.zeros((8,), np.float32, device), None, None, None, None, training=True)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+def test_both_running_statistics_are_given_or_neither(good, name, training):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good if training else in_eval(good), name, training=training)
+
+
+def test_eval_needs_the_running_statistics(good):
+    good["running_mean"] = good["running_var"] = None
+    refused(ptxrt.InvalidArgument, in_eval(good), "running_mean", training=False)
+
+
+@pytest.mark.parametrize("name", ["batch_mean", "batch_var"])
+def test_eval_writes_no_batch_statistics(good, name):
+    spoiled = in_eval(good) | {name: good[name]}
+    error = refused(ptxrt.InvalidArgument, spoiled, name, training=False)
+    assert "eval" in str(error)
+
+
+@pytest.mark.parametrize("length", [7, 9, 0])
+@pytest.mark.parametrize("name", VECTORS)
+def test_lengths_every_operand_alone(device, good, name, length):
+    good[name] = ptxrt.to_device(np.full(length, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 7), (2, 48), (3, 8, 6), (96,)], ids=str)
+def test_the_shape_of_y_is_checked(device, good, shape):
+    good["y"] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, "y")
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_each_vector_has_one_axis(good, name):
+    good[name] = good[name].view(8, 1)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operands_dtype_is_checked(device, good, name, dtype):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, dtype), device)
+    refused(ptxrt.DTypeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    assert str(other_device) in str(refused(ptxrt.DeviceMismatch, good, name))
+
+
+def test_the_ordinal_of_x_alone_makes_all_others_wrong(other_device, good):
+    good["x"] = ptxrt.zeros(SHAPE, np.float32, other_device)
+    refused(ptxrt.DeviceMismatch, good, "weight")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_contiguous(device, good, name):
+    if name in VECTORS:
+        good[name] = ptxrt.to_device(np.full(16, np.nan, np.float32), device)[::2]
+    else:
+        good[name] = ptxrt.to_device(np.full((6, 8, 2), np.nan, np.float32), device).transpose(2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("value", [3, 1.0, [0.0], "y"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_an_array(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_host_array_is_no_operand(good, name):
+    good[name] = np.zeros(good[name].shape, np.float32)
+    assert "to_device" in str(refused(ptxrt.InvalidArgument, good, name))
+
+
+@pytest.mark.parametrize("name", ["y", "batch_mean", "running_mean"])
+def test_what_is_written_must_not_be_a_broadcast_view(device, good, name):
+    good[name] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to(good[name].shape)
+    refused(ptxrt.LayoutError, good, name)
+
+
+def _overlaps():
+    written = NAMES[3:]
+    return [(a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :] if (a in written or b in written)]
+
+
+@pytest.mark.parametrize(("one", "other"), _overlaps())
+def test_what_is_written_must_be_apart_from_all_else(device, good, one, other):
+    whole = ptxrt.to_device(np.full(200, np.nan, np.float32), device)
+
+    def at(name, first):
+        return whole[first : first + good[name].size].view(good[name].shape)
+
+    places = [good[one].size - 1]  # the last element of one is the first of other
+    if (one, other) not in {("x", "y")}:
+        places.append(0)
+    for place in places:
+        good[one], good[other] = at(one, 0), at(other, place)
+        with pytest.raises(ptxrt.LayoutError) as caught:
+            call(good)
+        assert caught.value.argument in (one, other)
+    good[other] = at(other, good[one].size)
+    call(good)
+
+
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+def test_in_eval_running_statistics_may_be_shared(good, name):
+    good["weight"] = good[name]  # read, and not written
+    call(in_eval(good), False)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("out", [(), (None, None), [None], "yes", 3], ids=str)
+def test_out_is_three_arrays(good, out):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        batch_norm(good["x"], None, None, None, None, training=True, out=out)
+    assert caught.value.argument == "out"
+
+
+def test_out_may_lack_some(good):
+    y, mean, var = batch_norm(good["x"], None, None, None, None, training=True, out=(None, good["batch_mean"], None))
+    assert mean is good["batch_mean"]
+    assert (y.shape, var.shape) == (SHAPE, (8,))
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+def test_a_refused_call_leaves_the_running_statistics(good):
+    before = good["running_mean"].to_host()
+    good["batch_var"] = good["x"]
+    with pytest.raises(ptxrt.ShapeMismatch):
+        call(good)
+    np.testing.assert_array_equal(good["running_mean"].to_host(), before)
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "training", "variant"),
+    [
+        (SHAPE, True, "cached"),
+        ((32, 64, 112, 112), True, "split"),
+        ((32, 256, 56, 56), True, "split"),
+        ((128, 512, 7, 7), True, "cached"),
+        ((256, 2048, 7, 7), True, "columns"),
+        ((64, 256, 28, 28), True, "cached"),
+        ((1024, 1024), True, "columns"),
+        ((32, 64, 112, 112), False, "elementwise"),
+    ],
+    ids=str,
+)
+def test_a_plan_says_what_it_is(device, shape, training, variant):
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, training))
+    assert plan.sku == ("normalization", "batch_norm", "f32", device.arch, device.kind, variant)
+    assert (plan.workspace_size > 0) == (variant in ("columns", "split"))
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
+
+
+@pytest.mark.ptx
+def test_a_workspace_may_be_given(device, rng):
+    values = problem(rng, (3, 2, 9004))
+    plan = BatchNormPlan.select(
+        device, BatchNormDescriptor(values[0].shape, True), ptxrt.PlanPreference(variant="split")
+    )
+    room = ptxrt.empty(plan.workspace_size, np.uint8, device)
+    got = run(device, values, training=True, variant="split", workspace=room)
+    for name, value in run(device, values, training=True, variant="split").items():
+        np.testing.assert_array_equal(got[name], value)
+    with pytest.raises(ptxrt.ShapeMismatch, match="workspace"):
+        run(device, values, training=True, variant="split", workspace=room[1:])
+    larger = ptxrt.empty(plan.workspace_size + 8, np.uint8, device)
+    with pytest.raises(ptxrt.LayoutError, match="workspace"):
+        run(device, values, training=True, variant="split", workspace=larger[8:])
+
+
+@pytest.mark.parametrize("variant", ["columns", "split"])
+def test_the_workspace_is_as_large_as_it_must_be(device, rng, small_shares, variant):
+    for shape in ((3, 2, 700), (1, 3, 8), (2, 33, 5)):
+        plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, True), ptxrt.PlanPreference(variant=variant))
+        room = Guarded((plan.workspace_size,), np.uint8, device)
+        run(device, problem(rng, shape), training=True, variant=variant, workspace=room.array)
+        room.host()
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, True))
+    assert plan.can_implement(BatchNormArgs(**good)) is None
+    good["bias"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: bias"):
+        plan.can_implement(BatchNormArgs(**good))
+
+
+def test_a_plan_without_running_statistics_takes_none(device, good):
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, True, running=False))
+    with pytest.raises(ptxrt.InvalidArgument, match="running_mean"):
+        plan.can_implement(BatchNormArgs(**good))
+    with pytest.raises(ptxrt.InvalidArgument, match="running_var"):
+        plan.can_implement(BatchNormArgs(**good | {"running_mean": None}))
+    plan.run(BatchNormArgs(good["x"]))
+
+
+def test_a_plan_with_running_statistics_needs_both(device, good):
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, True))
+    for name in ("running_mean", "running_var"):
+        with pytest.raises(ptxrt.InvalidArgument, match=name):
+            plan.can_implement(BatchNormArgs(**good | {name: None}))
+
+
+@pytest.mark.parametrize(
+    ("training", "preference", "reason"),
+    [
+        (True, {"variant": "fastest"}, "not the variant asked for"),
+        (True, {"language": "cuda"}, "cuda"),
+        (True, {"variant": "elementwise"}, "elementwise: "),
+        (False, {"variant": "cached"}, "cached: "),
+        (False, {"variant": "split"}, "split: "),
+        pytest.param(True, {"variant": "split", "workspace_limit": 10}, "above the limit", marks=pytest.mark.ptx),
+    ],
+    ids=str,
+)
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, training, preference, reason):
+    with pytest.raises(ptxrt.Unsupported, match=reason):
+        BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, training), ptxrt.PlanPreference(**preference))
+
+
+@pytest.mark.ptx
+def test_preferences_are_kept(device):
+    large = BatchNormDescriptor((32, 64, 112, 112), True)
+    for preference, variant in (
+        (ptxrt.PlanPreference(deterministic=True), "split"),
+        (ptxrt.PlanPreference(workspace_limit=0), "baseline"),
+        (ptxrt.PlanPreference(language="ptx"), "split"),
+        (ptxrt.PlanPreference(language="hip"), "hip"),
+    ):
+        assert BatchNormPlan.select(device, large, preference).sku.variant == variant
+
+
+@pytest.mark.ptx
+def test_a_channel_that_does_not_fit_shared_memory_is_not_cached(device):
+    with pytest.raises(ptxrt.Unsupported, match="shared memory"):
+        BatchNormPlan.select(device, BatchNormDescriptor((1, 1, 10**6), True), ptxrt.PlanPreference(variant="cached"))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
+    for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
+        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
+            BatchNormPlan.select(device, BatchNormDescriptor(shape, training))
+    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
+        BatchNormPlan.select(device, BatchNormDescriptor((2, 1 << 31, 1), training))
+
+
+@pytest.mark.ptx
+def test_what_a_writing_pass_cannot_hold_takes_the_baseline(device):
+    shape = (1, 2**20, 2**21 + 2**11)
+    assert BatchNormPlan.select(device, BatchNormDescriptor(shape, False)).sku.variant == "baseline"
+    assert BatchNormPlan.select(device, BatchNormDescriptor(shape, True)).sku.variant == "baseline"
+
+
+@pytest.mark.parametrize("batch", [65536, 2**32 - 1])
+def test_a_batch_of_any_size_fits_the_grid(batch):
+    module = sys.modules["ptxrt.ops._batch_norm"]
+    (_, down), images = module._written(BatchNormDescriptor((batch, 1, 1), False))
+    assert down <= 65535
+    assert batch - images < down * images >= batch
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 8191, 8192, 8193, 10**6, 2**32 - 1])
+@pytest.mark.parametrize("channels", [1, 64, 5000])
+def test_slices_cover_a_channel(count, channels):
+    module = sys.modules["ptxrt.ops._batch_norm"]
+    slices, values = module._slices(BatchNormDescriptor((1, channels, count), False))
+    assert values % 4 == 0
+    assert (slices - 1) * values < count <= slices * values
+    assert slices <= 1024
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (2, 3, 0), (256, 2048, 49), (2**32 - 1, 1, 1), (70, 5000, 1), (3, 7, 1023)]
+)
+def test_columns_cover_a_problem(shape):
+    module = sys.modules["ptxrt.ops._batch_norm"]
+    (across, down), (slices, images, group, lanes) = module._columns(BatchNormDescriptor(shape, False))
+    assert group * shape[2] <= 1024
+    assert (across - 1) * group < shape[1] <= across * group
+    assert (down - 1) * images < shape[0] <= down * images
+    assert slices == down <= 256
+    assert lanes in (1, 2, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize("shape", [None, "ab", (2, -8, 3), (2, 8.0), (2, True)])
+def test_a_descriptor_wants_a_shape(shape):
+    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+        BatchNormDescriptor(shape, True)
+
+
+@pytest.mark.parametrize(("training", "running"), [(True, None), (True, 1), (False, False)])
+def test_a_descriptor_says_whether_there_are_running_statistics(training, running):
+    with pytest.raises(ptxrt.InvalidArgument, match="running"):
+        BatchNormDescriptor(SHAPE, training, running=running)
+
+
+def test_a_descriptors_shape_may_be_a_list():
+    assert BatchNormDescriptor([2, 8, 3], True) == BatchNormDescriptor((2, 8, 3), True)
+    hash(BatchNormDescriptor([2, 8, 3], True))
+
+
+def test_a_descriptors_element_type_is_checked():
+    with pytest.raises(ptxrt.DTypeMismatch, match="batch_norm: x"):
+        BatchNormDescriptor(SHAPE, True, "f16")
+
+
+def test_the_function_keeps_its_plan(good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(BatchNormPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_forgotten_plans_let_the_cache_unload(good, clean_modules):
+    call(good)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert "batch_norm.ptx" not in [entry.name for entry in clean_modules.entries()]
+    call(good)

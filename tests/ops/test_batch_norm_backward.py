@@ -1,0 +1,735 @@
+"""batch_norm_backward: its gradients in each variant, their edges, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.ops import (
+    BatchNormBackwardArgs,
+    BatchNormBackwardDescriptor,
+    BatchNormBackwardPlan,
+    batch_norm,
+    batch_norm_backward,
+    references,
+)
+
+TRAINING = ("cached", "columns", "split", "baseline", "hip")
+EVAL = ("columns", "split", "baseline", "hip")
+RESULTS = ("grad_input", "grad_weight", "grad_bias")
+# How the statistics come: computed, handed over, or running.
+KINDS = ("training", "handed", "eval")
+WAYS = [(kind, variant) for kind in KINDS for variant in (EVAL if kind == "eval" else TRAINING)]
+
+
+def problem(rng, shape, mean=0.0):
+    """Return grad_out, x, weight, mean, var; the last two are not quite those of x."""
+    go = rng.standard_normal(shape).astype(np.float32)
+    x = (rng.standard_normal(shape) + mean).astype(np.float32)
+    w = rng.standard_normal(shape[1]).astype(np.float32)
+    given = (rng.standard_normal(shape[1]) + mean).astype(np.float32)
+    return go, x, w, given, (rng.random(shape[1]) + 0.5).astype(np.float32)
+
+
+def statistics(kind, values):
+    """Return running_mean, running_var, batch_mean, batch_var."""
+    given = values[3:]
+    return {"training": (None,) * 4, "handed": (None, None, *given), "eval": (*given, None, None)}[kind]
+
+
+def run(device, values, *, kind, variant=None, eps=1e-5, offset=0, out_offset=0, in_place=None, **how):
+    """Run the plan of `variant` on `device` into guarded outputs; return the host results."""
+    go, x, w = values[:3]
+    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", "f32", eps, kind == "handed")
+    plan = BatchNormBackwardPlan.select(device, descriptor, ptxrt.PlanPreference(variant=variant))
+    arrays = [on_device(a, device, offset) for a in (go, x, w, *statistics(kind, values))]
+    gi = Guarded(go.shape, np.float32, device, out_offset)
+    gw, gb = (Guarded(go.shape[1:2], np.float32, device) for _ in "wb")
+    within = {"grad_out": arrays[0], "x": arrays[1]}.get(in_place)
+    results = [gi.array if within is None else within, None if w is None else gw.array, gb.array]
+    got = plan.run(BatchNormBackwardArgs(*arrays, *results), **how)
+    assert all(a is b for a, b in zip(got, results, strict=True))
+    return (gi.host() if within is None else within.to_host()), None if w is None else gw.host(), gb.host()
+
+
+def expected(values, *, kind, eps=1e-5):
+    running_mean, running_var, batch_mean, batch_var = statistics(kind, values)
+    return references.batch_norm_backward(
+        *values[:3],
+        running_mean,
+        running_var,
+        training=kind != "eval",
+        eps=eps,
+        batch_mean=batch_mean,
+        batch_var=batch_var,
+    )
+
+
+def compare(device, got, want, case="", large_mean=False):
+    for name, value, reference in zip(RESULTS, got, want, strict=True):
+        assert (value is None) == (reference is None), name
+        if value is not None:
+            limit = bar("batch_norm", "f32", large_mean=large_mean)
+            check_error(f"batch_norm {name}", device, value, reference, limit, case)
+
+
+def check(device, values, *, kind, large_mean=False, eps=1e-5, **how):
+    got = run(device, values, kind=kind, eps=eps, **how)
+    compare(device, got, expected(values, kind=kind, eps=eps), f"{values[0].shape} {kind} {how}", large_mean)
+    return got
+
+
+SHAPES = [
+    (4, 8, 9),
+    (2, 3, 4, 4),  # whole vectors
+    (3, 1),  # no trailing axes
+    (2, 5, 2),
+    (1, 2, 31),
+    (1, 2, 32),
+    (1, 2, 33),
+    (1, 3, 255),
+    (1, 3, 256),
+    (3, 1, 257),
+    (1, 2, 3, 5, 7),
+    (300, 2, 1),  # more images than threads
+    (3, 300, 1),  # more channels than threads
+    (3, 1101),  # more channels than a block takes
+    (7, 22, 49),  # vectors that lie in two channels, more channels than a block takes
+    (2, 2, 1023),  # the longest row that columns takes
+    (1, 3, 4099),  # many turns, a prime
+    (2, 2, 4100),  # many turns of vectors, in two slices
+    (3, 2, 9001),  # several slices
+]
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_the_reference(device, rng, shape, kind, variant):
+    if variant == "columns" and np.prod(shape[2:]) > 1023:
+        with pytest.raises(ptxrt.Unsupported, match="is above 1023"):
+            run(device, problem(rng, shape), kind=kind, variant=variant)
+    else:
+        check(device, problem(rng, shape), kind=kind, variant=variant)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+@pytest.mark.parametrize("shape", [(4, 8, 9), (2, 3, 260)], ids=str)
+def test_a_forward_and_a_backward(device, rng, shape, kind, variant):
+    """The statistics handed over are those that the forward wrote."""
+    go, x, w, mean, var = problem(rng, shape)
+    there = ptxrt.to_device(x, device)
+    if kind != "eval":
+        _, mean, var = (a.to_host() for a in batch_norm(there, None, None, None, None, training=True))
+    check(device, (go, x, w, mean, var), kind=kind, variant=variant)
+
+
+def test_matches_the_reference_on_drawn_shapes(device):
+    def body(batch, channels, hw, mean, offset, out_offset, seed, way):
+        assume(way[0] == "eval" or batch * hw >= 3)  # with two values grad_input cancels to nothing
+        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
+        how = {"offset": offset, "out_offset": out_offset, "variant": way[1]}
+        check(device, values, kind=way[0], large_mean=mean != 0, **how)
+
+    for_drawn(
+        device,
+        body,
+        batch=st.integers(1, 6),
+        channels=st.integers(1, 9),
+        hw=st.integers(1, 300),
+        mean=st.sampled_from([0.0, 1e4]),
+        offset=st.integers(0, 4),
+        out_offset=st.integers(0, 4),
+        seed=st.integers(0, 2**32 - 1),
+        way=st.sampled_from([way for way in WAYS if way[1] in taken(BatchNormBackwardPlan, device)]),
+    )
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_two_values_a_channel(device, variant):
+    """x = -1, 1 and no eps: grad_input is go less its mean less x times the mean of x * go, which leaves nothing."""
+    x, go = np.float32([[-1.0], [1.0]]), np.float32([[3.0], [5.0]])
+    got = run(device, (go, x, np.float32([2.0])), kind="training", variant=variant, eps=0.0)
+    assert [a.ravel().tolist() for a in got] == [[0.0, 0.0], [2.0], [8.0]]
+
+
+@pytest.fixture
+def small_shares(monkeypatch):
+    """Give each block little to sum up and several images to write, as large problems do."""
+    module = sys.modules["ptxrt.ops._batch_norm"]
+    monkeypatch.setattr(module, "_ENOUGH_VALUES", 4)
+    monkeypatch.setattr(module, "_TURN", 4)
+    monkeypatch.setattr(module, "_ENOUGH_BLOCKS", 1)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "shape", [(3, 2, 700), (37, 3, 20), (19, 3, 7), (16, 2, 4), (17, 1, 1020), (5, 2, 1022), (9, 1030)], ids=str
+)
+@pytest.mark.ptx
+def test_several_images_a_block_and_many_slices(device, rng, small_shares, shape):
+    values = problem(rng, shape)
+    for kind, variant in WAYS:
+        if variant in ("columns", "split"):
+            check(device, values, kind=kind, variant=variant)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 31, 31), (2, 3, 5), (2, 1029), (2, 2, 1026)], ids=str)
+@pytest.mark.parametrize("small", [False, True])
+def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, request, shape, small):
+    if small:
+        request.getfixturevalue("small_shares")
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    values = problem(rng, shape)
+    for kind, variant in WAYS:
+        if variant != "columns" or np.prod(shape[2:]) <= 1023:
+            check(sim, values, kind=kind, variant=variant)
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+def test_gradients_whose_pointer_is_null_are_not_wanted(device, rng, language, variant):
+    values = problem(rng, (3, 4, 7))
+    wanted = ("batch_norm_backward_kernel", language)
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == wanted).load(device)
+    go, x, gi = (ptxrt.to_device(a, device) for a in (values[0], values[1], np.full((3, 4, 7), np.nan, np.float32)))
+    kernel.launch(4, 256, x, go, gi, None, None, None, None, None, 3, 4, 7, 1e-5, 1)
+    want = run(device, (values[0], values[1], None), kind="training", variant=variant)
+    np.testing.assert_array_equal(gi.to_host(), want[0])
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+@pytest.mark.parametrize("handed", [False, True])
+def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant, handed):
+    """The plan launches nothing then, another caller may."""
+    del variant  # for the devices that take no PTX
+    wanted = (f"batch_norm_backward_{'handed_' if handed else ''}kernel", language)
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == wanted).load(device)
+    empty, given = ptxrt.zeros((2, 4, 0), np.float32, device), ptxrt.zeros((4,), np.float32, device)
+    gw, gb = (Guarded((4,), np.float32, device) for _ in "wb")
+    mode = () if handed else (0,)
+    kernel.launch(4, 256, empty, empty, empty, gw.array, gb.array, None, given, given, 2, 4, 0, 1e-5, *mode)
+    assert np.isnan([gw.host(), gb.host()]).all()
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3, 4])
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_offset_views_are_operands_like_others(device, rng, kind, variant, offset):
+    values = problem(rng, (3, 4, 36))
+    check(device, values, kind=kind, variant=variant, offset=offset)
+    check(device, values, kind=kind, variant=variant, out_offset=offset)
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
+def test_a_large_offset_costs_no_accuracy(device, rng, mean, kind, variant):
+    check(device, problem(rng, (2, 4, 31, 31), mean), kind=kind, variant=variant, large_mean=True)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+    values = problem(rng, (1, 4, 1000))
+    values[1][0, ::2, 0] = 1e6
+    check(device, values, kind="training", variant=variant)
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_a_large_gradient_offset_costs_no_accuracy(device, rng, kind, variant):
+    values = problem(rng, (2, 4, 500))
+    values[0][...] += 1e4
+    check(device, values, kind=kind, variant=variant, large_mean=True)
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_without_weight_there_is_no_gradient_of_it(device, rng, kind, variant):
+    values = problem(rng, (2, 6, 10))
+    got = check(device, (values[0], values[1], None, *values[3:]), kind=kind, variant=variant)
+    ones = run(device, (values[0], values[1], np.ones(6, np.float32), *values[3:]), kind=kind, variant=variant)
+    assert got[1] is None
+    np.testing.assert_array_equal(got[0], ones[0])
+    np.testing.assert_array_equal(got[2], ones[2])
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_eps_zero_is_allowed(device, rng, kind, variant):
+    check(device, problem(rng, (2, 4, 50)), kind=kind, variant=variant, eps=0.0)
+
+
+@pytest.mark.parametrize("variant", TRAINING)
+def test_equal_values(device, rng, variant):
+    go, x, w, *_ = problem(rng, (2, 4, 100))
+    x[...] = 0.1
+    got = run(device, (go, x, w), kind="training", variant=variant)
+    np.testing.assert_array_equal(got[1], 0)
+    want = expected((go, x, w), kind="training")
+    compare(device, (got[0], None, got[2]), (want[0], None, want[2]))
+    assert np.isnan(run(device, (go, x, w), kind="training", variant=variant, eps=0.0)[0]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 27], ids=["first", "later"])
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_a_bad_value_of_x_spoils_its_channel_alone(device, rng, value, place, kind, variant):
+    values = problem(rng, (2, 3, 40))
+    rest = [0, 2]
+    x = values[1]
+    x[0, 1, place] = value
+    gi, gw, gb = run(device, values, kind=kind, variant=variant)
+    assert not np.isfinite(gw[1])
+    if kind == "eval":
+        assert np.isfinite(gi).all()  # x is not in it
+    else:
+        assert not np.isfinite(gi[:, 1]).any()
+    want = expected((values[0][:, rest], x[:, rest], *(v[rest] for v in values[2:])), kind=kind)
+    compare(device, (gi[:, rest], gw[rest], gb[rest]), want)
+    check_error("batch_norm grad_bias", device, gb, values[0].astype(np.float64).sum(axis=(0, 2)), 2e-7)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_a_bad_gradient_spoils_its_channel_alone(device, rng, value, kind, variant):
+    values = problem(rng, (2, 3, 40))
+    values[0][1, 1, 5] = value
+    gi, gw, gb = run(device, values, kind=kind, variant=variant)
+    assert not np.isfinite(gw[1])
+    assert np.array_equal(gb[1], value, equal_nan=True)
+    assert not np.isfinite(gi[1, 1, 5])
+    assert np.isfinite(gi[:, [0, 2]]).all()
+    if kind == "eval":
+        want = expected(values, kind=kind)
+        compare(device, (gi, None, gb), (want[0], None, want[2]))
+    else:
+        assert not np.isfinite(gi[:, 1]).any()
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_denormals_are_kept(device, rng, kind, variant):
+    go, x, *_ = problem(rng, (2, 2, 64))
+    go = (rng.integers(-100, 100, go.shape) * 1.4e-45).astype(np.float32)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    got = run(device, (go, x, one, zero, one), kind=kind, variant=variant, eps=0.0)
+    want = expected((go, x, one, zero, one), kind=kind, eps=0.0)
+    for value, reference in zip(got, want, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=0, atol=0.51 * 1.4013e-45)
+
+
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_values_near_the_largest_do_not_overflow(device, rng, kind, variant):
+    values = problem(rng, (1, 2, 500))
+    values[0][...] *= 1e36
+    values[1][...] *= 3e37
+    got = run(device, values, kind=kind, variant=variant)
+    want = expected(values, kind=kind)
+    check_error("batch_norm grad_bias", device, got[2], want[2], 2e-7)
+    if kind == "training":
+        compare(device, got, want)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, kind, variant, offset):
+    values = problem(rng, (9, 5, 1000))
+    how = {"kind": kind, "variant": variant, "offset": offset}
+    first, again = run(device, values, **how), run(device, values, **how)
+    # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
+    machine = run(ptxrt.Device("sim:0"), values, **how)
+    for one, two, three in zip(first, again, machine, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
+@pytest.mark.parametrize("in_place", ["grad_out", "x"])
+@pytest.mark.parametrize("shape", [(2, 8, 300), (5, 3, 301)], ids=str)
+@pytest.mark.parametrize(("kind", "variant"), WAYS)
+def test_in_place(device, rng, kind, variant, shape, in_place):
+    values = problem(rng, shape)
+    how = {"kind": kind, "variant": variant}
+    for apart, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
+        np.testing.assert_array_equal(within, apart)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
+@pytest.mark.parametrize("variant", [None, *EVAL])
+def test_pain25_eval_of_an_empty_tensor_launches_nothing_and_gives_zeros(device, monkeypatch, shape, variant):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    empty, vector = np.zeros(shape, np.float32), np.ones(shape[1], np.float32)
+    gi, gw, gb = run(device, (empty, empty, vector, vector, vector), kind="eval", variant=variant)
+    assert gi.shape == shape
+    np.testing.assert_array_equal(gw, 0)
+    np.testing.assert_array_equal(gb, 0)
+    run(device, (empty, empty, None, vector, vector), kind="eval", variant=variant)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
+def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
+    x = ptxrt.zeros(shape, np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_out: ") as caught:
+        batch_norm_backward(x, x, None, None, None, training=True)
+    assert "two values" in str(caught.value)
+
+
+def test_a_stream_orders_the_work(device, rng):
+    values = problem(rng, (2, 4, 33))
+    stream = device.create_stream()
+    there = [ptxrt.to_device(a, device, stream=stream) for a in values]
+    got = batch_norm_backward(*there, training=False, stream=stream)
+    for one, two in zip(got, run(device, values, kind="eval"), strict=True):
+        np.testing.assert_array_equal(one.to_host(stream), two)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant"), [("eval", "split"), ("handed", "split"), ("handed", "baseline"), ("handed", "hip")]
+)
+@pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, kind, variant):
+    count = int(np.prod(shape))
+    torch = torch_with(14 * count)
+    x, go = (torch.empty(shape, device="cuda").normal_() for _ in "xg")
+    w, mean, var = (torch.tensor(pair, device="cuda") for pair in ([2.0, -3.0], [0.25, -0.5], [4.0, 0.5]))
+    training = kind == "handed"
+    plan = BatchNormBackwardPlan.select(
+        cuda, BatchNormBackwardDescriptor(shape, training, handed=training), ptxrt.PlanPreference(variant=variant)
+    )
+    given = (None, None, mean, var) if training else (mean, var, None, None)
+    results = [torch.empty_like(a) for a in (x, w, w)]
+    plan.run(BatchNormBackwardArgs(go, x, w, *given, *results))
+    sums = torch.zeros(2, dtype=torch.float64, device="cuda")
+    dots = torch.zeros(2, dtype=torch.float64, device="cuda")
+    for c in (0, 1):
+        for image in range(shape[0]):
+            for xs, gs in zip(x[image, c].chunk(64), go[image, c].chunk(64), strict=True):
+                sums[c] += gs.double().sum()
+                dots[c] += ((xs.double() - mean[c]) * gs.double()).sum()
+    inv = 1 / (var.double() + 1e-5).sqrt()
+    assert relative_error(results[1].cpu().numpy(), (dots * inv).cpu().numpy()) <= 2e-7
+    assert relative_error(results[2].cpu().numpy(), sums.cpu().numpy()) <= 2e-7
+    gi, x, go, m = results[0].view(-1), x.view(-1), go.view(-1), shape[0] * shape[2]
+    for start in (0, 2**31 - 500, 2**32 - 500, count // 2 - 500, count - 1000):
+        part = slice(start, min(start + 1000, count))
+        c = torch.arange(part.start, part.stop, device="cuda") // shape[2] % 2
+        want = go[part].double()
+        if training:
+            want = want - sums[c] / m - (x[part].double() - mean[c]) * dots[c] / m * inv[c] ** 2
+        want = want * inv[c] * w[c]
+        assert relative_error(gi[part].cpu().numpy(), want.cpu().numpy()) <= 2e-7, start
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+NAMES = ("grad_out", "x", "weight", "running_mean", "running_var", "batch_mean", "batch_var", *RESULTS)
+TENSORS = ("grad_out", "x", "grad_input")
+VECTORS = tuple(name for name in NAMES if name not in TENSORS)
+SHAPE = (2, 8, 6)
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass in training, the statistics handed over; each test spoils one."""
+    go, x, w, mean, var = problem(rng, SHAPE)
+    values = dict(zip(NAMES, (go, x, w, mean, var, mean, var), strict=False))
+    values |= {"grad_input": np.full(SHAPE, np.nan, np.float32)}
+    values |= {name: np.full(8, np.nan, np.float32) for name in ("grad_weight", "grad_bias")}
+    return {name: ptxrt.to_device(value, device) for name, value in values.items()}
+
+
+def call(operands, training=True, **how):
+    return batch_norm_backward(
+        *(operands[name] for name in NAMES[:5]),
+        training=training,
+        batch_mean=operands["batch_mean"],
+        batch_var=operands["batch_var"],
+        out=tuple(operands[name] for name in RESULTS),
+        **how,
+    )
+
+
+def in_eval(operands):
+    return operands | {"batch_mean": None, "batch_var": None}
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was launched."""
+    device = next(a.device for a in operands.values() if isinstance(a, ptxrt.DeviceArray))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+        with pytest.raises(kind) as caught:
+            call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("batch_norm_backward", argument)
+    return caught.value
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_good_operands_pass(good, training):
+    call(good if training else in_eval(good), training)
+
+
+@pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
+def test_training_must_be_true_or_false(good, training):
+    refused(ptxrt.InvalidArgument, good, "training", training=training)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
+def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
+
+
+def test_grad_out_must_have_two_axes(device):
+    x = ptxrt.zeros((8,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_out: "):
+        batch_norm_backward(x, x, None, None, None, training=True)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+def test_both_running_statistics_are_given_or_neither(good, name, training):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good if training else in_eval(good), name, training=training)
+
+
+@pytest.mark.parametrize("name", ["batch_mean", "batch_var"])
+def test_both_batch_statistics_are_given_or_neither(good, name):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+def test_eval_needs_the_running_statistics(good):
+    good["running_mean"] = good["running_var"] = None
+    refused(ptxrt.InvalidArgument, in_eval(good), "running_mean", training=False)
+
+
+def test_eval_takes_no_batch_statistics(good):
+    refused(ptxrt.InvalidArgument, good, "batch_mean", training=False)
+
+
+def test_training_needs_no_running_statistics(good):
+    with_them = [a.to_host() for a in call(good)]
+    good["running_mean"] = good["running_var"] = None
+    for one, two in zip(with_them, call(good), strict=True):
+        np.testing.assert_array_equal(one, two.to_host())
+
+
+def test_without_weight_no_grad_weight_is_taken(good):
+    good["weight"] = None
+    error = refused(ptxrt.InvalidArgument, good, "grad_weight")
+    assert "weight is None" in str(error)
+    good["grad_weight"] = None
+    assert call(good)[1] is None
+
+
+@pytest.mark.parametrize("length", [7, 9, 0])
+@pytest.mark.parametrize("name", VECTORS)
+def test_lengths_every_operand_alone(device, good, name, length):
+    good[name] = ptxrt.to_device(np.full(length, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 7), (2, 48), (3, 8, 6), (96,)], ids=str)
+@pytest.mark.parametrize("name", ["x", "grad_input"])
+def test_the_shape_of_each_tensor_is_checked(device, good, name, shape):
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_each_vector_has_one_axis(good, name):
+    good[name] = good[name].view(8, 1)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operands_dtype_is_checked(device, good, name, dtype):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, dtype), device)
+    refused(ptxrt.DTypeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    assert str(other_device) in str(refused(ptxrt.DeviceMismatch, good, name))
+
+
+def test_the_ordinal_of_grad_out_alone_makes_all_others_wrong(other_device, good):
+    good["grad_out"] = ptxrt.zeros(SHAPE, np.float32, other_device)
+    refused(ptxrt.DeviceMismatch, good, "x")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_contiguous(device, good, name):
+    if name in VECTORS:
+        good[name] = ptxrt.to_device(np.full(16, np.nan, np.float32), device)[::2]
+    else:
+        good[name] = ptxrt.to_device(np.full((6, 8, 2), np.nan, np.float32), device).transpose(2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("value", [3, 1.0, [0.0], "y"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operand_must_be_an_array(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_host_array_is_no_operand(good, name):
+    good[name] = np.zeros(good[name].shape, np.float32)
+    assert "to_device" in str(refused(ptxrt.InvalidArgument, good, name))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_is_written_must_not_be_a_broadcast_view(device, good, name):
+    good[name] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to(good[name].shape)
+    refused(ptxrt.LayoutError, good, name)
+
+
+def _overlaps():
+    return [(a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :] if b in RESULTS]
+
+
+@pytest.mark.parametrize(("one", "other"), _overlaps())
+def test_what_is_written_must_be_apart_from_all_else(device, good, one, other):
+    whole = ptxrt.to_device(np.full(200, np.nan, np.float32), device)
+
+    def at(name, first):
+        return whole[first : first + good[name].size].view(good[name].shape)
+
+    places = [good[one].size - 1]  # the last element of one is the first of other
+    if (one, other) not in {("grad_out", "grad_input"), ("x", "grad_input")}:
+        places.append(0)
+    for place in places:
+        good[one], good[other] = at(one, 0), at(other, place)
+        with pytest.raises(ptxrt.LayoutError) as caught:
+            call(good)
+        assert caught.value.argument in (one, other)
+    good[other] = at(other, good[one].size)
+    call(good)
+
+
+@pytest.mark.parametrize("out", [(), (None, None), [None], "yes", 3], ids=str)
+def test_out_is_three_arrays(good, out):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        batch_norm_backward(good["grad_out"], good["x"], None, None, None, training=True, out=out)
+    assert caught.value.argument == "out"
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "training", "variant"),
+    [
+        (SHAPE, True, "cached"),
+        ((32, 64, 112, 112), True, "split"),
+        ((32, 256, 56, 56), True, "split"),
+        ((128, 512, 7, 7), True, "cached"),
+        ((32, 64, 112, 112), False, "split"),
+        ((256, 2048, 7, 7), False, "columns"),
+    ],
+    ids=str,
+)
+def test_a_plan_says_what_it_is(device, shape, training, variant):
+    plan = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(shape, training))
+    assert plan.sku == ("normalization", "batch_norm_backward", "f32", device.arch, device.kind, variant)
+    assert (plan.workspace_size > 0) == (variant != "cached")
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
+
+
+@pytest.mark.parametrize("variant", ["columns", "split"])
+def test_the_workspace_is_as_large_as_it_must_be(device, rng, small_shares, variant):
+    for shape in ((3, 2, 700), (1, 3, 8), (2, 33, 5)):
+        for kind in KINDS:
+            descriptor = BatchNormBackwardDescriptor(shape, kind != "eval", handed=kind == "handed")
+            plan = BatchNormBackwardPlan.select(device, descriptor, ptxrt.PlanPreference(variant=variant))
+            room = Guarded((plan.workspace_size,), np.uint8, device)
+            run(device, problem(rng, shape), kind=kind, variant=variant, workspace=room.array)
+            room.host()
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(SHAPE, True, handed=True))
+    assert plan.can_implement(BatchNormBackwardArgs(**good)) is None
+    good["grad_bias"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_bias"):
+        plan.can_implement(BatchNormBackwardArgs(**good))
+
+
+def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device, good):
+    without = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(SHAPE, True))
+    with_them = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(SHAPE, True, handed=True))
+    for name in ("batch_mean", "batch_var"):
+        with pytest.raises(ptxrt.InvalidArgument, match=name):
+            without.can_implement(BatchNormBackwardArgs(**in_eval(good) | {name: good[name]}))
+        with pytest.raises(ptxrt.InvalidArgument, match=name):
+            with_them.can_implement(BatchNormBackwardArgs(**good | {name: None}))
+
+
+@pytest.mark.parametrize(
+    ("training", "preference", "reason"),
+    [
+        (True, {"variant": "fastest"}, "not the variant asked for"),
+        (True, {"language": "cuda"}, "cuda"),
+        (False, {"variant": "cached"}, "cached: "),
+        pytest.param(True, {"variant": "split", "workspace_limit": 10}, "above the limit", marks=pytest.mark.ptx),
+    ],
+    ids=str,
+)
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, training, preference, reason):
+    with pytest.raises(ptxrt.Unsupported, match=reason):
+        BatchNormBackwardPlan.select(
+            device, BatchNormBackwardDescriptor(SHAPE, training), ptxrt.PlanPreference(**preference)
+        )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
+    for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
+        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
+            BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(shape, training))
+    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
+        BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor((2, 1 << 31, 1), training))
+
+
+@pytest.mark.parametrize("shape", [None, "ab", (2, -8, 3), (2, 8.0), (2, True)])
+def test_a_descriptor_wants_a_shape(shape):
+    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+        BatchNormBackwardDescriptor(shape, True)
+
+
+@pytest.mark.parametrize(("training", "handed"), [(True, None), (True, 1), (False, True)])
+def test_a_descriptor_says_whether_statistics_are_handed(training, handed):
+    with pytest.raises(ptxrt.InvalidArgument, match="handed"):
+        BatchNormBackwardDescriptor(SHAPE, training, handed=handed)
+
+
+def test_the_function_keeps_its_plan(good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(BatchNormBackwardPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_forgotten_plans_let_the_cache_unload(good, clean_modules):
+    call(good)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert "batch_norm.ptx" not in [entry.name for entry in clean_modules.entries()]
+    call(good)

@@ -1,0 +1,489 @@
+"""grid_sample forward: its values, its edges, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from tolerances import grid_sample_bar, relative_error
+
+import ptxrt
+from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, grid_sample, references
+
+TYPES = {"f32": np.float32, "f64": np.float64}
+OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
+both_types = pytest.mark.parametrize("name", TYPES)
+VARIANTS = [variant.name for variant in GridSamplePlan.variants]
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def problem(rng, shape, size, name="f32", spread=1.4):
+    """Return an image, and a grid of points inside and outside of it."""
+    x = rng.standard_normal(shape).astype(TYPES[name])
+    return x, rng.uniform(-spread, spread, (shape[0], *size, 2)).astype(TYPES[name])
+
+
+def run(device, variant, x, grid, offsets=(0, 0, 0)):
+    """Run into a poisoned, guarded output; check the guards; return the host result."""
+    plan = select(device, x.shape, grid.shape, "f32" if x.dtype == np.float32 else "f64", variant)
+    out = Guarded((*x.shape[:2], *grid.shape[1:3]), x.dtype, device, offsets[2])
+    there = on_device(x, device, offsets[0]), on_device(grid, device, offsets[1])
+    assert plan.run(GridSampleArgs(*there, out.array)) is out.array
+    return out.host()
+
+
+def check(device, variant, x, grid, **how):
+    name = "f32" if x.dtype == np.float32 else "f64"
+    bar = float(grid_sample_bar(name, *x.shape[2:]))
+    case = f"{x.shape} -> {grid.shape[1:3]} {variant}"
+    got = run(device, variant, x, grid, **how)
+    check_error("grid_sample", device, got, references.grid_sample(x, grid), bar, case)
+
+
+def pixels(ih, iw, name="f32"):
+    """Return the grid of all pixel centres, exact where the sizes are powers of two."""
+    rows, columns = (2 * np.arange(ih) + 1) / ih - 1, (2 * np.arange(iw) + 1) / iw - 1
+    return np.stack(np.meshgrid(columns, rows), axis=-1)[None].astype(TYPES[name])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((2, 3, 4, 5), (5, 6)),
+        ((1, 1, 1, 1), (1, 1)),
+        ((1, 2, 1, 7), (20, 20)),  # one row
+        ((1, 2, 7, 1), (3, 11)),  # one column
+        ((3, 4, 30, 20), (1, 31)),
+        ((1, 5, 6, 6), (1, 32)),
+        ((1, 6, 6, 6), (33, 1)),
+        ((2, 7, 5, 3), (5, 51)),  # 255 positions
+        ((1, 8, 5, 3), (4, 64)),
+        ((1, 9, 5, 3), (1, 257)),
+        ((1, 1, 3, 5), (32, 127)),  # the widest and the highest that are not in tiles
+        ((1, 2, 3, 5), (31, 129)),
+        ((2, 2, 3, 5), (32, 129)),
+        ((1, 3, 9, 5), (33, 161)),
+        ((1, 1, 4, 4), (2, 1031)),
+    ],
+    ids=str,
+)
+@both_types
+@pytest.mark.sanitize
+@each_variant
+def test_matches_the_reference(device, rng, variant, name, shape, size):
+    check(device, variant, *problem(rng, shape, size, name))
+
+
+@pytest.mark.parametrize("channels", [*range(1, 10), 13, 64, 67])
+@each_variant
+def test_any_number_of_channels(device, rng, variant, channels):
+    check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 5)))
+
+
+@both_types
+def test_drawn_shapes(device, name):
+    def body(n, c, ih, iw, oh, ow, variant, seed):
+        rng = np.random.default_rng(seed)
+        check(device, variant, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=tuple(rng.integers(0, 4, 3)))
+
+    few = st.integers(1, 9)
+    for_drawn(
+        device, body, n=st.integers(1, 3), c=few, ih=few, iw=few, oh=few, ow=st.integers(1, 140),
+        variant=st.sampled_from(taken(GridSamplePlan, device)), seed=st.integers(0, 2**32 - 1),
+    )  # fmt: skip
+
+
+@both_types
+@each_variant
+def test_at_the_pixels_the_result_is_the_image(device, rng, variant, name):
+    x, _ = problem(rng, (1, 3, 8, 16), (1, 1), name)
+    np.testing.assert_array_equal(run(device, variant, x, pixels(8, 16, name)), x)
+
+
+@each_variant
+def test_the_first_of_a_point_is_x(device, variant):
+    x = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    assert run(device, variant, x, np.float32([[[[0.75, -0.5]]]])).item() == 3  # the last column, the first row
+
+
+@each_variant
+def test_the_border_fades_to_zero(device, variant):
+    x = np.full((1, 1, 2, 2), 8, np.float32)
+    grid = np.float32([[-1, -0.5], [1, -0.5], [-1, -1], [-1.5, -0.5], [1.5, 0.5], [1, 1]]).reshape(1, 1, 6, 2)
+    np.testing.assert_array_equal(run(device, variant, x, grid).ravel(), [4, 4, 2, 0, 0, 2])
+
+
+@both_types
+@pytest.mark.parametrize("axis", [0, 1])
+@each_variant
+def test_a_point_outside_reads_nothing_and_gives_zero(device, variant, name, axis):
+    values = [*OUTSIDE, 1e300, -1e300] if name == "f64" else OUTSIDE
+    x = np.full((1, 5, 3, 4), np.nan, TYPES[name])  # whatever is read shows
+    grid = np.zeros((1, 1, len(values), 2), TYPES[name])
+    grid[0, 0, :, axis] = values
+    y = run(device, variant, x, grid)
+    np.testing.assert_array_equal(y, np.zeros_like(y))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@each_variant
+def test_one_bad_pixel_spoils_what_touches_it_alone(device, rng, variant, value):
+    x, grid = problem(rng, (1, 2, 6, 6), (12, 12))
+    x[0, 1, 2, 3] = value
+    want = references.grid_sample(x, grid)
+    assert 0 < (~np.isfinite(want)).sum() < 72
+    assert relative_error(run(device, variant, x, grid), want) <= grid_sample_bar("f32", 6, 6)
+
+
+@each_variant
+def test_a_pixel_inside_counts_with_weight_zero_as_in_pytorch(device, variant):
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 1, 2] = np.inf
+    y = run(device, variant, x, pixels(4, 4))[0, 0]
+    # floor is the pixel itself, floor + 1 the next with weight 0: infinity times 0 at the pixels before.
+    assert y[1, 2] == np.inf
+    assert np.isnan(y[[0, 0, 1], [1, 2, 1]]).all()
+    assert (np.delete(y.ravel(), [1, 2, 5, 6]) == 0).all()
+
+
+@each_variant
+def test_a_border_pixel_counts_from_the_coordinate_minus_one_on(device, variant):
+    x = np.full((1, 1, 2, 2), np.inf, np.float32)
+    below = np.nextafter(np.float32(-1.5), np.float32(-2))
+    grid = np.float32([[-1.5, -0.5], [-0.5, -1.5], [below, -0.5], [-0.5, below]]).reshape(1, 1, 4, 2)
+    np.testing.assert_array_equal(run(device, variant, x, grid).ravel(), [np.nan, np.nan, 0, 0])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0), (2, 3, 0, 0)])
+@both_types
+@each_variant
+def test_an_image_without_pixels_is_zero_everywhere(device, rng, variant, name, shape):
+    x, grid = problem(rng, shape, (3, 5), name)
+    grid[0, 0, 0] = np.nan
+    np.testing.assert_array_equal(run(device, variant, x, grid), np.zeros((2, 3, 3, 5)))
+
+
+EMPTY = [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0))]
+EMPTY += [((0, 3, 1 << 31, 4), (2, 2)), ((2, 3, 4, 4), (0, 1 << 31))]  # though a kernel could not be told
+
+
+@pytest.mark.parametrize(("shape", "size"), EMPTY)
+def test_pain25_an_empty_result_launches_nothing(device, monkeypatch, shape, size):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    x, grid = ptxrt.zeros(shape, np.float32, device), ptxrt.zeros((shape[0], *size, 2), np.float32, device)
+    y = grid_sample(x, grid)
+    assert (y.shape, y.dtype) == ((*shape[:2], *size), np.float32)
+
+
+@pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 2, 1), (0, 3, 0)])
+@both_types
+@each_variant
+def test_views_that_begin_at_any_element(device, rng, variant, name, offsets):
+    x, grid = problem(rng, (2, 3, 5, 6), (4, 9), name)
+    np.testing.assert_array_equal(run(device, variant, x, grid, offsets), run(device, variant, x, grid))
+
+
+@pytest.mark.parametrize(("name", "least"), [("f32", 1.4e-45), ("f64", 5e-324)])
+@each_variant
+def test_denormals_are_kept(device, rng, variant, name, least):
+    x = (rng.integers(-100, 100, (1, 2, 8, 8)) * least).astype(TYPES[name])
+    np.testing.assert_array_equal(run(device, variant, x, pixels(8, 8, name)), x)
+
+
+@each_variant
+def test_values_near_the_largest_do_not_overflow(device, rng, variant):
+    x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
+    check(device, variant, np.sign(x) * np.float32(3.4e38), grid)
+
+
+@each_variant
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, variant):
+    for name in TYPES:
+        x, grid = problem(rng, (2, 9, 17, 13), (35, 150), name)
+        first = run(device, variant, x, grid)
+        np.testing.assert_array_equal(first, run(device, variant, x, grid))
+        # No rounding is left to a compiler in either language, so that all devices agree to the bit.
+        np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), "baseline", x, grid))
+
+
+@pytest.mark.sanitize
+@each_variant
+def test_blocks_take_several_images_and_larger_parts_where_a_grid_is_too_small(device, rng, monkeypatch, variant):
+    x, grid = problem(rng, (5, 25, 3, 4), (2, 3))  # 25: neither part is full
+    want = run(device, variant, x, grid)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
+    plan = select(device, x.shape, grid.shape, variant=variant)
+    assert [launch.grid for launch in plan.variant.launches(plan.descriptor)] == [(1, 2, 2)]
+    args = GridSampleArgs(on_device(x, device), on_device(grid, device))
+    np.testing.assert_array_equal(plan.run(args).to_host(), want)
+
+
+@each_variant
+def test_more_images_than_grid_z_holds(cuda, rng, variant):
+    x, grid = problem(rng, (65537, 1, 1, 2), (1, 1))
+    y = run(cuda, variant, x, grid)
+    np.testing.assert_array_equal(y[-3:], run(cuda, variant, x[-3:], grid[-3:]))
+    np.testing.assert_array_equal(y[:3], run(cuda, variant, x[:3], grid[:3]))
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x, grid = problem(rng, (2, 3, 8, 8), (5, 5))
+    stream = device.create_stream()
+    there = [ptxrt.to_device(a, device, stream=stream) for a in (x, grid)]
+    y = grid_sample(*there, stream=stream).to_host(stream)
+    np.testing.assert_array_equal(y, run(device, taken(GridSamplePlan, device)[0], x, grid))
+
+
+@each_variant
+def test_agrees_with_pytorch(cuda, rng, variant):
+    torch = pytest.importorskip("torch")
+    for name in TYPES:
+        x, grid = problem(rng, (2, 5, 40, 30), (50, 140), name)
+        a, b = torch.tensor(x, device="cuda"), torch.tensor(grid, device="cuda")
+        want = torch.nn.functional.grid_sample(a, b, align_corners=False).cpu().numpy()
+        plan = select(cuda, x.shape, grid.shape, name, variant)
+        y = plan.run(GridSampleArgs(a, b)).to_host()
+        assert relative_error(y, want) <= 2 * grid_sample_bar(name, 40, 30)
+
+
+def test_results_past_2_to_the_32_elements(torch_with):
+    shape, size = (2, 33, 16, 16), (8192, 8200)
+    torch = torch_with(2 * 33 * 8192 * 8200 * 6)
+    x = torch.randn(shape, device="cuda")
+    grid = torch.empty((2, *size, 2), device="cuda").uniform_(-1.2, 1.2)
+    y = torch.from_dlpack(grid_sample(x, grid))
+    for image, channel, row in ((0, 0, 0), (0, 31, 8191), (0, 32, 17), (1, 0, 5), (1, 31, 8000), (1, 32, 8191)):
+        rows = slice(row, row + 1)
+        part = x[image : image + 1, channel : channel + 1], grid[image : image + 1, rows]
+        want = torch.nn.functional.grid_sample(*part, align_corners=False)
+        got = y[image, channel, row]
+        assert relative_error(got.cpu().numpy(), want.view(-1).cpu().numpy()) <= 2 * grid_sample_bar("f32", 16, 16)
+
+
+def test_images_past_2_to_the_32_elements(torch_with):
+    shape = (2, 3, 27000, 27001)
+    torch = torch_with(6 * int(np.prod(shape)))
+    x = torch.empty(shape, device="cuda").normal_()
+    grid = torch.empty((2, 50, 130, 2), device="cuda").uniform_(-1.01, 1.01)
+    y = torch.from_dlpack(grid_sample(x, grid))
+    for image in (0, 1):
+        for channel in (0, 2):
+            part = x[image : image + 1, channel : channel + 1], grid[image : image + 1]
+            want = torch.nn.functional.grid_sample(*part, align_corners=False)
+            # One rounding of a coordinate may differ, at these sizes 1/1000 of a pixel.
+            assert relative_error(y[image, channel].cpu().numpy(), want[0, 0].cpu().numpy()) <= 0.01
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+SHAPES = {"x": (2, 3, 4, 5), "grid": (2, 6, 7, 2), "out": (2, 3, 6, 7)}
+
+
+def select(device, shape=SHAPES["x"], grid=SHAPES["grid"], name="f32", variant=None):
+    preference = ptxrt.PlanPreference(variant=variant)
+    return GridSamplePlan.select(device, GridSampleDescriptor(shape, grid, TYPES[name]), preference)
+
+
+@pytest.fixture
+def good(device):
+    """Operands that pass; each test spoils one."""
+    return {name: ptxrt.to_device(np.full(shape, np.nan, np.float32), device) for name, shape in SHAPES.items()}
+
+
+def call(operands, **how):
+    return grid_sample(operands["x"], operands["grid"], out=operands["out"], **how)
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    out = operands["out"]
+    with pytest.raises(kind) as caught:
+        call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("grid_sample", argument)
+    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
+        assert np.isnan(out.to_host()).all()
+    return caught.value
+
+
+def test_the_good_operands_pass(good):
+    assert not call(good).to_host().any()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("mode", "nearest"),
+        ("mode", "bicubic"),
+        ("padding_mode", "border"),
+        ("padding_mode", "reflection"),
+        ("align_corners", True),
+    ],
+)
+def test_what_pytorch_knows_beyond_this_is_unsupported(good, argument, value):
+    refused(ptxrt.Unsupported, good, argument, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *(("mode", value) for value in ("linear", "Bilinear", "", None, 0, b"bilinear", ["bilinear"])),
+        *(("padding_mode", value) for value in ("zero", "constant", None, 0, ["zeros"])),
+        *(("align_corners", value) for value in (0, 1, None, "False", 0.0, np.False_)),
+    ],
+)
+def test_modes_are_checked(good, argument, value):
+    refused(ptxrt.InvalidArgument, good, argument, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("x", (3, 4, 5)),
+        ("grid", (2, 6, 7)),
+        ("grid", (2, 6, 7, 3)),
+        ("grid", (1, 6, 7, 2)),
+        ("out", (2, 3, 7, 6)),
+        ("out", (2, 126)),
+    ],
+)
+def test_each_operands_shape_is_checked(device, good, name, shape):
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize(("name", "argument"), [("x", "grid"), ("grid", "grid"), ("out", "out")])
+def test_the_operands_have_one_type(device, good, name, argument):
+    good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float64), device)
+    refused(ptxrt.DTypeMismatch, good, argument)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.uint8])
+def test_the_type_is_f32_or_f64(device, good, dtype):
+    good["x"] = ptxrt.zeros(SHAPES["x"], dtype, device)
+    refused(ptxrt.DTypeMismatch, good, "x")
+
+
+@pytest.mark.parametrize(("name", "argument"), [("x", "grid"), ("grid", "grid"), ("out", "out")])
+def test_each_operands_ordinal_is_checked(other_device, good, name, argument):
+    good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float32), other_device)
+    refused(ptxrt.DeviceMismatch, good, argument)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_contiguous(device, good, name):
+    turned = np.full(SHAPES[name][::-1], np.nan, np.float32)
+    good[name] = ptxrt.to_device(turned, device).transpose(3, 2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("value", [3, "y", [0.0]])
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_an_array(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "grid"])
+def test_inputs_may_not_be_none(good, name):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_host_array_is_no_operand(good, name):
+    good[name] = np.zeros(SHAPES[name], np.float32)
+    assert "to_device" in str(refused(ptxrt.InvalidArgument, good, name))
+
+
+def test_out_must_not_be_a_broadcast_view(device, good):
+    good["out"] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to(SHAPES["out"])
+    refused(ptxrt.LayoutError, good, "out")
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("name", ["x", "grid"])
+def test_out_must_not_overlap_an_input(device, good, name, shift):
+    size, other = int(np.prod(SHAPES["out"])), int(np.prod(SHAPES[name]))
+    whole = ptxrt.to_device(np.full(2 * size + other, np.nan, np.float32), device)
+    good[name] = whole[size : size + other].view(SHAPES[name])
+    first = {-1: 1, 0: size, 1: size + other - 1}[shift]
+    good["out"] = whole[first : first + size].view(SHAPES["out"])
+    refused(ptxrt.LayoutError, good, "out")
+    good["out"] = whole[:size].view(SHAPES["out"])
+    call(good)
+    good["out"] = whole[size + other :].view(SHAPES["out"])
+    call(good)
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+@both_types
+@each_variant
+def test_a_plan_says_what_it_is(device, name, variant):
+    plan = select(device, name=name, variant=variant)
+    assert plan.sku == ("resampling", "grid_sample", name, device.arch, device.kind, variant)
+    assert hash(plan.sku) == hash(select(device, name=name, variant=variant).sku)
+    assert plan.workspace_size == 0
+    assert plan.precision_guarantee == ptxrt.PrecisionGuarantee(name, name, True, True)
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = select(device)
+    assert plan.can_implement(GridSampleArgs(**good)) is None
+    good["grid"] = ptxrt.zeros((2, 7, 6, 2), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="grid_sample: grid"):
+        plan.can_implement(GridSampleArgs(**good))
+    with pytest.raises(ptxrt.InvalidArgument, match="args"):
+        plan.can_implement((good["x"],))
+
+
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device):
+    with pytest.raises(ptxrt.Unsupported, match="hip: not the variant"):
+        select(device, variant="fastest")
+    wish = ptxrt.PlanPreference(deterministic=True, workspace_limit=0, language=device.backend.languages[0])
+    GridSamplePlan.select(device, GridSampleDescriptor(SHAPES["x"], SHAPES["grid"]), wish)
+
+
+@pytest.mark.parametrize("axis", range(6))
+def test_sizes_beyond_i32_are_refused(device, axis):
+    sizes = [1, 1, 1, 1, 1, 1]
+    sizes[axis] = 1 << 31
+    n, c, ih, iw, oh, ow = sizes
+    with pytest.raises(ptxrt.Unsupported, match="i32"):
+        select(device, (n, c, ih, iw), (n, oh, ow, 2))
+
+
+def test_more_blocks_than_a_grid_holds_are_refused(device):
+    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
+        select(device, (1, 1, 1, 1), (1, (1 << 31) - 1, 512, 2))
+
+
+def test_a_descriptor_checks_its_fields():
+    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+        GridSampleDescriptor(None, (1, 1, 1, 2))
+    with pytest.raises(ptxrt.DTypeMismatch):
+        GridSampleDescriptor((1, 1, 1, 1), (1, 1, 1, 2), "f16")
+    same = GridSampleDescriptor([1, 1, 1, 1], [1, 1, 1, 2], "f32")
+    assert same == GridSampleDescriptor((1, 1, 1, 1), (1, 1, 1, 2))
+    hash(same)
+
+
+def test_the_function_keeps_its_plan(good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(GridSamplePlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)

@@ -1,0 +1,620 @@
+"""grid_sample backward: both gradients, each variant, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from test_grid_sample import EMPTY, OUTSIDE, TYPES, both_types, pixels
+from tolerances import far_from_jumps, grid_sample_bar, relative_error
+
+import ptxrt
+from ptxrt.ops import (
+    GridSampleBackwardArgs,
+    GridSampleBackwardDescriptor,
+    GridSampleBackwardPlan,
+    GridSampleDescriptor,
+    grid_sample,
+    grid_sample_backward,
+    references,
+)
+
+VARIANTS = [variant.name for variant in GridSampleBackwardPlan.variants]
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def problem(rng, shape, size, name="f32", spread=1.4):
+    """Return grad_out, an image, and a grid of points inside and outside of it."""
+    go, x = (rng.standard_normal(s).astype(TYPES[name]) for s in ((*shape[:2], *size), shape))
+    return go, x, rng.uniform(-spread, spread, (shape[0], *size, 2)).astype(TYPES[name])
+
+
+def select(device, shape, grid, name="f32", variant=None, **wishes):
+    preference = ptxrt.PlanPreference(variant=variant, **wishes)
+    descriptor = GridSampleBackwardDescriptor(shape, grid, TYPES[name])
+    return GridSampleBackwardPlan.select(device, descriptor, preference)
+
+
+def run(device, variant, go, x, grid, offsets=(0,) * 5):
+    """Run into poisoned, guarded outputs with a poisoned workspace; check the guards; return the host results."""
+    name = "f32" if x.dtype == np.float32 else "f64"
+    plan = select(device, x.shape, grid.shape, name, variant)
+    outs = [Guarded(a.shape, a.dtype, device, o) for a, o in zip((x, grid), offsets[3:], strict=True)]
+    there = [on_device(a, device, o) for a, o in zip((go, x, grid), offsets[:3], strict=True)]
+    workspace = Guarded((plan.workspace_size,), np.uint8, device)
+    args = GridSampleBackwardArgs(*there, *(out.array for out in outs))
+    plan.run(args, workspace=workspace.array if plan.workspace_size else None)
+    workspace.host()
+    return tuple(out.host() for out in outs)
+
+
+def check(device, variant, go, x, grid, **how):
+    """Hold both gradients to the bar.
+
+    Where eight points or fewer make a result, and where atomics add up what a plan would add in fixed point, sums may
+    cancel: the bar is that of the sum of magnitudes.
+    """
+    name = "f32" if x.dtype == np.float32 else "f64"
+    size, points = x.shape[2:], grid.shape[1] * grid.shape[2]
+    bar, case = float(grid_sample_bar(name, *size)), f"{x.shape} -> {grid.shape[1:3]} {variant}"
+    keep = far_from_jumps(name, *size, *references.grid_sample_coordinates(grid, *size))
+    dx, dg = run(device, variant, go, x, grid, **how)
+    want_dx, want_dg = references.grid_sample_backward(go, x, grid)
+    got, want = dg[keep], want_dg[keep]
+    input_bar = grid_bar = bar
+    few, crowded = x.shape[0] * points <= 8, points > size[0] * size[1] * max(size) ** 2
+    if (few or crowded) and variant != "fixed_point" and want_dx.any():
+        magnitude, _ = references.grid_sample_backward(np.abs(go), x, grid)
+        input_bar *= max(1, np.linalg.norm(magnitude.ravel()) / np.linalg.norm(want_dx.ravel()))
+    if few and want.any():
+        magnitude = np.abs(go).sum(axis=1)[keep] * np.abs(x).max() * max(size) / 2
+        grid_bar *= max(1, np.linalg.norm(magnitude[want.any(axis=-1)]) / np.linalg.norm(want.astype(np.float64)))
+    of_few = " of few points" if few else ""
+    of_many = " of many points a pixel" if crowded else ""
+    check_error(f"grid_sample grad_input{of_few or of_many}", device, dx, want_dx, input_bar, case)
+    check_error(f"grid_sample grad_grid{of_few}", device, got, want, grid_bar, case)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((2, 3, 4, 5), (5, 6)),
+        ((1, 1, 1, 1), (1, 1)),
+        ((1, 2, 1, 7), (20, 20)),  # one row
+        ((1, 2, 7, 1), (3, 11)),  # one column
+        ((3, 4, 30, 20), (1, 31)),
+        ((1, 5, 6, 6), (1, 32)),
+        ((1, 6, 6, 6), (33, 1)),
+        ((1, 1, 5, 3), (1, 257)),
+        ((1, 2, 5, 3), (3, 43)),  # 129 positions
+        ((1, 3, 33, 32), (1, 63)),
+        ((2, 33, 5, 3), (5, 7)),
+        ((1, 1, 32, 33), (4, 5)),  # 1056 pixels
+    ],
+    ids=str,
+)
+@both_types
+@each_variant
+@pytest.mark.sanitize
+def test_matches_the_reference(device, rng, variant, name, shape, size):
+    check(device, variant, *problem(rng, shape, size, name))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 65])
+@each_variant
+def test_any_number_of_channels(device, rng, variant, channels):
+    check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 13)))
+
+
+@both_types
+def test_drawn_shapes(device, name):
+    def body(n, c, ih, iw, oh, ow, variant, seed):
+        rng = np.random.default_rng(seed)
+        offsets = tuple(rng.integers(0, 4, 5))
+        check(device, variant, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=offsets)
+
+    few = st.integers(1, 9)
+    for_drawn(
+        device, body, n=st.integers(1, 3), c=st.integers(1, 40), ih=few, iw=few, oh=few, ow=st.integers(1, 40),
+        variant=st.sampled_from(taken(GridSampleBackwardPlan, device)), seed=st.integers(0, 2**32 - 1),
+    )  # fmt: skip
+
+
+@each_variant
+def test_the_gradients_are_the_slopes_of_the_forward(device, rng, variant):
+    go, x, _ = problem(rng, (2, 3, 4, 5), (3, 4), "f64")
+    # In cells inside, on all borders and outside, no closer than 0.1 to an integer coordinate.
+    s = rng.integers(-2, 6, (2, 3, 4, 2)) + rng.uniform(0.1, 0.9, (2, 3, 4, 2))
+    grid = (2 * s + 1) / np.array([5, 4]) - 1
+    step = 1e-6
+
+    def value(x, grid):
+        return (go * grid_sample(on_device(x, device), on_device(grid, device)).to_host()).sum()
+
+    dx, dg = run(device, variant, go, x, grid)
+    for _ in range(6):
+        along_x, along_grid = rng.standard_normal(x.shape), rng.standard_normal(grid.shape)
+        slope = (value(x + step * along_x, grid) - value(x - step * along_x, grid)) / (2 * step)
+        np.testing.assert_allclose((dx * along_x).sum(), slope, rtol=1e-7, atol=1e-8)
+        slope = (value(x, grid + step * along_grid) - value(x, grid - step * along_grid)) / (2 * step)
+        np.testing.assert_allclose((dg * along_grid).sum(), slope, rtol=1e-7, atol=1e-8)
+
+
+@each_variant
+@both_types
+def test_at_integer_coordinates_the_slope_is_that_of_the_upper_side(device, rng, variant, name):
+    s = np.stack(np.meshgrid(np.arange(-2.0, 10), np.arange(-2.0, 6)), axis=-1)[None]  # exact in grids of these sizes
+    grid = ((2 * s + 1) / np.array([8, 4]) - 1).astype(TYPES[name])
+    go, x, _ = problem(rng, (1, 3, 4, 8), grid.shape[1:3], name)
+    bar = float(grid_sample_bar(name, 4, 8))
+    for got, want in zip(run(device, variant, go, x, grid), references.grid_sample_backward(go, x, grid), strict=True):
+        assert relative_error(got, want) <= bar
+
+
+@each_variant
+@both_types
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_point_outside_has_no_gradients(device, variant, name, axis):
+    values = [*OUTSIDE, 1e300, -1e300] if name == "f64" else OUTSIDE
+    shape = (1, 3, 3, 4)
+    x, go = np.full(shape, np.nan, TYPES[name]), np.full((1, 3, 1, len(values)), np.inf, TYPES[name])
+    grid = np.zeros((1, 1, len(values), 2), TYPES[name])
+    grid[0, 0, :, axis] = values
+    for gradient in run(device, variant, go, x, grid):
+        np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
+
+
+@each_variant
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_where_it_touches(device, rng, variant, value):
+    go, x, grid = problem(rng, (1, 3, 6, 7), (3, 4))
+    go[0, 1, 1, 2] = go[0, 2, 2, 3] = value
+    want_dx, want_dg = references.grid_sample_backward(go, x, grid)
+    dx, dg = run(device, variant, go, x, grid)
+    bar = grid_sample_bar("f32", 6, 7)
+    assert (~np.isfinite(want_dx)).any()
+    assert relative_error(dx, want_dx) <= bar
+    touched = ~np.isfinite(want_dg)
+    np.testing.assert_array_equal(np.isfinite(dg), ~touched)
+    assert relative_error(dg[~touched], want_dg[~touched]) <= bar
+
+
+@each_variant
+def test_infinities_of_both_signs_are_not_a_number(device, variant):
+    grid = np.float32([[0.25, 0.25], [0.25, 0.25]]).reshape(1, 1, 2, 2)
+    go = np.float32([[np.inf, -np.inf], [np.inf, np.inf]]).reshape(1, 2, 1, 2)
+    dx, _ = run(device, variant, go, np.ones((1, 2, 2, 2), np.float32), grid)
+    assert np.isnan(dx[0, 0]).all()
+    assert (dx[0, 1] == np.inf).all()
+
+
+@each_variant
+def test_bad_pixels_spoil_the_slope_of_what_touches_them_alone(device, rng, variant):
+    go, x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
+    x[0, 1, 2, 3] = np.nan
+    _, dg = run(device, variant, go, x, grid)
+    _, want = references.grid_sample_backward(go, x, grid)
+    np.testing.assert_array_equal(np.isnan(dg).any(-1), np.isnan(want).any(-1))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0)])
+@each_variant
+def test_an_image_without_pixels_has_gradients_of_zero(device, rng, variant, shape):
+    dx, dg = run(device, variant, *problem(rng, shape, (3, 5)))
+    assert dx.shape == shape
+    np.testing.assert_array_equal(dg, np.zeros((2, 3, 5, 2)))
+
+
+@pytest.mark.parametrize(("shape", "size"), EMPTY)
+@each_variant
+def test_pain25_an_empty_result_launches_nothing(device, rng, monkeypatch, variant, shape, size):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    dx, dg = run(device, variant, *problem(rng, shape, size))
+    assert (dx.shape, dg.shape) == (shape, (shape[0], *size, 2))
+    assert not dx.any()
+    assert not dg.any()
+
+
+@pytest.mark.parametrize("offsets", [tuple(int(i == j) for j in range(5)) for i in range(5)] + [(3, 1, 3, 1, 3)])
+@both_types
+@each_variant
+def test_views_that_begin_at_any_element(device, rng, variant, name, offsets):
+    check(device, variant, *problem(rng, (2, 3, 5, 6), (4, 9), name), offsets=offsets)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("f32", 1.4e-45), ("f32", 1e-40), ("f32", 3e38), ("f32", 0.0), ("f64", 5e-324), ("f64", 1e-310), ("f64", 1.7e308)],
+)
+@each_variant
+def test_gradients_of_any_size(device, rng, variant, name, size):
+    # At the pixels every weight is 0 or 1: each pixel gets its gradient, denormals too, and nothing is rounded.
+    go = (rng.integers(-1, 2, (1, 3, 4, 8)) * TYPES[name](size)).astype(TYPES[name])
+    dx, _ = run(device, variant, go, np.zeros((1, 3, 4, 8), TYPES[name]), pixels(4, 8, name))
+    if name == "f32" and variant != "fixed_point":
+        go = np.where((np.abs(go) < 1.2e-38) & (dx == 0), 0, go)  # float atomics may flush f32 denormals
+    np.testing.assert_array_equal(dx, go)
+
+
+@pytest.mark.ptx
+def test_fixed_point_keeps_what_is_small_beside_the_largest(device, rng):
+    for name, small in (("f32", 1e-6), ("f64", 1e-9)):
+        go, x, _ = problem(rng, (1, 3, 16, 16), (1, 1), name)
+        go = np.repeat(go * TYPES[name](small), 4, axis=3).reshape(1, 3, 1, 4)
+        go[0, 0, 0, 1] = 1
+        grid = rng.uniform(-0.9, 0.9, (1, 1, 4, 2)).astype(TYPES[name])
+        dx, _ = run(device, "fixed_point", go, x, grid)
+        want, _ = references.grid_sample_backward(go, x, grid)
+        assert relative_error(dx[0, 0], want[0, 0]) <= grid_sample_bar(name, 16, 16)
+        assert relative_error(dx[0, 1:], want[0, 1:]) <= grid_sample_bar(name, 16, 16)
+
+
+def test_a_pixel_that_all_points_give_to(device, rng):
+    for variant in taken(GridSampleBackwardPlan, device):
+        go, x, _ = problem(rng, (1, 3, 4, 4), (20, 20))
+        check(device, variant, np.abs(go), x, np.full((1, 20, 20, 2), 0.1, np.float32))
+
+
+@both_types
+def test_what_is_deterministic_is_the_same_from_run_to_run_and_device_to_device(device, rng, name):
+    sim = ptxrt.Device("sim:0")
+    operands = problem(rng, (2, 9, 5, 7), (12, 40), name)
+    for variant in taken(GridSampleBackwardPlan, device):
+        # The HIP kernel computes what its PTX twin does.
+        twin = "baseline" if variant == "hip" else variant
+        runs = [run(device, variant, *operands), run(device, variant, *operands), run(sim, twin, *operands)]
+        for dx, dg in runs[1:]:
+            np.testing.assert_array_equal(dg, runs[0][1])
+            if variant == "fixed_point":
+                np.testing.assert_array_equal(dx, runs[0][0])
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(("image", "size"), [((1, 1), (64, 64)), ((2, 2), (128, 128)), ((3, 1), (50, 60))], ids=str)
+def test_a_tiny_image_with_many_points_keeps_the_bar(device, rng, image, size):
+    operands = problem(rng, (1, 5, *image), size, spread=0.9)
+    plan = select(device, operands[1].shape, operands[2].shape)
+    assert plan.sku.variant == "fixed_point"
+    check(device, plan.sku.variant, *operands)
+    few = ptxrt.PlanPreference(workspace_limit=0)
+    assert GridSampleBackwardPlan.select(device, plan.descriptor, few).sku.variant == "baseline"
+
+
+@each_variant
+@pytest.mark.sanitize
+def test_blocks_take_several_images_where_a_grid_is_too_small(device, rng, monkeypatch, variant):
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
+    check(device, variant, *problem(rng, (5, 70, 3, 4), (5, 7)))
+
+
+@each_variant
+def test_more_images_than_grid_z_holds(cuda, rng, variant):
+    go, x, grid = problem(rng, (65537, 2, 1, 2), (1, 1))
+    dx, dg = run(cuda, variant, go, x, grid)
+    for part in (slice(0, 3), slice(65534, None)):
+        want_dx, want_dg = references.grid_sample_backward(go[part], x[part], grid[part])
+        assert relative_error(dx[part], want_dx) <= grid_sample_bar("f32", 1, 2)
+        assert relative_error(dg[part], want_dg) <= grid_sample_bar("f32", 1, 2)
+
+
+def test_a_stream_orders_the_work(device, rng):
+    operands = problem(rng, (2, 3, 8, 8), (5, 5))
+    stream = device.create_stream()
+    there = [ptxrt.to_device(a, device, stream=stream) for a in operands]
+    dx, dg = grid_sample_backward(*there, stream=stream)
+    want_dx, want_dg = references.grid_sample_backward(*operands)
+    assert relative_error(dx.to_host(stream), want_dx) <= grid_sample_bar("f32", 8, 8)
+    assert dg.to_host(stream).shape == want_dg.shape
+
+
+@each_variant
+@pytest.mark.parametrize("shape", [(2, 3, 40, 30), (2, 32, 17, 9), (1, 70, 9, 33)])
+def test_agrees_with_pytorch(cuda, rng, variant, shape):
+    torch = pytest.importorskip("torch")
+    for name in TYPES:
+        go, x, grid = problem(rng, shape, (50, 140), name)
+        a, b, c = (torch.tensor(v, device="cuda") for v in (go, x, grid))
+        want = torch.ops.aten.grid_sampler_2d_backward(a, b, c, 0, 0, False, [True, True])
+        keep = far_from_jumps(name, *shape[2:], *references.grid_sample_coordinates(grid, *shape[2:]))
+        dx, dg = run(cuda, variant, go, x, grid)
+        bar = 2 * float(grid_sample_bar(name, *shape[2:]))
+        assert relative_error(dx, want[0].cpu().numpy()) <= bar
+        assert relative_error(dg[keep], want[1].cpu().numpy()[keep]) <= bar
+
+
+@each_variant
+def test_images_past_2_to_the_32_elements(cuda, torch_with, variant):
+    shape, size = (1, 2, 46400, 46401), (40, 130)
+    need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 4}.get(variant, 2)
+    torch = torch_with(1.1 * need)
+    x = torch.zeros(shape, device="cuda")
+    go = torch.randn((1, 2, *size), device="cuda")
+    grid = torch.empty((1, *size, 2), device="cuda").uniform_(-0.99, 0.99)
+    grid[0, -1, :, 1] = 0.9999  # in the last rows
+    plan = select(cuda, shape, tuple(grid.shape), variant=variant)
+    dx, dg = (torch.from_dlpack(a) for a in plan.run(GridSampleBackwardArgs(go, x, grid)))
+    assert not dg.any()
+    for channel in (0, 1):
+        total = sum(part.sum(dtype=torch.float64) for part in dx[0, channel].split(4000))
+        assert abs(total - go[0, channel].double().sum()) <= 1e-3 * go[0, channel].norm()
+    # The same points of the same image, seen from its last rows alone.
+    rows = 1000
+    sy = ((grid[..., 1].double() + 1) * shape[2] - 1) / 2
+    sx = ((grid[..., 0].double() + 1) * shape[3] - 1) / 2
+    far = (sy > shape[2] - rows + 1).view(-1)
+    assert far.any()
+    pixel_rows, pixel_columns = sy.floor().long().view(-1)[far], sx.floor().long().view(-1)[far]
+    for channel in (0, 1):
+        near = sum(dx[0, channel, pixel_rows + i, pixel_columns + j] for i in range(-1, 3) for j in range(-2, 4))
+        # All of a point's weight lies round it, whatever the rounding of its coordinate.
+        assert relative_error(near.cpu().numpy(), go[0, channel].view(-1)[far].cpu().numpy()) < 0.05
+
+
+@each_variant
+def test_gradients_past_2_to_the_32_elements(cuda, torch_with, variant):
+    shape, size = (2, 33, 64, 64), (8192, 8200)
+    torch = torch_with(2 * 33 * 8192 * 8200 * 6)
+    go = torch.zeros((2, 33, *size), device="cuda")
+    x = torch.randn(shape, device="cuda")
+    grid = torch.empty((2, *size, 2), device="cuda").uniform_(-1.2, 1.2)
+    for row in (0, 5, 8000, 8191):
+        go[:, :, row] = torch.randn((2, 33, size[1]), device="cuda")
+    plan = select(cuda, shape, tuple(grid.shape), variant=variant)
+    dx, dg = (torch.from_dlpack(a) for a in plan.run(GridSampleBackwardArgs(go, x, grid)))
+    rows = [0, 5, 8000, 8191]
+    part = go[:, :, rows].contiguous(), x, grid[:, rows].contiguous()
+    want_dx, want_dg = torch.ops.aten.grid_sampler_2d_backward(*part, 0, 0, False, [True, True])
+    bar = 2 * float(grid_sample_bar("f32", 64, 64))
+    assert relative_error(dx.cpu().numpy(), want_dx.cpu().numpy()) <= bar
+    sx, sy = references.grid_sample_coordinates(part[2].cpu().numpy(), 64, 64)
+    keep = far_from_jumps("f32", 64, 64, sx, sy)
+    assert relative_error(dg[:, rows].cpu().numpy()[keep], want_dg.cpu().numpy()[keep]) <= bar
+    assert not dg[:, 6:7999].any()
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "grad_out": (2, 3, 6, 7),
+    "x": (2, 3, 4, 5),
+    "grid": (2, 6, 7, 2),
+    "grad_input": (2, 3, 4, 5),
+    "grad_grid": (2, 6, 7, 2),
+}
+OUTPUTS = ("grad_input", "grad_grid")
+
+
+@pytest.fixture
+def good(device):
+    """Operands that pass; each test spoils one."""
+    return {name: ptxrt.to_device(np.full(shape, np.nan, np.float32), device) for name, shape in SHAPES.items()}
+
+
+def call(operands, **how):
+    *inputs, grad_input, grad_grid = (operands[name] for name in SHAPES)
+    return grid_sample_backward(*inputs, **{"out": (grad_input, grad_grid), **how})
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    with pytest.raises(kind) as caught:
+        call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("grid_sample_backward", argument)
+    for name in OUTPUTS:
+        out = operands[name]
+        if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
+            assert np.isnan(out.to_host()).all()
+    return caught.value
+
+
+def test_the_good_operands_pass(good):
+    results = call(good)
+    assert results == (good["grad_input"], good["grad_grid"])
+    assert not any(result.to_host().any() for result in results)
+    assert call(good, out=None)[0].shape == SHAPES["x"]
+    assert call(good, out=(None, good["grad_grid"]))[1] is good["grad_grid"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        (ptxrt.Unsupported, "mode", "nearest"),
+        (ptxrt.Unsupported, "padding_mode", "border"),
+        (ptxrt.Unsupported, "align_corners", True),
+        (ptxrt.InvalidArgument, "mode", "linear"),
+        (ptxrt.InvalidArgument, "padding_mode", None),
+        (ptxrt.InvalidArgument, "align_corners", 0),
+        (ptxrt.InvalidArgument, "out", "y"),
+        (ptxrt.InvalidArgument, "out", (None,)),
+    ],
+)
+def test_modes_and_out_are_checked(good, kind, argument, value):
+    error = refused(kind, good, argument, **{argument: value})
+    assert argument != "out" or "grad_input, grad_grid" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("grad_out", (2, 3, 7, 6)),
+        ("x", (3, 4, 5)),
+        ("grid", (2, 6, 7, 3)),
+        ("grid", (1, 6, 7, 2)),
+        ("grad_input", (2, 3, 5, 4)),
+        ("grad_grid", (2, 7, 6, 2)),
+    ],
+)
+def test_each_operands_shape_is_checked(device, good, name, shape):
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_operands_have_one_type(device, good, name):
+    good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float64), device)
+    refused(ptxrt.DTypeMismatch, good, "grad_out" if name == "x" else name)  # x says which type
+
+
+def test_the_type_is_f32_or_f64(device, good):
+    good["x"] = ptxrt.zeros(SHAPES["x"], np.float16, device)
+    refused(ptxrt.DTypeMismatch, good, "x")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float32), other_device)
+    refused(ptxrt.DeviceMismatch, good, "grad_out" if name == "x" else name)  # x says which device
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_contiguous(device, good, name):
+    turned = np.full(SHAPES[name][::-1], np.nan, np.float32)
+    good[name] = ptxrt.to_device(turned, device).transpose(3, 2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_operand_must_be_an_array_of_the_device(good, name):
+    for value in (3, "y", [0.0], np.zeros(SHAPES[name], np.float32)):
+        good[name] = value
+        refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", ["grad_out", "x", "grid"])
+def test_inputs_may_not_be_none(good, name):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_must_not_be_broadcast_views(device, good, name):
+    good[name] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to(SHAPES[name])
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("shift", ["before", "same", "behind"])
+@pytest.mark.parametrize(
+    ("output", "name"), [(o, name) for o in OUTPUTS for name in SHAPES if o != name and (o, name) != OUTPUTS[::-1]]
+)
+def test_no_output_may_overlap_another_operand(device, good, output, name, shift):
+    size, other = int(np.prod(SHAPES[output])), int(np.prod(SHAPES[name]))
+    whole = ptxrt.to_device(np.full(2 * size + other, np.nan, np.float32), device)
+    good[name] = whole[size : size + other].view(SHAPES[name])
+    first = {"before": 1, "same": size, "behind": size + other - 1}[shift]
+    good[output] = whole[first : first + size].view(SHAPES[output])
+    refused(ptxrt.LayoutError, good, output)
+    good[output] = whole[:size].view(SHAPES[output])
+    call(good)
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+@each_variant
+@both_types
+def test_a_plan_says_what_it_is(device, name, variant):
+    plan = select(device, SHAPES["x"], SHAPES["grid"], name, variant)
+    assert plan.sku == ("resampling", "grid_sample_backward", name, device.arch, device.kind, variant)
+    hash(plan.sku)
+    firm = variant == "fixed_point"
+    assert plan.precision_guarantee == ptxrt.PrecisionGuarantee(name, "i64" if firm else name, firm, firm)
+    # 3 channels lie in 4 places; fixed-point sums are twice as wide.
+    sums = 2 * 4 * 5 * 4 * np.dtype(TYPES[name]).itemsize
+    assert plan.workspace_size == {"channels_last": 256 + sums, "fixed_point": 256 + 2 * sums}.get(variant, 0)
+
+
+@pytest.mark.ptx
+def test_the_variant_suits_the_problem(device):
+    def chosen(shape, size, **wishes):
+        return select(device, shape, (shape[0], *size, 2), **wishes).sku.variant
+
+    assert chosen((8, 64, 32, 32), (32, 32)) == "channels_last"
+    assert chosen((4, 3, 512, 512), (256, 256)) == "channels_last"
+    assert chosen((8, 1, 512, 512), (512, 512)) == "baseline"  # no channels side by side
+    assert chosen((7, 64, 32, 32), (32, 32)) == "baseline"  # too few gradients
+    assert chosen((4, 64, 256, 256), (127, 128)) == "baseline"  # too few points for so many pixels
+    assert chosen((999, 64, 14, 14), (15, 17)) == "baseline"  # too few points to fill a block
+    assert chosen((8, 64, 32, 32), (32, 32), workspace_limit=0) == "baseline"
+    assert chosen((8, 64, 32, 32), (32, 32), deterministic=True) == "fixed_point"
+
+
+@pytest.mark.ptx
+def test_no_deterministic_variant_without_a_workspace(device):
+    with pytest.raises(ptxrt.Unsupported, match="fixed_point: needs 1536 bytes"):
+        select(device, SHAPES["x"], SHAPES["grid"], deterministic=True, workspace_limit=256)
+
+
+def test_no_deterministic_variant_in_hip(device):
+    with pytest.raises(ptxrt.Unsupported, match="hip: is not deterministic"):
+        select(device, SHAPES["x"], SHAPES["grid"], deterministic=True, language="hip")
+
+
+@pytest.mark.ptx
+def test_a_workspace_is_checked(device, good):
+    plan = select(device, SHAPES["x"], SHAPES["grid"], variant="fixed_point")
+    with pytest.raises(ptxrt.ShapeMismatch, match="workspace"):
+        plan.run(tuple(good.values()), workspace=ptxrt.empty(plan.workspace_size - 1, np.uint8, device))
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = select(device, SHAPES["x"], SHAPES["grid"])
+    assert plan.can_implement(GridSampleBackwardArgs(**good)) is None
+    good["grid"] = ptxrt.zeros((2, 7, 6, 2), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="grid_sample_backward: grid"):
+        plan.can_implement(GridSampleBackwardArgs(**good))
+
+
+@pytest.mark.parametrize("axis", range(6))
+def test_sizes_beyond_i32_are_refused(device, axis):
+    sizes = [1, 1, 1, 1, 1, 1]
+    sizes[axis] = 1 << 31
+    n, c, ih, iw, oh, ow = sizes
+    with pytest.raises(ptxrt.Unsupported) as caught:
+        select(device, (n, c, ih, iw), (n, oh, ow, 2))
+    assert str(caught.value).count("i32") >= min(2, len(taken(GridSampleBackwardPlan, device)))
+
+
+@pytest.mark.ptx
+def test_what_a_variant_cannot_do_is_refused(device):
+    most = (1 << 31) - 1
+    with pytest.raises(ptxrt.Unsupported, match=r"oh \* ow = .* does not fit grid\.x"):
+        select(device, (1, 1, 1, 1), (1, most, 512, 2), variant="channels_last")
+    with pytest.raises(ptxrt.Unsupported, match=r"ih \* iw = .* does not fit grid\.x"):
+        select(device, (1, 1, most, 64), (1, 1, 1, 2), variant="channels_last")
+    with pytest.raises(ptxrt.Unsupported, match="too few bits"):
+        select(device, (1, 1, 1, 1), (1, 1 << 15, (1 << 15) + 1, 2), variant="fixed_point")
+
+
+def test_the_baseline_takes_any_number_of_positions(device):
+    most = (1 << 31) - 1
+    for variant in set(taken(GridSampleBackwardPlan, device)) & {"baseline", "hip"}:
+        plan = select(device, (2, 9, 1, 1), (2, most, most, 2), variant=variant)
+        (_, launch) = plan.variant.launches(plan.descriptor)
+        assert launch.grid[0] * launch.block < 1 << 32
+
+
+def test_a_plan_wants_its_own_descriptor(device):
+    with pytest.raises(ptxrt.InvalidArgument, match="descriptor"):
+        GridSampleBackwardPlan.select(device, GridSampleDescriptor(SHAPES["x"], SHAPES["grid"]))
+
+
+def test_the_function_keeps_its_plan(good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(GridSampleBackwardPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)

@@ -1,0 +1,688 @@
+"""group_norm forward: its values in every variant, its edges, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
+
+VARIANTS = [variant.name for variant in GroupNormPlan.variants]
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def forced(device, shape, groups, eps, variant):
+    return GroupNormPlan.select(
+        device, GroupNormDescriptor(shape, groups, eps=eps), ptxrt.PlanPreference(variant=variant)
+    )
+
+
+def run(device, x, w=None, b=None, groups=1, eps=1e-5, variant=None, offset=0):
+    """Run on `device` into a poisoned, guarded output; return the host result.
+
+    Every array lies `offset` elements behind a multiple of 256 bytes.
+    """
+    out = Guarded(x.shape, np.float32, device, offset)
+    arrays = [on_device(a, device, offset) for a in (x, w, b)]
+    if variant is None:
+        assert group_norm(*arrays, groups, eps, out=out.array) is out.array
+    else:
+        plan = forced(device, x.shape, groups, eps, variant)
+        assert plan.run(GroupNormArgs(*arrays, out.array)) is out.array
+    return out.host()
+
+
+def problem(rng, shape, mean=0.0):
+    x = (rng.standard_normal(shape) + mean).astype(np.float32)
+    w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
+    return x, w, b
+
+
+def check(device, x, w, b, groups, eps=1e-5, large_mean=False, **how):
+    y = run(device, x, w, b, groups, eps, **how)
+    limit = bar("group_norm", "f32", large_mean=large_mean)
+    check_error("group_norm", device, y, references.group_norm(x, w, b, groups, eps), limit, (x.shape, groups, how))
+
+
+# Values -------------------------------------------------------------------------------------------------------------
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("shape", "groups", "eps"),
+    [
+        pytest.param((2, 16, 5), 4, 1e-6, id="small (2,16,hw 5,G 4,eps 1e-6)"),
+        pytest.param((1, 128, 4, 4), 32, 1e-5, id="SD-VAE shape (1,128,4x4,G 32)"),
+        ((2, 8), 4, 1e-5),  # no trailing axes
+        ((1, 1, 1), 1, 1e-5),
+        ((3, 6, 7), 6, 1e-5),  # groups = C
+        ((3, 6, 7), 1, 1e-5),  # one group
+        ((2, 4, 256), 2, 1e-5),
+        ((1, 2, 3, 5, 7), 1, 1e-5),
+        ((5, 12, 1), 3, 1e-5),  # hw = 1
+        ((1, 4, 4099), 2, 1e-5),  # many turns, a prime
+        ((2, 300, 1), 1, 1e-5),  # more channels than threads
+        ((2, 6, 255), 2, 1e-5),
+        ((2, 6, 257), 2, 1e-5),
+        ((1, 2, 1020), 1, 1e-5),  # four at a time, round one turn and two of a block
+        ((1, 2, 1024), 2, 1e-5),
+        ((1, 2, 1028), 1, 1e-5),
+        ((2, 6, 31), 3, 1e-5),  # round one turn of a warp
+        ((2, 6, 32), 6, 1e-5),
+        ((2, 6, 33), 6, 1e-5),
+        ((1, 9, 124), 3, 1e-5),
+        ((1, 9, 132), 9, 1e-5),
+    ],
+)
+@pytest.mark.sanitize
+def test_group_norm_matches_cpu(device, rng, shape, groups, eps, variant):
+    check(device, *problem(rng, shape), groups, eps, variant=variant)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((1, 1, 8191), 1),  # round one slice and two
+        ((1, 1, 8192), 1),
+        ((1, 1, 8193), 1),
+        ((1, 2, 4098), 1),
+        ((2, 4, 10000), 2),  # three slices a group, each of which begins within a channel
+        ((3, 6, 4999), 2),
+        ((1, 40, 256), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+@pytest.mark.ptx
+def test_a_group_is_cut_into_slices(device, rng, shape, groups):
+    check(device, *problem(rng, shape), groups, variant="split")
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((1, 2, 1500000), 1), ((1, 3, 7000001), 1), ((1, 1, 1 << 24), 1)], ids=str
+)
+def test_more_slices_than_a_block_has_threads(cuda, rng, shape, groups):
+    assert GroupNormPlan.select(cuda, GroupNormDescriptor(shape, groups)).sku.variant == "split"
+    check(cuda, *problem(rng, shape), groups, variant="split")
+
+
+@every_variant
+def test_matches_the_reference_on_drawn_shapes(device, variant):
+    def body(batch, groups, per_group, hw, offset, seed):
+        x, w, b = problem(np.random.default_rng(seed), (batch, groups * per_group, hw))
+        check(device, x, w, b, groups, variant=variant, offset=offset)
+
+    for_drawn(
+        device,
+        body,
+        batch=st.integers(1, 4),
+        groups=st.integers(1, 5),
+        per_group=st.integers(1, 9),
+        hw=st.integers(1, 75).map(lambda n: 4 * n) | st.integers(1, 300),
+        offset=st.integers(0, 3),
+        seed=st.integers(0, 2**32 - 1),
+    )
+
+
+@every_variant
+@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 36), 3), ((1, 4, 5000), 2), ((1, 3, 33), 1)], ids=str)
+def test_alignment_changes_no_bit(device, rng, shape, groups, variant):
+    x, w, b = problem(rng, shape)
+    aligned = run(device, x, w, b, groups, variant=variant)
+    for offset in (1, 2, 3, 4):
+        np.testing.assert_array_equal(run(device, x, w, b, groups, variant=variant, offset=offset), aligned)
+
+
+@pytest.mark.parametrize("unaligned", ["x", "out"])
+def test_one_unaligned_array_is_enough(device, rng, unaligned):
+    x, _, _ = problem(rng, (1, 4, 64))
+    out = Guarded(x.shape, np.float32, device, int(unaligned == "out"))
+    group_norm(on_device(x, device, int(unaligned == "x")), None, None, 2, out=out.array)
+    np.testing.assert_array_equal(out.host(), run(device, x, groups=2))
+
+
+@every_variant
+@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
+def test_a_large_offset_costs_no_accuracy(device, rng, mean, variant):
+    x, w, b = problem(rng, (2, 8, 33, 31), mean)
+    check(device, x, w, b, 4, large_mean=True, variant=variant)
+
+
+@every_variant
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+    x, w, b = problem(rng, (1, 4, 1000))
+    x[0, ::2, 0] = 1e6
+    check(device, x, w, b, 2, variant=variant)
+
+
+@every_variant
+def test_weight_and_bias_may_be_absent(device, rng, variant):
+    x, w, b = problem(rng, (2, 6, 10))
+    ones, zeros = np.ones_like(w), np.zeros_like(b)
+    full = run(device, x, ones, zeros, 3, variant=variant)
+    np.testing.assert_array_equal(run(device, x, None, None, 3, variant=variant), full)
+    np.testing.assert_array_equal(
+        run(device, x, w, None, 3, variant=variant), run(device, x, w, zeros, 3, variant=variant)
+    )
+    np.testing.assert_array_equal(
+        run(device, x, None, b, 3, variant=variant), run(device, x, ones, b, 3, variant=variant)
+    )
+
+
+@every_variant
+def test_one_value_a_group_gives_the_bias(device, rng, variant):
+    x, w, b = problem(rng, (3, 5, 1))
+    np.testing.assert_array_equal(run(device, x, w, b, 5, variant=variant), np.broadcast_to(b[None, :, None], x.shape))
+
+
+@every_variant
+def test_equal_values_give_the_bias(device, variant):
+    x = np.full((2, 4, 100), 0.1, np.float32)
+    b = np.arange(4, dtype=np.float32)
+    y = run(device, x, None, b, 2, variant=variant)
+    np.testing.assert_array_equal(y, np.broadcast_to(b[None, :, None], x.shape))
+
+
+@every_variant
+def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
+    assert np.isnan(run(device, np.ones((1, 2, 5), np.float32), eps=0.0, variant=variant)).all()
+
+
+@every_variant
+def test_eps_zero_is_allowed(device, rng, variant):
+    check(device, *problem(rng, (2, 4, 50)), 2, eps=0.0, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_bad_value_spoils_its_group_alone(device, rng, value, variant):
+    x, w, b = problem(rng, (2, 6, 40))
+    x[1, 2, 7] = value
+    y = run(device, x, w, b, 3, variant=variant)
+    assert np.isnan(y[1, 2:4]).all()
+    good = np.ones(x.shape, bool)
+    good[1, 2:4] = False
+    reference = references.group_norm(np.where(good, x, 0), w, b, 3, 1e-5)
+    assert relative_error(y[good], reference[good]) <= bar("group_norm", "f32")
+
+
+@every_variant
+def test_denormals_are_kept(device, rng, variant):
+    x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
+    check(device, x, None, None, 1, eps=0.0, variant=variant)
+    weight = (rng.integers(1, 100, 2) * 1.4e-45).astype(np.float32)  # and in the result, to half of one of them
+    y = run(device, x, weight, None, 1, eps=0.0, variant=variant)
+    np.testing.assert_allclose(y, references.group_norm(x, weight, None, 1, 0.0), rtol=0, atol=0.75e-45)
+    assert np.count_nonzero(y) > 100
+
+
+@every_variant
+def test_values_near_the_largest_do_not_overflow(device, rng, variant):
+    x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
+    check(device, x, None, None, 1, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("shape", [(2, 8, 700), (2, 4, 5001)], ids=str)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, variant):
+    x, w, b = problem(rng, shape)
+    first = run(device, x, w, b, 2, variant=variant)
+    np.testing.assert_array_equal(first, run(device, x, w, b, 2, variant=variant))
+    # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
+    np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), x, w, b, 2, variant=variant))
+
+
+@every_variant
+def test_without_weight_and_bias_a_result_is_the_reference_rounded_once(device, rng, variant):
+    x, _, _ = problem(rng, (2, 6, 50))
+    exact = references.group_norm(x, None, None, 3, 1e-5)
+    np.testing.assert_array_equal(run(device, x, groups=3, variant=variant), exact.astype(np.float32))
+
+
+@every_variant
+def test_with_weight_and_bias_too(device, rng, variant):
+    x, w, b = problem(rng, (2, 6, 52))
+    exact = references.group_norm(x, w, b, 3, 1e-5)
+    np.testing.assert_array_equal(run(device, x, w, b, 3, variant=variant), exact.astype(np.float32))
+
+
+@every_variant
+@pytest.mark.parametrize("shape", [(2, 8, 300), (2, 4, 5001), (2, 4, 5000)], ids=str)
+@pytest.mark.sanitize
+def test_in_place(device, rng, shape, variant):
+    x, w, b = problem(rng, shape)
+    there, weight, bias = (ptxrt.to_device(a, device) for a in (x, w, b))
+    plan = forced(device, shape, 2, 1e-5, variant)
+    assert plan.run(GroupNormArgs(there, weight, bias, there)) is there
+    np.testing.assert_array_equal(there.to_host(), run(device, x, w, b, 2, variant=variant))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)])
+def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    y = group_norm(ptxrt.zeros(shape, np.float32, device), None, None, 2)
+    assert (y.shape, y.dtype) == (shape, np.float32)
+
+
+@pytest.mark.ptx
+def test_a_batch_that_grid_y_cannot_hold_takes_another_variant(device, rng):
+    x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1))
+    assert plan.sku.variant == "looped"
+    check(device, x, None, None, 1)
+
+
+@pytest.mark.parametrize(("variant", "shape"), [("split", (65537, 2, 5)), ("looped", (65537, 2, 1028))], ids=str)
+def test_the_images_beyond_grid_y(cuda, rng, variant, shape):
+    x, w, b = problem(rng, shape)
+    some = [0, 1, 65534, 65535, 65536]
+    want = references.group_norm(x[some], w, b, 1)
+    assert relative_error(run(cuda, x, w, b, 1, variant=variant)[some], want) <= bar("group_norm", "f32")
+
+
+def test_an_image_of_many_turns(device, rng, monkeypatch):
+    """The loop over images, with fewer blocks than images, in every variant that has it."""
+    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
+    for variant, hw in (
+        ("looped", 5),
+        ("looped", 1028),
+        ("small", 36),
+        ("split", 33),
+        ("split", 4100),
+        ("hip", 5),
+        ("hip", 36),
+    ):
+        if variant in taken(GroupNormPlan, device):
+            check(device, *problem(rng, (5, 4, hw)), 2, variant=variant)
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, variant):
+    """The plan launches nothing then, another caller may."""
+    del variant  # for the devices that take no PTX
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == ("group_norm_kernel", language)).load(device)
+    empty = ptxrt.zeros((2, 4, 0), np.float32, device)
+    kernel.launch((2, 2), 256, empty, empty, None, None, 2, 4, 2, 0, 1e-5)
+    device.synchronize()
+
+
+def test_offset_views_are_operands_like_others(device, rng):
+    x, w, b = problem(rng, (2, 4, 33))
+    big = ptxrt.to_device(np.concatenate([x[:1] * 0 + 7, x]), device)
+    wb = ptxrt.to_device(np.concatenate([np.float32([1.0]), w, b]), device)
+    y = group_norm(big[1:], wb[1:5], wb[5:], 2).to_host()
+    np.testing.assert_array_equal(y, run(device, x, w, b, 2))
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x, _, _ = problem(rng, (2, 4, 33))
+    stream = device.create_stream()
+    there = ptxrt.to_device(x, device, stream=stream)
+    y = group_norm(there, None, None, 2, stream=stream)
+    np.testing.assert_array_equal(y.to_host(stream), run(device, x, None, None, 2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "variant"),
+    [
+        ((5, 2, 2**29), 2, "split"),
+        ((1, 2, 2**31 + 8), 1, "split"),
+        ((5, 2, 2**29), 1, "baseline"),
+        ((65537, 66, 1000), 66, "looped"),
+        ((65535, 66, 1001), 66, "small"),
+        ((5, 2, 2**29), 2, "hip"),
+        ((65537, 66, 1000), 66, "hip"),
+    ],
+    ids=str,
+)
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
+    count = int(np.prod(shape))
+    torch = torch_with(10 * count)
+    x = torch.empty(count, device="cuda").normal_()
+    weight, bias = (torch.randn(shape[1], device="cuda") for _ in "wb")
+    plan = forced(cuda, shape, groups, 1e-5, variant)
+    arrays = [ptxrt.from_dlpack(a) for a in (x.view(shape), weight, bias)]
+    y = torch.from_dlpack(plan.run(GroupNormArgs(*arrays))).view(-1)
+    span = shape[1] // groups * shape[2]
+    for start in (0, 2**31 - 500, 2**32 - 500, count - 1000):
+        parts = x[start // span * span :][:span].chunk(64)
+        mean = sum(part.double().sum() for part in parts) / span
+        var = sum(((part.double() - mean) ** 2).sum() for part in parts) / span
+        # A slice may cross into the next group or channel: keep what lies in this one.
+        end = min(start + 1000, (start // span + 1) * span)
+        channel = torch.arange(start, end, device="cuda") // shape[2] % shape[1]
+        want = (x[start:end].double() - mean) / (var + 1e-5).sqrt() * weight[channel] + bias[channel]
+        assert relative_error(y[start:end].cpu().numpy(), want.cpu().numpy()) <= bar("group_norm", "f32"), start
+
+
+def test_a_batch_of_nearly_2_to_the_32(torch_with):
+    """The number of the image after a block's last one would be another image's, modulo 2**32."""
+    batch = 2**32 - 1
+    torch = torch_with(10 * batch)
+    x, bias = torch.full((batch, 1), 3.0, device="cuda"), torch.tensor([5.0], device="cuda")
+    y = torch.from_dlpack(group_norm(ptxrt.from_dlpack(x), None, ptxrt.from_dlpack(bias), 1))
+    assert bool((y == 5.0).all())
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass; each test spoils one."""
+    x, w, b = problem(rng, (2, 8, 6))
+    names = {"x": x, "weight": w, "bias": b, "out": np.full_like(x, np.nan)}
+    return {name: ptxrt.to_device(value, device) for name, value in names.items()}
+
+
+def call(operands, groups=4, eps=1e-5, stream=None):
+    return group_norm(
+        operands["x"], operands["weight"], operands["bias"], groups, eps, out=operands["out"], stream=stream
+    )
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    out = operands["out"]
+    with pytest.raises(kind) as caught:
+        call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("group_norm", argument)
+    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
+        assert np.isnan(out.to_host()).all() or argument == "out"
+    return caught.value
+
+
+def test_the_good_operands_pass(good):
+    call(good)
+
+
+@pytest.mark.parametrize("groups", [3, 5, 16])
+def test_groups_divisibility(good, groups):
+    error = refused(ptxrt.ShapeMismatch, good, "groups", groups=groups)
+    assert "8 channels" in str(error)
+
+
+@pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
+def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
+    refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
+def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
+
+
+def test_x_must_have_two_axes(device):
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x: "):
+        group_norm(ptxrt.zeros((8,), np.float32, device), None, None, 1)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("weight", (7,)), ("weight", (8, 1)), ("bias", (9,)), ("out", (2, 8, 7))])
+def test_each_operands_shape_is_checked(device, good, name, shape):
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "out"])
+def test_each_operands_dtype_is_checked(device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float64), device)
+    refused(ptxrt.DTypeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "out"])
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    error = refused(ptxrt.DeviceMismatch, good, name)
+    assert str(other_device) in str(error)
+
+
+def test_the_ordinal_of_x_alone_makes_all_others_wrong(other_device, good):
+    good["x"] = ptxrt.zeros((2, 8, 6), np.float32, other_device)
+    refused(ptxrt.DeviceMismatch, good, "weight")
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_each_operand_must_be_contiguous(device, good, name):
+    shape = (6, 8, 2)
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device).transpose(2, 1, 0)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_each_vector_must_be_contiguous(device, good, name):
+    good[name] = ptxrt.zeros((16,), np.float32, device)[::2]
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "weight", "bias", "out"])
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize(("name", "value"), [("x", None), ("x", 3), ("weight", 1.0), ("bias", [0.0]), ("out", "y")])
+def test_each_operand_must_be_an_array(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+def test_a_host_array_is_no_operand(good, rng):
+    good["weight"] = np.ones(8, np.float32)
+    error = refused(ptxrt.InvalidArgument, good, "weight")
+    assert "to_device" in str(error)
+
+
+def test_out_must_not_be_a_broadcast_view(device, good):
+    good["out"] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to((2, 8, 6))
+    refused(ptxrt.LayoutError, good, "out")
+
+
+def test_out_must_not_overlap_x_unless_it_is_x(device, good):
+    both = ptxrt.to_device(np.full(2 * 96, np.nan, np.float32), device)
+    good["x"], good["out"] = both[:96].view(2, 8, 6), both[8:104].view(2, 8, 6)
+    refused(ptxrt.LayoutError, good, "out")
+    good["out"] = both[96:].view(2, 8, 6)
+    call(good)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_out_must_not_begin_where_a_vector_does(device, good, name):
+    whole = ptxrt.to_device(np.full(96, np.nan, np.float32), device)
+    good["out"], good[name] = whole.view(2, 8, 6), whole[:8]
+    refused(ptxrt.LayoutError, good, "out")
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_out_must_not_overlap_a_vector(device, good, name):
+    whole = ptxrt.to_device(np.full(96, np.nan, np.float32), device)
+    good["out"], good[name] = whole.view(2, 8, 6), whole[88:]
+    refused(ptxrt.LayoutError, good, "out")
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_is(device):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    variant = "hip" if device.kind == "hip" else "baseline"
+    assert plan.sku == ("normalization", "group_norm", "f32", device.arch, device.kind, variant)
+    assert hash(plan.sku) == hash(GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4)).sku)
+    assert plan.workspace_size == 0
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "variant"),
+    [
+        ((1, 128, 512, 512), 32, "split"),
+        ((1, 1, 1 << 15), 1, "split"),
+        ((1, 1, (1 << 15) - 1), 1, "baseline"),
+        ((4, 128, 512, 512), 128, "baseline"),  # as many groups as blocks are wanted
+        ((64, 64, 56, 56), 32, "baseline"),
+        ((2, 32, 8, 8), 8, "baseline"),
+        ((64, 32, 1024), 32, "small"),
+        ((64, 32, 1025), 32, "baseline"),
+        ((63, 32, 1024), 32, "baseline"),
+        ((65536, 32, 7), 32, "looped"),
+        ((65536, 1, 4096), 1, "looped"),
+        ((0, 32, 1024), 32, "baseline"),
+    ],
+)
+def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
+    assert plan.sku.variant == variant
+
+
+@pytest.mark.ptx
+def test_the_workspace_holds_two_sums_a_slice(device, rng):
+    x, w, b = problem(rng, (2, 4, 8200))
+    plan = forced(device, x.shape, 4, 1e-5, "split")
+    assert plan.workspace_size == 2 * 4 * (2 + 1) * 16
+    out = Guarded(x.shape, np.float32, device)
+    room = Guarded((plan.workspace_size,), np.uint8, device)
+    plan.run(GroupNormArgs(*(ptxrt.to_device(a, device) for a in (x, w, b)), out.array), workspace=room.array)
+    room.host()
+    np.testing.assert_array_equal(out.host(), run(device, x, w, b, 4, variant="split"))
+    limited = GroupNormPlan.select(
+        device, GroupNormDescriptor((1, 1, 1 << 15), 1), ptxrt.PlanPreference(workspace_limit=0)
+    )
+    assert limited.sku.variant == "baseline"
+
+
+@pytest.mark.ptx
+def test_what_a_variant_cannot_do_it_refuses(device):
+    for shape, groups, variant, reason in (
+        ((65536, 1, 3), 1, "baseline", r"grid\.y"),
+        ((1, 1 << 30, 1 << 15), 1 << 30, "split", r"grid\.x"),
+        ((1, 1, 1 << 32), 1, "small", "u32"),
+        ((1, 1, 1 << 32), 1, "split", "u32"),
+    ):
+        with pytest.raises(ptxrt.Unsupported, match=reason):
+            forced(device, shape, groups, 1e-5, variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_empty_problem_needs_nothing(device, variant):
+    plan = forced(device, (2, 4, 0), 2, 1e-5, variant)
+    assert plan.workspace_size == 0
+    assert plan.run(GroupNormArgs(ptxrt.zeros((2, 4, 0), np.float32, device))).shape == (2, 4, 0)
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    assert plan.can_implement(GroupNormArgs(**good)) is None
+    good["bias"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: bias"):
+        plan.can_implement(GroupNormArgs(**good))
+    with pytest.raises(ptxrt.InvalidArgument, match="args"):
+        plan.can_implement((good["x"],))
+
+
+def test_a_plan_checks_its_second_call_too(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    first = plan.run(GroupNormArgs(good["x"], good["weight"], good["bias"]))
+    np.testing.assert_array_equal(first.to_host(), call(good).to_host())
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x"):
+        plan.run(GroupNormArgs(ptxrt.zeros((2, 8, 7), np.float32, device)))
+
+
+def test_a_workspace_that_is_too_small_or_no_array_is_refused(device, good):
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    plan.run(GroupNormArgs(**good), workspace=ptxrt.empty(0, np.uint8, device))
+    with pytest.raises(ptxrt.InvalidArgument, match="workspace"):
+        plan.run(GroupNormArgs(**good), workspace=7)
+
+
+@pytest.mark.parametrize(
+    ("preference", "reason"),
+    [
+        (ptxrt.PlanPreference(variant="fastest"), "fastest"),
+        (ptxrt.PlanPreference(language="cuda"), "cuda"),
+    ],
+)
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, preference, reason):
+    with pytest.raises(ptxrt.Unsupported) as caught:
+        GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference)
+    assert reason in str(caught.value)
+    assert "baseline: " in str(caught.value)
+
+
+@pytest.mark.ptx
+def test_preferences_are_kept(device):
+    for preference in (
+        ptxrt.PlanPreference(deterministic=True),
+        ptxrt.PlanPreference(workspace_limit=0),
+        ptxrt.PlanPreference(language="ptx"),
+    ):
+        assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference).sku.variant == "baseline"
+    for preference, variant in (
+        (ptxrt.PlanPreference(variant="looped"), "looped"),
+        (ptxrt.PlanPreference(language="hip"), "hip"),
+    ):
+        assert GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4), preference).sku.variant == variant
+
+
+@pytest.mark.parametrize(
+    ("argument", "descriptor", "preference"),
+    [("descriptor", ((2, 8, 6), 4), None), ("preference", GroupNormDescriptor((2, 8, 6), 4), "fast")],
+)
+def test_select_names_what_is_of_the_wrong_kind(device, argument, descriptor, preference):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        GroupNormPlan.select(device, descriptor, preference)
+    assert caught.value.argument == argument
+
+
+def test_counts_that_do_not_fit_their_parameter_are_refused(device):
+    for shape, groups in (((1, 1, 1 << 32), 1), ((1 << 32, 1, 1), 1), ((1, 1 << 32, 1), 1)):
+        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
+            GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
+    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
+        GroupNormPlan.select(device, GroupNormDescriptor((1, 1 << 31, 1), 1 << 31))
+
+
+@pytest.mark.parametrize("shape", [None, "ab", (2, -8, 3), (2, 8.0), (2, True)])
+def test_a_descriptor_wants_a_shape(shape):
+    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+        GroupNormDescriptor(shape, 1)
+
+
+def test_a_descriptors_shape_may_be_a_list():
+    assert GroupNormDescriptor([2, 8, 3], 4) == GroupNormDescriptor((2, 8, 3), 4)
+    hash(GroupNormDescriptor([2, 8, 3], 4))
+
+
+def test_the_function_keeps_its_plan(device, good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(GroupNormPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_forgotten_plans_let_the_cache_unload(device, good, clean_modules):
+    call(good)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert "group_norm.ptx" not in [entry.name for entry in clean_modules.entries()]
+    call(good)
+
+
+def test_a_plan_compiles_nothing_before_its_first_good_run(device, good, clean_modules):
+    before = clean_modules.stats()
+    plan = GroupNormPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+    good["weight"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch):
+        plan.run(GroupNormArgs(**good))
+    assert clean_modules.stats().compiles == before.compiles

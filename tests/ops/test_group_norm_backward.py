@@ -1,0 +1,719 @@
+"""group_norm_backward: its values, its edges, and each of its checks."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+from tolerances import bar, relative_error
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.ops import (
+    GroupNormBackwardArgs,
+    GroupNormBackwardDescriptor,
+    GroupNormBackwardPlan,
+    GroupNormDescriptor,
+    group_norm,
+    group_norm_backward,
+    references,
+)
+
+VARIANTS = [variant.name for variant in GroupNormBackwardPlan.variants]
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+RESULTS = ("grad_input", "grad_weight", "grad_bias")
+
+
+def forced(device, shape, groups, eps, variant):
+    return GroupNormBackwardPlan.select(
+        device, GroupNormBackwardDescriptor(shape, groups, eps=eps), ptxrt.PlanPreference(variant=variant)
+    )
+
+
+def run(device, go, x, w=None, groups=1, eps=1e-5, offset=0, variant=None):
+    """Run on `device` into poisoned, guarded outputs; return the host results.
+
+    Every array lies `offset` elements behind a multiple of 256 bytes.
+    """
+    channels = x.shape[1:2]
+    shapes = (x.shape, None if w is None else channels, channels)
+    out = [None if shape is None else Guarded(shape, np.float32, device, offset) for shape in shapes]
+    given = tuple(None if o is None else o.array for o in out)
+    arrays = [on_device(a, device, offset) for a in (go, x, w)]
+    if variant is None:
+        got = group_norm_backward(*arrays, groups, eps, out=given)
+    else:
+        got = forced(device, x.shape, groups, eps, variant).run(GroupNormBackwardArgs(*arrays, *given))
+    assert all(a is b for a, b in zip(got, given, strict=True))
+    return tuple(None if o is None else o.host() for o in out)
+
+
+def problem(rng, shape, mean=0.0):
+    x = (rng.standard_normal(shape) + mean).astype(np.float32)
+    go, w = rng.standard_normal(shape).astype(np.float32), rng.standard_normal(shape[1]).astype(np.float32)
+    return go, x, w
+
+
+def hold(device, got, want, case, large_mean=False):
+    limit = bar("group_norm", "f32", large_mean=large_mean)
+    for name, ours, reference in zip(RESULTS, got, want, strict=True):
+        assert (ours is None) == (reference is None)
+        if ours is not None:
+            check_error(f"group_norm_backward {name}", device, ours, reference, limit, case)
+
+
+def check(device, go, x, w, groups, eps=1e-5, large_mean=False, **how):
+    got = run(device, go, x, w, groups, eps, **how)
+    want = references.group_norm_backward(go, x, w, groups, eps)
+    hold(device, got, want, (x.shape, groups, eps, how), large_mean)
+
+
+# Values -------------------------------------------------------------------------------------------------------------
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("shape", "groups", "eps"),
+    [
+        pytest.param((2, 16, 5), 4, 1e-6, id="small (2,16,hw 5,G 4,eps 1e-6)"),
+        pytest.param((1, 128, 4, 4), 32, 1e-5, id="SD-VAE shape (1,128,4x4,G 32)"),
+        ((2, 8), 2, 1e-5),  # no trailing axes
+        ((3, 6, 7), 6, 1e-5),  # groups = C
+        ((3, 6, 7), 1, 1e-5),  # one group
+        ((1, 2, 3, 5, 7), 1, 1e-5),
+        ((5, 12, 1), 3, 1e-5),  # hw = 1
+        ((2, 300, 1), 1, 1e-5),
+        ((1, 1, 300), 1, 1e-5),
+        ((2, 6, 170), 1, 1e-5),  # round 1024 values a group: a warp or a block for them
+        ((2, 4, 256), 1, 1e-5),
+        ((2, 5, 205), 1, 1e-5),
+        ((2, 4, 260), 1, 1e-5),
+        ((1, 4, 4099), 2, 1e-5),  # slices of channels and of groups
+        ((1, 2, 2048), 1, 1e-5),
+        ((1, 2, 2049), 2, 1e-5),
+        ((1, 3, 2052), 3, 1e-5),
+        ((2, 4, 5000), 1, 1e-5),
+        ((2, 4, 4999), 2, 1e-5),
+        ((1, 33, 40), 1, 1e-5),  # channels of a group: round a warp, four, a block
+        ((1, 128, 3), 1, 1e-5),
+        ((1, 129, 3), 1, 1e-5),
+        ((1, 257, 4), 1, 1e-5),
+        ((1, 600, 2), 2, 1e-5),
+        ((257, 2, 3), 1, 1e-5),  # images of a channel: round a block
+        ((600, 1, 5), 1, 1e-5),
+    ],
+)
+@pytest.mark.sanitize
+def test_group_norm_backward_matches_cpu(device, rng, shape, groups, eps, variant):
+    check(device, *problem(rng, shape), groups, eps, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize(
+    "hw", [2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 516]
+)
+def test_every_number_of_lanes(device, rng, hw, variant):
+    check(device, *problem(rng, (3, 6, hw)), 3, variant=variant)
+
+
+@every_variant
+def test_drawn_shapes(device, variant):
+    # Not down to one or two values a group: grad_input is 0 there but for eps, and rounding in the reference too.
+    def body(batch, groups, per_group, hw, offset, weighted, seed):
+        go, x, w = problem(np.random.default_rng(seed), (batch, groups * per_group, hw))
+        check(device, go, x, w if weighted else None, groups, offset=offset, variant=variant)
+
+    for_drawn(
+        device,
+        body,
+        batch=st.integers(1, 4),
+        groups=st.integers(1, 5),
+        per_group=st.integers(1, 9),
+        hw=st.integers(1, 75).map(lambda n: 4 * n) | st.integers(3, 300),
+        offset=st.integers(0, 3),
+        weighted=st.booleans(),
+        seed=st.integers(0, 2**32 - 1),
+    )
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1500000), (2, 64, 128, 128), (1, 1, 10000001), (70000, 2, 3)], ids=str)
+def test_big_ones(cuda, rng, shape):
+    check(cuda, *problem(rng, shape), 1)
+
+
+@every_variant
+@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
+@pytest.mark.parametrize("shape", [(2, 8, 33, 31), (2, 8, 12), (1, 4, 5000)], ids=str)
+def test_a_large_offset_costs_no_accuracy(device, rng, shape, mean, variant):
+    """sum(go * x) - mean * sum(go) would lose all digits here; the shifted sums lose none, in grad_weight neither."""
+    check(device, *problem(rng, shape, mean), 4, large_mean=True, variant=variant)
+    check(device, *problem(rng, shape, mean), 4, variant=variant)
+
+
+@every_variant
+def test_a_gradient_with_a_large_mean_costs_no_accuracy(device, rng, variant):
+    go, x, w = problem(rng, (2, 8, 500))
+    check(device, go + np.float32(1e4), x, w, 4, large_mean=True, variant=variant)
+
+
+@every_variant
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+    """The shift is the worst value of all."""
+    go, x, w = problem(rng, (1, 4, 1000))
+    x[0, ::2, 0] = 1e6
+    check(device, go, x, w, 2, variant=variant)
+
+
+@every_variant
+def test_without_weight(device, rng, variant):
+    go, x, w = problem(rng, (2, 6, 10))
+    bare, full = run(device, go, x, None, 3, variant=variant), run(device, go, x, np.ones_like(w), 3, variant=variant)
+    assert bare[1] is None
+    np.testing.assert_array_equal(bare[0], full[0])
+    np.testing.assert_array_equal(bare[2], full[2])
+    grads = group_norm_backward(ptxrt.to_device(go, device), ptxrt.to_device(x, device), None, 3)
+    assert grads[1] is None
+
+
+def test_results_are_allocated(device, rng):
+    go, x, w = problem(rng, (2, 6, 10))
+    got = group_norm_backward(*(ptxrt.to_device(a, device) for a in (go, x, w)), 3)
+    for ours, theirs in zip(got, run(device, go, x, w, 3), strict=True):
+        np.testing.assert_array_equal(ours.to_host(), theirs)
+
+
+@every_variant
+def test_one_value_a_group_has_no_gradient(device, rng, variant):
+    go, x, w = problem(rng, (3, 5, 1))
+    grad_input, grad_weight, grad_bias = run(device, go, x, w, 5, variant=variant)
+    np.testing.assert_array_equal(grad_input, np.zeros_like(x))
+    np.testing.assert_array_equal(grad_weight, np.zeros_like(w))
+    assert relative_error(grad_bias, go.astype(np.float64).sum(axis=(0, 2))) <= bar("group_norm", "f32")
+
+
+@every_variant
+def test_equal_values(device, rng, variant):
+    """Variance 0: xhat is 0, so grad_input is what of grad_out differs from its mean, over sqrt(eps)."""
+    go, _, w = problem(rng, (2, 4, 100))
+    x = np.full((2, 4, 100), 0.1, np.float32)
+    check(device, go, x, w, 2, variant=variant)
+    assert not run(device, go, x, w, 2, variant=variant)[1].any()
+
+
+@every_variant
+def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
+    ones = np.ones((1, 2, 5), np.float32)
+    grad_input, grad_weight, grad_bias = run(device, ones, ones, ones[0, :, 0], 1, eps=0.0, variant=variant)
+    assert np.isnan(grad_input).all()
+    assert np.isnan(grad_weight).all()
+    np.testing.assert_array_equal(grad_bias, [5, 5])
+
+
+@every_variant
+def test_eps_zero_is_allowed(device, rng, variant):
+    check(device, *problem(rng, (2, 4, 50)), 2, eps=0.0, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_bad_value_of_x_spoils_its_group_alone(device, rng, value, variant):
+    go, x, w = problem(rng, (2, 6, 40))
+    x[1, 2, 7] = value
+    grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
+    good = np.ones(x.shape, bool)
+    good[1, 2:4] = False
+    want = references.group_norm_backward(go, np.where(good, x, 0), w, 3)
+    assert np.isnan(grad_input[1, 2:4]).all()
+    assert np.isnan(grad_weight[2:4]).all()
+    channels = [0, 1, 4, 5]
+    limit = bar("group_norm", "f32")
+    assert relative_error(grad_input[good], want[0][good]) <= limit
+    assert relative_error(grad_weight[channels], want[1][channels]) <= limit
+    assert relative_error(grad_bias, want[2]) <= limit
+
+
+@every_variant
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(device, rng, value, variant):
+    go, x, w = problem(rng, (2, 6, 40))
+    go[1, 2, 7] = value
+    grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
+    good = np.ones(x.shape, bool)
+    good[1, 2:4] = False
+    want = references.group_norm_backward(np.where(np.isfinite(go), go, 0), x, w, 3)
+    assert not np.isfinite(grad_input[1, 2:4]).any()
+    assert not np.isfinite(grad_weight[2])
+    np.testing.assert_array_equal(grad_bias[2], np.float32(value))
+    others = [0, 1, 3, 4, 5]
+    limit = bar("group_norm", "f32")
+    assert relative_error(grad_input[good], want[0][good]) <= limit
+    assert relative_error(grad_weight[others], want[1][others]) <= limit
+    assert relative_error(grad_bias[others], want[2][others]) <= limit
+
+
+@every_variant
+def test_denormals_are_kept(device, rng, variant):
+    go, x, w = problem(rng, (1, 4, 64))
+    tiny = (rng.integers(-100, 100, (1, 4, 64)) * 1.4e-45).astype(np.float32)
+    check(device, go, tiny, w, 2, eps=1e-30, variant=variant)  # of x
+    want = references.group_norm_backward(tiny, x, w, 2)
+    got = run(device, tiny, x, w, 2, variant=variant)  # of grad_out, and so in the results
+    for ours, reference in zip(got, want, strict=True):
+        np.testing.assert_allclose(ours, reference, rtol=0, atol=0.75e-45)
+    assert np.count_nonzero(got[0]) > 100
+
+
+@every_variant
+def test_values_near_the_largest_do_not_overflow(device, rng, variant):
+    go, x, w = problem(rng, (1, 2, 500))
+    check(device, go * np.float32(1e36), x * np.float32(3e37), w, 1, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("shape", [(2, 8, 70), (2, 4, 5001), (2, 4, 5000), (300, 4, 3)], ids=str)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, variant):
+    args = problem(rng, shape)
+    first = run(device, *args, 2, variant=variant)
+    for again in (run(device, *args, 2, variant=variant), run(ptxrt.Device("sim:0"), *args, 2, variant=variant)):
+        for one, two in zip(first, again, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@every_variant
+@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 36), 3), ((1, 4, 5000), 2), ((1, 3, 33), 1)], ids=str)
+def test_alignment_changes_no_bit(device, rng, shape, groups, variant):
+    args = problem(rng, shape)
+    aligned = run(device, *args, groups, variant=variant)
+    for offset in (1, 2, 3, 4):
+        for one, two in zip(run(device, *args, groups, offset=offset, variant=variant), aligned, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@every_variant
+@pytest.mark.parametrize("unaligned", range(3))
+def test_one_unaligned_array_is_enough(device, rng, unaligned, variant):
+    go, x, w = problem(rng, (2, 6, 36))
+    offsets = [int(i == unaligned) for i in range(3)]
+    grad_input = Guarded(x.shape, np.float32, device, offsets[2])
+    there = [on_device(a, device, offset) for a, offset in zip((go, x, w), (*offsets[:2], 0), strict=True)]
+    forced(device, x.shape, 3, 1e-5, variant).run(GroupNormBackwardArgs(*there, grad_input.array))
+    np.testing.assert_array_equal(grad_input.host(), run(device, go, x, w, 3, variant=variant)[0])
+
+
+@every_variant
+@pytest.mark.parametrize("shape", [(2, 8, 30), (2, 4, 5001), (2, 4, 5000), (1, 600, 2)], ids=str)
+@pytest.mark.parametrize("place", ["x", "grad_out"])
+@pytest.mark.sanitize
+def test_in_place(device, rng, shape, place, variant):
+    args = problem(rng, shape)
+    want = run(device, *args, 2, variant=variant)
+    go, x, w = (ptxrt.to_device(a, device) for a in args)
+    there = x if place == "x" else go
+    got = forced(device, shape, 2, 1e-5, variant).run(GroupNormBackwardArgs(go, x, w, there))
+    assert got[0] is there
+    for ours, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(ours.to_host(), theirs)
+
+
+def test_grad_out_may_be_x(device, rng):
+    _, x, w = problem(rng, (2, 8, 30))
+    both = ptxrt.to_device(x, device)
+    got = group_norm_backward(both, both, ptxrt.to_device(w, device), 4, out=(both, None, None))
+    for ours, theirs in zip(got, run(device, x, x, w, 4), strict=True):
+        np.testing.assert_array_equal(ours.to_host(), theirs)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4), (1 << 33, 4, 0)], ids=str)
+def test_pain25_the_empty_tensor_has_gradients_of_zero(device, monkeypatch, shape, weighted):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    go, x = (ptxrt.zeros(shape, np.float32, device) for _ in range(2))
+    w = ptxrt.to_device(np.ones(shape[1], np.float32), device) if weighted else None
+    out = [Guarded(s, np.float32, device) for s in (shape, shape[1:2], shape[1:2])]
+    arrays = (out[0].array, out[1].array if weighted else None, out[2].array)
+    group_norm_backward(go, x, w, 2, out=arrays)
+    assert out[0].host().shape == shape
+    np.testing.assert_array_equal(out[2].host(), np.zeros(shape[1]))
+    if weighted:
+        np.testing.assert_array_equal(out[1].host(), np.zeros(shape[1]))
+    allocated = group_norm_backward(go, x, w, 2)
+    assert allocated[0].shape == shape
+    np.testing.assert_array_equal(allocated[2].to_host(), np.zeros(shape[1]))
+
+
+@every_variant
+def test_an_image_of_many_turns(device, rng, monkeypatch, variant):
+    """The loop over images, with fewer blocks than images."""
+    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
+    for groups, hw in ((1, 5), (2, 36), (1, 1028), (2, 4100)):
+        check(device, *problem(rng, (5, 4, hw)), groups, variant=variant)
+
+
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
+def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant):
+    """The plan launches nothing then, another caller may."""
+    del variant  # for the devices that take no PTX
+    wanted = ("group_norm_backward_groups_kernel", language)
+    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == wanted).load(device)
+    empty, room = ptxrt.zeros((2, 4, 0), np.float32, device), Guarded((64,), np.float64, device)
+    kernel.launch((2, 2), 256, empty, empty, empty, None, room.array[:32], room.array[32:], 2, 4, 2, 0, 1e-5, 1, 1, 1)
+    assert np.isnan(room.host()).all()
+
+
+def test_a_stream_orders_the_work(device, rng):
+    args = problem(rng, (2, 4, 33))
+    stream = device.create_stream()
+    there = [ptxrt.to_device(a, device, stream=stream) for a in args]
+    got = group_norm_backward(*there, 2, stream=stream)
+    for ours, theirs in zip(got, run(device, *args, 2), strict=True):
+        np.testing.assert_array_equal(ours.to_host(stream), theirs)
+
+
+def test_it_is_the_derivative_of_group_norm(device, rng):
+    """sum(grad_out * y) grows by grad_input along any direction, as central differences in float64 say."""
+    go, x, w = problem(rng, (2, 6, 9))
+    grad_input, grad_weight, _ = run(device, go, x, w, 3)
+    step, along = 1e-5, rng.standard_normal(x.shape)
+    wide = [(x + sign * step * along).astype(np.longdouble) for sign in (1, -1)]
+    up, down = (references.group_norm(a, w, None, 3) for a in wide)
+    slope = float(((up - down) * go).sum() / (2 * step))
+    assert abs(slope - (grad_input * along).sum()) <= 1e-5 * np.abs(grad_input * along).sum()
+    y = group_norm(ptxrt.to_device(x, device), ptxrt.to_device(w, device), None, 3).to_host()
+    assert abs((grad_weight * w).sum() - (y * go).sum()) <= 1e-5 * np.abs(y * go).sum()
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "variant"),
+    [
+        ((5, 2, 2**29), 2, "split"),
+        ((1, 2, 2**31 + 8), 1, "split"),
+        ((65537, 256, 257), 128, "small"),
+        ((65537, 256, 257), 128, "split"),
+        ((65537, 64, 1028), 32, "baseline"),
+        ((1, 2, 2**31 + 8), 1, "baseline"),
+        ((65537, 64, 1028), 32, "hip"),
+        ((1, 2, 2**31 + 8), 1, "hip"),
+    ],
+    ids=str,
+)
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
+    count = int(np.prod(shape))
+    torch = torch_with(16 * count)
+    batch, channels, hw = shape
+    x, go = (torch.empty(count, device="cuda").normal_() for _ in range(2))
+    x += 3
+    w = torch.randn(channels, device="cuda")
+    arrays = [ptxrt.from_dlpack(a) for a in (go.view(shape), x.view(shape), w)]
+    plan = forced(cuda, shape, groups, 1e-5, variant)
+    got = [torch.from_dlpack(a) for a in plan.run(GroupNormBackwardArgs(*arrays))]
+    limit, span = bar("group_norm", "f32"), channels // groups * hw
+
+    def moments(group):
+        """Mean and 1 / sqrt(var + eps) of a group of x, in pieces."""
+        parts = x[group * span :][:span].chunk(64)
+        mean = sum(part.double().sum() for part in parts) / span
+        return mean, (sum(((part.double() - mean) ** 2).sum() for part in parts) / span + 1e-5).rsqrt()
+
+    for start in (0, 2**31 - 500, 2**32 - 500, count - 1000):
+        group = start // span
+        mean, inv = moments(group)
+        ends = [*range(group * span, (group + 1) * span, 1 << 26), (group + 1) * span]
+        sums = [0.0, 0.0]
+        for low, high in pairwise(ends):
+            channel = torch.arange(low, high, device="cuda") // hw % channels
+            d, xhat = go[low:high].double() * w[channel], (x[low:high].double() - mean) * inv
+            sums = [sums[0] + d.sum() / span, sums[1] + (d * xhat).sum() / span]
+        low, high = start, min(start + 1000, (group + 1) * span)
+        channel = torch.arange(low, high, device="cuda") // hw % channels
+        d, xhat = go[low:high].double() * w[channel], (x[low:high].double() - mean) * inv
+        want = (d - sums[0] - xhat * sums[1]) * inv
+        assert relative_error(got[0].view(-1)[low:high].cpu().numpy(), want.cpu().numpy()) <= limit, start
+    # The parameters' gradients: of the last channel, over all images.
+    weight, bias = 0.0, 0.0
+    grad_rows, rows = go.view(batch, channels, hw)[:, -1], x.view(batch, channels, hw)[:, -1]
+    groups_of_x = x.view(batch, groups, span)[:, -1]
+    for low in range(0, batch, 1 << 13):
+        part = slice(low, low + (1 << 13))
+        if batch > 5:
+            mean = groups_of_x[part].double().mean(dim=1, keepdim=True)
+            inv = (groups_of_x[part].double().var(dim=1, keepdim=True, unbiased=False) + 1e-5).rsqrt()
+        else:
+            both = [moments(image * groups + groups - 1) for image in range(batch)]
+            mean, inv = (torch.stack([b[i] for b in both])[:, None] for i in range(2))
+        for columns in range(0, hw, 1 << 26):
+            there = (part, slice(columns, columns + (1 << 26)))
+            weight += ((rows[there].double() - mean) * inv * grad_rows[there]).sum()
+            bias += grad_rows[there].double().sum()
+    assert abs(float(got[1][-1] - weight)) <= 1e-6 * abs(float(weight))
+    assert abs(float(got[2][-1] - bias)) <= 1e-6 * abs(float(bias))
+
+
+# Checks -------------------------------------------------------------------------------------------------------------
+
+SHAPED_AS_X = ("grad_out", "x", "grad_input")
+VECTORS = ("weight", "grad_weight", "grad_bias")
+OPERANDS = GroupNormBackwardArgs._fields
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass; each test spoils one."""
+    go, x, w = problem(rng, (2, 8, 6))
+    outputs = (np.full_like(x, np.nan), np.full_like(w, np.nan), np.full_like(w, np.nan))
+    return {n: ptxrt.to_device(v, device) for n, v in zip(OPERANDS, (go, x, w, *outputs), strict=True)}
+
+
+def call(operands, groups=4, eps=1e-5, stream=None):
+    go, x, w, *out = (operands[name] for name in OPERANDS)
+    return group_norm_backward(go, x, w, groups, eps, out=tuple(out), stream=stream)
+
+
+def refused(kind, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    with pytest.raises(ptxrt.PtxrtError) as caught:
+        call(operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == ("group_norm_backward", argument)
+    for name in RESULTS:
+        out = operands[name]
+        if name != argument and isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
+            assert np.isnan(out.to_host()).all()
+    return caught.value
+
+
+def test_the_good_operands_pass(good):
+    call(good)
+
+
+@pytest.mark.parametrize("groups", [3, 5, 16])
+def test_groups_divisibility(good, groups):
+    assert "8 channels" in str(refused(ptxrt.ShapeMismatch, good, "groups", groups=groups))
+
+
+@pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
+def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
+    refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
+def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
+
+
+def test_x_must_have_two_axes(device):
+    eight = ptxrt.zeros((8,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm_backward: x: "):
+        group_norm_backward(eight, eight, None, 1)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_each_operands_shape_is_checked(device, good, name):
+    shape = (2, 8, 7) if name in SHAPED_AS_X else (9,)
+    good[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, good, "grad_out" if name == "x" else name)  # x says what the problem is
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_each_operands_dtype_is_checked(device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float64), device)
+    refused(ptxrt.DTypeMismatch, good, name)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = ptxrt.to_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    error = refused(ptxrt.DeviceMismatch, good, "grad_out" if name == "x" else name)  # x says where it is done
+    assert str(other_device) in str(error)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_each_operand_must_be_contiguous(device, good, name):
+    if name in SHAPED_AS_X:
+        good[name] = ptxrt.to_device(np.full((6, 8, 2), np.nan, np.float32), device).transpose(2, 1, 0)
+    else:
+        good[name] = ptxrt.to_device(np.full(16, np.nan, np.float32), device)[::2]
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_each_operand_must_be_alive(good, name):
+    good[name].free()
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("value", [3, "y", [0.0], np.ones(8, np.float32)], ids=["int", "str", "list", "host"])
+def test_each_operand_must_be_an_array_of_a_device(good, name, value):
+    good[name] = value
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", ["grad_out", "x"])
+def test_inputs_may_not_be_left_out(good, name):
+    good[name] = None
+    refused(ptxrt.InvalidArgument, good, name)
+
+
+def test_without_weight_there_is_no_grad_weight(good):
+    good["weight"] = None
+    assert "weight is None" in str(refused(ptxrt.InvalidArgument, good, "grad_weight"))
+    good["grad_weight"] = None
+    assert call(good)[1] is None
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_outputs_must_not_be_broadcast_views(device, good, name):
+    one = ptxrt.to_device(np.full(1, np.nan, np.float32), device)
+    good[name] = one.broadcast_to(good[name].shape)
+    refused(ptxrt.LayoutError, good, name)
+
+
+@pytest.mark.parametrize("other", ["grad_out", "x"])
+def test_grad_input_must_not_overlap_an_input_unless_it_is_one(device, good, other):
+    both = ptxrt.to_device(np.full(2 * 96, np.nan, np.float32), device)
+    good[other], good["grad_input"] = both[:96].view(2, 8, 6), both[8:104].view(2, 8, 6)
+    refused(ptxrt.LayoutError, good, "grad_input")
+    good["grad_input"] = both[96:].view(2, 8, 6)
+    call(good)
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [(small, large) for small in VECTORS for large in SHAPED_AS_X if not (small == "weight" and large != "grad_input")],
+)
+@pytest.mark.parametrize("first", [0, 40, 88])
+def test_a_vector_must_not_overlap_a_tensor(device, good, small, large, first):
+    whole = ptxrt.to_device(np.full(96, np.nan, np.float32), device)
+    good[large], good[small] = whole.view(2, 8, 6), whole[first : first + 8]
+    refused(ptxrt.LayoutError, good, "grad_input" if large == "grad_input" else small)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "named"),
+    [
+        ("weight", "grad_weight", "grad_weight"),
+        ("weight", "grad_bias", "grad_bias"),
+        ("grad_weight", "grad_bias", "grad_weight"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 4])
+def test_vectors_must_not_overlap(device, good, one, two, named, first):
+    whole = ptxrt.to_device(np.full(12, np.nan, np.float32), device)
+    good[one], good[two] = whole[:8], whole[first : first + 8]
+    refused(ptxrt.LayoutError, good, named)
+
+
+@pytest.mark.parametrize("out", [3, (None, None), "abc", (None,) * 4], ids=str)
+def test_out_is_a_tuple_of_three(good, out):
+    with pytest.raises(ptxrt.InvalidArgument, match="group_norm_backward: out: "):
+        group_norm_backward(good["grad_out"], good["x"], good["weight"], 4, out=out)
+
+
+def test_a_stream_of_another_device_is_refused(other_device, good):
+    refused(ptxrt.DeviceMismatch, good, "stream", stream=other_device.create_stream())
+
+
+# The plan -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_is(device):
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor((2, 8, 6), 4))
+    variant = "hip" if device.kind == "hip" else "baseline"
+    assert plan.sku == ("normalization", "group_norm_backward", "f32", device.arch, device.kind, variant)
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
+    assert plan.workspace_size == 2 * 8 * 32 + 2 * 4 * 40
+    assert GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor((2, 8, 0), 4)).workspace_size == 0
+
+
+def test_the_callers_workspace_is_used_and_not_left(device, rng):
+    go, x, w = problem(rng, (2, 8, 70))
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(x.shape, 4))
+    room = Guarded((plan.workspace_size,), np.uint8, device)
+    got = plan.run(GroupNormBackwardArgs(*(ptxrt.to_device(a, device) for a in (go, x, w))), workspace=room.array)
+    assert (room.host() != 0xFF).any()
+    for ours, theirs in zip(got, run(device, go, x, w, 4), strict=True):
+        np.testing.assert_array_equal(ours.to_host(), theirs)
+
+
+def test_a_workspace_that_will_not_do_is_refused(device, good):
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor((2, 8, 6), 4))
+    small = ptxrt.empty(plan.workspace_size - 1, np.uint8, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="workspace"):
+        plan.run(GroupNormBackwardArgs(**good), workspace=small)
+    with pytest.raises(ptxrt.InvalidArgument, match="workspace"):
+        plan.run(GroupNormBackwardArgs(**good), workspace=7)
+
+
+@pytest.mark.ptx
+def test_preferences(device):
+    problem = GroupNormBackwardDescriptor((2, 8, 6), 4)
+    for preference in (ptxrt.PlanPreference(deterministic=True), ptxrt.PlanPreference(language="ptx")):
+        assert GroupNormBackwardPlan.select(device, problem, preference).sku.variant == "baseline"
+    hip = ptxrt.PlanPreference(language="hip")
+    assert GroupNormBackwardPlan.select(device, problem, hip).sku.variant == "hip"
+    for variant in VARIANTS:
+        assert forced(device, (2, 8, 6), 4, 1e-5, variant).sku.variant == variant
+    for preference in (ptxrt.PlanPreference(workspace_limit=0), ptxrt.PlanPreference(variant="looped")):
+        with pytest.raises(ptxrt.Unsupported):
+            GroupNormBackwardPlan.select(device, problem, preference)
+
+
+def test_forward_and_backward_have_descriptors_of_their_own(device):
+    assert GroupNormDescriptor((2, 8, 6), 4) != GroupNormBackwardDescriptor((2, 8, 6), 4)
+    with pytest.raises(ptxrt.InvalidArgument, match="GroupNormBackwardDescriptor"):
+        GroupNormBackwardPlan.select(device, GroupNormDescriptor((2, 8, 6), 4))
+
+
+def test_counts_that_do_not_fit_their_parameter_are_refused(device):
+    for shape, groups, reason in (
+        ((1, 1, 1 << 32), 1, "does not fit"),
+        ((1 << 32, 1, 1), 1, "does not fit"),
+        ((1, 1 << 32, 1), 1, "does not fit"),
+        ((1, 1 << 31, 1), 1, r"channels = \d+ does not fit grid\.x"),
+        ((1, 1 << 31, 1), 1 << 31, r"groups = \d+ does not fit grid\.x"),
+    ):
+        with pytest.raises(ptxrt.Unsupported, match=reason):
+            GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups))
+    if "split" in taken(GroupNormBackwardPlan, device):
+        with pytest.raises(ptxrt.Unsupported, match=r"blocks do not fit grid\.x"):
+            forced(device, (1 << 20, 1 << 20, 256), 1, 1e-5, "split")
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "variant"),
+    [
+        ((64, 64, 56, 56), 32, "baseline"),
+        ((2, 32, 8, 8), 8, "baseline"),
+        ((1, 1, 1 << 14), 1, "baseline"),
+        ((1, 1, (1 << 14) + 1), 1, "split"),
+        ((1, 128, 512, 512), 32, "split"),
+        ((64, 32, 1024), 32, "small"),
+        ((63, 32, 1024), 32, "baseline"),
+        ((64, 32, 1025), 32, "baseline"),
+        ((65536, 1, 7), 1, "small"),
+        ((65536, 1, 4096), 1, "baseline"),
+    ],
+)
+def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups))
+    assert plan.sku.variant == variant
+
+
+def test_the_function_keeps_its_plan(device, good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(GroupNormBackwardPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_can_implement(device, good):
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor((2, 8, 6), 4))
+    assert plan.can_implement(GroupNormBackwardArgs(**good)) is None
+    good["grad_bias"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm_backward: grad_bias"):
+        plan.can_implement(GroupNormBackwardArgs(**good))

@@ -1,0 +1,117 @@
+"""Every kernel of the project, and of the tests, compiles for each architecture with no spills; no GPU is needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ptxrt import ops, sim
+from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.variant import KernelSpec
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
+
+
+def _name(spec: KernelSpec) -> str:
+    """The family, and by what its texts differ."""
+    return "-".join([spec.family, *(value for _, value in spec.parameters[:2])])
+
+
+IN_PTX = [spec for spec in ops.kernels() if spec.language == "ptx"]
+IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
+OWN = {_name(spec): read_kernel(spec.family, **dict(spec.parameters)).text for spec in IN_PTX}
+TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", TEXTS)
+def test_assembles_without_spills(name, arch):
+    reason = nvjitlink.available()
+    if reason is not None:
+        pytest.skip(reason)
+    binary = nvjitlink.compile_ptx(TEXTS[name], arch, name=name)
+    assert binary.entries
+    for entry in binary.entries:
+        report = binary.reports[entry]
+        assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0), entry
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_machine_parses_it(name):
+    assert sim.parse(TEXTS[name], name).entries
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_own_text_is_ascii_and_opens_with_a_comment(name):
+    text = TEXTS[name]
+    assert text.isascii()
+    assert text.startswith(f"// {name.split('-')[0]}")
+
+
+@pytest.mark.parametrize("spec", IN_PTX, ids=lambda spec: spec.entry)
+def test_each_declared_signature_agrees_with_its_text(spec):
+    program = sim.parse(spec.source.text, spec.family)
+    assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
+    entry = program.entries[spec.entry]
+    from ptxrt.backends.sim import _table
+
+    spec.signature.agree(spec.entry, _table(entry))
+    # Declared names are the text's own, so that a message can be read beside it.
+    assert [p.name for p in entry.params] == [p.name for p in spec.signature.parameters]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_entry_of_a_file_is_declared(name):
+    declared = {spec.entry for spec in IN_PTX if _name(spec) == name}
+    assert set(sim.parse(OWN[name], name).entries) == declared
+
+
+# HIP ----------------------------------------------------------------------------------------------------------------
+
+FAMILIES = sorted({spec.family for spec in IN_HIP})
+
+
+@pytest.mark.usefixtures("hiprtc_there")
+@pytest.mark.parametrize(
+    ("arch", "wave"), [("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hip_compiles_without_scratch_for_amd(family, arch, wave):
+    if arch in ("gfx950", "gfx1201") and arch not in hiprtc.architectures():
+        pytest.skip(f"hipRTC {hiprtc.version()} does not know {arch}")
+    binary = hiprtc.compile_hip(read_kernel(family, language="hip").text, arch, name=family)
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    for entry, report in binary.reports.items():
+        assert (report.stack_bytes, report.spilled_registers, report.spilled_scalar_registers) == (0, 0, 0), entry
+        assert report.wave_size == wave
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hip_compiles_without_spills_for_nvidia(family, arch):
+    if reason := nvrtc.available():
+        pytest.skip(reason)
+    text = read_kernel(family, language="hip").text
+    binary = hip_on_nvrtc.compile_hip_text(text, arch, name=family, output="cubin")
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    for entry, report in binary.reports.items():
+        assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0), entry
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_our_own_hip_is_ascii_and_opens_with_a_comment(family):
+    text = read_kernel(family, language="hip").text
+    assert text.isascii()
+    assert text.startswith(f"// {family}")
+
+
+@pytest.mark.parametrize("spec", IN_HIP, ids=lambda spec: spec.entry)
+def test_parameters_in_hip_have_the_declared_names(spec):
+    stem = spec.entry.removesuffix(spec.dtype)  # of an entry that a macro makes
+    found = re.search(rf"\b(?:{spec.entry}|{stem}##\w+)\(([^)]*)\)", spec.source.text.replace("\\\n", " "))
+    names = re.findall(r"(\w+)\s*(?:,|$)", found[1])
+    assert names == [p.name for p in spec.signature.parameters]

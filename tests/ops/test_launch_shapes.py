@@ -1,0 +1,131 @@
+"""The baseline entries launched by hand: in the blocks and grids that their ABI leaves open, and in some others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from op_testing import Guarded, check_error, on_device
+from tolerances import bar, grid_sample_bar
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.ops import references
+
+KERNELS = {(spec.entry, spec.language): spec for spec in ops.kernels()}
+in_both = pytest.mark.parametrize("variant", ["baseline", "hip"])
+
+
+def language(variant):
+    return "ptx" if variant == "baseline" else "hip"
+
+
+def launch(device, variant, entry, grid, block, *arguments):
+    """Launch the entry in the variant's language."""
+    KERNELS[entry, language(variant)].load(device).launch(grid, block, *arguments)
+
+
+@in_both
+@pytest.mark.parametrize("block", [1, 32, 33, 100, 256, 512])
+def test_softmax2d_takes_blocks_of_any_size(device, rng, variant, block):
+    x = rng.standard_normal((2, 5, 157)).astype(np.float32)
+    y, gi = (Guarded(x.shape, np.float32, device) for _ in range(2))
+    there = on_device(x, device)
+    grid = -(-314 // block)
+    launch(device, variant, "softmax2d_kernel", grid, block, there, y.array, 314, 5, 157)
+    limit = bar("softmax2d", "f32")
+    check_error("softmax2d", device, y.host(), references.softmax2d(x), limit, block, language(variant))
+    launch(device, variant, "softmax2d_backward_kernel", grid, block, there, y.array, gi.array, 314, 5, 157)
+    want = references.softmax2d_backward(x, y.host())
+    check_error("softmax2d_backward", device, gi.host(), want, limit, block, language(variant))
+
+
+@in_both
+@pytest.mark.parametrize("block", [1, 32, 33, 100, 256, 1024])
+@pytest.mark.parametrize(("name", "dtype"), [("f32", np.float32), ("u8", np.uint8)])
+def test_upsample_nearest2d_takes_blocks_of_any_size(device, rng, variant, block, name, dtype):
+    x = rng.integers(0, 255, (2, 3, 4, 5)).astype(dtype)
+    y = Guarded((2, 3, 7, 9), dtype, device)
+    info = on_device(np.array([*x.shape, 60, 20, 5, 1], np.uint64), device)
+    arguments = 7, 9, 4 / 7, 5 / 9, info, on_device(x, device), y.array
+    launch(device, variant, f"upsample_nearest2d_{name}", -(-378 // block), block, *arguments)
+    np.testing.assert_array_equal(y.host(), references.upsample_nearest2d(x, 7, 9))
+
+
+@in_both
+@pytest.mark.parametrize("block", [1, 32, 33, 100, 256])
+def test_local_response_norm_takes_blocks_of_any_size(device, rng, variant, block):
+    x = rng.standard_normal((2, 7, 23)).astype(np.float32)
+    y, denom, gi = (Guarded(x.shape, np.float32, device) for _ in range(3))
+    there, grid, sizes = on_device(x, device), -(-322 // block), (2, 7, 23, 5, 1e-2, 0.75)
+    launch(device, variant, "lrn_forward_kernel", grid, block, there, y.array, denom.array, *sizes, 1.0)
+    want, want_denom = references.local_response_norm(x, 5, 1e-2)
+    np.testing.assert_allclose(y.host(), want, rtol=2e-7)
+    np.testing.assert_allclose(denom.host(), want_denom, rtol=2e-7)
+    launch(device, variant, "lrn_backward_kernel", grid, block, there, there, denom.array, gi.array, *sizes)
+    want = references.local_response_norm_backward(x, x, denom.host(), 5, 1e-2)
+    check_error("local_response_norm grad_input", device, gi.host(), want, 2e-7, block, language(variant))
+
+
+@in_both
+@pytest.mark.parametrize("size", [(7, 9), (40, 131), (33, 129)], ids=str)
+@pytest.mark.parametrize("block", [1, 33, 64, 100, 256])
+def test_grid_sample_takes_as_many_blocks_as_hold_the_positions(device, rng, variant, size, block):
+    if block == 1 and size != (7, 9):
+        pytest.skip("thousands of blocks tell no more")
+    x = rng.standard_normal((2, 5, 6, 7)).astype(np.float32)
+    grid = rng.uniform(-1.3, 1.3, (2, *size, 2)).astype(np.float32)
+    x_there, grid_there = on_device(x, device), on_device(grid, device)
+    sizes = 2, 5, 6, 7, *size
+    for blocks in ((-(-size[0] * size[1] // block),), (2 * size[0] * size[1] // block + 1, 2, 2)):
+        y = Guarded((2, 5, *size), np.float32, device)
+        launch(device, variant, "grid_sample_f32", blocks, block, x_there, grid_there, y.array, *sizes)
+        limit = float(grid_sample_bar("f32", 6, 7))
+        want = references.grid_sample(x, grid)
+        check_error("grid_sample", device, y.host(), want, limit, (size, block, blocks), language(variant))
+
+
+@in_both
+@pytest.mark.parametrize("blocks", [(1,), (2,), (9, 1, 2), (2, 3, 2), (40, 1, 1)], ids=str)
+@pytest.mark.parametrize("block", [32, 33, 100, 255, 256])
+def test_grid_sample_backward_takes_any_grid_and_block(device, rng, variant, blocks, block):
+    x, go = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 11, 6, 7), (2, 11, 7, 9)))
+    grid = rng.uniform(-1.3, 1.3, (2, 7, 9, 2)).astype(np.float32)
+    gi, gg = ptxrt.zeros(x.shape, np.float32, device), Guarded(grid.shape, np.float32, device)
+    there = (on_device(a, device) for a in (go, x, grid))
+    launch(device, variant, "grid_sample_backward_f32", blocks, block, *there, gi, gg.array, 2, 11, 6, 7, 7, 9)
+    want_gi, want_gg = references.grid_sample_backward(go, x, grid)
+    limit, case = float(grid_sample_bar("f32", 6, 7)), (blocks, block)
+    check_error("grid_sample grad_input", device, gi.to_host(), want_gi, limit, case, language(variant))
+    check_error("grid_sample grad_grid", device, gg.host(), want_gg, limit, case, language(variant))
+
+
+@pytest.mark.parametrize("block", [32, 64, 96, 128, 256, 1024])
+def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device, rng, block):
+    x = rng.standard_normal((3, 6, 99)).astype(np.float32)
+    limit, there = bar("group_norm", "f32"), on_device(x, device)
+    y = Guarded(x.shape, np.float32, device)
+    launch(device, "hip", "group_norm_kernel", (3, 2), block, there, y.array, None, None, 3, 6, 3, 99, 1e-5)
+    check_error("group_norm", device, y.host(), references.group_norm(x, None, None, 3), limit, block, "hip")
+    y, mean, var = (Guarded(shape, np.float32, device) for shape in (x.shape, (6,), (6,)))
+    vectors = None, None, mean.array, var.array
+    launch(device, "hip", "batch_norm_kernel", 6, block, there, y.array, *vectors, 3, 6, 99, 1e-5, 1)
+    for got, want in zip((y, mean, var), references.batch_norm(x, *[None] * 4, training=True), strict=True):
+        np.testing.assert_allclose(got.host(), want, rtol=1e-5, atol=1e-6)
+    gi, gb = Guarded(x.shape, np.float32, device), Guarded((6,), np.float32, device)
+    arguments = there, there, gi.array, None, gb.array, None, None, None, 3, 6, 99, 1e-5, 1
+    launch(device, "hip", "batch_norm_backward_kernel", 6, block, *arguments)
+    want = references.batch_norm_backward(x, x, None, None, None, training=True)
+    np.testing.assert_allclose(gi.host(), want[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gb.host(), want[2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("block", [32, 255, 512])
+def test_norms_in_ptx_refuse_blocks_that_are_not_of_256(device, block):
+    x = ptxrt.zeros((1, 2, 8), np.float32, device)
+    for entry, grid, vectors, scalars in (
+        ("group_norm_kernel", (1, 1), (None, None), (1, 2, 1, 8, 1e-5)),
+        ("batch_norm_kernel", 2, (None, None, x, x), (1, 2, 8, 1e-5, 0)),
+    ):
+        with pytest.raises(ptxrt.LaunchError):
+            launch(device, "baseline", entry, grid, block, x, x, *vectors, *scalars)

@@ -1,0 +1,753 @@
+"""local_response_norm, forward and backward: their values, their edges, and each of their checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device
+from tolerances import bar
+
+import ptxrt
+from ptxrt import PlanPreference, ops
+from ptxrt.ops import (
+    LocalResponseNormArgs,
+    LocalResponseNormBackwardArgs,
+    LocalResponseNormBackwardDescriptor,
+    LocalResponseNormBackwardPlan,
+    LocalResponseNormDescriptor,
+    LocalResponseNormPlan,
+    local_response_norm,
+    local_response_norm_backward,
+    references,
+)
+from ptxrt.ops._local_response_norm import SLIDING_SIZES
+
+BAR = bar("local_response_norm", "f32")
+DIRECTIONS = ("forward", "backward")
+VARIANTS = ("sliding", "baseline", "hip")
+OPS = {"forward": "local_response_norm", "backward": "local_response_norm_backward"}
+DESCRIPTORS = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
+PLANS = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
+
+
+def normal(rng, shape, mean=0.0):
+    return (rng.standard_normal(shape) + mean).astype(np.float32)
+
+
+def plan_of(direction, device, shape, size, variant=None, **reals):
+    if direction == "backward":
+        reals.pop("k", None)
+    return PLANS[direction].select(
+        device, DESCRIPTORS[direction](shape, size, **reals), PlanPreference(variant=variant)
+    )
+
+
+def forward(device, x, size, variant=None, offset=0, **reals):
+    """Return (y, denom) of `x`, written to guarded outputs, `offset` elements from alignment."""
+    out, denom = (Guarded(x.shape, np.float32, device, offset) for _ in range(2))
+    plan = plan_of("forward", device, x.shape, size, variant, **reals)
+    results = plan.run(LocalResponseNormArgs(on_device(x, device, offset), out.array, denom.array))
+    assert results == (out.array, denom.array)
+    return out.host(), denom.host()
+
+
+def backward(device, go, x, denom, size, variant=None, offset=0, **reals):
+    """Return grad_input, written to a guarded output, `offset` elements from alignment."""
+    out = Guarded(x.shape, np.float32, device, offset)
+    plan = plan_of("backward", device, x.shape, size, variant, **reals)
+    inputs = (on_device(a, device, offset) for a in (go, x, denom))
+    assert plan.run(LocalResponseNormBackwardArgs(*inputs, out.array)) is out.array
+    return out.host()
+
+
+def check(device, rng, x, size, variant=None, offset=0, **reals):
+    """Hold y, denom and grad_input to the references; backward gets the reference's denom, rounded."""
+    case = (x.shape, size, variant, reals)
+    y, denom = forward(device, x, size, variant, offset, **reals)
+    want_y, want_denom = references.local_response_norm(x, size, **reals)
+    check_error("local_response_norm y", device, y, want_y, BAR, case)
+    check_error("local_response_norm denom", device, denom, want_denom, BAR, case)
+    reals.pop("k", None)
+    go = normal(rng, x.shape)
+    handed = want_denom.astype(np.float32)
+    got = backward(device, go, x, handed, size, variant, offset, **reals)
+    want = references.local_response_norm_backward(go, x, handed, size, **reals)
+    check_error("local_response_norm grad_input", device, got, want, BAR, case)
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((2, 7, 5, 3), 5),
+        ((1, 1, 1), 1),
+        ((3, 1, 40), 5),  # one channel
+        ((2, 5), 3),  # no trailing axes
+        ((2, 3, 0), 3),  # nothing
+        ((1, 96, 31), 5),  # several chunks a position, one block
+        ((1, 41, 256), 5),  # exactly one block of positions; a prime of channels
+        ((1, 9, 255), 4),
+        ((3, 9, 257), 2),
+        ((1, 64, 2, 3, 5), 12),
+        ((2, 6, 33), 6),
+        ((2, 6, 32), 11),  # nearly 2 C
+        ((2, 4, 17), 9),  # more than 2 C
+        ((1, 2, 300), 12),
+        ((1, 100, 1), 7),  # chunks of several turns that do not divide
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_matches_the_reference(device, rng, shape, size, variant):
+    check(device, rng, normal(rng, shape), size, variant)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("size", SLIDING_SIZES)
+def test_each_sliding_size(device, rng, size):
+    for beta in (0.75, 0.6):
+        check(device, rng, normal(rng, (2, 2 * size + 3, 19)), size, "sliding", alpha=0.5, beta=beta)
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hip"])
+@pytest.mark.parametrize("size", [13, 64, 1000, 2**31, 2**32 - 1])
+@pytest.mark.sanitize
+def test_windows_beyond_the_sliding_ones(device, rng, size, variant):
+    check(device, rng, normal(rng, (2, 40, 9)), size, variant, alpha=0.5)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("size", [13, 2**32 - 1])
+def test_windows_beyond_the_sliding_ones_go_to_the_baseline(device, size):
+    shape = (4, 64, 32, 32)
+    assert plan_of("forward", device, shape, size).variant.name == "baseline"
+    with pytest.raises(ptxrt.Unsupported, match="windows of"):
+        plan_of("forward", device, shape, size, "sliding")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_matches_the_reference_on_drawn_problems(device, variant):
+    def body(batch, channels, positions, size, alpha, beta, k, seed, offset):
+        rng = np.random.default_rng(seed)
+        x = normal(rng, (batch, channels, positions))
+        check(device, rng, x, size, variant, offset, alpha=alpha, beta=beta, k=k)
+
+    for_drawn(
+        device,
+        body,
+        batch=st.integers(1, 3),
+        channels=st.integers(1, 40),
+        positions=st.integers(1, 70),
+        size=st.sampled_from(SLIDING_SIZES if variant == "sliding" else range(1, 90)),
+        alpha=st.sampled_from([1e-4, 0.3, 2.0]),
+        beta=st.sampled_from([0.25, 0.5, 0.75, 1.0, 0.1, 1.3, 0.0, -0.5]),
+        k=st.sampled_from([0.5, 1.0, 2.0]),
+        seed=st.integers(0, 2**32 - 1),
+        offset=st.integers(0, 3),
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.0, 0.01, 3.0, 10.0, -0.75, -1.0, -2.0, 40.0])
+def test_every_beta_from_the_smallest_denom_to_the_largest(device, rng, beta, variant):
+    # denom is x^2 alone, of every magnitude: from 1e-90, of which f32 holds nothing, to 1e77, which is infinite there.
+    spread = 44 if abs(beta) <= 1 else 36 / abs(beta) / 2
+    x = (10.0 ** rng.uniform(-spread, min(spread, 38), 4000) * rng.choice([-1, 1], 4000)).astype(np.float32)
+    x = x[x != 0].reshape(1, 1, -1)
+    with np.errstate(over="ignore"):
+        y, denom = forward(device, x, 1, variant, alpha=1.0, beta=beta, k=0.0)
+        want_y, want_denom = references.local_response_norm(x, 1, 1.0, beta, 0.0)
+        want_y, want_denom = want_y.astype(np.float32), want_denom.astype(np.float32)  # which overflow too
+        # Single elements, since the largest would be all of a norm.
+        np.testing.assert_allclose(y, want_y, rtol=1.3e-7, atol=2e-45)
+        np.testing.assert_allclose(denom, want_denom, rtol=1.3e-7, atol=2e-45)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.3, 2.0, -1.0, -0.5])
+def test_backward_from_the_smallest_denom_to_the_largest(device, rng, beta, variant):
+    denom = np.concatenate([10.0 ** rng.uniform(-44, 38, 2000), 2.0 ** np.arange(-149, 128)]).astype(np.float32)
+    denom = denom[denom > 0].reshape(1, 1, -1)
+    x, go = normal(rng, denom.shape), normal(rng, denom.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        got = backward(device, go, x, denom, 1, variant, alpha=1e-3, beta=beta)
+        want = references.local_response_norm_backward(go, x, denom, 1, 1e-3, beta)
+        scale = np.abs(go * denom.astype(np.float64) ** -beta)  # what cancels is measured by what it is the rest of
+        fits = (np.abs(want) < 3.4e38) & (scale < 1e300)
+        assert (np.abs(got - want)[fits] <= 6e-8 * np.abs(want[fits]) + 1e-11 * scale[fits] + 1e-45).all()
+        assert not np.isfinite(got[np.abs(want) > 3.5e38]).any()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_result_is_the_reference_rounded_once(device, rng, variant):
+    x = normal(rng, (2, 30, 50))
+    for beta in (0.75, 0.6):
+        y, denom = forward(device, x, 5, variant, alpha=1.0, beta=beta)
+        want, want_denom = references.local_response_norm(x, 5, 1.0, beta)
+        assert np.mean(y != want.astype(np.float32)) < 1e-3
+        np.testing.assert_array_equal(denom, want_denom.astype(np.float32))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_terms_that_cancel_cost_no_accuracy(device, rng, variant):
+    # alpha large and k small: what remains of the gradient is a small part of its two terms.
+    for beta in (0.5, 0.6):
+        check(device, rng, normal(rng, (1, 3, 200)), 1, variant, alpha=1e3, beta=beta, k=0.01)
+    # With k = 0 and beta = 1/2, y is the sign of x: what remains is the rounding of the denom handed in.
+    check(device, rng, normal(rng, (1, 3, 200)), 1, variant, alpha=1.0, beta=0.5, k=0.0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("mean", [1e4, -1e4])
+def test_a_large_mean(device, rng, mean, variant):
+    check(device, rng, normal(rng, (2, 20, 40), mean), 5, variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("scale", "alpha", "k"), [(1e-44, 1, 1), (1e-22, 1e6, 0), (1e15, 1, 0), (1e25, 1e-20, 1)])
+def test_values_whose_squares_f32_cannot_hold(device, rng, scale, alpha, k, variant):
+    x = (normal(rng, (1, 8, 40)).astype(np.float64) * scale).astype(np.float32)
+    check(device, rng, x, 5, variant, alpha=alpha, k=k)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_of_a_large_value_stays_behind_its_window(device, rng, variant):
+    x = normal(rng, (1, 60, 33))
+    x[0, 10] = 1e18
+    x[0, 30, ::2] = 1e19
+    y, _ = forward(device, x, 5, variant)
+    want, _ = references.local_response_norm(x, 5)
+    quiet = np.ones(60, bool)
+    quiet[8:13] = quiet[28:33] = False
+    check_error("local_response_norm y", device, y[:, quiet], want[:, quiet], BAR, "behind a large value")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_bad_value_spoils_its_windows_alone(device, rng, value, size, variant):
+    x, go = normal(rng, (2, 23, 9)), normal(rng, (2, 23, 9))
+    x[1, 11, 4] = value
+    with np.errstate(invalid="ignore"):
+        want, want_denom = references.local_response_norm(x, size)
+        y, denom = forward(device, x, size, variant)
+        check_error("local_response_norm y", device, y, want, BAR, (value, size))
+        check_error("local_response_norm denom", device, denom, want_denom, BAR, (value, size))
+        handed = denom
+        got = backward(device, go, x, handed, size, variant)
+        want = references.local_response_norm_backward(go, x, handed, size)
+    check_error("local_response_norm grad_input", device, got, want, BAR, (value, size))
+    assert np.isnan(got).any()
+    assert np.isfinite(got[0]).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_bad_gradient_spoils_its_windows_alone(device, rng, variant):
+    x, go = normal(rng, (1, 23, 9)), normal(rng, (1, 23, 9))
+    go[0, 11, 4] = np.nan
+    denom = np.ones_like(x)
+    got = backward(device, go, x, denom, 4, variant)
+    want = references.local_response_norm_backward(go, x, denom, 4)
+    check_error("local_response_norm grad_input", device, got, want, BAR, "NaN in grad_out")
+    assert np.isnan(got).sum() == 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 2.0, 0.3, 0.0, -1.0, -0.5, -2.0, 3.0, 1e30, 16777216.0])
+def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device, beta, variant):
+    # k below 0 and alpha of 0: denom is k. Infinite only in backward, to which it is handed.
+    x = np.array([1.0, -2.0, 0.0, 1e-40], np.float32).reshape(1, 1, -1)
+    with np.errstate(all="ignore"):
+        for k in (0.0, -1.0, -4.0, -1e-40, 1e-40, 3e38):
+            y, denom = forward(device, x, 1, variant, alpha=0.0, beta=beta, k=k)
+            want, want_denom = references.local_response_norm(x, 1, 0.0, beta, k)
+            want = want.astype(np.float32)
+            np.testing.assert_array_equal(denom, want_denom.astype(np.float32))
+            np.testing.assert_allclose(y, want, rtol=1.3e-7, atol=2e-45, err_msg=f"k = {k}")
+        special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -4.0, -1e-40, 1e-40], np.float32)
+        if beta == -0.5:
+            special = special[special != -np.inf]  # C's pow has infinity; NumPy takes the square root, NaN
+        go, ones = np.ones((1, 1, special.size), np.float32), np.full((1, 1, special.size), 2.0, np.float32)
+        denom = special.reshape(1, 1, -1)
+        for alpha in (0.5, -0.5):  # of one of them the infinite terms have equal signs
+            got = backward(device, go, ones, denom, 1, variant, alpha=alpha, beta=beta)
+            want = references.local_response_norm_backward(go, ones, denom, 1, alpha, beta)
+            # Where the terms cancel (-4 for a beta of 1), what float64 rounded of them is left.
+            np.testing.assert_allclose(got, want.astype(np.float32), rtol=1.3e-7, atol=1e-15)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("alpha", "beta", "k"), [(-0.01, 0.75, 5.0), (0.0, 0.75, 1.0), (1e-4, 0.0, 1.0), (1, 2, 3)])
+def test_alpha_beta_and_k_may_be_any_numbers(device, rng, alpha, beta, k, variant):
+    check(device, rng, normal(rng, (1, 9, 30)), 5, variant, alpha=alpha, beta=beta, k=k)
+
+
+def test_alpha_beta_and_k_are_rounded_to_f32(device, rng):
+    x = normal(rng, (1, 9, 30))
+    exact = {"alpha": 0.7, "beta": 0.75 + 1e-9, "k": 1 / 3}
+    rounded = {name: float(np.float32(value)) for name, value in exact.items()}
+    for a, b in zip(forward(device, x, 5, **exact), forward(device, x, 5, **rounded), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_offset_views_are_operands_like_others(device, rng, offset, variant):
+    check(device, rng, normal(rng, (2, 6, 35)), 5, variant, offset)
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.6])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_bits_from_each_variant_run_and_device(device, rng, beta, variant):
+    x, go = normal(rng, (2, 29, 60)), normal(rng, (2, 29, 60))
+    sim = ptxrt.Device("sim:0")
+    one = "hip" if variant == "hip" else "baseline"  # the powers of the other language are others behind f32
+    y, denom = forward(sim, x, 5, one, beta=beta, alpha=0.5)
+    gradient = backward(sim, go, x, denom, 5, one, beta=beta, alpha=0.5)
+    for _ in range(2):
+        results = forward(device, x, 5, variant, beta=beta, alpha=0.5)
+        np.testing.assert_array_equal(results, (y, denom))
+        got = backward(device, go, x, denom, 5, variant, beta=beta, alpha=0.5)
+        np.testing.assert_array_equal(got, gradient)
+
+
+def test_outputs_are_allocated_where_they_are_none(device, rng):
+    x, go = normal(rng, (2, 9, 30)), normal(rng, (2, 9, 30))
+    there = ptxrt.to_device(x, device)
+    y, denom = local_response_norm(there, 5)
+    np.testing.assert_array_equal((y.to_host(), denom.to_host()), forward(device, x, 5))
+    mine = Guarded(x.shape, np.float32, device)
+    again, same = local_response_norm(there, 5, out=(None, mine.array))
+    assert same is mine.array
+    np.testing.assert_array_equal((again.to_host(), mine.host()), (y.to_host(), denom.to_host()))
+    got = local_response_norm_backward(ptxrt.to_device(go, device), there, denom, 5)
+    np.testing.assert_array_equal(got.to_host(), backward(device, go, x, denom.to_host(), 5))
+
+
+def test_the_gradient_is_that_of_the_forward(device, rng):
+    # Central differences of the reference, so that no formula is shared.
+    x, go = normal(rng, (1, 7, 3)).astype(np.float64), normal(rng, (1, 7, 3))
+    for size in (4, 5):
+        denom = references.local_response_norm(x, size, 0.5, 0.75, 1.0)[1].astype(np.float32)
+        got = backward(device, go, x.astype(np.float32), denom, size, alpha=0.5)
+        for place in np.ndindex(x.shape):
+            step = np.zeros_like(x)
+            step[place] = 1e-6
+            there, back = (references.local_response_norm(x + s, size, 0.5, 0.75, 1.0)[0] for s in (step, -step))
+            assert abs(((there - back) * go).sum() / 2e-6 - got[place]) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3)])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape, variant):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    x = ptxrt.zeros(shape, np.float32, device)
+    y, denom = plan_of("forward", device, shape, 5, variant).run(LocalResponseNormArgs(x))
+    got = plan_of("backward", device, shape, 5, variant).run(LocalResponseNormBackwardArgs(y, x, denom))
+    assert y.shape == denom.shape == got.shape == shape
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_many_blocks(device, rng, variant):
+    check(device, rng, normal(rng, (3, 20, 1000)), 5, variant)
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x = normal(rng, (2, 9, 33))
+    stream = device.create_stream()
+    there = ptxrt.to_device(x, device, stream=stream)
+    y, denom = local_response_norm(there, 5, stream=stream)
+    got = local_response_norm_backward(there, there, denom, 5, stream=stream)
+    want = forward(device, x, 5)
+    np.testing.assert_array_equal((y.to_host(stream), denom.to_host(stream)), want)
+    np.testing.assert_array_equal(got.to_host(stream), backward(device, x, x, want[1], 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "variant"),
+    [
+        ((1, 3, 2**30 + 40), 5, "sliding"),
+        ((5, 3, 2**28 + 8), 3, "baseline"),
+        ((2**27 + 3, 17, 2), 5, "baseline"),  # past 2^32 where the batch is
+        ((2**17, 2**15 + 8), 4, "sliding"),
+        ((1, 3, 2**30 + 40), 5, "hip"),
+    ],
+    ids=str,
+)
+def test_tensors_past_2_to_the_31_and_32_elements(cuda, torch_with, shape, size, variant):
+    count = int(np.prod(shape))
+    torch = torch_with(18 * count)
+    x = torch.empty(shape, device="cuda").normal_()
+    y, denom, got = (torch.full_like(x, float("nan")) for _ in range(3))
+    to = ptxrt.from_dlpack
+    forwards = plan_of("forward", cuda, shape, size, variant, alpha=0.5)
+    forwards.run(LocalResponseNormArgs(to(x), to(y), to(denom)))
+    backwards = plan_of("backward", cuda, shape, size, variant, alpha=0.5)
+    backwards.run(LocalResponseNormBackwardArgs(to(y), to(x), to(denom), to(got)))
+    spatial = int(np.prod(shape[2:]))
+    image = shape[1] * spatial
+    for place in {min(place, count - 1) for place in (0, 2**31 - 5, 2**32 - 5, count - 1)}:
+        n, p = place // image, place % spatial
+        columns = slice(max(p - 20, 0), p + 20)
+        parts = [a.view(shape[0], shape[1], spatial)[n : n + 1, :, columns].cpu().numpy() for a in (x, y, denom, got)]
+        want, want_denom = references.local_response_norm(parts[0], size, 0.5)
+        case = (shape, size, variant, place)
+        check_error("local_response_norm y", cuda, parts[1], want, BAR, case)
+        check_error("local_response_norm denom", cuda, parts[2], want_denom, BAR, case)
+        want = references.local_response_norm_backward(parts[1], parts[0], parts[2], size, 0.5)
+        check_error("local_response_norm grad_input", cuda, parts[3], want, BAR, case)
+    for result in (y, denom, got):
+        assert not any(torch.isnan(part).any() for part in result.view(-1).chunk(32))
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+SHAPE = (2, 8, 6)
+OPERANDS = {"forward": ("x", "out", "denom"), "backward": ("grad_out", "x", "denom", "out")}
+WRITTEN = {"forward": ("out", "denom"), "backward": ("out",)}
+EACH = [(direction, name) for direction in DIRECTIONS for name in OPERANDS[direction]]
+FUNCTIONS = [(direction, name) for direction, name in EACH if name != "x"]
+
+
+def good(direction, device, rng):
+    """Operands that pass; each test spoils one."""
+    return {
+        name: ptxrt.to_device(
+            np.full(SHAPE, np.nan, np.float32) if name in WRITTEN[direction] else normal(rng, SHAPE) + 4, device
+        )
+        for name in OPERANDS[direction]
+    }
+
+
+def call(direction, operands, size=5, stream=None, **reals):
+    if direction == "forward":
+        out = (operands["out"], operands["denom"])
+        return local_response_norm(operands["x"], size, out=out, stream=stream, **reals)
+    inputs = (operands["grad_out"], operands["x"], operands["denom"])
+    return local_response_norm_backward(*inputs, size, out=operands["out"], stream=stream, **reals)
+
+
+def refused(kind, direction, operands, argument, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    with pytest.raises(kind) as caught:
+        call(direction, operands, **how)
+    assert type(caught.value) is kind
+    assert (caught.value.op, caught.value.argument) == (OPS[direction], argument)
+    for name in WRITTEN[direction]:
+        out = operands[name]
+        if isinstance(out, ptxrt.DeviceArray) and out.memory.alive and out.dtype.kind == "f" and name != argument:
+            assert np.isnan(out.to_host()).all()
+    return caught.value
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_good_operands_pass(device, rng, direction):
+    operands = good(direction, device, rng)
+    results = call(direction, operands)
+    written = [operands[name] for name in WRITTEN[direction]]
+    assert (list(results) if direction == "forward" else [results]) == written
+    for out in written:
+        assert np.isfinite(out.to_host()).all()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("size", [0, -1, 5.0, None, "5", True, [5]])
+def test_size_must_be_a_whole_number_of_at_least_one(device, rng, direction, size):
+    refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), "size", size=size)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_size_beyond_its_parameter_is_refused(device, rng, direction):
+    operands = good(direction, device, rng)
+    call(direction, operands, size=2**32 - 1)
+    with pytest.raises(ptxrt.Unsupported, match=r"size = 4294967296 does not fit"):
+        call(direction, operands, size=2**32)
+
+
+@pytest.mark.parametrize(
+    ("direction", "name"), [(d, n) for d in DIRECTIONS for n in ("alpha", "beta", "k") if (d, n) != ("backward", "k")]
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e39, -1e39, None, "1", [1.0], 1j, True])
+def test_alpha_beta_and_k_must_be_finite_numbers(device, rng, direction, name, value):
+    refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), name, **{name: value})
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_x_must_have_two_axes(device, rng, direction):
+    operands = good(direction, device, rng) | {"x": ptxrt.zeros((8,), np.float32, device)}
+    refused(ptxrt.ShapeMismatch, direction, operands, "x")
+
+
+@pytest.mark.parametrize(("direction", "name"), FUNCTIONS)
+@pytest.mark.parametrize("shape", [(2, 8, 7), (2, 48), (1, 8, 6)])
+def test_each_operands_shape_is_checked(device, rng, direction, name, shape):
+    operands = good(direction, device, rng)
+    operands[name] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
+    refused(ptxrt.ShapeMismatch, direction, operands, name)
+
+
+@pytest.mark.parametrize(("direction", "name"), EACH)
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
+def test_each_operands_dtype_is_checked(device, rng, direction, name, dtype):
+    operands = good(direction, device, rng)
+    operands[name] = ptxrt.zeros(SHAPE, dtype, device)
+    refused(ptxrt.DTypeMismatch, direction, operands, name)
+
+
+@pytest.mark.parametrize(("direction", "name"), FUNCTIONS)
+def test_each_operands_ordinal_is_checked(device, other_device, rng, direction, name):
+    operands = good(direction, device, rng)
+    operands[name] = ptxrt.to_device(np.full(SHAPE, np.nan, np.float32), other_device)
+    error = refused(ptxrt.DeviceMismatch, direction, operands, name)
+    assert str(other_device) in str(error)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_ordinal_of_x_alone_makes_all_others_wrong(device, other_device, rng, direction):
+    operands = good(direction, device, rng)
+    operands["x"] = ptxrt.zeros(SHAPE, np.float32, other_device)
+    refused(ptxrt.DeviceMismatch, direction, operands, "out" if direction == "forward" else "grad_out")
+
+
+@pytest.mark.parametrize(("direction", "name"), EACH)
+def test_each_operand_must_be_contiguous(device, rng, direction, name):
+    operands = good(direction, device, rng)
+    operands[name] = ptxrt.to_device(np.full(SHAPE[::-1], np.nan, np.float32), device).transpose(2, 1, 0)
+    refused(ptxrt.LayoutError, direction, operands, name)
+
+
+@pytest.mark.parametrize(("direction", "name"), EACH)
+def test_each_operand_must_be_alive(device, rng, direction, name):
+    operands = good(direction, device, rng)
+    operands[name].free()
+    refused(ptxrt.InvalidArgument, direction, operands, name)
+
+
+@pytest.mark.parametrize(("direction", "name"), EACH)
+@pytest.mark.parametrize("value", [3, "y", [0.0], np.ones(SHAPE, np.float32)], ids=["int", "str", "list", "host array"])
+def test_each_operand_must_be_an_array_of_a_device(device, rng, direction, name, value):
+    operands = good(direction, device, rng)
+    operands[name] = value
+    error = refused(ptxrt.InvalidArgument, direction, operands, name)
+    assert "to_device" in str(error) or not isinstance(value, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("direction", "name"), [("forward", "x"), *(("backward", n) for n in ("grad_out", "x", "denom"))]
+)
+def test_each_input_must_be_there(device, rng, direction, name):
+    operands = good(direction, device, rng) | {name: None}
+    refused(ptxrt.InvalidArgument, direction, operands, name)
+
+
+@pytest.mark.parametrize("out", [(), (None,), (None, None, None), 3, "ab"])
+def test_out_of_the_forward_is_a_pair(device, rng, out):
+    x = ptxrt.to_device(normal(rng, SHAPE), device)
+    if out == "ab":
+        out = {"y": None, "denom": None}
+    with pytest.raises(ptxrt.InvalidArgument, match="y, denom") as caught:
+        local_response_norm(x, 5, out=out)
+    assert (caught.value.op, caught.value.argument) == ("local_response_norm", "out")
+
+
+@pytest.mark.parametrize(("direction", "name"), [(d, n) for d in DIRECTIONS for n in WRITTEN[d]])
+def test_an_output_must_not_be_a_broadcast_view(device, rng, direction, name):
+    operands = good(direction, device, rng)
+    operands[name] = ptxrt.to_device(np.full(1, np.nan, np.float32), device).broadcast_to(SHAPE)
+    refused(ptxrt.LayoutError, direction, operands, name)
+
+
+PAIRS = [("forward", "out", "x"), ("forward", "denom", "x"), ("forward", "out", "denom")]
+PAIRS += [("backward", "out", name) for name in ("grad_out", "x", "denom")]
+
+
+@pytest.mark.parametrize(("direction", "written", "other"), PAIRS)
+@pytest.mark.parametrize("shift", [0, 1, 95], ids=["the same", "one behind", "the last element"])
+def test_an_output_must_be_apart_from_every_operand(device, rng, direction, written, other, shift):
+    # The same array too: a kernel reads its neighbours' channels.
+    operands = good(direction, device, rng)
+    both = ptxrt.to_device(np.full(3 * 96, np.nan, np.float32), device)
+    operands[other], operands[written] = both[:96].view(SHAPE), both[shift : shift + 96].view(SHAPE)
+    refused(ptxrt.LayoutError, direction, operands, written)
+    operands[written] = both[96:192].view(SHAPE)
+    call(direction, operands)
+
+
+def test_inputs_may_be_one_array(device, rng):
+    x = normal(rng, SHAPE)
+    there = ptxrt.to_device(np.abs(x), device)
+    got = local_response_norm_backward(there, there, there, 5).to_host()
+    np.testing.assert_array_equal(got, backward(device, abs(x), abs(x), abs(x), 5))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_stream_of_another_device_is_refused(device, other_device, rng, direction):
+    refused(
+        ptxrt.DeviceMismatch, direction, good(direction, device, rng), "stream", stream=other_device.create_stream()
+    )
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("shape", "size", "best"),
+    [
+        ((4, 64, 32, 32), 5, "sliding"),
+        ((4, 64, 32, 32), 12, "sliding"),
+        ((4, 64, 32, 32), 13, "baseline"),  # no sliding kernel
+        ((4, 63, 32, 32), 5, "baseline"),  # few elements
+        ((512, 64, 15), 5, "baseline"),  # few positions an image
+        ((512, 64, 16), 5, "sliding"),
+    ],
+    ids=str,
+)
+def test_the_best_variant_is_taken(device, direction, shape, size, best):
+    assert plan_of(direction, device, shape, size).sku.variant == best
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_plan_says_what_it_is(device, direction, variant):
+    plan = plan_of(direction, device, SHAPE, 5, variant)
+    assert plan.sku == ("normalization", OPS[direction], "f32", device.arch, device.kind, variant)
+    assert hash(plan.sku) == hash(plan_of(direction, device, SHAPE, 5, variant).sku)
+    assert plan.workspace_size == 0
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+    assert (guarantee.math_precision, guarantee.accumulator) == ("f64", "f64")
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_beta_in_f32_decides_between_roots_and_powers(device, direction):
+    for beta, by in ((0.75, "root"), (0.75 + 1e-9, "root"), (0.7500001, "any"), (1, "root"), (0, "any"), (2, "any")):
+        descriptor = DESCRIPTORS[direction](SHAPE, 5, beta=beta)
+        plan = PLANS[direction].select(device, descriptor, PlanPreference(variant="sliding"))
+        (launch,) = plan.variant.launches(descriptor)
+        assert launch.kernel.entry == f"lrn_{direction}_sliding_5_{by}"
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_can_implement_raises_the_first_disagreement(device, rng, direction):
+    plan = plan_of(direction, device, SHAPE, 5)
+    operands = good(direction, device, rng)
+    args = LocalResponseNormArgs if direction == "forward" else LocalResponseNormBackwardArgs
+    assert plan.can_implement(args(**operands)) is None
+    with pytest.raises(ptxrt.InvalidArgument, match="args"):
+        plan.can_implement((operands["x"],))
+    operands["denom"] = ptxrt.zeros((2, 8, 7), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch, match=f"{OPS[direction]}: denom"):
+        plan.can_implement(args(**operands))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_workspace_is_taken_and_checked(device, rng, direction):
+    plan = plan_of(direction, device, SHAPE, 5)
+    operands = good(direction, device, rng)
+    plan.run(tuple(operands.values()), workspace=ptxrt.empty(0, np.uint8, device))
+    with pytest.raises(ptxrt.InvalidArgument, match="workspace"):
+        plan.run(tuple(operands.values()), workspace=7)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("wish", [{"variant": "fastest"}, {"language": "cuda"}], ids=str)
+def test_a_preference_that_nothing_meets_is_refused_with_reasons(device, direction, wish):
+    with pytest.raises(ptxrt.Unsupported) as caught:
+        PLANS[direction].select(device, DESCRIPTORS[direction](SHAPE, 5), PlanPreference(**wish))
+    assert all(word in str(caught.value) for word in (*wish.values(), "baseline: ", "sliding: ", "hip: "))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_preferences_are_kept(device, direction):
+    best = "hip" if device.kind == "hip" else "baseline"
+    for wish, variant in (
+        ({"deterministic": True}, best),
+        ({"workspace_limit": 0}, best),
+        ({"language": "hip"}, "hip"),
+    ):
+        plan = PLANS[direction].select(device, DESCRIPTORS[direction](SHAPE, 5), PlanPreference(**wish))
+        assert plan.sku.variant == variant
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_preference_for_ptx_is_kept(device, direction):
+    plan = PLANS[direction].select(device, DESCRIPTORS[direction](SHAPE, 5), PlanPreference(language="ptx"))
+    assert plan.sku.variant == "baseline"
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_select_wants_the_descriptor_of_its_own_op(device, direction):
+    other = DESCRIPTORS["backward" if direction == "forward" else "forward"](SHAPE, 5)
+    with pytest.raises(ptxrt.InvalidArgument, match="descriptor"):
+        PLANS[direction].select(device, other)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_counts_that_do_not_fit_are_refused(device, direction):
+    for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (1, 1 << 32, 1)):
+        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
+            plan_of(direction, device, shape, 5)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device, direction):
+    for shape, name in (
+        ((2, 1, 1 << 31), "positions"),
+        ((1, 1 << 30, 2), "channels"),
+    ):
+        with pytest.raises(ptxrt.Unsupported, match=f"sliding: {name} = .* does not fit"):
+            plan_of(direction, device, shape, 1, "sliding")
+    limit = device.properties.max_grid[0]
+    assert plan_of(direction, device, (limit, 16, 16), 5).variant.name == "baseline"
+    with pytest.raises(ptxrt.Unsupported, match=r"baseline: blocks = .* does not fit grid\.x"):
+        plan_of(direction, device, (limit, 16, 17), 5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device, direction):
+    assert plan_of(direction, device, ((1 << 24) - 1, 16, 16), 5, "hip").sku.variant == "hip"
+    with pytest.raises(ptxrt.Unsupported, match=r"hip: .*fewer than 2\*\*32 threads"):
+        plan_of(direction, device, (1 << 24, 16, 16), 5, "hip")
+
+
+@pytest.mark.parametrize("cls", DESCRIPTORS.values())
+def test_a_descriptor_is_checked_data(cls):
+    assert cls([2, 8, 3], np.int64(5), alpha=np.float32(0.5)) == cls((2, 8, 3), 5, alpha=0.5)
+    hash(cls([2, 8, 3], 5))
+    for shape in (None, "ab", (2, -8, 3), (2, 8.0), (2, True)):
+        with pytest.raises(ptxrt.InvalidArgument, match="shape"):
+            cls(shape, 5)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_function_keeps_its_plan(device, rng, direction, monkeypatch):
+    operands = good(direction, device, rng)
+    call(direction, operands)
+    monkeypatch.setattr(PLANS[direction], "select", lambda *_: pytest.fail("selected again"))
+    call(direction, operands)
+
+
+def test_forgotten_plans_let_the_cache_unload(device, rng, clean_modules):
+    operands = good("backward", device, rng)
+    call("backward", operands)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert not any(entry.name.startswith("local_response_norm.") for entry in clean_modules.entries())
+    call("backward", operands)
+
+
+def test_a_plan_compiles_nothing_before_its_first_good_run(device, rng, clean_modules):
+    before = clean_modules.stats()
+    plan = plan_of("forward", device, SHAPE, 5)
+    with pytest.raises(ptxrt.ShapeMismatch):
+        plan.run(LocalResponseNormArgs(ptxrt.zeros((2, 8, 7), np.float32, device)))
+    assert clean_modules.stats().compiles == before.compiles

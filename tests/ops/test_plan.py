@@ -1,0 +1,424 @@
+"""Plans: what select takes, what a run checks, allocates and launches. The ops here are made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from helpers import refused
+
+import ptxrt
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops.framework.plan import Plan, beyond, forget_plans, kept, number, unpacked_out
+from ptxrt.ops.framework.variant import (
+    KernelSpec,
+    Launch,
+    Operand,
+    PlanPreference,
+    PrecisionGuarantee,
+    Scratch,
+    Variant,
+    Zero,
+)
+from ptxrt.runtime.signature import Signature
+
+SURE = PrecisionGuarantee("f32", "f32", True, True)
+LOOSE = PrecisionGuarantee("f32", "f32", False, False)
+
+
+@dataclass(frozen=True)
+class Problem:
+    size: int
+
+
+def never(problem: Problem, device: ptxrt.Device) -> str | None:
+    return "never" if problem.size > 100 else None
+
+
+def nothing(problem: Problem) -> tuple[Launch, ...]:
+    return ()
+
+
+class MadeUpPlan(Plan):
+    op = "made_up"
+    category = "test"
+    descriptor_type = Problem
+    variants = (
+        Variant("atomic", LOOSE, nothing, never, workspace=lambda problem: 8),
+        Variant("spacious", SURE, nothing, never, workspace=lambda problem: 64 * problem.size),
+        Variant("slow", SURE, nothing, never, language="hip"),
+        Variant("tiny", SURE, nothing, never, suits=lambda problem: problem.size < 3),
+    )
+
+    def _operands(self):
+        return (Operand("y", (self.descriptor.size,), BY_NAME["f16"], written=True, output=True),)
+
+
+def select(device, size=4, **wish):
+    return MadeUpPlan.select(device, Problem(size), PlanPreference(**wish))
+
+
+@pytest.mark.parametrize(
+    ("wish", "variant"),
+    [
+        ({}, "atomic"),
+        ({"deterministic": True}, "spacious"),
+        ({"deterministic": True, "workspace_limit": 256}, "spacious"),
+        ({"deterministic": True, "workspace_limit": 255}, "slow"),
+        ({"workspace_limit": 8}, "atomic"),
+        ({"workspace_limit": 7}, "slow"),
+        ({"language": "hip"}, "slow"),
+        ({"language": "ptx"}, "atomic"),
+        ({"variant": "spacious"}, "spacious"),
+        ({"variant": "tiny"}, "tiny"),
+    ],
+)
+def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant):
+    assert select(sim, **wish).sku.variant == variant
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"variant": "atomic", "deterministic": True}, "atomic: is not deterministic"),
+        ({"variant": "spacious", "workspace_limit": 1}, "spacious: needs 256 bytes of workspace, above the limit of 1"),
+        ({"variant": "slow", "language": "ptx"}, "slow: is in hip, not in 'ptx'"),
+        ({"variant": "other"}, "slow: not the variant asked for, 'other'"),
+    ],
+)
+def test_where_none_meets_it_each_variant_has_its_reason(sim, wish, reason):
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", reason, "atomic: ", "spacious: ", "slow: "):
+        select(sim, **wish)
+
+
+def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
+    monkeypatch.setattr(sim.backend, "languages", ("hip",))
+    assert select(sim).sku.variant == "slow"
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, which sim:0 does not take"):
+        select(sim, variant="atomic")
+
+
+@pytest.mark.parametrize(("language", "variant"), [("hip", "slow"), ("ptx", "atomic"), ("", "atomic")])
+def test_the_environment_names_the_language_where_nothing_else_does(sim, monkeypatch, language, variant):
+    monkeypatch.setenv("PTXRT_LANGUAGE", language)
+    assert MadeUpPlan.select(sim, Problem(4)).sku.variant == variant
+    assert select(sim, workspace_limit=8).sku.variant == variant
+    assert select(sim, language="ptx").sku.variant == "atomic"
+    assert select(sim, variant="atomic").sku.variant == "atomic"
+
+
+def test_a_language_of_the_environment_that_is_none_is_told(sim, monkeypatch):
+    monkeypatch.setenv("PTXRT_LANGUAGE", "HIP")
+    with refused(ptxrt.InvalidArgument, "PTXRT_LANGUAGE", "environment", "ptx or hip", "'HIP'"):
+        MadeUpPlan.select(sim, Problem(4))
+
+
+def test_a_variant_in_hip_has_the_same_launches_of_the_hip_entries():
+    spec = KernelSpec("family", "entry", Signature.parse("f32* y"), parameters=(("warps", "1"),))
+    steps = (Zero("y"), Launch(spec, (3, 2), 64, ("y",), 128))
+    there = Variant("baseline", SURE, lambda problem: steps, never, workspace=lambda problem: 8).in_hip
+    assert (there.name, there.language, there.guarantee, there.workspace(None)) == ("hip", "hip", SURE, 8)
+    zero, launch = there.launches(Problem(4))
+    assert zero is steps[0]
+    assert (launch.kernel.entry, launch.kernel.language, launch.kernel.parameters) == ("entry", "hip", ())
+    assert (launch.grid, launch.block, launch.arguments, launch.shared_bytes) == ((3, 2), 64, ("y",), 128)
+
+
+@pytest.mark.parametrize(("grid", "refusal"), [((1 << 24) - 1, False), (1 << 24, True)])
+def test_a_variant_in_hip_refuses_more_threads_than_hip_launches(sim, grid, refusal):
+    spec = KernelSpec("family", "entry", Signature.parse("f32* y"))
+    there = Variant("baseline", SURE, lambda problem: (Launch(spec, (grid,), 256, ("y",)),), never).in_hip
+    assert ("2**32" in (there.refuses(Problem(4), sim) or "")) is refusal
+    assert there.refuses(Problem(101), sim) == "never"
+
+
+def test_a_variant_may_refuse_the_problem(sim):
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: never"):
+        select(sim, size=101)
+
+
+def test_a_plan_says_what_it_needs_and_is(sim):
+    plan = select(sim, deterministic=True)
+    assert plan.workspace_size == 256
+    assert plan.precision_guarantee is SURE
+    assert plan.sku == ("test", "made_up", "f16", sim.arch, "sim", "spacious")
+
+
+@pytest.mark.parametrize("nbytes", [255, 256])
+def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim, nbytes):
+    plan = select(sim, deterministic=True)
+    y, workspace = ptxrt.zeros(4, np.float16, sim), ptxrt.zeros(nbytes, np.uint8, sim)
+    if nbytes == 256:
+        assert plan.run((y,), workspace=workspace) is y
+    else:
+        with refused(ptxrt.ShapeMismatch, "made_up", "workspace", "256"):
+            plan.run((y,), workspace=workspace)
+
+
+def test_a_workspace_must_be_aligned(sim):
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "multiple of 256"):
+        select(sim, deterministic=True).run((None,), workspace=ptxrt.zeros(512, np.uint8, sim)[8:])
+
+
+@pytest.mark.parametrize("start", [0, 128])
+def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
+    whole = ptxrt.zeros(512, np.uint8, sim)
+    y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "apart from the operands"):
+        select(sim, deterministic=True).run((y,), workspace=whole[:256])
+    select(sim, deterministic=True).run((y,), workspace=whole[256:])
+
+
+def test_a_workspace_may_end_where_an_operand_begins(sim):
+    whole = ptxrt.zeros(512, np.uint8, sim)
+    y = ptxrt.DeviceArray.from_pointer(whole.ptr + 256, 4, np.float16, sim, owner=whole)
+    select(sim, deterministic=True).run((y,), workspace=whole[:256])
+
+
+def test_the_stream_of_a_run_waits_for_the_producer_of_its_workspace(sim, monkeypatch):
+    plan, workspace, seen = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim), []
+    monkeypatch.setattr("ptxrt.ops.framework.plan.as_array", lambda array, *_: seen.append(_) or array)
+    stream = sim.create_stream()
+    plan.run((None,), stream, workspace)
+    assert seen == [(sim, "made_up", "workspace", stream)]
+
+
+def test_a_remedy_is_told_where_it_is_one(sim):
+    plan = select(sim)
+    with refused(ptxrt.ShapeMismatch, "made_up", "y", "view()"):
+        plan.can_implement((ptxrt.zeros((2, 2), np.float16, sim),))
+    with refused(ptxrt.ShapeMismatch, "made_up", "y") as caught:
+        plan.can_implement((ptxrt.zeros(5, np.float16, sim),))
+    assert "view()" not in str(caught.value)
+
+
+@pytest.mark.parametrize("args", [None, 7, (), (1, 2)])
+def test_operands_that_are_no_sequence_of_the_right_length_are_refused(sim, args):
+    with refused(ptxrt.InvalidArgument, "made_up", "args", "1 operands: y"):
+        select(sim).can_implement(args)
+
+
+def test_a_read_only_operand_that_is_written_is_refused(sim):
+    host = np.zeros(4, np.float16)
+    host.flags.writeable = False
+    with refused(ptxrt.LayoutError, "made_up", "y", "read-only"):
+        select(sim).can_implement((ptxrt.from_dlpack(host),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("deterministic", "yes"), ("workspace_limit", 1.5), ("workspace_limit", "1"), ("language", 3), ("variant", 0)],
+)
+def test_a_preference_of_the_wrong_kind_is_refused(name, value):
+    with refused(ptxrt.InvalidArgument, "PlanPreference", name):
+        PlanPreference(**{name: value})
+
+
+@pytest.mark.parametrize("descriptor", [None, 4, Problem, type("Like", (Problem,), {})(4)], ids=repr)
+def test_a_plan_takes_descriptors_of_its_own_op_alone(sim, descriptor):
+    with refused(ptxrt.InvalidArgument, "MadeUpPlan.select", "descriptor", "a Problem"):
+        MadeUpPlan.select(sim, descriptor)
+
+
+def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim):
+    class Reversed(MadeUpPlan):
+        variants = MadeUpPlan.variants[::-1]
+
+    assert Reversed.select(sim, Problem(4)).sku.variant == "slow"
+    assert Reversed.select(sim, Problem(2)).sku.variant == "tiny"
+
+
+# What a run launches -------------------------------------------------------------------------------------------------
+
+SHIFT = """
+// y[i] = table[i] + x[i] + by, and work[i] = x[i]; one block of n threads.
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry shift(.param .u64 table, .param .u64 x, .param .u64 y, .param .u64 work, .param .f32 by)
+{
+    .reg .b32 %i;
+    .reg .b64 %p, %offset;
+    .reg .f32 %sum, %term;
+    mov.u32 %i, %tid.x;
+    mul.wide.u32 %offset, %i, 4;
+    ld.param.f32 %sum, [by];
+    ld.param.u64 %p, [table];
+    add.u64 %p, %p, %offset;
+    ld.global.f32 %term, [%p];
+    add.rn.f32 %sum, %sum, %term;
+    ld.param.u64 %p, [x];
+    add.u64 %p, %p, %offset;
+    ld.global.f32 %term, [%p];
+    add.rn.f32 %sum, %sum, %term;
+    ld.param.u64 %p, [work];
+    add.u64 %p, %p, %offset;
+    st.global.f32 [%p], %term;
+    ld.param.u64 %p, [y];
+    add.u64 %p, %p, %offset;
+    st.global.f32 [%p], %sum;
+}
+"""
+
+
+class ShiftSpec(KernelSpec):
+    @property
+    def source(self):
+        return ptxrt.KernelSource.ptx(SHIFT, name="shift")
+
+
+SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
+
+
+def shifts(problem):
+    """Launch twice; each has a table, a scalar and a place in the workspace of its own."""
+    table = np.arange(problem.size, dtype=np.float32)
+    return (
+        Zero("counts"),
+        Launch(SHIFT_SPEC, (1,), problem.size, (table, "x", "y", Scratch(256), 0.5)),
+        Launch(SHIFT_SPEC, (1,), problem.size, (-table, Scratch(256), "y", Scratch(), 2.0)),
+    )
+
+
+class ShiftPlan(Plan):
+    op = "shift"
+    category = "test"
+    descriptor_type = Problem
+    variants = (Variant("only", SURE, shifts, workspace=lambda problem: 256 + 4 * problem.size),)
+
+    def _operands(self):
+        n, f32 = self.descriptor.size, BY_NAME["f32"]
+        return (
+            Operand("x", (n,), f32),
+            Operand("bias", (n,), f32, optional=True),
+            Operand("y", (n,), f32, output=True, in_place=("x",)),
+            Operand("counts", (n,), f32, output=True, needs="bias"),
+            Operand("extra", (n,), f32, output=True, absent="this op has none"),
+        )
+
+
+@pytest.fixture
+def shift(device):
+    x = np.float32([1, 10, 100, 1000])
+    return ShiftPlan.select(device, Problem(4)), ptxrt.to_device(x, device), x + 2 - np.arange(4, dtype=np.float32)
+
+
+@pytest.mark.ptx
+def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(device, shift):
+    plan, x, want = shift
+    for stream in (None, device.create_stream(), None):
+        y, counts, extra = plan.run((x, x, None, None, None), stream)
+        np.testing.assert_array_equal(y.to_host(stream), want)
+        np.testing.assert_array_equal(counts.to_host(stream), np.zeros(4))
+        assert extra is None
+
+
+@pytest.mark.ptx
+def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(device, shift, monkeypatch):
+    plan, x, _ = shift
+    waits = []
+    synchronize = device.backend.synchronize
+    monkeypatch.setattr(device.backend, "synchronize", lambda *of: waits.append(of) or synchronize(*of))
+    workspace, stream = ptxrt.empty(plan.workspace_size, np.uint8, device), device.create_stream()
+    plan.run((x, None, None, None, None), stream, workspace)
+    assert waits == [(device.ordinal, device.default_stream.handle)]  # the tables are there before the first launch
+    for array in (x, workspace, *plan._ready.tables):
+        assert stream in array.memory.users
+    plan.run((x, None, None, None, None), stream, workspace)
+    assert len(waits) == 1
+
+
+@pytest.mark.ptx
+def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
+    plan, x, want = shift
+    y, counts = (ptxrt.to_device(np.full(4, np.nan, np.float32), device) for _ in range(2))
+    workspace = ptxrt.to_device(np.full(plan.workspace_size, 255, np.uint8), device)
+    assert plan.run((x, x, y, counts, None), workspace=workspace) == (y, counts, None)
+    np.testing.assert_array_equal(y.to_host(), want)
+    np.testing.assert_array_equal(counts.to_host(), np.zeros(4))
+    np.testing.assert_array_equal(workspace.to_host()[256:272].view(np.float32), x.to_host())
+    np.testing.assert_array_equal(workspace.to_host()[16:256], np.full(240, 255))
+
+
+@pytest.mark.ptx
+def test_an_output_is_none_where_what_it_needs_is(shift):
+    plan, x, _ = shift
+    _, counts, _ = plan.run((x, None, None, None, None))
+    assert counts is None
+
+
+@pytest.mark.parametrize(("place", "name", "reason"), [(3, "counts", "bias is None"), (4, "extra", "has none")])
+@pytest.mark.ptx
+def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reason):
+    plan, x, _ = shift
+    args = [x, None, None, None, None]
+    args[place] = ptxrt.zeros(4, np.float32, device)
+    with refused(ptxrt.InvalidArgument, "shift", name, reason):
+        plan.can_implement(args)
+
+
+@pytest.mark.ptx
+def test_two_outputs_must_not_share_memory(device, shift):
+    plan, x, _ = shift
+    both = ptxrt.zeros(6, np.float32, device)
+    with refused(ptxrt.LayoutError, "shift", "y", "apart from counts"):
+        plan.can_implement((x, x, both[2:], both[:4], None))
+
+
+@pytest.mark.ptx
+def test_an_operand_may_have_strides_of_its_own(device):
+    class Strided(ShiftPlan):
+        def _operands(self):
+            x, *others = super()._operands()
+            return (Operand("x", (4,), x.type, strides=(2,)), *others)
+
+    plan, wide = Strided.select(device, Problem(4)), ptxrt.zeros(8, np.float32, device)
+    plan.can_implement((wide[::2], None, None, None, None))
+    with refused(ptxrt.LayoutError, "shift", "x", "strides (2,)"):
+        plan.can_implement((wide[:4], None, None, None, None))
+    # What lies between its elements counts as its own.
+    with refused(ptxrt.LayoutError, "shift", "y", "apart from x"):
+        plan.can_implement((wide[::2], None, wide[3:7], None, None))
+
+
+def test_plans_are_kept_until_they_are_forgotten():
+    made = []
+    find = kept(lambda *problem: made.append(problem) or len(made))
+    assert [find("sim", 4), find("sim", 4), find("sim", 4.0)] == [1, 1, 2]
+    forget_plans()
+    assert find("sim", 4) == 3
+    assert find("sim", [4]) == 4  # not hashable: it is passed on
+
+
+@pytest.mark.parametrize("out", [7, (1, 2), [1, 2, 3, 4]])
+def test_an_out_for_several_is_a_tuple_of_as_many(out):
+    assert unpacked_out(None, ("a", "b", "c"), "op") == (None, None, None)
+    assert unpacked_out((1, 2, 3), ("a", "b", "c"), "op") == (1, 2, 3)
+    with refused(ptxrt.InvalidArgument, "op", "out", "a, b, c"):
+        unpacked_out(out, ("a", "b", "c"), "op")
+
+
+def test_a_count_beyond_its_parameter_is_named():
+    assert beyond(Problem(8), 8, "a u3", "size") is None
+    assert beyond(Problem(9), 8, "a u3", "size") == "size = 9 does not fit a u3"
+
+
+@pytest.mark.parametrize(
+    "value", [3, 0.25, -0.0, np.uint8(3), np.float16(0.25), np.float32(3.4e38), np.longdouble(0.25)]
+)
+def test_any_kind_of_number_is_a_number(value):
+    taken = number(value, "op", "eps", BY_NAME["f32"])
+    assert (type(taken), taken) == (float, float(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, 10**400, 1e39, np.nan, np.inf, True, None, "1", 1j, np.array(1.0), np.float64(1e39), np.longdouble("1e400")]
+    + [kind(value) for kind in (np.float16, np.float32) for value in ("nan", "inf", "-1")],
+    ids=repr,
+)
+def test_what_is_no_number_of_the_type_is_refused(value):
+    with refused(ptxrt.InvalidArgument, "op", "eps", "3.40282e+38"):
+        number(value, "op", "eps", BY_NAME["f32"])

@@ -1,0 +1,714 @@
+"""upsample_nearest2d: candle's rule bit for bit, in each type, on any strides; and each of its checks.
+
+Every pair of sizes (in, out) up to (64, 128) runs on the PTX machine along either axis, in one variant of PTX along the
+one and in the other along the other, the types in turn; on a GPU each of them also runs in all six types as users have
+it. In HIP, where one function finds rows and columns, every pair runs along one of the axes.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import refused
+from hypothesis import strategies as st
+from op_testing import Guarded, check_error, for_drawn, on_device, taken
+
+import ptxrt
+from ptxrt import ops
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
+from ptxrt.ops import (
+    UpsampleNearest2dArgs,
+    UpsampleNearest2dDescriptor,
+    UpsampleNearest2dPlan,
+    references,
+    upsample_nearest2d,
+)
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.variant import KernelSpec
+from ptxrt.runtime.layout import contiguous
+
+OP = "upsample_nearest2d"
+TYPES = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "u8": np.dtype(np.uint8),
+    "u32": np.dtype(np.uint32),
+}
+VARIANTS = ("banded", "baseline", "hip")
+variants = pytest.mark.parametrize("variant", VARIANTS)
+types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+
+indices = functools.cache(lambda *sizes: np.array(references.nearest_source_indices(*sizes)))
+
+
+def any_bits(rng, shape, dtype):
+    """Return elements of any bits: NaNs with payloads, denormals and all."""
+    return rng.integers(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), np.uint8).view(dtype)
+
+
+def wanted(x, out_h, out_w):
+    """Return what references.upsample_nearest2d does, quicker."""
+    return x[:, :, indices(x.shape[2], out_h)[:, None], indices(x.shape[3], out_w)]
+
+
+def same_bits(got, want, case=""):
+    assert got.dtype == want.dtype
+    got, want = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in (got, want))
+    np.testing.assert_array_equal(got, want, str(case))
+
+
+def plan_for(x, out_h, out_w, variant=None):
+    problem = UpsampleNearest2dDescriptor(x.shape, x.strides, out_h, out_w, x.dtype)
+    return UpsampleNearest2dPlan.select(x.device, problem, ptxrt.PlanPreference(variant=variant))
+
+
+def run(x, out_h, out_w, variant=None, offset=0):
+    """Run on a device array, into an output that shows what was written, `offset` elements behind a round address."""
+    y = Guarded((*x.shape[:2], out_h, out_w), x.dtype, x.device, offset)
+    assert plan_for(x, out_h, out_w, variant).run(UpsampleNearest2dArgs(x, y.array)) is y.array
+    return y.host()
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sanitize
+@variants
+@types
+@pytest.mark.parametrize(
+    ("shape", "out"),
+    [
+        ((2, 3, 4, 5), (8, 10)),
+        ((1, 1, 1, 1), (1, 1)),
+        ((1, 1, 1, 1), (9, 33)),
+        ((3, 1, 5, 4), (15, 12)),
+        ((1, 4, 3, 8), (3, 8)),  # the same size
+        ((2, 2, 7, 11), (3, 5)),  # down
+        ((1, 2, 9, 3), (2, 16)),  # down and up
+    ],
+)
+def test_matches_the_reference(device, rng, dtype, variant, shape, out):
+    x = rng.integers(1, 255, shape).astype(dtype)
+    got = run(ptxrt.to_device(x, device), *out, variant)
+    check_error(OP, device, got, references.upsample_nearest2d(x, *out), 0.0, (shape, out, variant))
+
+
+@variants
+@types
+@pytest.mark.parametrize("width", [2, 15, 16, 17, 31, 32, 33, 64, 255, 256, 257, 1021])
+def test_widths_around_vectors_and_blocks(device, rng, dtype, variant, width):
+    x = any_bits(rng, (1, 2, 3, 37), dtype)
+    same_bits(run(ptxrt.to_device(x, device), 5, width, variant), wanted(x, 5, width))
+
+
+@variants
+@types
+@pytest.mark.parametrize(
+    ("in_h", "out_h"), [(1, 64), (2, 25), (3, 9), (3, 10), (4, 16), (5, 24), (6, 43), (3, 24), (2, 17), (40, 13)]
+)
+def test_heights_around_the_bands(device, rng, dtype, variant, in_h, out_h):
+    x = any_bits(rng, (2, 3, in_h, 6), dtype)
+    same_bits(run(ptxrt.to_device(x, device), out_h, 16, variant), wanted(x, out_h, 16))
+
+
+@variants
+@pytest.mark.parametrize("name", ["f64", "f16", "u8"])
+def test_many_blocks_and_planes(device, rng, name, variant):
+    x = any_bits(rng, (67, 131, 5, 6), TYPES[name])
+    same_bits(run(ptxrt.to_device(x, device), 17, 32, variant), wanted(x, 17, 32))
+
+
+@variants
+def test_a_million_columns_or_rows(device, rng, variant):
+    x = any_bits(rng, (1, 1, 1, 999_983), TYPES["u8"])
+    same_bits(run(ptxrt.to_device(x, device), 1, 1_000_003, variant), wanted(x, 1, 1_000_003))
+    tall = np.ascontiguousarray(x.transpose(0, 1, 3, 2))
+    same_bits(run(ptxrt.to_device(tall, device), 1_000_003, 1, variant), wanted(tall, 1_000_003, 1))
+
+
+@variants
+@types
+def test_every_bit_pattern_of_16_bits_and_the_odd_ones_of_others(device, rng, dtype, variant):
+    x = any_bits(rng, (1, 1, 256, 256), dtype)
+    if dtype.itemsize == 2:
+        x = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(x.shape)
+    elif dtype.kind == "f":
+        bits = f"u{dtype.itemsize}"
+        quiet = np.array(np.nan, dtype).view(bits)
+        x.view(bits)[0, 0, :16, 0] = [0, 1, 2, 1 << (8 * dtype.itemsize - 1), *(quiet + np.arange(12, dtype=bits))]
+        x.view(bits)[0, 0, 16:28, 0] = quiet // 2 + np.arange(12, dtype=bits)
+        signalling = np.array(np.inf, dtype).view(bits) + np.arange(1, 5, dtype=bits)
+        x.view(bits)[0, 0, 28:32, 0] = signalling
+    same_bits(run(ptxrt.to_device(x, device), 257, 272, variant), wanted(x, 257, 272))
+
+
+@variants
+def test_the_double_product_and_no_other_rule(device, variant):
+    x = np.arange(30, dtype=np.uint8)
+    for shape, out in (((1, 1, 30, 1), (44, 1)), ((1, 1, 1, 30), (1, 44))):
+        y = run(ptxrt.to_device(x.reshape(shape), device), *out, variant).ravel()
+        assert (y[22], 22 * 30 // 44) == (14, 15)
+
+
+@variants
+def test_rows_are_the_third_axis_and_columns_the_fourth(device, variant):
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+    y = run(ptxrt.to_device(x, device), 4, 3, variant)[0, 0]
+    np.testing.assert_array_equal(y, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]])
+
+
+# Every pair of sizes, and layouts -------------------------------------------------------------------------------------
+
+PAIRS = [(small, large) for small in range(1, 65) for large in range(1, 129)]
+
+
+def check_pairs(device, rng, monkeypatch, launches):
+    """Run each of `launches`: the pairs of its rows and of its columns, then the variants and types for both."""
+    monkeypatch.setattr(KernelSpec, "load", functools.cache(KernelSpec.load))  # half of what a new plan costs
+    images = {name: any_bits(rng, (1, 1, 66, 68), dtype) for name, dtype in TYPES.items()}
+    there = {name: ptxrt.to_device(image, device) for name, image in images.items()}
+    for (in_h, out_h), (in_w, out_w), kinds in launches:
+        for variant, name in kinds:
+            view = (..., slice(1, 1 + in_h), slice(3, 3 + in_w))
+            x = there[name][view]
+            y = plan_for(x, out_h, out_w, variant).run((x, None)).to_host()
+            same_bits(y, wanted(images[name][view], out_h, out_w), (name, variant, in_h, out_h, in_w, out_w))
+
+
+@pytest.mark.ptx
+def test_every_pair_of_sizes_up_to_64_and_128(device, rng, monkeypatch):
+    """Launch k has pair k for its rows, and for its columns one of the other parity: on sim, in the other variant."""
+    names = list(TYPES)
+    launches = []
+    for k, rows in enumerate(PAIRS):
+        kinds = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
+        if device.kind != "sim":
+            kinds += [(None, name) for name in names]
+        launches.append((rows, PAIRS[(5 * k + 4097) % len(PAIRS)], kinds))
+    check_pairs(device, rng, monkeypatch, launches)
+
+
+def test_the_pairs_of_sizes_are_all_there_on_either_axis_in_either_variant():
+    columns = [(5 * k + 4097) % len(PAIRS) for k in range(len(PAIRS))]
+    assert sorted(columns) == list(range(len(PAIRS)))
+    assert all((k - other) % 2 for k, other in enumerate(columns))
+
+
+def test_every_pair_of_sizes_up_to_64_and_128_in_hip(device, rng, monkeypatch):
+    halves = zip(PAIRS[: len(PAIRS) // 2], PAIRS[len(PAIRS) // 2 :], strict=True)
+    launches = [(rows, columns, [("hip", list(TYPES)[k % 6])]) for k, (rows, columns) in enumerate(halves)]
+    check_pairs(device, rng, monkeypatch, launches)
+
+
+def layouts(x, device):
+    """Return views on a device by name, with what they show: the same elements where the view repeats none."""
+    n, c, h, w = x.shape
+    wide = np.zeros((n, c, 2 * h + 1, 3 * w + 2), x.dtype)
+    wide[:, :, 1::2, 2::3] = x
+    padded = np.concatenate([x[:1], x, x[:1]])
+    there = functools.partial(ptxrt.to_device, device=device)
+    yield "contiguous", there(x), x
+    yield "one element behind", on_device(x, device, 1), x
+    yield "channels last", there(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2), x
+    yield "transposed", there(np.ascontiguousarray(x.transpose(3, 2, 1, 0))).transpose(3, 2, 1, 0), x
+    yield "images and channels swapped", there(np.ascontiguousarray(x.transpose(1, 0, 2, 3))).transpose(1, 0, 2, 3), x
+    yield "steps", there(wide)[:, :, 1::2, 2::3], x
+    yield "images within", there(padded)[1:-1], x
+    for axis in range(4):
+        one = np.ascontiguousarray(x.take([0], axis))
+        yield f"broadcast along {axis}", there(one).broadcast_to(x.shape), np.broadcast_to(one, x.shape)
+    one = np.ascontiguousarray(x[:1, :1, :1, :1])
+    yield "one element", there(one).broadcast_to(x.shape), np.broadcast_to(one, x.shape)
+    flat = there(x.ravel())
+    overlapping = ptxrt.DeviceArray.from_pointer(flat.ptr, (2, 1, h, w), x.dtype, device, (0, 5, 1, 1), flat)
+    windows = np.lib.stride_tricks.sliding_window_view(x.ravel(), w)[:h]
+    yield "windows", overlapping, np.broadcast_to(windows, (2, 1, h, w))
+
+
+@variants
+@types
+def test_each_layout_of_the_input(device, rng, dtype, variant):
+    for name, there, shown in layouts(any_bits(rng, (2, 3, 5, 7), dtype), device):
+        for out in ((10, 16), (4, 9)):
+            same_bits(run(there, *out, variant), wanted(shown, *out), name)
+
+
+@pytest.mark.sanitize
+@variants
+@types
+def test_each_alignment_of_the_output(device, rng, dtype, variant):
+    x = any_bits(rng, (2, 1, 3, 7), dtype)
+    there = ptxrt.to_device(x, device)
+    for offset in range(1, 16 // dtype.itemsize + 1):
+        for out in ((7, 32), (6, 5)):
+            same_bits(run(there, *out, variant, offset), wanted(x, *out), offset)
+
+
+def test_500_drawn_pairs_of_pairs_in_each_layout(device, rng):
+    """On CUDA each case runs in all types and variants; elsewhere these take turns."""
+    for k in range(500):
+        in_h, in_w = rng.integers(1, 65, 2)
+        out = tuple(map(int, rng.integers(1, 129, 2)))
+        kinds = [(name, variant) for name in TYPES for variant in taken(UpsampleNearest2dPlan, device)]
+        for name, variant in kinds if device.kind == "cuda" else [kinds[k % len(kinds)]]:
+            x = any_bits(rng, (2, 1, in_h, in_w), TYPES[name])
+            every = layouts(x, device)
+            layout, there, shown = next(chosen for i, chosen in enumerate(every) if i == k % 13)
+            same_bits(run(there, *out, variant, k % 3), wanted(shown, *out), (name, variant, layout, in_h, in_w, out))
+
+
+def test_drawn_problems(device):
+    def body(shape, out, name, variant, offset, order, seed):
+        x = any_bits(np.random.default_rng(seed), [shape[axis] for axis in order], TYPES[name])
+        back = np.argsort(order)
+        there = on_device(x, device, offset[0]).transpose(*back.tolist())
+        same_bits(run(there, *out, variant, offset[1]), wanted(x.transpose(back), *out))
+
+    for_drawn(
+        device,
+        body,
+        shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)),
+        out=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+        name=st.sampled_from(sorted(TYPES)),
+        variant=st.sampled_from((*taken(UpsampleNearest2dPlan, device), None)),
+        offset=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        order=st.permutations(range(4)),
+        seed=st.integers(0, 2**32 - 1),
+    )
+
+
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
+    x = any_bits(rng, (2, 3, 33, 21), TYPES["f32"])
+    there, sim = ptxrt.to_device(x, device), ptxrt.to_device(x, ptxrt.Device("sim:0"))
+    first = run(there, 50, 60)
+    same_bits(run(there, 50, 60), first)
+    same_bits(run(sim, 50, 60), first)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 3), (2, 0, 3, 3), (0, 2, 0, 3), (2, 0, 3, 0), (0, 0, 0, 0)])
+@variants
+def test_pain25_no_images_or_channels_launch_nothing(device, monkeypatch, shape, variant):
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    y = plan_for(ptxrt.zeros(shape, np.float16, device), 5, 7, variant).run((ptxrt.zeros(shape, "f16", device), None))
+    assert (y.shape, y.dtype) == ((*shape[:2], 5, 7), np.float16)
+
+
+def test_a_stream_orders_the_work(device, rng):
+    x = any_bits(rng, (1, 2, 9, 9), TYPES["bf16"])
+    stream = device.create_stream()
+    there = ptxrt.to_device(x, device, stream=stream)
+    y = upsample_nearest2d(there, 18, 27, stream=stream)
+    same_bits(y.to_host(stream), wanted(x, 18, 27))
+
+
+# Large ----------------------------------------------------------------------------------------------------------------
+
+
+def on_torch(view, rows, columns):
+    """Return a torch image resized by index tables, as the kernel should."""
+    import torch
+
+    rows, columns = (torch.from_numpy(indices(*sizes)).to(view.device) for sizes in (rows, columns))
+    return view.index_select(0, rows).index_select(1, columns)
+
+
+LARGE = [
+    ("u8", (2, 2), (33_000, 33_008)),  # 2^32 elements and more, 16 bytes at once
+    ("u8", (2, 2), (33_001, 33_007)),  # one at once
+    ("u8", (1, 1), (66_000, 66_000)),  # in one plane
+    ("f64", (1, 2), (33_000, 33_000)),  # 2^31, and 2^34 bytes
+]
+LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches fewer than 2^32 threads
+
+
+@pytest.mark.parametrize(
+    ("name", "planes", "out", "variant"),
+    [*((*case, variant) for case in LARGE for variant in ("banded", "baseline")), *((*c, "hip") for c in LARGE_IN_HIP)],
+    ids=str,
+)
+def test_outputs_past_2_to_the_31_and_32_elements(torch_with, name, planes, out, variant):
+    torch = torch_with(40 << 30)
+    dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
+    x = torch.randint(0, 256, (*planes, 123, 457), device="cuda").to(dtype)
+    there = ptxrt.from_dlpack(x)
+    y = torch.from_dlpack(plan_for(there, *out, variant).run((there, None)))
+    for n in range(planes[0]):
+        for c in range(planes[1]):
+            assert torch.equal(y[n, c], on_torch(x[n, c], (123, out[0]), (457, out[1]))), (n, c)
+
+
+def test_planes_past_2_to_the_32(torch_with):
+    torch = torch_with(12 << 30)
+    x = torch.randint(0, 256, (1, 65_536, 1, 1), device="cuda").to(torch.uint8)
+    there = ptxrt.from_dlpack(x).broadcast_to((65_540, 65_536, 1, 1))
+    plan = plan_for(there, 1, 1)
+    assert plan.sku.variant == "baseline"
+    y = torch.from_dlpack(plan.run((there, None)))
+    assert torch.equal(y.view(65_540, 65_536), x.view(1, 65_536).expand(65_540, 65_536))
+
+
+@variants
+@pytest.mark.parametrize(
+    "strides",
+    [
+        (5 << 30, 1 << 30, 300 << 20, 40 << 20),
+        (3, 11, (5 << 30) // 4, 2),
+        (1 << 20, 5 << 30, 7, 1 << 10),
+        (5 << 30, 1, 0, 3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["u8", "f32"])
+def test_strides_whose_offsets_exceed_2_to_the_32(torch_with, name, strides, variant):
+    torch = torch_with(60 << 30)
+    shape, out = (2, 2, 5, 4), (9, 8)
+    count = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    assert count > 1 << 32
+    base = torch.empty(count, dtype={"u8": torch.uint8, "f32": torch.float32}[name], device="cuda")
+    base.view(torch.uint8).random_()
+    x = base.as_strided(shape, strides)
+    there = ptxrt.from_dlpack(x)
+    y = plan_for(there, *out, variant).run((there, None)).to_host()
+    same_bits(y, wanted(x.contiguous().cpu().numpy(), *out))
+
+
+def test_columns_farther_apart_than_32_bits_take_the_baseline(torch_with):
+    torch = torch_with(24 << 30)
+    base = torch.empty(3 << 31, dtype=torch.uint8, device="cuda").random_()
+    x = base.as_strided((1, 2, 3, 3), (0, 5, 7, (3 << 30) - 64))
+    plan = plan_for(ptxrt.from_dlpack(x), 4, 6)
+    assert plan.sku.variant == "baseline"
+    y = plan.run((ptxrt.from_dlpack(x), None)).to_host()
+    same_bits(y, wanted(x.contiguous().cpu().numpy(), 4, 6))
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def good(device, rng):
+    """Operands that pass; each test spoils one."""
+    x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    return {"x": ptxrt.to_device(x, device), "out": on_device(np.full((2, 3, 8, 10), np.nan, np.float32), device)}
+
+
+def call(operands, out_h=8, out_w=10, stream=None):
+    return upsample_nearest2d(operands["x"], out_h, out_w, out=operands["out"], stream=stream)
+
+
+def is_refused(kind, operands, argument, *words, **how):
+    """Assert that the call is refused for `argument`, and that nothing was written."""
+    with refused(kind, OP, argument, *words):
+        call(operands, **how)
+    out = operands["out"]
+    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive and out.dtype == np.float32:
+        assert np.isnan(out.to_host()).all()
+
+
+def test_the_good_operands_pass(good):
+    want = references.upsample_nearest2d(good["x"].to_host(), 8, 10)
+    np.testing.assert_array_equal(call(good).to_host(), want)
+
+
+@pytest.mark.parametrize("name", ["out_h", "out_w"])
+@pytest.mark.parametrize("value", [0, -4, 2.0, None, "4", True, [4]])
+def test_a_target_size_is_a_whole_number_of_at_least_one(good, name, value):
+    is_refused(ptxrt.InvalidArgument, good, name, "at least 1", **{name: value})
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 3, 4), (1, 2, 3, 4, 5), ()])
+def test_x_has_four_axes(device, good, shape):
+    good["x"] = ptxrt.zeros(shape, np.float32, device)
+    is_refused(ptxrt.ShapeMismatch, good, "x", "[N, C, H, W]")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 4, 0), (1, 1, 0, 0)])
+def test_an_image_without_elements_has_nothing_to_read(device, good, shape):
+    good["x"] = ptxrt.zeros(shape, np.float32, device)
+    is_refused(ptxrt.ShapeMismatch, good, "x", "at least 1")
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64", "u64", "bool"])
+def test_other_types_are_refused(device, good, dtype):
+    kind = BY_NAME[dtype].numpy
+    good["x"] = ptxrt.zeros((2, 3, 4, 5), kind, device)
+    is_refused(ptxrt.DTypeMismatch, good, "x", "bf16, u8, u32")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint32])
+def test_out_has_the_type_of_x(device, good, dtype):
+    good["out"] = ptxrt.zeros((2, 3, 8, 10), dtype, device)
+    is_refused(ptxrt.DTypeMismatch, good, "out", "f32")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 10, 8), (2, 3, 8), (480,), (1, 3, 8, 10)])
+def test_out_has_the_shape_asked_for(device, good, shape):
+    good["out"] = on_device(np.full(shape, np.nan, np.float32), device)
+    is_refused(ptxrt.ShapeMismatch, good, "out", "(2, 3, 8, 10)")
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_each_operands_ordinal_is_checked(other_device, good, name):
+    good[name] = on_device(np.full(good[name].shape, np.nan, np.float32), other_device)
+    is_refused(ptxrt.DeviceMismatch, good, "out")  # x says which device is meant
+
+
+def test_out_is_contiguous(device, good):
+    good["out"] = on_device(np.full((2, 3, 10, 8), np.nan, np.float32), device).transpose(0, 1, 3, 2)
+    is_refused(ptxrt.LayoutError, good, "out", "contiguous")
+
+
+def test_out_is_no_broadcast_view(device, good):
+    good["out"] = on_device(np.full((1, 1, 1, 1), np.nan, np.float32), device).broadcast_to((2, 3, 8, 10))
+    is_refused(ptxrt.LayoutError, good, "out")
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_each_operand_is_alive(good, name):
+    good[name].free()
+    is_refused(ptxrt.InvalidArgument, good, name, "live")
+
+
+@pytest.mark.parametrize(("name", "value"), [("x", None), ("x", 3), ("x", "x"), ("out", 3), ("out", [0.0])])
+def test_each_operand_is_an_array(good, name, value):
+    good[name] = value
+    is_refused(ptxrt.InvalidArgument, good, name)
+
+
+@pytest.mark.parametrize("name", ["x", "out"])
+def test_a_host_array_is_no_operand(good, name):
+    good[name] = np.full(good[name].shape, np.nan, np.float32)
+    is_refused(ptxrt.InvalidArgument, good, name, "to_device")
+
+
+@pytest.mark.parametrize("start", [0, 1, 119, 479])
+def test_out_must_not_overlap_x(device, good, start):
+    both = on_device(np.full(120 + 480 + 480, np.nan, np.float32), device)
+    good["x"], good["out"] = both[480:600].view(2, 3, 4, 5), both[start + 1 : start + 481].view(2, 3, 8, 10)
+    is_refused(ptxrt.LayoutError, good, "out", "apart from x")
+    good["out"] = both[600:].view(2, 3, 8, 10)
+    call(good)
+
+
+def test_out_must_not_be_x_nor_lie_between_its_elements(device, good):
+    good["out"] = good["x"] = on_device(np.full((2, 3, 8, 10), np.nan, np.float32), device)
+    is_refused(ptxrt.LayoutError, good, "out", "apart from x")
+    # Strides reach over the output, and touch none of it: what lies between counts, too.
+    whole = on_device(np.full(2000, np.nan, np.float32), device)
+    strides = (1900, 20, 5, 1)
+    good["x"] = ptxrt.DeviceArray.from_pointer(whole.ptr, (2, 3, 4, 5), np.float32, device, strides, whole)
+    good["out"] = whole[100:580].view(2, 3, 8, 10)
+    is_refused(ptxrt.LayoutError, good, "out", "apart from x")
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+SHAPE = (2, 3, 4, 5)
+STRIDES = (60, 20, 5, 1)
+
+
+@types
+@variants
+def test_a_plan_says_what_it_is(device, dtype, variant):
+    name = BY_NUMPY[dtype].name
+    problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
+    plan = UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(variant=variant))
+    assert plan.sku == ("resampling", OP, name, device.arch, device.kind, variant)
+    assert plan.workspace_size == 0
+    guarantee = plan.precision_guarantee
+    assert (guarantee.deterministic, guarantee.bit_stable_on_same_hardware) == (True, True)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "out", "name", "height"),
+    [
+        ((8, 256, 64, 64), (128, 128), "f32", 2),  # rows of y that are one row of x
+        ((8, 256, 64, 64), (128, 128), "f64", 2),
+        ((8, 256, 64, 64), (128, 128), "f16", 4),
+        ((8, 256, 64, 64), (128, 128), "u8", 8),
+        ((4, 64, 135, 240), (405, 720), "bf16", 6),
+        ((4, 64, 135, 240), (405, 720), "u32", 3),
+        ((1, 64, 16, 16), (512, 512), "u8", 8),
+        ((1, 3, 64, 64), (128, 128), "u8", 2),  # small
+        ((8, 256, 64, 64), (96, 96), "f32", 2),
+        ((8, 256, 64, 64), (96, 127), "f64", 2),
+        ((8, 256, 64, 64), (192, 127), "u8", 1),  # few columns to a row, and those apart
+    ],
+)
+def test_how_many_rows_a_thread_takes(device, shape, out, name, height):
+    problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
+    launch = UpsampleNearest2dPlan.select(device, problem).variant.launches(problem)[0]
+    place = [p.name for p in launch.kernel.signature.parameters].index("height")
+    assert launch.arguments[place] == height
+
+
+def test_equal_problems_are_equal():
+    one = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, "f16")
+    other = UpsampleNearest2dDescriptor(list(SHAPE), list(STRIDES), np.int64(8), 10, np.float16)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10).dtype.name == "f32"
+
+
+@pytest.mark.parametrize("strides", [None, (1, 2, 3), (1, 2, 3, -1), (1, 2, 3, 4.0), "abcd", (1, 2, 3, True)])
+def test_a_descriptor_wants_strides(strides):
+    with refused(ptxrt.LayoutError, OP, "strides", "four strides"):
+        UpsampleNearest2dDescriptor(SHAPE, strides, 8, 10)
+
+
+@pytest.mark.parametrize("shape", [None, "abcd", (2, -8, 3, 3), (2, 8.0, 3, 3), (2, True, 3, 3)])
+def test_a_descriptor_wants_a_shape(shape):
+    with refused(ptxrt.InvalidArgument, OP, "shape"):
+        UpsampleNearest2dDescriptor(shape, STRIDES, 8, 10)
+
+
+@pytest.mark.parametrize("dtype", ["i32", None, np.complex64])
+def test_a_descriptor_wants_one_of_the_types(dtype):
+    with refused(ptxrt.DTypeMismatch, OP, "x"):
+        UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
+
+
+def test_can_implement_raises_the_first_disagreement(device, good):
+    plan = plan_for(good["x"], 8, 10)
+    assert plan.can_implement(UpsampleNearest2dArgs(**good)) is None
+    good["x"] = ptxrt.zeros((5, 4, 3, 2), np.float32, device).T
+    with refused(ptxrt.LayoutError, OP, "x", "strides (60, 20, 5, 1)"):
+        plan.can_implement(UpsampleNearest2dArgs(**good))
+    with refused(ptxrt.InvalidArgument, OP, "args"):
+        plan.can_implement((good["x"],))
+
+
+def test_the_stride_of_an_axis_of_one_element_says_nothing(device, rng):
+    x = any_bits(rng, (1, 3, 4, 1), TYPES["u32"])
+    there = ptxrt.to_device(x, device)
+    odd = ptxrt.DeviceArray.from_pointer(there.ptr, x.shape, x.dtype, device, (1 << 70, 4, 1, 1 << 70), there)
+    for variant in taken(UpsampleNearest2dPlan, device):
+        same_bits(run(odd, 8, 4, variant), wanted(x, 8, 4))
+    assert plan_for(there, 8, 4).run((odd, None)).shape == (1, 3, 8, 4)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "strides", "out", "reason"),
+    [
+        ((1, 1, 1, 5), (0, 0, 0, 1 << 30), (1, 5), "row_span"),
+        ((1, 1, 1 << 32, 1), (0, 0, 0, 0), (1, 1), "in_h"),
+        ((1, 1, 1, 1 << 32), (0, 0, 0, 0), (1, 1), "in_w"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 32, 1), "out_h"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1, 1 << 32), "out_w"),
+        ((1 << 16, 1 << 16, 1, 1), (0, 0, 0, 0), (1, 1), "threads"),
+    ],
+)
+def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(device, shape, strides, out, reason):
+    problem = UpsampleNearest2dDescriptor(shape, strides, *out, "f16")
+    assert UpsampleNearest2dPlan.select(device, problem).sku.variant == "baseline"
+    with refused(ptxrt.Unsupported, OP, "descriptor", reason, "u32"):
+        UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(variant="banded"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "out", "reason"),
+    [
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 20, 1 << 20), "grid.x"),
+        ((2, 1, 1, 1), (1 << 62, 0, 0, 0), (1, 1), "64-bit offsets"),
+    ],
+)
+def test_what_fits_no_kernel_is_refused_with_reasons(device, shape, strides, out, reason):
+    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", reason):
+        UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, strides, *out))
+
+
+def test_preferences_are_kept(device):
+    problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10)
+    best = "hip" if device.kind == "hip" else "banded"
+    for wish, variant in (
+        ({"deterministic": True}, best),
+        ({"workspace_limit": 0}, best),
+        ({"language": "hip"}, "hip"),
+    ):
+        assert UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**wish)).sku.variant == variant
+    for wish in ({"variant": "fastest"}, {"language": "cuda"}):
+        with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "hip: ", *wish.values()):
+            UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(**wish))
+
+
+@pytest.mark.ptx
+def test_a_preference_for_ptx_is_kept(device):
+    problem = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10)
+    plan = UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(language="ptx"))
+    assert plan.sku.variant == "banded"
+
+
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device):
+    hip = ptxrt.PlanPreference(variant="hip")
+    most, more = (
+        UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 256, columns) for columns in ((1 << 24) - 1, 1 << 24)
+    )
+    assert UpsampleNearest2dPlan.select(device, most, hip).sku.variant == "hip"
+    with refused(ptxrt.Unsupported, OP, "descriptor", "hip: HIP launches fewer than 2**32 threads"):
+        UpsampleNearest2dPlan.select(device, more, hip)
+
+
+def test_a_workspace_is_no_trouble(device, good):
+    plan = plan_for(good["x"], 8, 10)
+    plan.run(UpsampleNearest2dArgs(**good), workspace=ptxrt.empty(0, np.uint8, device))
+    with refused(ptxrt.InvalidArgument, OP, "workspace"):
+        plan.run(UpsampleNearest2dArgs(**good), workspace=7)
+
+
+def test_the_function_keeps_its_plan(good, monkeypatch):
+    call(good)
+    monkeypatch.setattr(UpsampleNearest2dPlan, "select", lambda *_: pytest.fail("selected again"))
+    call(good)
+
+
+def test_forgotten_plans_let_the_cache_unload(good, clean_modules):
+    call(good)
+    ops.forget_plans()
+    clean_modules.clear()
+    assert not any(entry.name.startswith("upsample_nearest2d.") for entry in clean_modules.entries())
+    call(good)
+
+
+def test_a_plan_compiles_nothing_before_its_first_good_run(device, good, clean_modules):
+    before = clean_modules.stats()
+    plan = plan_for(good["x"], 8, 10)
+    good["out"] = ptxrt.zeros((9,), np.float32, device)
+    with pytest.raises(ptxrt.ShapeMismatch):
+        plan.run(UpsampleNearest2dArgs(**good))
+    assert clean_modules.stats().compiles == before.compiles
+
+
+def load_baseline(variant, dtype, device):
+    """Return the entry that others launch, as a kernel by itself."""
+    name = BY_NUMPY[dtype].name
+    signature = f"u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const {name}* src, {name}* dst"
+    parameters = {"language": "hip"} if variant == "hip" else {"name": name, "bits": str(8 * dtype.itemsize)}
+    return ptxrt.load(read_kernel(OP, **parameters), f"{OP}_{name}", signature, device)
+
+
+@types
+@pytest.mark.parametrize("variant", ["baseline", "hip"])
+def test_the_baseline_has_the_abi_that_others_launch(device, rng, dtype, variant):
+    kernel = load_baseline(variant, dtype, device)
+    x = any_bits(rng, (2, 3, 4, 5), dtype)
+    y = Guarded((2, 3, 7, 9), dtype, device)
+    info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)
+    kernel.launch(2, 256, 7, 9, 4 / 7, 5 / 9, info, ptxrt.to_device(x, device), y.array)
+    same_bits(y.host(), wanted(x, 7, 9))
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hip"])
+def test_what_a_scale_takes_beyond_the_image_is_its_last_row_and_column(device, rng, variant):
+    x = any_bits(rng, SHAPE, TYPES["u32"])
+    y = Guarded((2, 3, 7, 9), x.dtype, device)
+    info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)
+    load_baseline(variant, x.dtype, device).launch(2, 256, 7, 9, 1.0, 3.5, info, ptxrt.to_device(x, device), y.array)
+    rows, columns = np.array([0, 1, 2, 3, 3, 3, 3]), np.array([0, 3, 4, 4, 4, 4, 4, 4, 4])
+    same_bits(y.host(), x[:, :, rows[:, None], columns])
