@@ -588,7 +588,7 @@ def test_the_librarys_file_is_found_in_a_folder_with_a_space(tmp_path):
     library.write_bytes(disassembly_worker._empty_library(library.name))
     out = run_script(f"""
         import ctypes, types
-        from ptxrt.compilers import hiprtc_worker
+        from ptxrt.compilers import _hiprtc_worker as hiprtc_worker
         ctypes.CDLL({str(library)!r})
         hiprtc_worker._hiprtc = lambda: types.SimpleNamespace(hiprtcVersion=lambda: (0, 9, 0))
         print(hiprtc_worker._facts()["file"])
