@@ -115,8 +115,8 @@ def compare(signature: Signature, found: dict[str, Sequence[ParamInfo] | None]) 
     rows, agree = [], True
     for index in range(max(count, *(len(params or ()) for params in found.values()))):
         infos = [params[index] if params and index < len(params) else None for params in found.values()]
-        same = index < count and all(info is not None and signature.fits(index, info) for info in infos)
+        same = index < count and all(info is not None and signature.agrees(index, info) for info in infos)
         agree &= same
-        declared = signature.told(index) if index < count else "-"
+        declared = signature.describe(index) if index < count else "-"
         rows.append(("" if same else "!", str(index), declared, *(str(info or "-") for info in infos)))
     return table(("", "#", "declared", *found), rows).splitlines(), agree

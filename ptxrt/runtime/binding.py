@@ -1,8 +1,8 @@
 """The check that every launch makes of its arrays, written out as straight-line Python.
 
-A launch takes some four microseconds in the driver, so a loop over the operands with its lookups would cost half as
-much again. For each kernel and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that
-tests the common case of each array in one expression and hands everything else to a slow, explaining path.
+A launch takes some microseconds in the driver, so a loop over the operands with its lookups would cost half as much
+again. For each kernel and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that tests
+the common case of each array in one expression and hands everything else to its owner's slow, explaining methods.
 """
 
 from __future__ import annotations
@@ -10,14 +10,49 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ptxrt.errors import PtxrtError
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.stream import Stream
 
-__all__ = ["Apart", "ArrayRule", "binder", "filler"]
+__all__ = ["ArrayRule", "Bind", "BindOwner", "DisjointPair", "Fill", "FillOwner", "Owner", "binder", "filler"]
+
+
+class Owner(Protocol):
+    """Whoever has a generated function: it knows the operands' names and the reasons of an error."""
+
+    def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
+        """Return the array that argument `index` stands for (another library's; None where that may be), or raise."""
+
+
+class BindOwner(Owner, Protocol):
+    """The owner of what :func:`binder` makes: a plan."""
+
+    def raise_overlap(self, first: int, second: int, arrays: Sequence[Any]) -> None:
+        """Raise for two operands that share memory and must not."""
+
+
+class FillOwner(Owner, Protocol):
+    """The owner of what :func:`filler` makes: a kernel."""
+
+    def packing_error(self, args: Sequence[Any]) -> PtxrtError:
+        """Return the error for the scalar among `args` that its parameter cannot hold."""
+
+
+class Bind(Protocol):
+    """A generated check: returns the arrays' addresses, 0 for None, and the arrays."""
+
+    def __call__(self, owner: BindOwner, stream: Stream, *args: Any) -> tuple[list[Any], list[Any]]: ...
+
+
+class Fill(Protocol):
+    """A generated check that packs into `raw`; it returns the arguments, other libraries' arrays resolved."""
+
+    def __call__(self, owner: FillOwner, stream: Stream, raw: Any, *args: Any) -> tuple[Any, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -47,50 +82,47 @@ class ArrayRule:
 
 
 @dataclass(frozen=True)
-class Apart:
-    """Two operands, by index, that must not share memory, with their bytes; they may be the same array if `or_same`."""
+class DisjointPair:
+    """Two operands, by index, that must not share memory, with their bytes; `may_be_same` allows one array for both."""
 
-    one: int
-    other: int
-    one_bytes: int
-    other_bytes: int
-    or_same: bool
+    first: int
+    second: int
+    first_bytes: int
+    second_bytes: int
+    may_be_same: bool
 
 
-def binder(
-    device: Device, rules: Sequence[ArrayRule], apart: Sequence[Apart]
-) -> Callable[..., tuple[list[Any], list[Any]]]:
+def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind:
     """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
 
-    ``owner.other(stream, index, arg)`` is asked about each argument that is not plainly right: it returns the array
-    that the argument stands for (another library's; None where that may be), or raises. The owner is an argument,
-    so that it and the function make no cycle, which would keep its module loaded until the collector comes by.
+    The owner is an argument, so that it and the function make no cycle, which would keep its module loaded until the
+    collector comes by.
 
     Parameters
     ----------
     device
         Where the arrays must be.
     rules
-        One an argument.
-    apart
-        For those that overlap ``owner.clash(one, other, arrays)`` is called, which raises.
+        One an argument. What does not plainly follow its rule goes to :meth:`Owner.resolve_array`.
+    disjoint
+        What overlaps all the same goes to :meth:`BindOwner.raise_overlap`.
     """
     lines, values, scope = _checks(device, rules)
     lines += [f"p{i} = {value}" for i, value in enumerate(values)]
     arrays, addresses = (f"[{', '.join(f'{letter}{i}' for i in range(len(rules)))}]" for letter in "ap")
-    for pair in apart:
-        p, q = f"p{pair.one}", f"p{pair.other}"
-        same = f"{p} != {q} and " if pair.or_same else ""
-        lines.append(f"if -{pair.one_bytes} < {p} - {q} < {pair.other_bytes} and {same}{p} and {q}:")
-        lines.append(f"    owner.clash({pair.one}, {pair.other}, {arrays})")
+    for pair in disjoint:
+        p, q = f"p{pair.first}", f"p{pair.second}"
+        same = f"{p} != {q} and " if pair.may_be_same else ""
+        lines.append(f"if -{pair.first_bytes} < {p} - {q} < {pair.second_bytes} and {same}{p} and {q}:")
+        lines.append(f"    owner.raise_overlap({pair.first}, {pair.second}, {arrays})")
     lines.append(f"return {addresses}, {arrays}")
-    bind: Callable[..., tuple[list[Any], list[Any]]] = _compiled("bind", "", rules, lines, scope)
+    bind: Bind = _compiled("bind", "", rules, lines, scope)
     return bind
 
 
 def filler(
     device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None], pack_into: Callable[..., None]
-) -> Callable[..., tuple[Any, ...]]:
+) -> Fill:
     """Return ``fill(owner, stream, raw, *args) -> args``: checks as :func:`binder` does, and packs into `raw`.
 
     Parameters
@@ -98,14 +130,14 @@ def filler(
     rules
         One an argument: an ArrayRule, or for a scalar a function that converts it, or None where ``struct`` does.
     pack_into
-        Packs addresses and scalars. For what ``struct`` raises ``owner.misfit(args)`` gives the error.
+        Packs addresses and scalars. What ``struct`` refuses goes to :meth:`FillOwner.packing_error`.
     """
     lines, values, scope = _checks(device, rules)
-    taken = f"({_names(rules)},)" if rules else "()"
+    checked = f"({_names(rules)},)" if rules else "()"
     lines += ["try:", f"    pack_into({', '.join(['raw', '0', *values])})"]
-    lines += ["except not_packed:", f"    raise owner.misfit({taken}) from None", f"return {taken}"]
+    lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None", f"return {checked}"]
     scope |= {"pack_into": pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    fill: Callable[..., tuple[Any, ...]] = _compiled("fill", "raw, ", rules, lines, scope)
+    fill: Fill = _compiled("fill", "raw, ", rules, lines, scope)
     return fill
 
 
@@ -130,7 +162,7 @@ def _checks(
         tests += [f"not a{i}.ptr % {rule.align}"] if rule.align > rule.dtype.itemsize else []
         test = " and ".join([*tests, f"a{i}.memory.home is stream"])  # alive, and not to be noted as used elsewhere
         test = f"a{i} is None or ({test})" if rule.nullable else test
-        lines += [f"if not ({test}):", f"    a{i} = owner.other(stream, {i}, a{i})"]
+        lines += [f"if not ({test}):", f"    a{i} = owner.resolve_array(stream, {i}, a{i})"]
         values[i] = f"0 if a{i} is None else a{i}.ptr" if rule.nullable else f"a{i}.ptr"
     return lines, values, scope
 

@@ -22,7 +22,7 @@ from ptxrt.errors import (
     Unsupported,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, filler
+from ptxrt.runtime.binding import ArrayRule, Fill, filler
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.modules import LoadedModule
@@ -124,7 +124,7 @@ class Kernel:
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._lengths = any(p.length for p in signature.parameters)
-        self._fill: Callable[..., tuple[Any, ...]] | None = None
+        self._fill: Fill | None = None
         module.holders.add(self)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class Kernel:
         device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
         pool.append(arguments)
 
-    def _made_fill(self) -> Callable[..., tuple[Any, ...]]:
+    def _made_fill(self) -> Fill:
         rules = [_rule(p, self.entry) for p in self._params]
         self._fill = filler(self.device, rules, self.signature.pack_into)
         return self._fill
@@ -216,12 +216,12 @@ class Kernel:
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         pool.append(arguments)
 
-    def other(self, stream: Stream, index: int, value: Any) -> DeviceArray | None:
+    def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""
         p = self._params[index]
-        if value is None and p.nullable:
+        if given is None and p.nullable:
             return None
-        array = as_array(value, self.device, self.entry, p.name, stream)
+        array = as_array(given, self.device, self.entry, p.name, stream)
         array.check(self.entry, p.name, writable=not p.const)
         if array.dtype is not p.type.numpy:
             raise DTypeMismatch(
@@ -241,7 +241,7 @@ class Kernel:
         array.memory.used_on(stream)
         return array
 
-    def misfit(self, args: Sequence[Any]) -> PtxrtError:
+    def packing_error(self, args: Sequence[Any]) -> PtxrtError:
         """Return the error for the scalar among `args` that does not pack."""
         return self.signature.explain(args, self.entry)
 

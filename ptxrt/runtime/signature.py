@@ -231,12 +231,12 @@ class Signature:
                 return _scalar_error(p, value, op)
         return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
 
-    def told(self, index: int) -> str:
+    def describe(self, index: int) -> str:
         """Return a parameter as tables have it: as declared, with class, size and place."""
         p = self.parameters[index]
         return f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
 
-    def fits(self, index: int, found: ParamInfo) -> bool:
+    def agrees(self, index: int, found: ParamInfo) -> bool:
         """Return whether a binary's parameter is the declared one of `index` in place, size and, where told, class."""
         p = self.parameters[index]
         return (p.size, self.offsets[index]) == (found.size, found.offset) and found.kind in (None, "bits", p.kind)
@@ -253,12 +253,12 @@ class Signature:
         for index in range(max(len(self.parameters), len(table))):
             mine, theirs, mark = "(none)", "(none)", "!"
             if index < len(self.parameters):
-                mine = self.told(index)
+                mine = self.describe(index)
             if index < len(table):
                 t = table[index]
                 theirs = str(t)
             if index < min(len(self.parameters), len(table)):
-                mark = " " if self.fits(index, t) else "!"
+                mark = " " if self.agrees(index, t) else "!"
             wrong |= mark == "!"
             rows.append((mark, mine, theirs))
         if not wrong:

@@ -21,7 +21,7 @@ from ptxrt.dtypes import ElementType
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
 from ptxrt.ops.framework.variant import Operand, PlanPreference, PrecisionGuarantee, Scratch, Sku, Variant, Zero
 from ptxrt.runtime.array import DeviceArray, empty, to_device
-from ptxrt.runtime.binding import Apart, ArrayRule, binder
+from ptxrt.runtime.binding import ArrayRule, DisjointPair, binder
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.kernel import Dims
@@ -72,7 +72,7 @@ class Plan(ABC):
         self._ready: _Ready | None = None
         rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
         apart = [
-            Apart(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
+            DisjointPair(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
             for i, ours in enumerate(self.operands)
             for j, theirs in enumerate(self.operands)
             if ours.written and i != j and not (theirs.written and j < i)
@@ -261,7 +261,7 @@ class Plan(ABC):
                 )
         return values, arrays
 
-    def other(self, stream: Stream, index: int, given: Any) -> DeviceArray:
+    def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray:
         """Check what is not the common case of an operand: one reason an error, in a fixed order."""
         o = self.operands[index]
         array = as_array(given, self.device, self.op, o.name, stream)
@@ -290,9 +290,9 @@ class Plan(ABC):
         array.memory.used_on(stream)
         return array
 
-    def clash(self, written: int, other: int, arrays: Sequence[Any]) -> None:
-        ours, theirs = self.operands[written], self.operands[other]
-        one, two = arrays[written], arrays[other]
+    def raise_overlap(self, first: int, second: int, arrays: Sequence[Any]) -> None:
+        ours, theirs = self.operands[first], self.operands[second]
+        one, two = arrays[first], arrays[second]
         in_place = f", or {theirs.name} itself" if theirs.name in ours.in_place else ""
         raise LayoutError(
             op=self.op,
