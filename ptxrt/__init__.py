@@ -21,6 +21,7 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
+from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
@@ -31,7 +32,6 @@ from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
 
 __version__ = "0.1.0"
-from ptxrt.ops.framework.variant import PlanPreference, PrecisionGuarantee
 
 __all__ = [
     "BackendUnavailable",

@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "cuda" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cuda)
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        ptx = item.get_closest_marker("ptx") or params.get("variant", "hip") != "hip"
+        ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
         (left_out if params.get("device") == "hip:0" and ptx else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -11,7 +11,7 @@ from ptxrt.compilers import Binary, ParamInfo, hiprtc, nvjitlink
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.errors import BackendUnavailable, InvalidArgument
-from ptxrt.ops.framework.variant import KernelSpec
+from ptxrt.ops.framework import KernelSpec
 from ptxrt.runtime.device import Device
 
 __all__ = ["run"]

@@ -14,6 +14,7 @@ import machine_code
 import numpy as np
 import pytest
 import waves
+from op_testing import wish
 from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
 from tolerances import bar, relative_error
 
@@ -23,7 +24,7 @@ from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
-from ptxrt.ops.framework.variant import Launch
+from ptxrt.ops.framework import Launch
 from ptxrt.runtime.signature import Signature
 
 pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
@@ -102,7 +103,7 @@ def check(
     for name, (want, limit) in case.want.items():
         error = relative_error(got[name], want)
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
-    if planned(case).variant.guarantee.deterministic:
+    if planned(case).precision_guarantee.deterministic:
         for name, values in sims_results(make, arguments).items():
             assert got[name].tobytes() == values.tobytes(), f"{name} has other bits than sim's"
 
@@ -178,7 +179,7 @@ def test_special_values_give_what_they_give_on_sim(family, number, kind):
     with np.errstate(all="ignore"):
         case = with_special(make(*arguments), kind)
         want = on_sim(case)
-    assert planned(case).variant.guarantee.deterministic
+    assert planned(case).precision_guarantee.deterministic
     for target in TARGETS:
         for name, values in run(case, target, 1).items():
             assert same(values, want[name]), f"{name}, {target}"
@@ -201,7 +202,7 @@ def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count
     assert not plan.workspace_size
     written = {operand.name: operand.written for operand in plan.operands}
     memory = [waves.Memory(name, a.ctypes.data, a.nbytes, written[name]) for name, a in arrays.items()]
-    [step] = plan.variant.launches(plan.descriptor)
+    [step] = plan.schedule.steps
     values = [arrays[a].ctypes.data if isinstance(a, str) else a for a in step.arguments]
     tables = [a for a in values if isinstance(a, np.ndarray)]
     memory += [waves.Memory("a table", a.ctypes.data, a.nbytes, False) for a in tables]
@@ -211,7 +212,7 @@ def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count
 
 
 def plan_of(kind: Any, problem: Any) -> ptxrt.Plan:
-    return kind.select("sim:0", problem, ptxrt.PlanPreference(variant="hip"))
+    return kind.select("sim:0", problem, wish("hip/baseline"))
 
 
 @each_target
@@ -264,7 +265,7 @@ def noticed(family: str, target: str, entry: str, edit: Edit) -> str:
     """Return what is wrong of a family's cases, with one entry's code changed; nothing where all is right."""
     for make, arguments in CASES[family]:
         plan = planned(make(*arguments))
-        launched = {step.kernel.entry for step in plan.variant.launches(plan.descriptor) if isinstance(step, Launch)}
+        launched = {step.kernel.entry for step in plan.schedule.steps if isinstance(step, Launch)}
         for seed in SEEDS if entry in launched else ():
             try:
                 check(make, arguments, target, seed, {entry: edit})
