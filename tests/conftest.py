@@ -185,6 +185,7 @@ def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
         need_hip_compilers()  # here: a thread of the test's cannot skip it
     cache = device.modules
     bounds = cache.max_modules, cache.max_bytes
+    ptxrt.ops.forget_plans()
     gc.collect()  # Kernels that a caught exception's traceback holds
     cache.clear()
     yield cache

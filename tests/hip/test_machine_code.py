@@ -40,14 +40,17 @@ each_case = pytest.mark.parametrize(
 Edit = Callable[[str], str]
 
 
-@functools.cache
-def code(family: str, target: str) -> bytes:
-    return hiprtc.compile_hip(TEXTS[family], target, name=family).code
+SPECS = {spec.entry: spec for spec in HIP}
 
 
 @functools.cache
-def kernel(family: str, target: str, entry: str, edit: Edit = str) -> machine_code.Kernel:
-    return machine_code.Kernel(code(family, target), entry, edit)
+def code(family: str, dtype: str, target: str) -> bytes:
+    return hiprtc.compile_hip(TEXTS[family, dtype], target, name=family).code
+
+
+@functools.cache
+def kernel(entry: str, target: str, edit: Edit = str) -> machine_code.Kernel:
+    return machine_code.Kernel(code(SPECS[entry].family, SPECS[entry].dtype, target), entry, edit)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +61,7 @@ def disassembler_there(hiprtc_there: None) -> None:
 def need_disassembler() -> None:
     """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless there is LLVM's disassembler for AMD."""
     try:
-        disassemble(code("softmax2d", "gfx90a"), "softmax2d_kernel")
+        disassemble(code("softmax2d", "f32", "gfx90a"), "softmax2d_kernel")
     except BackendUnavailable as error:
         if "hiprtc" in helpers.REQUIRED:
             pytest.fail(f"PTXRT_REQUIRE=hiprtc, but {error}")
@@ -70,7 +73,7 @@ def run(case: Case, target: str, seed: int, edits: dict[str, Edit] | None = None
 
     def launch(step: Launch, values: Any, memory: Any) -> None:
         entry = step.kernel.entry
-        runs = kernel(step.kernel.family, target, entry, (edits or {}).get(entry, str))
+        runs = kernel(entry, target, (edits or {}).get(entry, str))
         runs.launch(step.kernel.signature, step.grid, step.block, values, memory, seed)
 
     return waves.run_launches(planned(case), case.given, launch)
@@ -128,7 +131,7 @@ def test_results_are_within_their_bars_and_those_of_sim(make, arguments, target)
 
 @each_target
 def test_waves_are_as_wide_as_the_target_has_them(target):
-    widths = {kernel(spec.family, target, spec.entry).report.wave_size for spec in HIP}
+    widths = {kernel(spec.entry, target).report.wave_size for spec in HIP}
     assert widths == {WIDTHS[target]}
 
 
@@ -207,7 +210,7 @@ def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count
     tables = [a for a in values if isinstance(a, np.ndarray)]
     memory += [waves.Memory("a table", a.ctypes.data, a.nbytes, False) for a in tables]
     values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in values]
-    runs = kernel(step.kernel.family, target, step.kernel.entry)
+    runs = kernel(step.kernel.entry, target)
     runs.launch(step.kernel.signature, step.grid, step.block, values, memory, 3, slice(-count, None))
 
 
@@ -351,7 +354,7 @@ def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
 )
 def test_an_unknown_instruction_is_named(target, instruction):
     with pytest.raises(machine_code.Fault, match=f"unknown instruction {re.escape(instruction)}$"):
-        machine_code.Kernel(code("softmax2d", target), "softmax2d_kernel", edited("s_endpgm", instruction))
+        machine_code.Kernel(code("softmax2d", "f32", target), "softmax2d_kernel", edited("s_endpgm", instruction))
 
 
 @each_target
@@ -390,7 +393,7 @@ def test_what_a_launch_may_reach_is_exact(target, name, change, said):
 
     def launch(step: Launch, values: Any, memory: Any) -> None:
         changed = [change(each) if each.name == name else each for each in memory]
-        runs = kernel("softmax2d", target, step.kernel.entry)
+        runs = kernel(step.kernel.entry, target)
         runs.launch(step.kernel.signature, step.grid, step.block, values, changed)
 
     with pytest.raises(machine_code.Fault, match=rf"softmax2d_kernel, .* {said}$"):
