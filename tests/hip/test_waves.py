@@ -163,6 +163,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (group_norm, ((1, 3, 1), 1)),
         (group_norm, ((2, 6, 700), 2, False)),
         (group_norm_backward, ((5, 6, 37), 2)),
+        (group_norm_backward, ((130, 2, 3), 1)),  # more images than one warp adds up
         (group_norm_backward, ((3, 130, 3), 1)),
         (group_norm_backward, ((1, 2, 2100), 1, False)),
     ],
