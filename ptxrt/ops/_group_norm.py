@@ -75,7 +75,7 @@ _OF_ONE_WARP = (
 )
 FAMILY = KernelFamily(
     "group_norm",
-    ("f32",),
+    ("f32", "f16", "bf16", "f64"),
     {name: Role(signature, hip=name in _IN_HIP) for name, signature in _ROLES.items()}
     # The same text with blocks of one warp, for groups of few values.
     | {f"{name}_small": Role(_ROLES[name], parameters={"warps": "1"}) for name in _OF_ONE_WARP},
@@ -127,9 +127,14 @@ class _Problem(ImageDescriptor):
         return FAMILY.kernel(f"{name}_small" if small else name, self.dtype, language)
 
     @property
+    def parts(self) -> int:
+        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
+        return 2 if self.dtype.name == "f64" else 1
+
+    @property
     def guarantee(self) -> PrecisionGuarantee:
         """Sums are f64, or two of them for f64 values."""
-        sums = "2 x f64" if self.dtype.name == "f64" else "f64"
+        sums = "2 x f64" if self.parts == 2 else "f64"
         return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
@@ -272,7 +277,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         """Return both launches."""
         slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
         workspace = Workspace()
-        sums = workspace.region("sums", "f64", 2 * problem.batch * problem.groups * (slices + 1))
+        sums = workspace.region("sums", "f64", 2 * problem.parts * problem.batch * problem.groups * (slices + 1))
         grid, cut = (problem.groups * slices, problem.images), (slices, length)
         arrays = ("x", "out", "weight", "bias", sums)
         first = problem.kernel("group_norm_sums_kernel", self.language)
@@ -331,8 +336,9 @@ def _units(problem: _Problem, aim: int) -> _Units:
 def _backward_workspace(problem: _Problem, units: _Units) -> tuple[Workspace, Region, Region]:
     """Return the workspace: four sums a unit, and five numbers a group, its statistics."""
     workspace = Workspace()
-    partials = workspace.region("partials", "f64", 4 * units.total)
-    return workspace, partials, workspace.region("statistics", "f64", 5 * problem.batch * problem.groups)
+    partials = workspace.region("partials", "f64", 4 * problem.parts * units.total)
+    statistics = workspace.region("statistics", "f64", 5 * problem.parts * problem.batch * problem.groups)
+    return workspace, partials, statistics
 
 
 def _few(partial_sums: int) -> int:
