@@ -21,6 +21,7 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
+from ptxrt.ops import references
 from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
@@ -66,6 +67,7 @@ __all__ = [
     "from_dlpack",
     "load",
     "ops",
+    "references",
     "to_device",
     "zeros",
 ]
