@@ -43,6 +43,14 @@ class ElementType:
         """Bytes of one element."""
         return self.numpy.itemsize
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest value of an integer type; a floating type has none."""
+        if self.name == "bool":
+            return 0, 1
+        found = np.iinfo(self.numpy)
+        return found.min, found.max
+
     def __repr__(self) -> str:
         return self.name
 

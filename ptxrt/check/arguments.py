@@ -274,12 +274,17 @@ def _read(text: str, kind: ElementType) -> int | float:
 
 
 def _in_range(value: int | float, kind: ElementType) -> Array:
-    """Return a value in its type, rounded; OverflowError where it is beyond."""
+    """Return a value in its type, rounded; OverflowError for one that the type cannot hold."""
+    if kind.kind == "int":
+        # NumPy 1 wraps what does not fit, and every NumPy takes any number for a bool.
+        if not kind.limits[0] <= value <= kind.limits[1]:
+            raise OverflowError
+        return np.array(value, kind.numpy)
     with np.errstate(over="ignore"):
-        held: Array = np.array(value, kind.numpy) if kind.kind == "int" else np.array(float(value)).astype(kind.numpy)
-    if kind.kind == "float" and math.isfinite(value) and not np.isfinite(held):
+        rounded: Array = np.array(float(value)).astype(kind.numpy)
+    if math.isfinite(value) and not np.isfinite(rounded):
         raise OverflowError
-    return held
+    return rounded
 
 
 def _wanted(p: Parameter) -> str:

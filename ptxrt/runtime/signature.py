@@ -302,9 +302,8 @@ def check_scalar(value: Any, p: Parameter, op: str) -> Any:
 
 def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
     wanted = f"{'an integer' if p.type.kind == 'int' else 'a number'} that fits {p.type.name}"
-    if p.type.kind == "int" and p.type.name != "bool":
-        limits = np.iinfo(p.type.numpy)
-        wanted += f", {limits.min} to {limits.max}"
+    if p.type.kind == "int":
+        wanted += ", {} to {}".format(*p.type.limits)
     number = isinstance(value, (int, float, np.number))
     kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
     fix = "Convert the value, or declare a wider type in the signature and in the kernel"

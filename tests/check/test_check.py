@@ -244,6 +244,8 @@ def test_null_pointers_where_they_are_declared():
         ({"x": "full:300:u8:4"}, ptxrt.InvalidArgument, "values that u8 can hold"),
         ({"x": "full:-1:u32:4"}, ptxrt.InvalidArgument, "values that u32 can hold"),
         ({"x": "arange:u8:257"}, ptxrt.InvalidArgument, "values that u8 can hold"),
+        ({"x": "full:2:bool:4"}, ptxrt.InvalidArgument, "values that bool can hold"),
+        ({"x": "arange:bool:3"}, ptxrt.InvalidArgument, "values that bool can hold"),
         ({"x": "arange:f16:70000"}, ptxrt.InvalidArgument, "values that f16 can hold"),
         ({"x": "file:nowhere.npy"}, ptxrt.InvalidArgument, "No such file"),
         ({"x": "file:."}, ptxrt.InvalidArgument, "Is a directory"),
