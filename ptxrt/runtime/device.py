@@ -163,7 +163,7 @@ def _lose_devices() -> None:
     _lock = threading.RLock()
     for device in _known.values():
         device.backend = backends.Forked(device.backend.name)
-        device.modules._lose(device.backend)
+        device.modules._after_fork(device.backend)
 
 
 os.register_at_fork(after_in_child=_lose_devices)

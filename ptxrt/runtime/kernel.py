@@ -87,8 +87,10 @@ def load(
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=repr(options))
     where = as_device(device)
-    with where.modules.module(source, entry, tuple(options)) as module:
-        return Kernel(where, module, source, entry, signature)
+    try:
+        return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
+    finally:
+        where.modules.trim()  # here, where the new Kernel holds its module
 
 
 class Kernel:
@@ -125,7 +127,7 @@ class Kernel:
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._lengths = any(p.length for p in signature.parameters)
         self._fill: Fill | None = None
-        module.holders.add(self)
+        module.add_kernel(self)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"

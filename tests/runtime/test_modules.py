@@ -187,7 +187,23 @@ def test_what_is_not_the_texts_fault_is_not_remembered(device, clean_modules, mo
         patch.setattr(device.backend, "load", lambda *_: (_ for _ in ()).throw(ptxrt.OutOfDeviceMemory("full")))
         with pytest.raises(ptxrt.OutOfDeviceMemory):
             load(device, 20)
+    assert clean_modules._key(constant(20, device), "constant", ())[0] not in clean_modules._slots
     assert run(load(device, 20)) == 20
+
+
+def test_a_signal_handler_may_load_the_text_that_is_being_compiled(device, clean_modules, monkeypatch):
+    compile_, kernels = device.backend.compile, []
+
+    def compile_interrupted(*args, **how):
+        if not kernels:
+            kernels.append(None)
+            kernels[0] = load(device, 22)
+        return compile_(*args, **how)
+
+    monkeypatch.setattr(device.backend, "compile", compile_interrupted)
+    threads, results = in_threads(1, lambda _: load(device, 22))
+    threads[0].join(20)
+    assert run(results[0]) == run(kernels[0]) == 22
 
 
 def test_a_lost_compiler_is_not_remembered(device, clean_modules, monkeypatch):
@@ -222,6 +238,7 @@ def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clea
     failed = [r for r in results if isinstance(r, ptxrt.PtxrtError)]
     assert len(failed) == 1
     assert all(run(r) == 21 for r in results if not isinstance(r, ptxrt.PtxrtError))
+    run(load(device, 21))
     assert len(calls) == 2
 
 
