@@ -132,22 +132,21 @@ class CudaBackend:
     @contextmanager
     def _current(self, ordinal: int) -> Iterator[None]:
         """Make the device's primary context current, and what was current again."""
-        driver = self._driver
-        _, before = driver.cuCtxGetCurrent()
+        before = self._call("cuCtxGetCurrent")[1]
         ready = self._thread.__dict__.setdefault("ready", set())
         switch = ordinal not in ready or int(before) != self._contexts[ordinal]
-        if switch:
-            self._core.Device(ordinal).set_current()
-            ready.add(ordinal)
-            self._contexts[ordinal] = int(driver.cuCtxGetCurrent()[1])
         try:
+            if switch:
+                self._core.Device(ordinal).set_current()
+                self._contexts[ordinal] = int(self._call("cuCtxGetCurrent")[1])
+                ready.add(ordinal)
             yield
         except Exception as error:
             self._translate(error)
             raise
         finally:
             if switch:
-                driver.cuCtxSetCurrent(before)
+                self._call("cuCtxSetCurrent", before)
 
     def _call(self, name: str, *args: Any) -> Any:
         """Call the driver; a status other than success is one of our errors."""
@@ -398,13 +397,18 @@ class CudaBackend:
         arguments: Any,
     ) -> None:
         # The hot path: no context manager, bound functions, and a push only where another context is current.
+        status, before = self._get_current()
+        if status is not self._success:
+            self._fail("cuCtxGetCurrent", status)
         context = self._contexts[ordinal]
-        if int(self._get_current()[1]) == context:
+        if int(before) == context:
             (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
         else:
             self._call("cuCtxPushCurrent", context)
-            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
-            self._call("cuCtxPopCurrent")
+            try:
+                (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+            finally:
+                self._call("cuCtxPopCurrent")
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
 
