@@ -191,8 +191,6 @@ class CudaBackend:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
-        if nbytes >= 1 << 63:  # more than cuda.core can ask the driver for
-            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
         with self._current(ordinal):
             buffer = self._core.Device(ordinal).memory_resource.allocate(nbytes, stream=self._stream(stream))
         ptr = int(buffer.handle)

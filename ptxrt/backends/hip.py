@@ -197,8 +197,6 @@ class HipBackend:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
-        if nbytes >= 1 << 63:  # more than hip-python can ask the driver for
-            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
         with self._current(ordinal):
             return _handle(self._call("hipMallocAsync", nbytes, stream)[1])
 

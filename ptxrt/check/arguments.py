@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ptxrt import sim
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.dtypes import BY_NAME, BY_NUMPY, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, OutOfDeviceMemory, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, OutOfDeviceMemory, ShapeMismatch, shown
 from ptxrt.runtime.signature import Parameter, Signature
 from ptxrt.sim import TYPES
 
@@ -146,13 +146,13 @@ class Given:
                     op=self.entry,
                     argument=name,
                     expected=f"a parameter: {', '.join(names) or 'there is none'}",
-                    given=repr(name),
+                    given=shown(name),
                     fix=suggestion(name, names) or (fix if names else None),
                 )
 
     def refused(self, name: str, wanted: str) -> InvalidArgument:
         """Return the error for a parameter that something else was wanted for."""
-        given = repr(self.arguments[name]) if name in self.arguments else "nothing"
+        given = shown(self.arguments[name]) if name in self.arguments else "nothing"
         return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given)
 
     def _value(self, p: Parameter, index: int, seed: int) -> Value:
@@ -194,11 +194,11 @@ class Given:
             fix = None if kind in _KINDS else suggestion(kind, (*_KINDS, "file"))
             raise InvalidArgument(
                 op=self.entry, argument=name, expected=f"an array such as random:f32:8x1024 ({ARRAYS})",
-                given=repr(text), fix=fix,
+                given=shown(text), fix=fix,
             )  # fmt: skip
         if found["type"] not in BY_NAME:
             raise DTypeMismatch(
-                op=self.entry, argument=name, expected=f"one of {', '.join(BY_NAME)}", given=repr(found["type"])
+                op=self.entry, argument=name, expected=f"one of {', '.join(BY_NAME)}", given=shown(found["type"])
             )
         return {key: value or "" for key, value in found.groupdict().items()} | {"kind": text.partition(":")[0]}
 
@@ -234,7 +234,7 @@ class Given:
             found = np.load(path, allow_pickle=False)
         except OSError as error:
             raise InvalidArgument(
-                op=self.entry, argument=name, expected="a .npy file", given=repr(path), fix=error.strerror
+                op=self.entry, argument=name, expected="a .npy file", given=shown(path), fix=error.strerror
             ) from None
         except (ValueError, EOFError, BadZipFile):
             found = None
@@ -243,7 +243,7 @@ class Given:
         if not isinstance(found, np.ndarray):
             raise InvalidArgument(
                 op=self.entry, argument=name, expected="a .npy file of one array, as numpy.save writes it",
-                given=repr(path),
+                given=shown(path),
             )  # fmt: skip
         return self._loaded.setdefault(name, found)
 

@@ -27,7 +27,7 @@ from ptxrt import sim
 from ptxrt.check.arguments import Given, Value, declared
 from ptxrt.compilers import ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
-from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.signature import Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
@@ -160,9 +160,9 @@ def check(
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
     if budget is not None and not (_is_whole(budget) and budget >= 1):
-        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=repr(budget))
+        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=shown(budget))
     if not (_is_whole(seed) and seed >= 0):
-        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=repr(seed))
+        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
     if arch is not None and source.language == "ptx":
         raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
     given = Given(symbol, arguments)
@@ -259,7 +259,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if not 1 <= len(sizes) <= 3 or not all(map(_is_whole, sizes)):
-        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=repr(value))
+        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=shown(value))
     x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
     return x, y, z
 
@@ -291,7 +291,7 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
             op=entry.name,
             argument="shared_bytes",
             expected=f"0 to {room} beside {entry.shared_bytes} static bytes",
-            given=repr(shared_bytes),
+            given=shown(shared_bytes),
         )
     if entry.shared_bytes > limits.max_shared_static:
         raise CompileError(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ptxrt.dtypes import element_type
-from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch
+from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
@@ -80,7 +80,7 @@ class DeviceArray:
         where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
         whole = isinstance(ptr, (int, np.integer)) and not isinstance(ptr, bool)
         if not whole or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
-            raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=repr(ptr))
+            raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=shown(ptr))
         if ptr % kind.size:
             raise LayoutError(
                 op=op, argument="ptr", expected=f"a multiple of {kind.size}, the size of {kind}", given=f"{ptr:#x}"
@@ -91,9 +91,13 @@ class DeviceArray:
                 op=op,
                 argument="strides",
                 expected=f"{len(lengths)} strides of 0 or more, in elements",
-                given=repr(strides),
+                given=shown(strides),
             )
         nbytes = span(lengths, steps) * kind.size
+        if ptr + nbytes > 1 << 64:
+            raise LayoutError(
+                op=op, argument="shape", expected="memory below the address 2**64", given=f"{nbytes} bytes at {ptr:#x}"
+            )
         # Without an owner to keep alive the memory is the caller's to keep: a token stands for that promise.
         memory = Memory(where, int(ptr), nbytes, where.default_stream, owner if owner is not None else op)
         return cls(memory, int(ptr), kind.numpy, lengths, steps)
@@ -132,12 +136,12 @@ class DeviceArray:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise InvalidArgument(
-            op="__array__", argument="array", expected="a host array", given=repr(self), fix="Copy it with to_host()"
+            op="__array__", argument="array", expected="a host array", given=shown(self), fix="Copy it with to_host()"
         )
 
     def __bool__(self) -> bool:
         raise InvalidArgument(
-            op="bool", argument="array", expected="a host value", given=repr(self), fix="Copy it with to_host() first"
+            op="bool", argument="array", expected="a host value", given=shown(self), fix="Copy it with to_host() first"
         )
 
     # Views ------------------------------------------------------------------------------------------------------
@@ -163,7 +167,7 @@ class DeviceArray:
                 op="DeviceArray.view",
                 argument="shape",
                 expected=f"{self.size} elements as in {self.shape}",
-                given=str(shape),
+                given=shown(shape),
             )
         self._need_contiguous("DeviceArray.view")
         return self._view(self.ptr, new, contiguous(new))
@@ -174,7 +178,10 @@ class DeviceArray:
         named = [a % self.ndim if -self.ndim <= a < self.ndim else -1 for a in whole_numbers(order) or ()]
         if sorted(named) != list(range(self.ndim)):
             raise InvalidArgument(
-                op="DeviceArray.transpose", argument="axes", expected=f"each of {self.ndim} axes once", given=str(axes)
+                op="DeviceArray.transpose",
+                argument="axes",
+                expected=f"each of {self.ndim} axes once",
+                given=shown(axes),
             )
         return self._view(self.ptr, tuple(self.shape[a] for a in named), tuple(self.strides[a] for a in named))
 
@@ -271,7 +278,7 @@ class DeviceArray:
         self._need_contiguous(op)
         queue = as_stream(stream, self.device, op)
         if not isinstance(byte, (int, np.integer)) or not 0 <= byte <= 255:
-            raise InvalidArgument(op=op, argument="byte", expected="0 to 255", given=repr(byte))
+            raise InvalidArgument(op=op, argument="byte", expected="0 to 255", given=shown(byte))
         if self.size:
             self.device.backend.fill(self.device.ordinal, self.ptr, int(byte), self.nbytes, queue.handle)
         self.memory.used_on(queue)

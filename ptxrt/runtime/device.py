@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ptxrt import backends
-from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument, shown
 from ptxrt.runtime.modules import ModuleCache
 from ptxrt.runtime.stream import Stream
 
@@ -66,7 +66,7 @@ class Device:
                 op="Device",
                 argument="name",
                 expected="a name such as 'hip:0', 'cuda:0' or 'sim:0'",
-                given=repr(name),
+                given=shown(name),
                 fix="ptxrt.devices() lists the devices there are",
             )
         kind, ordinal = match[1], int(match[2] or 0)

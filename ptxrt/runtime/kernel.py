@@ -20,11 +20,13 @@ from ptxrt.errors import (
     PtxrtError,
     ShapeMismatch,
     Unsupported,
+    shown,
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.binding import ArrayRule, Fill, filler
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
@@ -75,17 +77,17 @@ def load(
             fix="KernelSource.ptx(text) makes one",
         )
     if not isinstance(entry, str) or not entry:
-        raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=repr(entry))
+        raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
     if isinstance(signature, str):
         signature = Signature.parse(signature)
     elif not isinstance(signature, Signature):
         if not callable(signature):
             raise InvalidArgument(
-                op="load", argument="signature", expected="a Signature, its text, or a function", given=repr(signature)
+                op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
             )
         signature = Signature.from_function(signature)
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
-        raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=repr(options))
+        raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
     where = as_device(device)
     try:
         return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
@@ -304,15 +306,14 @@ class Kernel:
             )
         if not isinstance(budget, (int, np.integer)) or isinstance(budget, bool) or budget < 1:
             raise InvalidArgument(
-                op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=repr(budget)
+                op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=shown(budget)
             )
 
     def _dim(self, argument: str, value: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-        sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-        whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes)
-        if not whole or not 1 <= len(sizes) <= 3:
+        sizes = whole_numbers(value) or ()
+        if not 1 <= len(sizes) <= 3:
             self._outside(argument, "one to three whole numbers", value)
-        x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
+        x, y, z = (*sizes, 1, 1)[:3]
         if not all(1 <= n <= most for n, most in zip((x, y, z), limits, strict=True)):
             self._outside(argument, f"each at least 1 and at most {limits}", value)
         return x, y, z
@@ -322,7 +323,7 @@ class Kernel:
             op=self.entry,
             argument=argument,
             expected=f"{expected} on {self.device}",
-            given=repr(given),
+            given=shown(given),
             fix="device.properties and kernel.resources tell the limits",
         )
 

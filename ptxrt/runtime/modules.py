@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh
+from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh, shown
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function
@@ -320,14 +320,14 @@ class ModuleCache:
                 part = Path(file.name)
                 json.dump(record, file, indent=1)
             part.replace(target)
-        except (OSError, TypeError) as error:
+        except (OSError, TypeError, ValueError) as error:  # ValueError: a NUL or half a character in the path
             if part is not None:
                 part.unlink(missing_ok=True)
             raise InvalidArgument(
                 op="ModuleCache.snapshot",
                 argument="path",
                 expected="a file that can be written",
-                given=f"{path}: {error}",
+                given=f"{shown(path)}: {error}",
             ) from error
 
     def unload(self, digest: str) -> None:
@@ -339,7 +339,7 @@ class ModuleCache:
             If there is none, or a live Kernel holds it.
         """
         with self._lock:
-            keys = [key for key in self._slots if digest and key.startswith(digest)]
+            keys = [key for key in self._slots if isinstance(digest, str) and digest and key.startswith(digest)]
             slot = self._slots[keys[0]] if len(keys) == 1 else None
             if slot is None or slot.outcome is None or slot.held:
                 state = "held by a live Kernel" if slot and slot.held else "in the compiler's hands"
@@ -347,7 +347,7 @@ class ModuleCache:
                     op="ModuleCache.unload",
                     argument="digest",
                     expected="the digest of one module that no live Kernel holds",
-                    given=f"{digest!r}, " + (state if slot else f"which {len(keys)} modules match"),
+                    given=f"{shown(digest)}, " + (state if slot else f"which {len(keys)} modules match"),
                     fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
             del self._slots[keys[0]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ptxrt.compilers import ParamInfo
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
 
 __all__ = ["Arguments", "Parameter", "Signature"]
 
@@ -169,7 +169,7 @@ class Signature:
             If the text is none.
         """
         if not isinstance(text, str):
-            raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=repr(text))
+            raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=shown(text))
         if not text.strip():
             return cls(())
         return cls(tuple(_parameter(part, index, text) for index, part in enumerate(text.split(","))))
@@ -191,7 +191,7 @@ class Signature:
             declared = inspect.signature(function)
         except (TypeError, ValueError):
             raise InvalidArgument(
-                op=op, argument="function", expected="a Python function", given=repr(function)
+                op=op, argument="function", expected="a Python function", given=shown(function)
             ) from None
         parameters = []
         for index, (name, value) in enumerate(declared.parameters.items()):
@@ -229,7 +229,7 @@ class Signature:
                     struct.pack(f"<{p.type.pack}", value)
             except (struct.error, OverflowError, TypeError, ValueError):
                 return _scalar_error(p, value, op)
-        return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
+        return InvalidArgument(op=op, argument="arguments", expected=str(self), given=shown(tuple(values)))
 
     def describe(self, index: int) -> str:
         """Return a parameter as tables have it: as declared, with class, size and place."""
@@ -307,7 +307,7 @@ def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
     number = isinstance(value, (int, float, np.number))
     kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
     fix = "Convert the value, or declare a wider type in the signature and in the kernel"
-    return kind(op=op, argument=p.name, expected=wanted, given=f"{value!r} ({type(value).__name__})", fix=fix)
+    return kind(op=op, argument=p.name, expected=wanted, given=f"{shown(value)} ({type(value).__name__})", fix=fix)
 
 
 def _parameter(part: str, index: int, whole: str) -> Parameter:

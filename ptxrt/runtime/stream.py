@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported
+from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
 
 if TYPE_CHECKING:
     from ptxrt.runtime.device import Device
@@ -35,7 +35,6 @@ class Stream:
 
     def __init__(self, device: Device | str) -> None:
         self.alive = True
-        self._owned = False  # until it is there, __del__ has nothing to destroy
         self.device = _opened(device)
         self.handle = self.device.backend.create_stream(self.device.ordinal)
         self._owner: object = None
@@ -52,8 +51,8 @@ class Stream:
         raise _no_copy(self)
 
     def __del__(self) -> None:
-        # At exit the driver may be gone before this object.
-        if self._owned and not sys.is_finalizing():
+        # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
+        if getattr(self, "_owned", False) and not sys.is_finalizing():
             self._owned = self.alive = False
             self.device.backend.destroy_stream(self.device.ordinal, self.handle)
 
@@ -109,7 +108,7 @@ class Event:
     __slots__ = ("_owned", "device", "handle", "recorded")
 
     def __init__(self, device: Device | str) -> None:
-        self._owned = self.recorded = False
+        self.recorded = False
         self.device = _opened(device)
         self.handle = self.device.backend.create_event(self.device.ordinal)
         self._owned = True
@@ -118,7 +117,7 @@ class Event:
         raise _no_copy(self)
 
     def __del__(self) -> None:
-        if self._owned and not sys.is_finalizing():
+        if getattr(self, "_owned", False) and not sys.is_finalizing():
             self._owned = False
             self.device.backend.destroy_event(self.device.ordinal, self.handle)
 
@@ -174,7 +173,7 @@ def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
             op=op,
             argument=argument,
             expected="a ptxrt.Stream, or an object with __cuda_stream__",
-            given=f"{stream!r} ({type(stream).__name__})",
+            given=f"{shown(stream)} ({type(stream).__name__})",
             fix="Wrap a bare handle in an object whose __cuda_stream__() returns (0, handle)",
         )
     if device.kind == "sim":
@@ -183,7 +182,7 @@ def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
         _, handle = map(int, protocol() if callable(protocol) else protocol)
     except (TypeError, ValueError):
         raise InvalidArgument(
-            op=op, argument=argument, expected="(version, handle) of __cuda_stream__", given=repr(stream)
+            op=op, argument=argument, expected="(version, handle) of __cuda_stream__", given=shown(stream)
         ) from None
     # The default streams belong to whichever device is meant; any other handle knows its own.
     ordinal = device.ordinal if handle in (0, 1, 2) else device.backend.stream_ordinal(handle)
@@ -202,7 +201,7 @@ def _no_copy(given: Stream | Event) -> InvalidArgument:
     # A copy would destroy the same handle once more.
     kind = type(given).__name__
     return InvalidArgument(
-        op="copy", argument=kind.lower(), expected="the object itself", given=repr(given), fix=f"Make another {kind}"
+        op="copy", argument=kind.lower(), expected="the object itself", given=shown(given), fix=f"Make another {kind}"
     )
 
 

@@ -22,7 +22,7 @@ class Status(Enum):
 
 
 class Driver:
-    """What of cuda.bindings.driver a switch of contexts and a launch use; a call answers with `refuses` where it has it."""
+    """What of cuda.bindings.driver a switch of contexts and a launch use; `refuses` says what a call answers."""
 
     CUresult = Status
 

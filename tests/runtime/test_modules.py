@@ -9,10 +9,12 @@ import time
 
 import numpy as np
 import pytest
+from helpers import refused
 from texts import CONSTANT, HEAD, SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
 from ptxrt import KernelSource
+from ptxrt.errors import shown
 
 
 def constant(value: int, device: ptxrt.Device) -> KernelSource:
@@ -340,7 +342,7 @@ def test_pain18_unload_takes_an_unambiguous_digest(device, clean_modules):
     digest = digests(clean_modules)["constant40"]
     clean_modules.unload(digest[:12])
     assert "constant40" not in digests(clean_modules)
-    for wrong in (digest, "", "no such digest"):
+    for wrong in (digest, "", "no such digest", None, 5, b"a", ("a", "b"), 10**5000):
         with pytest.raises(ptxrt.InvalidArgument, match="digest"):
             clean_modules.unload(wrong)
 
@@ -411,9 +413,12 @@ def test_snapshots_to_one_path_from_many_threads_are_each_whole(device, clean_mo
     del kernel
 
 
-def test_a_snapshot_wants_a_path(device):
-    with pytest.raises(ptxrt.InvalidArgument, match=r"snapshot: path"):
-        device.modules.snapshot(None)
+@pytest.mark.parametrize("path", [None, "a\0b", "\0", "\ud800", b"a\0b", 10**5000], ids=range(6))
+def test_a_snapshot_wants_a_path(device, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused(ptxrt.InvalidArgument, "ModuleCache.snapshot", "path", "a file that can be written", shown(path)):
+        device.modules.snapshot(path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(device, tmp_path):
