@@ -304,7 +304,7 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
 def _pack(entry: str, signature: Signature, numbers: Sequence[Any]) -> bytes:
     arguments = signature.arguments()
     pairs = zip(signature.parameters, numbers, strict=True)
-    checked = [check_scalar(number, p, entry) if p.checked else number for p, number in pairs]
+    checked = [number if p.pointer else check_scalar(number, p, entry) for p, number in pairs]
     try:
         signature.pack_into(arguments.raw, 0, *checked)
     except _NOT_PACKED:

@@ -23,7 +23,7 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Fill, filler
+from ptxrt.runtime.binding import ArrayRule, Fill, ScalarRule, filler
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import whole_numbers
@@ -333,7 +333,7 @@ def _is_plain(part: Any) -> bool:
     return part.__class__ is int or (part.__class__ is tuple and all(n.__class__ is int for n in part))
 
 
-def _rule(p: Parameter, op: str) -> ArrayRule | Callable[[Any], Any] | None:
+def _rule(p: Parameter, op: str) -> ArrayRule | ScalarRule:
     if p.pointer:
         return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
-    return partial(check_scalar, p=p, op=op) if p.checked else None
+    return ScalarRule(p.plain, partial(check_scalar, p=p, op=op))

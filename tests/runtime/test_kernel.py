@@ -155,6 +155,14 @@ def test_a_scalar_that_does_not_fit_is_refused(saxpy, x, y, argument, value):
     assert (y.to_host() == 1).all()
 
 
+def test_a_masked_element_is_no_scalar(saxpy, x, y):
+    with refused(ptxrt.DTypeMismatch, "saxpy", "a", "a number that fits f32, given masked"):
+        saxpy.launch(4, 256, x, y, 1000, np.ma.masked)
+    with refused(ptxrt.DTypeMismatch, "saxpy", "n", "an integer that fits u32"):
+        saxpy.launch(4, 256, x, y, np.ma.array(1000, mask=True), 1.0)
+    assert (y.to_host() == 1).all()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-45, 0])
 def test_nan_infinity_denormals_and_integers_are_floats(saxpy, x, y, value):
     saxpy.launch(4, 256, x, y, 1000, value)
