@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,21 +229,25 @@ class Given:
     def _file(self, name: str, path: str) -> Array:
         if name in self._loaded:
             return self._loaded[name]
+        wrong = InvalidArgument(
+            op=self.entry,
+            argument=name,
+            expected="a .npy file of one array, as numpy.save writes it",
+            given=shown(path),
+        )
         try:
-            found = np.load(path, allow_pickle=False)
+            with open(path, "rb") as file:
+                found = np.load(file, allow_pickle=False)
         except OSError as error:
             raise InvalidArgument(
                 op=self.entry, argument=name, expected="a .npy file", given=shown(path), fix=error.strerror
             ) from None
-        except (ValueError, EOFError, BadZipFile):
-            found = None
         except MemoryError:
             raise self._no_room(name) from None
+        except Exception as error:  # a damaged header makes NumPy raise whatever Python's own parser does
+            raise wrong from error
         if not isinstance(found, np.ndarray):
-            raise InvalidArgument(
-                op=self.entry, argument=name, expected="a .npy file of one array, as numpy.save writes it",
-                given=shown(path),
-            )  # fmt: skip
+            raise wrong
         return self._loaded.setdefault(name, found)
 
 
