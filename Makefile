@@ -35,7 +35,7 @@ test: $(STAMP)
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)
-	$(BIN)/python -m pytest tests/ops/test_against_torch.py
+	$(BIN)/python -m pytest tests/ops/test_against_torch.py tests/runtime/test_interop.py
 
 # AMD's compiler, from Debian's packages into .hiprtc/, for `make test` and `make demo`. The system is left as it is.
 hiprtc: $(STAMP)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ptxrt import sim
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.toolkit import check_options
@@ -91,8 +91,8 @@ class SimBackend:
     def trim_memory(self, ordinal: int) -> None: ...
 
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
-        # NumPy's own arrays need no DLPack, which has no bfloat16, and which NumPy 1 reads as read-only.
-        host = other if isinstance(other, np.ndarray) else np.from_dlpack(other)
+        # NumPy's own arrays need no DLPack, which NumPy 1 reads as read-only.
+        host = other if isinstance(other, np.ndarray) else capsules.as_numpy(other.__dlpack__)
         if host.dtype not in BY_NUMPY:  # refused by whoever asked
             return Imported(0, host.shape, None, host.dtype, False, None)
         if any(step % host.itemsize for step in host.strides):

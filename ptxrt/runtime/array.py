@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ptxrt.backends import capsules
 from ptxrt.dtypes import element_type
 from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
 from ptxrt.runtime._memory import Memory
@@ -349,7 +350,12 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
     try:
         if array is None:
             raise TypeError("None")
-        return np.asarray(array)
+        try:
+            return np.asarray(array)
+        except TypeError:  # torch's answer for bfloat16, which DLPack has
+            if getattr(array, "__dlpack_device__", lambda: (None,))()[0] != capsules.HOST:
+                raise
+            return capsules.as_numpy(array.__dlpack__)
     except Exception as error:  # whatever a library raises whose array is not in host memory
         raise InvalidArgument(
             op=op,

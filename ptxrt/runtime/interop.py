@@ -66,13 +66,17 @@ def as_array(array: Any, device: Device | None, op: str, argument: str, stream: 
     """
     if not isinstance(array, DeviceArray):
         shared = hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
-        if not shared or _location(array, op, argument)[0] == "sim":
+        on_host = shared and _location(array, op, argument)[0] == "sim"
+        if not shared or on_host:
+            fix = f"Write ptxrt.to_device({argument})"
+            if on_host and device is not None and device.kind == "sim":
+                fix += f", which copies it, or ptxrt.from_dlpack({argument}), which shares it with sim"
             raise InvalidArgument(
                 op=op,
                 argument=argument,
                 expected="a DeviceArray, or a device array with DLPack or __cuda_array_interface__",
-                given="None" if array is None else type(array).__name__,
-                fix="Copy host arrays with ptxrt.to_device",
+                given="None" if array is None else type(array).__name__ + (" in host memory" if on_host else ""),
+                fix=fix,
             )
         array = _imported(array, device, op, argument, stream)
     if device is not None and array.device is not device:
