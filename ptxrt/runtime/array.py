@@ -15,7 +15,8 @@ from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutE
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
-from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.protocols import StreamLike, SupportsDLPack
+from ptxrt.runtime.stream import as_stream
 
 __all__ = ["DeviceArray", "empty", "to_device", "zeros"]
 
@@ -217,7 +218,7 @@ class DeviceArray:
 
     # Copies -----------------------------------------------------------------------------------------------------
 
-    def to_host(self, stream: Stream | None = None) -> np.ndarray[Any, Any]:
+    def to_host(self, stream: StreamLike | None = None) -> np.ndarray[Any, Any]:
         """Copy to a new, contiguous NumPy array, after the work on `stream`; waits for it."""
         self.check("DeviceArray.to_host")
         queue = as_stream(stream, self.device, "DeviceArray.to_host")
@@ -230,7 +231,7 @@ class DeviceArray:
         )
         return np.ascontiguousarray(strided).reshape(self.shape)
 
-    def copy_from(self, source: ArrayLike | DeviceArray, stream: Stream | None = None) -> None:
+    def copy_from(self, source: ArrayLike | SupportsDLPack, stream: StreamLike | None = None) -> None:
         """Overwrite the elements with those of a host array, or of a device array on the same device.
 
         Shape and dtype must be the same, and the device side contiguous. A host array may be changed on return.
@@ -272,7 +273,7 @@ class DeviceArray:
             backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(other)), queue.handle)
         self.memory.used_on(queue)
 
-    def fill_bytes(self, byte: int, stream: Stream | None = None) -> None:
+    def fill_bytes(self, byte: int, stream: StreamLike | None = None) -> None:
         """Set every byte; the array must be contiguous. 0xFF in each is a NaN in every floating type."""
         op = "DeviceArray.fill_bytes"
         self.check(op, writable=True)
@@ -367,7 +368,11 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
 
 
 def empty(
-    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+    shape: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Return a new array whose elements are whatever lay there.
 
@@ -392,7 +397,11 @@ def empty(
 
 
 def zeros(
-    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+    shape: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Return a new array of zeros; see :func:`empty`."""
     array = empty(shape, dtype, device, stream=stream)
@@ -400,7 +409,9 @@ def zeros(
     return array
 
 
-def to_device(array: ArrayLike, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
+def to_device(
+    array: ArrayLike | SupportsDLPack, device: Device | str | None = None, *, stream: StreamLike | None = None
+) -> DeviceArray:
     """Copy a host array to a device. The host array may be changed on return; it is copied row-major.
 
     Raises

@@ -19,6 +19,7 @@ from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import contiguous, span
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import as_stream
 
 __all__ = ["as_array", "from_dlpack"]
@@ -26,7 +27,9 @@ __all__ = ["as_array", "from_dlpack"]
 _KINDS = {capsules.HOST: "sim", 2: "cuda", 10: "hip"}  # DLPack's device types
 
 
-def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
+def from_dlpack(
+    other: DeviceArrayLike, device: Device | str | None = None, *, stream: StreamLike | None = None
+) -> DeviceArray:
     """Return an array over the memory of another library's array, without a copy.
 
     Parameters
@@ -54,7 +57,9 @@ def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any =
     return _imported(other, where, "from_dlpack", "other", stream)
 
 
-def as_array(array: Any, device: Device | None, op: str, argument: str, stream: Any = None) -> DeviceArray:
+def as_array(
+    array: DeviceArrayLike | None, device: Device | None, op: str, argument: str, stream: StreamLike | None = None
+) -> DeviceArray:
     """Return an operand as a DeviceArray: itself, or another library's array on the same device.
 
     Raises
@@ -87,10 +92,10 @@ def as_array(array: Any, device: Device | None, op: str, argument: str, stream: 
             given=f"one on {array.device}",
             fix="Copy it there first",
         )
-    return array  # type: ignore[no-any-return]
+    return array
 
 
-def _imported(other: Any, device: Device | None, op: str, argument: str, stream: Any) -> DeviceArray:
+def _imported(other: Any, device: Device | None, op: str, argument: str, stream: StreamLike | None) -> DeviceArray:
     kind, ordinal = _location(other, op, argument)
     where = device or Device(f"{kind}:{ordinal or 0}")
     if where.kind != kind or ordinal not in (None, where.ordinal):

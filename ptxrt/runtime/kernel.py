@@ -28,6 +28,7 @@ from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
+from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
@@ -138,9 +139,9 @@ class Kernel:
         self,
         grid: int | Sequence[int],
         block: int | Sequence[int],
-        *args: Any,
+        *args: KernelArgument,
         shared_bytes: int = 0,
-        stream: Any = None,
+        stream: StreamLike | None = None,
         budget: int | None = None,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.

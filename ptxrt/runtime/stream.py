@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
+from ptxrt.runtime.protocols import StreamLike
 
 if TYPE_CHECKING:
     from ptxrt.runtime.device import Device
@@ -79,7 +80,7 @@ class Stream:
         event.recorded = True
         return event
 
-    def wait(self, other: Event | Stream | Any) -> None:
+    def wait(self, other: Event | StreamLike) -> None:
         """Let later work on this stream wait, on the device, for an event or for another stream's work so far."""
         backend, ordinal = self.device.backend, self.device.ordinal
         if isinstance(other, Event):
@@ -146,7 +147,7 @@ class Event:
         return self.device.backend.elapsed_ms(self.device.ordinal, self.handle, end.handle)
 
 
-def as_stream(stream: Any, device: Device, op: str, argument: str = "stream") -> Stream:
+def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str = "stream") -> Stream:
     """Return `stream` as a Stream of `device`.
 
     None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is taken as it is.
@@ -163,10 +164,10 @@ def as_stream(stream: Any, device: Device, op: str, argument: str = "stream") ->
     if not isinstance(stream, Stream):
         stream = _foreign(stream, device, op, argument)
     _same_device(op, argument, device, stream.device)
-    return stream  # type: ignore[no-any-return]
+    return stream
 
 
-def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
+def _foreign(stream: StreamLike, device: Device, op: str, argument: str) -> Stream:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is None:
         raise InvalidArgument(
