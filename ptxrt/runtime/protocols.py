@@ -5,7 +5,7 @@ ptxrt's own :class:`~ptxrt.DeviceArray` and :class:`~ptxrt.Stream` have it too, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, SupportsFloat, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, Protocol, SupportsFloat, SupportsIndex, TypeAlias
 
 __all__ = [
     "DeviceArrayLike",
@@ -17,7 +17,6 @@ __all__ = [
 ]
 
 
-@runtime_checkable
 class SupportsDLPack(Protocol):
     """An array that can be shared by DLPack: torch's, CuPy's, JAX's, NumPy's."""
 
@@ -28,7 +27,6 @@ class SupportsDLPack(Protocol):
         """Return a capsule; the consumer's `stream` waits for the producer's work."""
 
 
-@runtime_checkable
 class SupportsCudaArrayInterface(Protocol):
     """An array that can be shared by ``__cuda_array_interface__``: numba's, CuPy's."""
 
@@ -37,7 +35,6 @@ class SupportsCudaArrayInterface(Protocol):
         """Address, shape, strides in bytes and type, version 3."""
 
 
-@runtime_checkable
 class SupportsCudaStream(Protocol):
     """A stream that can be shared by ``__cuda_stream__``: torch's, CuPy's, cuda.core's."""
 

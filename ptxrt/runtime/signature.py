@@ -289,14 +289,14 @@ def check_scalar(value: Any, p: Parameter, op: str) -> Any:
     ``struct`` checks the range of integers and floats by itself. It takes anything for a bool, has no bfloat16, and
     believes whatever says that it can be a number: a masked element, an array of text, a complex number.
     """
-    if p.type.name == "bool":
-        if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
-            return bool(value)
-        raise _scalar_error(p, value, op)
     if isinstance(value, (np.generic, np.ndarray)) and (
         # V is bfloat16's kind, and that of raw bytes.
         value.ndim or value.dtype.kind not in "biufV" or value.dtype.type is np.void or np.ma.is_masked(value)
     ):
+        raise _scalar_error(p, value, op)
+    if p.type.name == "bool":
+        if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+            return bool(value)
         raise _scalar_error(p, value, op)
     try:
         if p.type.kind == "int":
