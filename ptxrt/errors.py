@@ -105,7 +105,7 @@ class DeviceMismatch(PtxrtError):
 
 
 class LayoutError(PtxrtError):
-    """Strides, alignment or aliasing that the kernel cannot stand."""
+    """Strides, alignment or aliasing that the kernel cannot handle."""
 
 
 class InvalidArgument(PtxrtError):

@@ -45,8 +45,8 @@ class CudaBackend:
     def _abandon(self) -> None:
         # A forked child has cuda.core's objects without a driver behind them. Their destructors would crash it at its
         # end, so they get a reference that nobody gives back.
-        for kept in (self._buffers, self._streams, self._events):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        for owned in (self._buffers, self._streams, self._events):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
         self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
 
     # Discovery --------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ class CudaBackend:
 
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
         buffer = self._buffers.pop(ptr)
-        for other in used_on:
-            self.wait_stream(ordinal, stream, other)
+        for user in used_on:
+            self.wait_stream(ordinal, stream, user)
         with self._current(ordinal):
             buffer.close(self._stream(stream))
 

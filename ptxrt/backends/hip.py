@@ -200,8 +200,8 @@ class HipBackend:
             return _handle(self._call("hipMallocAsync", nbytes, stream)[1])
 
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
-        for other in used_on:
-            self.wait_stream(ordinal, stream, other)
+        for user in used_on:
+            self.wait_stream(ordinal, stream, user)
         with self._current(ordinal):
             self._call("hipFreeAsync", ptr, stream)
 

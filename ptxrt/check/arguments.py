@@ -150,7 +150,7 @@ class Given:
                 )
 
     def refused(self, name: str, wanted: str) -> InvalidArgument:
-        """Return the error for a parameter that something else was wanted for."""
+        """Return the error for a parameter that takes another kind of argument."""
         given = shown(self.arguments[name]) if name in self.arguments else "nothing"
         return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given)
 
@@ -218,9 +218,9 @@ class Given:
         except (ValueError, OverflowError):
             raise self.refused(name, f"values that {kind} can hold") from None
         except MemoryError:
-            raise self._no_room(name) from None
+            raise self._no_memory(name) from None
 
-    def _no_room(self, name: str) -> OutOfDeviceMemory:
+    def _no_memory(self, name: str) -> OutOfDeviceMemory:
         text = self.arguments[name]
         return OutOfDeviceMemory(
             f"{self.entry}: {name}: the host has no memory for {text}", op=self.entry, argument=name, given=text
@@ -243,7 +243,7 @@ class Given:
                 op=self.entry, argument=name, expected="a .npy file", given=shown(path), fix=error.strerror
             ) from None
         except MemoryError:
-            raise self._no_room(name) from None
+            raise self._no_memory(name) from None
         except Exception as error:  # a damaged header makes NumPy raise whatever Python's own parser does
             raise wrong from error
         if not isinstance(found, np.ndarray):

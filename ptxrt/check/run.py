@@ -166,7 +166,7 @@ def check(
     if arch is not None and source.language == "ptx":
         raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
     given = Given(symbol, arguments)
-    taken = signature is None
+    from_text = signature is None
     if signature is None:
         signature = declared(found, given)
     elif isinstance(signature, str):
@@ -195,7 +195,7 @@ def check(
         text=program.source.text,
         compiler=compiler,
         signature=signature,
-        taken=taken,
+        taken=from_text,
         values=tuple(values),
         grid=dims[0],
         block=dims[1],
@@ -285,12 +285,12 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
         raise LaunchError(
             op=entry.name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid
         )
-    room = limits.max_shared_dynamic - entry.shared_bytes
-    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= room):
+    available = limits.max_shared_dynamic - entry.shared_bytes
+    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= available):
         raise LaunchError(
             op=entry.name,
             argument="shared_bytes",
-            expected=f"0 to {room} beside {entry.shared_bytes} static bytes",
+            expected=f"0 to {available} beside {entry.shared_bytes} static bytes",
             given=shown(shared_bytes),
         )
     if entry.shared_bytes > limits.max_shared_static:

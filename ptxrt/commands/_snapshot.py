@@ -70,7 +70,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, "JSON, the whole of it", f"text that is none ({error})") from error
+        raise _bad(path, "a complete JSON document", f"text that is not one ({error})") from error
     if _is_deeper(record, _MOST_NESTED):
         raise _bad(path, f"JSON with values nested at most {_MOST_NESTED} deep", "one nested deeper")
     try:

@@ -215,11 +215,11 @@ def _in_full(entry: Entry, snapshot: Snapshot) -> str:
     for name, kernel in entry["kernels"].items():
         used = kernel["resources"]
         spills = (used["spill_store_bytes"], used["spill_load_bytes"])
-        told = "not reported" if None in spills else f"{spills[0]} bytes stored, {spills[1]} bytes loaded"
+        spilled = "not reported" if None in spills else f"{spills[0]} bytes stored, {spills[1]} bytes loaded"
         parts.append(
             f"{name}\n{_indent(_abi_table(kernel['params']))}\n"
             f"  registers {used['registers']}, shared {used['shared_bytes']} bytes, local {used['local_bytes']} bytes, "
-            f"constant {used['constant_bytes']} bytes, at most {used['max_threads']} threads a block, spills {told}"
+            f"constant {used['constant_bytes']} bytes, at most {used['max_threads']} threads a block, spills {spilled}"
         )
     if entry["state"] == "loaded" and not entry["kernels"]:
         parts.append("no entry has been looked up yet, so no parameter table was read")

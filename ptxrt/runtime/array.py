@@ -75,8 +75,8 @@ class DeviceArray:
         Raises
         ------
         InvalidArgument, LayoutError, DTypeMismatch
-            For a shape, strides, pointer or dtype that cannot be. Whether the memory is there nobody can tell:
-            that is the caller's word.
+            For an impossible shape, strides, pointer or dtype. That the memory exists is not checked: the caller
+            must know.
         """
         op = "DeviceArray.from_pointer"
         where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
@@ -240,37 +240,37 @@ class DeviceArray:
         self.check(op, writable=True)
         self._need_contiguous(op)
         queue = as_stream(stream, self.device, op)
-        other = source if isinstance(source, DeviceArray) else _host(source, op, "source")
-        if other.shape != self.shape:
-            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(other.shape))
-        if other.dtype != self.dtype:
-            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(other.dtype))
+        values = source if isinstance(source, DeviceArray) else _host(source, op, "source")
+        if values.shape != self.shape:
+            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(values.shape))
+        if values.dtype != self.dtype:
+            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(values.dtype))
         backend, ordinal = self.device.backend, self.device.ordinal
-        if isinstance(other, DeviceArray):
-            other.check(op, "source")
-            other._need_contiguous(op, "source")
-            if other.device is not self.device:
+        if isinstance(values, DeviceArray):
+            values.check(op, "source")
+            values._need_contiguous(op, "source")
+            if values.device is not self.device:
                 raise DeviceMismatch(
                     op=op,
                     argument="source",
                     expected=str(self.device),
-                    given=str(other.device),
+                    given=str(values.device),
                     fix="Copy through to_host()",
                 )
             start, end = self.ptr, self.ptr + self.nbytes
-            if other.ptr != start and other.ptr < end and start < other.ptr + other.nbytes:
+            if values.ptr != start and values.ptr < end and start < values.ptr + values.nbytes:
                 raise LayoutError(
                     op=op,
                     argument="source",
-                    expected="memory apart from the array's",
-                    given=f"{self.nbytes} bytes at {other.ptr:#x}, over those at {start:#x}",
-                    fix="Copy through an array of its own",
+                    expected="memory that does not overlap the array's",
+                    given=f"{self.nbytes} bytes at {values.ptr:#x}, over those at {start:#x}",
+                    fix="Copy by way of a third array",
                 )
             if self.size:
-                backend.copy(ordinal, self.ptr, other.ptr, self.nbytes, queue.handle)
-            other.memory.used_on(queue)
+                backend.copy(ordinal, self.ptr, values.ptr, self.nbytes, queue.handle)
+            values.memory.used_on(queue)
         elif self.size:
-            backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(other)), queue.handle)
+            backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(values)), queue.handle)
         self.memory.used_on(queue)
 
     def fill_bytes(self, byte: int, stream: StreamLike | None = None) -> None:
@@ -288,7 +288,7 @@ class DeviceArray:
     def free(self) -> None:
         """Give the memory back now, in stream order, for this array and all its views; using them is an error then.
 
-        Memory that somebody else owns is let go of, not freed.
+        Memory that somebody else owns is not freed; its owner is released.
         """
         self.memory.free()
 
@@ -374,7 +374,7 @@ def empty(
     *,
     stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Return a new array whose elements are whatever lay there.
+    """Return a new array with uninitialised elements.
 
     Parameters
     ----------

@@ -37,7 +37,8 @@ def from_dlpack(
     other
         Anything with ``__dlpack__``, or, on a CUDA device, with ``__cuda_array_interface__``.
     device
-        Where the memory is expected; found out if left out. Host memory, such as a NumPy array's, is taken by ``sim``.
+        Where the memory is expected; the array itself says so if left out. Host memory, such as a NumPy array's, is
+        taken by ``sim``.
     stream
         The stream that will use the array; it waits for the producer's work. The default stream if left out.
 
@@ -48,7 +49,7 @@ def from_dlpack(
     DeviceMismatch
         If it lives elsewhere than on `device`.
     DTypeMismatch, LayoutError, Unsupported
-        For an element type, strides or a kind of memory that ptxrt has not.
+        For an element type, strides or a kind of memory that ptxrt does not support.
     """
     where = None if device is None else Device(device)
     if isinstance(other, DeviceArray):
@@ -95,8 +96,8 @@ def as_array(
     return array
 
 
-def _imported(other: Any, device: Device | None, op: str, argument: str, stream: StreamLike | None) -> DeviceArray:
-    kind, ordinal = _location(other, op, argument)
+def _imported(array: Any, device: Device | None, op: str, argument: str, stream: StreamLike | None) -> DeviceArray:
+    kind, ordinal = _location(array, op, argument)
     where = device or Device(f"{kind}:{ordinal or 0}")
     if where.kind != kind or ordinal not in (None, where.ordinal):
         raise DeviceMismatch(
@@ -108,10 +109,10 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
         )
     queue = as_stream(stream, where, op)
     try:
-        found = where.backend.import_array(where.ordinal, other, queue.handle)
+        found = where.backend.import_array(where.ordinal, array, queue.handle)
     except PtxrtError:
         raise
-    except Exception as error:  # whatever the other library raises when it will not share
+    except Exception as error:  # whatever its library raises when it will not share
         raise InvalidArgument(
             op=op,
             argument=argument,
@@ -131,18 +132,18 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
     return DeviceArray(memory, found.ptr, element.numpy, found.shape, strides, found.readonly)
 
 
-def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
+def _location(array: Any, op: str, argument: str) -> tuple[str, int | None]:
     """Return the kind of device that an array lies on, and its ordinal; None for host memory, which any sim takes."""
-    if hasattr(other, "__dlpack_device__"):
+    if hasattr(array, "__dlpack_device__"):
         try:
-            code, ordinal = (int(number) for number in other.__dlpack_device__())
+            code, ordinal = (int(number) for number in array.__dlpack_device__())
         except PtxrtError:
             raise
-        except Exception as error:  # whatever the other library raises
+        except Exception as error:  # whatever its library raises
             raise InvalidArgument(
                 op=op,
                 argument=argument,
-                expected="an array that says where it lies",
+                expected="an array that says where its memory is",
                 given=f"{type(error).__name__}: {error}",
             ) from error
         if code in _KINDS:
@@ -154,15 +155,15 @@ def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
             given=f"DLPack device type {code}",
             fix="Copy the array to plain device memory",
         )
-    if hasattr(other, "__cuda_array_interface__"):
-        ptr = int(other.__cuda_array_interface__["data"][0])
+    if hasattr(array, "__cuda_array_interface__"):
+        ptr = int(array.__cuda_array_interface__["data"][0])
         # The address of an empty array is 0, which no device owns.
         return "cuda", Device("cuda").backend.pointer_ordinal(ptr) if ptr else None
     raise InvalidArgument(
         op=op,
         argument=argument,
         expected="an array with __dlpack__ or __cuda_array_interface__",
-        given=type(other).__name__,
+        given=type(array).__name__,
         fix="Copy host data with ptxrt.to_device",
     )
 

@@ -50,10 +50,10 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return same_layout(shape, strides, contiguous(shape))
 
 
-def same_layout(shape: Shape, strides: Shape, others: Shape) -> bool:
+def same_layout(shape: Shape, first: Shape, second: Shape) -> bool:
     """Whether two strides put every element of `shape` at the same place; true of an empty shape."""
     # The stride of an axis of length 1 says nothing.
-    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, first, second, strict=True))
 
 
 def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:

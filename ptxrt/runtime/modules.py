@@ -1,7 +1,7 @@
 """ModuleCache: what is loaded on one device.
 
-A load is a hit, or one compile for all who wait for it: the first thread that asks for a key compiles, the others
-wait for that key alone. What failed is remembered with its error.
+A load is a hit, or one compile for all threads that wait for it: the first one that asks for a key compiles, and the
+others wait for that key alone. A failed compile is remembered with its error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -193,7 +192,7 @@ class ModuleCache:
         self.properties = properties
         self.max_modules = 512
         self.max_bytes = 256 << 20
-        self._slots: OrderedDict[str, _Slot] = OrderedDict()
+        self._slots: dict[str, _Slot] = {}
         self._lock = threading.RLock()
         self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
@@ -208,8 +207,8 @@ class ModuleCache:
         """
         key, compiler = self._key(source, entry, options)
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot(source, entry, options, self.properties.arch, compiler))
-            self._slots.move_to_end(key)
+            slot = self._slots.pop(key, None) or _Slot(source, entry, options, self.properties.arch, compiler)
+            self._slots[key] = slot  # the last one is the most recently used
         with slot.lock:
             missed = slot.outcome is None
             outcome = slot.outcome or self._fill(key, slot)
@@ -284,7 +283,7 @@ class ModuleCache:
     def stats(self) -> CacheStats:
         """Return the counts; see :class:`CacheStats`."""
         with self._lock:
-            loaded = [slot for slot in self._slots.values() if slot.module]
+            loaded = [slot for slot in list(self._slots.values()) if slot.module]
             return CacheStats(
                 **self._counts,
                 compile_seconds=self._seconds,
@@ -295,7 +294,7 @@ class ModuleCache:
     def entries(self) -> list[CacheEntry]:
         """Return what is loaded, and what failed, the least recently used first."""
         with self._lock:
-            return [self._describe(key, slot) for key, slot in self._slots.items() if slot.outcome is not None]
+            return [self._describe(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write device, stats and entries as JSON (docs/cache.md has the schema); the file appears whole or not at all.
@@ -321,14 +320,15 @@ class ModuleCache:
                 json.dump(record, file, indent=1)
             part.replace(target)
         except (OSError, TypeError, ValueError) as error:  # ValueError: a NUL or half a character in the path
-            if part is not None:
-                part.unlink(missing_ok=True)
             raise InvalidArgument(
                 op="ModuleCache.snapshot",
                 argument="path",
                 expected="a file that can be written",
                 given=f"{shown(path)}: {error}",
             ) from error
+        finally:
+            if part is not None:
+                part.unlink(missing_ok=True)
 
     def unload(self, digest: str) -> None:
         """Unload one module, or forget one failure, by its digest or an unambiguous beginning of it.
@@ -339,10 +339,11 @@ class ModuleCache:
             If there is none, or a live Kernel holds it.
         """
         with self._lock:
-            keys = [key for key in self._slots if isinstance(digest, str) and digest and key.startswith(digest)]
-            slot = self._slots[keys[0]] if len(keys) == 1 else None
+            known = list(self._slots) if isinstance(digest, str) and digest else []
+            keys = [key for key in known if key.startswith(digest)]
+            slot = self._slots.get(keys[0]) if len(keys) == 1 else None
             if slot is None or slot.outcome is None or slot.held:
-                state = "held by a live Kernel" if slot and slot.held else "in the compiler's hands"
+                state = "held by a live Kernel" if slot and slot.held else "still being compiled"
                 raise InvalidArgument(
                     op="ModuleCache.unload",
                     argument="digest",
@@ -350,15 +351,16 @@ class ModuleCache:
                     given=f"{shown(digest)}, " + (state if slot else f"which {len(keys)} modules match"),
                     fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
-            del self._slots[keys[0]]
+            self._slots.pop(keys[0], None)
 
     def clear(self) -> None:
         """Unload every module that no live Kernel holds, and forget every failure. The counts go on."""
         with self._lock:
             # They are unloaded on return, when nothing refers to them, and the lock is free again.
-            unused = {key: slot for key, slot in self._slots.items() if slot.outcome is not None and not slot.held}
+            known = list(self._slots.items())
+            unused = {key: slot for key, slot in known if slot.outcome is not None and not slot.held}
             for key in unused:
-                del self._slots[key]
+                self._slots.pop(key, None)
 
     def trim(self) -> None:
         """Unload the least recently used modules that no live Kernel holds, until the cache is within its bounds.
@@ -367,13 +369,13 @@ class ModuleCache:
         """
         unused = []
         with self._lock:
-            known = {key: slot for key, slot in self._slots.items() if slot.outcome is not None}
-            count, size = len(known), sum(slot.size for slot in known.values())
-            for key, slot in known.items():
+            known = [(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
+            count, size = len(known), sum(slot.size for _, slot in known)
+            for key, slot in known:
                 if count <= self.max_modules and size <= self.max_bytes:
                     break
                 if not slot.held:
-                    unused.append(self._slots.pop(key))
+                    unused.append(self._slots.pop(key, slot))
                     count, size = count - 1, size - slot.size
                     self._counts["evictions"] += 1
 

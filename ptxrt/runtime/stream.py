@@ -218,12 +218,12 @@ def _opened(device: Device | str) -> Device:
     return Device(device)
 
 
-def _same_device(op: str, argument: str, device: Device, other: Device) -> None:
-    if other is not device:
+def _same_device(op: str, argument: str, device: Device, given: Device) -> None:
+    if given is not device:
         raise DeviceMismatch(
             op=op,
             argument=argument,
             expected=f"one of {device}",
-            given=f"one of {other}",
+            given=f"one of {given}",
             fix="Make it on the device that it is used with",
         )

@@ -289,7 +289,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 def test_truncated_json_is_refused(written, tmp_path, cut):
     path = tmp_path / "cut.json"
     path.write_text(written.read_text().rstrip()[:cut])
-    with refused(ptxrt.InvalidArgument, "cache", str(path), "JSON, the whole of it"):
+    with refused(ptxrt.InvalidArgument, "cache", str(path), "a complete JSON document"):
         inspect(path)
 
 

@@ -285,7 +285,7 @@ def test_a_trap_marks_its_line():
 def test_a_race_marks_both_lines():
     page = as_html(check(ptxrt.KernelSource.ptx(RACE), grid=1, block=32, arguments={"out": 0}, counts=True))
     assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["13"]
-    assert re.findall(r'class="other"><td class="number">(\d+)<', page) == ["11"]
+    assert re.findall(r'class="second"><td class="number">(\d+)<', page) == ["11"]
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
