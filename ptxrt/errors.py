@@ -65,7 +65,10 @@ class PtxrtError(Exception):
         self.fix = fix
         if message is None:
             where = ": ".join(part for part in (op, argument) if part)
-            message = f"expected {expected}, given {given}"
+            try:
+                message = f"expected {expected}, given {given}"
+            except ValueError:  # a number of more digits than Python writes
+                message = f"expected {expected}, given {shown(given)}"
             if where:
                 message = f"{where}: {message}"
             if fix:

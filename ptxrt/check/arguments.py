@@ -160,7 +160,7 @@ class Given:
             number = _number(given)
             if number is None:
                 raise self.refused(p.name, _wanted(p))
-            return Value(p, None, number, str(given))
+            return Value(p, None, number, given if isinstance(given, str) else shown(given))
         if self.is_null(p.name):
             if not p.nullable:
                 raise InvalidArgument(

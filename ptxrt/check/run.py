@@ -29,6 +29,7 @@ from ptxrt.compilers import ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.signature import Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS, chosen_checks
@@ -155,6 +156,7 @@ def check(
     BackendUnavailable
         For C++ without NVRTC.
     """
+    _check_kinds(source, entry, signature, arguments, checks, arch)
     program, symbol, compiler = _program(source, entry, arch)
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
@@ -214,6 +216,25 @@ def check(
     )
 
 
+def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks: Any, arch: Any) -> None:
+    strings = isinstance(checks, Iterable) and all(isinstance(name, str) for name in checks)
+    for argument, value, good, expected in (
+        ("source", source, isinstance(source, KernelSource), "a KernelSource"),
+        ("entry", entry, entry is None or isinstance(entry, str), "the entry's name"),
+        (
+            "signature",
+            signature,
+            signature is None or isinstance(signature, (Signature, str)),
+            "a Signature, or its text",
+        ),
+        ("arguments", arguments, isinstance(arguments, Mapping), "a mapping from parameters to arguments"),
+        ("checks", checks, strings, "names"),
+        ("arch", arch, arch is None or isinstance(arch, str), "an architecture such as sm_90"),
+    ):
+        if not good:
+            raise InvalidArgument(op="check", argument=argument, expected=expected, given=shown(value))
+
+
 def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple[sim.Program, str, str]:
     """Return the parsed program, the entry's name in it, and what compiled it."""
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
@@ -257,10 +278,10 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
-    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not 1 <= len(sizes) <= 3 or not all(map(_is_whole, sizes)):
+    sizes = whole_numbers(value) or ()
+    if not 1 <= len(sizes) <= 3:
         raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=shown(value))
-    x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
+    x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 

@@ -351,6 +351,8 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
     try:
         if array is None:
             raise TypeError("None")
+        if np.ma.is_masked(array):
+            raise TypeError("elements of it are masked")
         try:
             return np.asarray(array)
         except TypeError:  # torch's answer for bfloat16, which DLPack has

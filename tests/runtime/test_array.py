@@ -103,6 +103,12 @@ def test_none_is_no_host_array(device):
         ptxrt.to_device(None, device)
 
 
+def test_an_array_with_masked_elements_is_refused(device):
+    with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "masked"):
+        ptxrt.to_device(np.ma.array([1.0, 2.0], mask=[True, False]), device)
+    assert_array_equal(ptxrt.to_device(np.ma.array([1.0, 2.0]), device).to_host(), [1, 2])
+
+
 def test_a_ragged_list_is_no_host_array(device):
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "list: "):
         ptxrt.to_device([[1, 2], [3]], device)
