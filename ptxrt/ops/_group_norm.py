@@ -79,6 +79,7 @@ FAMILY = KernelFamily(
     {name: Role(signature, hip=name in _IN_HIP) for name, signature in _ROLES.items()}
     # The same text with blocks of one warp, for groups of few values.
     | {f"{name}_small": Role(_ROLES[name], parameters={"warps": "1"}) for name in _OF_ONE_WARP},
+    targets={"bf16": 80},
 )
 
 
