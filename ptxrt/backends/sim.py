@@ -76,9 +76,10 @@ class SimBackend:
         )
 
     def _memory(self, ordinal: int) -> sim.GlobalMemory:
-        if ordinal not in self._memories:
-            self._memories[ordinal] = sim.GlobalMemory(_setting("PTXRT_SIM_MEMORY", 8 << 30))
-        return self._memories[ordinal]
+        memory = self._memories.get(ordinal)
+        if memory is None:  # of two threads that come here at once one makes it
+            memory = self._memories.setdefault(ordinal, sim.GlobalMemory(_setting("PTXRT_SIM_MEMORY", 8 << 30)))
+        return memory
 
     # Memory -----------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, PtxrtError
 from ptxrt.sim._instructions.decode import decode
+from ptxrt.sim._machine.allocations import Store
 from ptxrt.sim._machine.checks import chosen
 from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.lanes import Job, Lanes
-from ptxrt.sim._machine.memory import GlobalMemory, Store
+from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._text.declarations import align_up
 from ptxrt.sim._text.lexer import Source

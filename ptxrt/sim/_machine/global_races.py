@@ -20,8 +20,8 @@ import numpy as np
 from ptxrt.sim._text.types import Array
 
 if TYPE_CHECKING:
+    from ptxrt.sim._machine.allocations import Allocation
     from ptxrt.sim._machine.lanes import Lanes
-    from ptxrt.sim._machine.memory import Allocation
     from ptxrt.sim._machine.spaces import Access
     from ptxrt.sim._text.program import Instruction
     from ptxrt.sim._text.specials import Shape
@@ -119,7 +119,7 @@ class GlobalRaces:
     def _shadow(self, allocation: Allocation) -> tuple[_Role, _Role, _Role]:
         found = self._shadows.get(allocation)
         if found is None:
-            size = (allocation.size >> self._shift) + 1
+            size = (allocation.bytes.size >> self._shift) + 1
             found = self._shadows[allocation] = (_Role(size), _Role(size), _Role(size))
         return found
 

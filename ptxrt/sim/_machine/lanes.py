@@ -12,13 +12,14 @@ from typing import NoReturn
 
 import numpy as np
 
+from ptxrt.sim._machine.allocations import Store
 from ptxrt.sim._machine.async_copies import AsyncCopies
 from ptxrt.sim._machine.barriers import Barriers
 from ptxrt.sim._machine.calls import CallStack
 from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
 from ptxrt.sim._machine.code import GONE, Code, SpecialStart, SymbolStart
 from ptxrt.sim._machine.global_races import GlobalRaces
-from ptxrt.sim._machine.memory import GlobalMemory, Store
+from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import Profile
 from ptxrt.sim._machine.races import Races
 from ptxrt.sim._machine.reports import Reports

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ptxrt.sim._machine.allocations import Allocation
 from ptxrt.sim._machine.code import Block, Code, Step
-from ptxrt.sim._machine.memory import Allocation
 from ptxrt.sim._text.program import Instruction
 from ptxrt.sim._text.types import Array
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from ptxrt.sim._machine.memory import READ_ONLY_BIT, Allocation, Store
+from ptxrt.sim._machine.allocations import Allocation, Store
+from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._text.program import Instruction
 from ptxrt.sim._text.types import Array
 from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
@@ -277,25 +278,26 @@ def _scattered(m: Lanes, access: Access, address: Array) -> list[Piece]:
     exact = address + np.uint64(access.offset & _MASK64)
     alias = (exact & np.uint64(READ_ONLY_BIT)) != 0
     plain = exact & np.uint64(READ_ONLY_BIT ^ _MASK64)
-    bases, live = m.job.memory.bounds()
+    table = m.job.memory.table
+    live, bounds = table.allocations, table.bounds
     size = access.size
     if not live:
         _bad_global(m, access, plain, 0, None, False)
-    place = np.searchsorted(bases, plain, side="right").astype(np.int64) - 1
+    place = np.searchsorted(bounds.starts, plain, side="right").astype(np.int64) - 1
     inside = place >= 0
     place = np.maximum(place, 0)
-    sizes = np.array([one.size for one in live], np.uint64)
-    index = plain - bases[place]
-    inside &= (sizes[place] >= np.uint64(size)) & (index <= sizes[place] - np.uint64(min(size, 1 << 62)))
+    ends = bounds.ends[place]
+    inside &= (plain < ends) & (ends - plain >= np.uint64(size))
     bad = ~inside | ((plain & np.uint64(size - 1)) != 0)
-    const = np.array([one.is_const for one in live], np.bool_)[place]
+    const = bounds.is_const[place]
     if access.writes:
-        bad |= alias | const | ~np.array([one.writable for one in live], np.bool_)[place]
+        bad |= alias | const | ~bounds.writable[place]
     if access.space == "const":
         bad |= ~const
     if bad.any():
         first = _first(bad)
         _bad_global(m, access, plain, first, live[int(place[first])] if inside[first] else None, bool(alias[first]))
+    index = plain - bounds.bases[place]
     if address.shape[0] == 1:
         return [Piece(live[int(place[0])], index.view(np.int64), None)]
     found = []
