@@ -10,7 +10,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +47,7 @@ class SimBackend:
         # One kernel at a time on a device, as on a stream.
         self._locks: dict[int, threading.Lock] = {}
         os.register_at_fork(after_in_child=self._locks.clear)
+        self._thread = threading.local()
 
     # Discovery --------------------------------------------------------------------------------------------------
 
@@ -243,10 +245,33 @@ class SimBackend:
             pointer = int.from_bytes(params[at : at + 8], "little")
             if pointer:
                 params[at : at + 8] = memory.read_only(pointer).to_bytes(8, "little")
-        with self._locks.setdefault(ordinal, threading.Lock()):
+        with self._one_at_a_time(ordinal, entry.name):
             sim.launch(
                 module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes, budget=arguments.budget
             )
+
+    @contextmanager
+    def _one_at_a_time(self, ordinal: int, entry: str) -> Iterator[None]:
+        """Wait for the launches of other threads on the device, and let them wait.
+
+        A signal handler or a finalizer runs in the middle of whatever its thread does. If that is a launch, another can
+        neither wait for it, which goes on only when the handler is done, nor run before it ends, since it may read what
+        is not written yet. So it is refused; on another device too, or two threads could wait for each other.
+        """
+        if getattr(self._thread, "launching", False):
+            raise LaunchError(
+                op=entry,
+                argument="launch",
+                expected="a launch that interrupts no other",
+                given="one from a signal handler or a finalizer that runs in the middle of a launch of this thread",
+                fix="Note there what is to be done, and launch later",
+            )
+        try:
+            self._thread.launching = True
+            with self._locks.setdefault(ordinal, threading.Lock()):
+                yield
+        finally:
+            self._thread.launching = False
 
 
 def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> None:
