@@ -49,13 +49,26 @@ def parse(text: str, name: str | None = None) -> Program:
         For an instruction that is right but that the machine does not run.
     """
     source = Source(text, name)
+    try:
+        return _parse(source)
+    except RecursionError:
+        error = CompileError(
+            "the caller has left too little of Python's stack to read the text, which may be right",
+            kernel=name,
+            fix="Load the kernel from a function that is nested less deep, or raise sys.setrecursionlimit",
+        )
+        error.compiler_lost = True  # so that no cache remembers it
+        raise error from None
+
+
+def _parse(source: Source) -> Program:
     module = parse_module(source)
     if module.address_size != 64:
         raise CompileError(
             f"the sim runs .address_size 64, not {module.address_size}",
-            kernel=name,
+            kernel=source.name,
             line=1,
-            source=text,
+            source=source.text,
         )
     const_bytes = sum(v.size for v in module.variables.values() if v.space == "const")
     entries = {}

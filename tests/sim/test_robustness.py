@@ -20,7 +20,7 @@ _STRANGE = ["", ";", "{", "}", "(", ")", "[", "]", ",", ".", "%", "@", "!", "|",
             "0f7f800000", "0d7ff0000000000000", "1.5", ".b8", ".f16x2", ".pred", ".u64", ".v4", ".sat", ".ftz", ".rz",
             ".shared", ".local", ".param", ".global", ".const", "ret", "exit", "bra", "call", "bar.sync", "shfl.sync",
             "%tid.x", "%clock64", "WARP_SZ", ".reg", ".align", ".func", ".entry", ".section", ".loc", "/*", "//", '"', "\\", "\x00",
-            "é", "99999999999999999999999999", "1e999", "0x", ".reqntid 0"]  # fmt: skip
+            "é", "99999999999999999999999999", "9" * 5000, "1e999", "0x", ".reqntid 0"]  # fmt: skip
 _MIXTURE = """.reg .u32 t, v, w; .reg .u64 p, o; .reg .f32 f; .reg .f64 g; .reg .b16 h; .reg .pred q, e;
 .local .u32 l[4]; .shared .align 16 .u32 s[64]; ld.param.u64 p, [out]; mov.u32 t, %tid.x; mul.wide.u32 o, t, 4; add.u64 p, p, o;
 setp.lt.u32 q|e, t, 20; @q bra L; { .reg .u32 t; mov.u32 t, 5; add.cc.u32 w, t, t; addc.u32 v, w, 1; } L:

@@ -31,6 +31,9 @@ from ptxrt.sim._text.types import PtxType
 
 __all__ = ["BodyReader"]
 
+_MAX_DIGITS = 10
+"""Of the number of registers that ``%r<...>`` declares."""
+
 _Named = TypeVar("_Named", Register, Variable, Tuple)
 
 
@@ -56,8 +59,7 @@ class _Scope:
             # A stem may itself end in digits (%x1<4> declares %x10 to %x13), so every split is tried.
             for cut in range(len(stem), len(name) if digits else 0):
                 span = scope.ranges.get(name[:cut])
-                number = name[cut:]
-                if span is not None and int(number) < span[0] and str(int(number)) == number:
+                if span is not None and _is_member(name, name[:cut], span[0]):
                     return scope.names.setdefault(name, Register(name, span[1]))
             scope = scope.parent
         return None
@@ -189,7 +191,7 @@ class BodyReader:
                 parts = tuple(Register(f"{name.text}.{axis}", kind) for axis in "xyzw"[:lanes])
                 self._add(name, Tuple(parts))
             elif self.stream.accept("<"):
-                count = int(self._plain_integer())
+                count = self._plain_integer()
                 self.stream.expect(">")
                 # %f<4> declares %f0 to %f3, and leaves %f itself free.
                 taken = name.text if name.text in self.scope.ranges else None
@@ -210,6 +212,8 @@ class BodyReader:
         token = self.stream.now
         if token.kind != "int" or not token.text.isdigit():
             self.stream.fail(f"expected a number of registers, found {self.stream.found()}")
+        if len(token.text) > _MAX_DIGITS:
+            self.stream.fail(f"{token.text:.30} registers are too many")
         self.stream.take()
         return int(token.text)
 
@@ -335,7 +339,8 @@ class BodyReader:
         while not self.stream.accept(closing):
             if items:
                 self.stream.expect(",")
-            items.append(self._operand())
+            with self.stream.nested():
+                items.append(self._operand())
         return Tuple(tuple(items))
 
     def _immediate(self) -> Immediate:
@@ -410,4 +415,6 @@ class BodyReader:
 def _is_member(name: str, stem: str, count: int) -> bool:
     """Whether a range of `count` registers declares `name`."""
     number = name[len(stem) :]
-    return name.startswith(stem) and number.isdecimal() and str(int(number)) == number and int(number) < count
+    if not name.startswith(stem) or not number.isdecimal() or len(number) > _MAX_DIGITS:
+        return False
+    return str(int(number)) == number and int(number) < count
