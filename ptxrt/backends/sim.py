@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ptxrt import sim
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.toolkit import check_options
@@ -59,7 +59,7 @@ class SimBackend:
 
     def properties(self, ordinal: int) -> DeviceProperties:
         arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
-        if not re.fullmatch(r"sm_\d+[af]?", arch):
+        if not re.fullmatch(r"sm_\d{1,6}[af]?", arch):
             raise InvalidArgument(
                 op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=repr(arch)
             )
@@ -209,7 +209,7 @@ class SimBackend:
         sim.unload(module)
 
     def function(
-        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+        self, ordinal: int, module: Any, binary: Binary, entry: str, pointers: tuple[PointerParam, ...]
     ) -> Function:
         found = module.program.entries[entry]
         resources = Resources(
@@ -219,8 +219,12 @@ class SimBackend:
             constant_bytes=found.const_bytes,
             max_threads=found.max_threads,
         )
-        offsets = tuple(found.params[i].offset for i in const_params if i < len(found.params))
-        return Function(entry, (module, found, offsets), _table(found), resources)
+        arrays = tuple(
+            sim.ArrayParam(found.params[p.index].offset, p.name, p.element, p.const)
+            for p in pointers
+            if p.index < len(found.params)
+        )
+        return Function(entry, (module, found, arrays), _table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
@@ -233,21 +237,22 @@ class SimBackend:
         stream: int,
         arguments: Any,
     ) -> None:
-        module, entry, const_offsets = function
+        module, entry, arrays = function
         grid, block = dims[:3], dims[3:]
         if entry.required_block not in (None, block):
             raise LaunchError(
                 op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=str(block)
             )
-        memory = self._memory(ordinal)
-        params = bytearray(arguments.bytes())
-        for at in const_offsets:
-            pointer = int.from_bytes(params[at : at + 8], "little")
-            if pointer:
-                params[at : at + 8] = memory.read_only(pointer).to_bytes(8, "little")
         with self._one_at_a_time(ordinal, entry.name):
             sim.launch(
-                module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes, budget=arguments.budget
+                module,
+                entry.name,
+                grid,
+                block,
+                arguments.bytes(),
+                arrays=arrays,
+                shared_bytes=shared_bytes,
+                budget=arguments.budget,
             )
 
     @contextmanager
@@ -305,7 +310,7 @@ def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
 
 def _setting(name: str, default: int, least: int = 0) -> int:
     text = os.environ.get(name, str(default))
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > 18 or int(text) < least:
         raise InvalidArgument(
             op=name, argument="environment", expected=f"a whole number of at least {least}", given=repr(text)
         )

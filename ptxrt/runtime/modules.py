@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ptxrt.errors import CompileError, InvalidArgument, PtxrtError, Unsupported, fresh
 
 if TYPE_CHECKING:
-    from ptxrt.backends import Backend, DeviceProperties, Function
+    from ptxrt.backends import Backend, DeviceProperties, Function, PointerParam
     from ptxrt.compilers import Binary
     from ptxrt.runtime.source import KernelSource
 
@@ -103,7 +103,7 @@ class LoadedModule:
 
     handle: Any
     binary: Binary
-    functions: dict[tuple[str, tuple[int, ...]], Function] = field(default_factory=dict)
+    functions: dict[tuple[str, tuple[PointerParam, ...]], Function] = field(default_factory=dict)
     holders: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     pins: int = 0
 

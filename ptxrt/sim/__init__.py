@@ -12,6 +12,7 @@ from __future__ import annotations
 from ptxrt.sim._launch import LaunchReport, Loaded, launch, load, parse, unload
 from ptxrt.sim._machine.checks import CHECKS
 from ptxrt.sim._machine.checks import chosen as chosen_checks
+from ptxrt.sim._machine.element_types import ArrayParam
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import LineCounts, Profile
 from ptxrt.sim._text.parser import MAX_PTX_VERSION
@@ -22,6 +23,7 @@ __all__ = [
     "CHECKS",
     "MAX_PTX_VERSION",
     "TYPES",
+    "ArrayParam",
     "Entry",
     "GlobalMemory",
     "LaunchReport",

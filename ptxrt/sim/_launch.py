@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,9 +13,10 @@ from ptxrt.sim._instructions.decode import decode
 from ptxrt.sim._machine.allocations import Store
 from ptxrt.sim._machine.checks import chosen
 from ptxrt.sim._machine.code import Code
+from ptxrt.sim._machine.element_types import ArrayParam, declared_elements
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.lanes import Job, Lanes
-from ptxrt.sim._machine.memory import GlobalMemory
+from ptxrt.sim._machine.memory import READ_ONLY_BIT, GlobalMemory
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._text.declarations import align_up
 from ptxrt.sim._text.lexer import Source
@@ -223,6 +224,7 @@ def launch(
     block: tuple[int, int, int],
     params: bytes,
     *,
+    arrays: Sequence[ArrayParam] = (),
     shared_bytes: int = 0,
     budget: int | None = None,
     races: bool = True,
@@ -241,6 +243,8 @@ def launch(
         Sizes along x, y, z; the limits of a device are the caller's to check.
     params
         The packed parameters, by the offsets of ``Entry.params``.
+    arrays
+        Which of them are arrays, as the signature declares them.
     shared_bytes
         Dynamic shared memory.
     budget
@@ -296,9 +300,11 @@ def launch(
         watcher = GlobalRaces(shape, found.code.global_word)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
-    store = Store(np.frombuffer(params, np.uint8))
+    memory = loaded.memory
+    elements = declared_elements(memory.table, params, found.params, arrays, found.code.float_types)
+    store = Store(np.frombuffer(_with_read_only(params, arrays), np.uint8))
     code = found.code if profile is None else instrument(found.code, profile)
-    job = Job(program, code, shape, loaded.memory, loaded.addresses, store, budget, races, names, watcher, profile)
+    job = Job(program, code, shape, memory, loaded.addresses, store, budget, races, elements, names, watcher, profile)
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)
     # glibc gives freed memory back to the system from a threshold on that follows the largest piece ever freed; without
@@ -314,8 +320,17 @@ def launch(
     return LaunchReport(instructions, lane_instructions, shape.blocks * shape.threads, chunks)
 
 
+def _with_read_only(params: bytes, arrays: Sequence[ArrayParam]) -> bytes:
+    """Return the parameters with const pointers through which a kernel cannot write."""
+    changed = bytearray(params)
+    for array in arrays:
+        if array.const and any(changed[array.offset : array.offset + 8]):
+            changed[array.offset + 7] |= READ_ONLY_BIT >> 56
+    return bytes(changed)
+
+
 def _budget(text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not text.isdecimal() or len(text) > 18 or not int(text):
         raise InvalidArgument(
             op="PTXRT_SIM_BUDGET",
             argument="environment",

@@ -11,6 +11,7 @@ from ptxrt.sim._instructions.arithmetic_float import clean, elementwise, extreme
 from ptxrt.sim._instructions.data_movement import address, elements, hinted, in_order, space_of, vector
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.rounding import flush
+from ptxrt.sim._machine.element_types import float_type
 from ptxrt.sim._machine.spaces import locate
 from ptxrt.sim._text.types import Array, PtxType
 
@@ -107,7 +108,9 @@ def atom(op: Op) -> None:
     where, offset = address(op, place, space)
     value = [op.source(item, kind) for item in elements(op, place + 1, count)]
     swap = op.source(place + 2, kind) if how == "cas" else None
-    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, atomic=True, strong=True)
+    access = op.decoder.access(
+        op.ins, space, kind.size * count, kind.size, True, offset, atomic=True, strong=True, float_type=float_type(kind)
+    )
     dtype = kind.dtype
     combine = _combine(how, kind)
     flushed = how == "add" and kind.name == "f32"

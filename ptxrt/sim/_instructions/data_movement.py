@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ptxrt.sim._instructions.op import Getter, Op, getter, instruction
+from ptxrt.sim._machine.element_types import float_type
 from ptxrt.sim._machine.spaces import RANK_SHIFT, Access, locate, window_of
 from ptxrt.sim._text.program import Address, Name, Operand, Register, Sink, Symbol, Tuple, Variable
 from ptxrt.sim._text.types import TYPES, Array, PtxType, word_type
@@ -317,6 +318,11 @@ def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
     return getter(op.decoder.home(operand.base), _U64, _U64), operand.offset
 
 
+def _moved(kind: PtxType, count: int) -> str:
+    """Return the floating-point type that ld and st name; none for a vector, in which compilers move any bytes."""
+    return float_type(kind) if count == 1 else ""
+
+
 @instruction("ld", "ldu")
 def ld(op: Op) -> None:
     """Load one value or a vector."""
@@ -332,7 +338,9 @@ def ld(op: Op) -> None:
     where, offset = passed or address(op, 1, space)
     if passed:
         space = "local"
-    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, False, offset, strong=is_strong(op))
+    access = op.decoder.access(
+        op.ins, space, kind.size * count, kind.size, False, offset, strong=is_strong(op), float_type=_moved(kind, count)
+    )
     word, dtype = kind.size, kind.dtype
     if count == 1:
         single = write[0]
@@ -366,7 +374,9 @@ def st(op: Op) -> None:
     where, offset = passed or address(op, 0, space)
     if passed:
         space = "local"
-    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op))
+    access = op.decoder.access(
+        op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op), float_type=_moved(kind, count)
+    )
     unsigned = word_type(kind.size)
 
     def step(m: Lanes) -> None:

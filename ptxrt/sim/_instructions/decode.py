@@ -168,6 +168,7 @@ class Decoder:
         *,
         atomic: bool = False,
         strong: bool = False,
+        float_type: str = "",
     ) -> Access:
         """Return the description of an access in words of `word` bytes; note the finest to shared memory."""
         self.code.shared_accessed |= space in ("shared", "shared::cluster")
@@ -175,7 +176,8 @@ class Decoder:
             self.code.shared_word = min(self.code.shared_word or word, word)
         if space in ("global", "generic"):
             self.code.global_word = min(self.code.global_word or word, word)
-        return Access(ins, space, size, writes, offset, atomic, strong)
+            self.code.float_types |= {float_type} - {""}
+        return Access(ins, space, size, writes, offset, atomic, strong, float_type=float_type)
 
     def new_frame(self, function: Function, after: Target) -> Frame:
         """Return a frame for a call from the current one."""

@@ -89,6 +89,8 @@ class Code:
     """Bytes of the narrowest access that may go to shared memory; 0 for none."""
     global_word: int = 0
     """The same for global memory."""
+    float_types: set[str] = field(default_factory=set)
+    """The floating-point types of accesses that may go to global memory."""
     shared_places: dict[Variable, int] = field(default_factory=dict)
     """Where in a block's shared memory each variable lies that the code names; the others of the text take no place."""
     shared_accessed: bool = False

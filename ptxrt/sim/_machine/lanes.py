@@ -7,17 +7,18 @@ every lane is kept as an array of shape (1,), and costs next to nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
 
-from ptxrt.sim._machine.allocations import Store
+from ptxrt.sim._machine.allocations import Allocation, Store
 from ptxrt.sim._machine.async_copies import AsyncCopies
 from ptxrt.sim._machine.barriers import Barriers
 from ptxrt.sim._machine.calls import CallStack
 from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
 from ptxrt.sim._machine.code import GONE, Code, SpecialStart, SymbolStart
+from ptxrt.sim._machine.element_types import Elements
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import Profile
@@ -49,6 +50,7 @@ class Job:
     params: Store
     budget: int | None
     races: bool
+    elements: dict[Allocation, Elements] = field(default_factory=dict)
     checks: frozenset[str] = frozenset()
     global_races: GlobalRaces | None = None
     profile: Profile | None = None

@@ -47,7 +47,14 @@ class Reports:
         return {"entry": self.job.code.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
 
     def memory_fault(
-        self, ins: Instruction, problem: str, lane: int, address: int, size: int, nearest: str
+        self,
+        ins: Instruction,
+        problem: str,
+        lane: int,
+        address: int,
+        size: int,
+        nearest: str,
+        fix: str | None = None,
     ) -> NoReturn:
         """Raise MemoryFault; `lane` counts among all lanes present."""
         raise MemoryFault(
@@ -56,6 +63,7 @@ class Reports:
             address=address,
             size=size,
             nearest=nearest,
+            fix=fix,
         )
 
     def fault(self, ins: Instruction, problem: str, lane: int) -> NoReturn:

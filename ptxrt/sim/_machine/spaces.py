@@ -37,6 +37,8 @@ class Access(NamedTuple):
     strong: bool = False
     pending: bool = False
     """The bytes arrive later, and have no value until then (cp.async)."""
+    float_type: str = ""
+    """The floating-point type that memory must have; empty for an access that moves bytes of any."""
 
     @property
     def verb(self) -> str:
@@ -74,6 +76,8 @@ def locate(m: Lanes, access: Access, address: Array) -> list[Piece]:
         return [_shared(m, access, address)]
     if access.space in ("global", "const"):
         pieces = _global(m, access, _as_u64(address))
+        if access.float_type and m.job.elements:
+            _check_elements(m, access, pieces)
         if m.watches:
             _watch(m, access, pieces)
         elif access.writes:
@@ -294,17 +298,44 @@ def _scattered(m: Lanes, access: Access, address: Array) -> list[Piece]:
         bad |= alias | const | ~bounds.writable[place]
     if access.space == "const":
         bad |= ~const
+    index = (plain - bounds.bases[place]).view(np.int64)
     if bad.any():
+        if access.float_type and m.job.elements:
+            # With elements of another size than the array's an access leaves it before long: this is the reason.
+            _check_elements(m, access, _pieces(live, np.where(inside, place, -1), index, np.unique(place[inside])))
         first = _first(bad)
         _bad_global(m, access, plain, first, live[int(place[first])] if inside[first] else None, bool(alias[first]))
-    index = plain - bounds.bases[place]
     if address.shape[0] == 1:
-        return [Piece(live[int(place[0])], index.view(np.int64), None)]
-    found = []
-    for number in np.unique(place):
-        lanes = (place == number).nonzero()[0]
-        found.append(Piece(live[int(number)], index[lanes].view(np.int64), lanes))
-    return found
+        return [Piece(live[int(place[0])], index, None)]
+    return _pieces(live, place, index, np.unique(place))
+
+
+def _pieces(live: list[Allocation], place: Array, index: Array, numbers: Array) -> list[Piece]:
+    """Return the pieces in the allocations of these numbers; `place` has each lane's."""
+    lanes = [(place == number).nonzero()[0] for number in numbers]
+    return [Piece(live[int(number)], index[which], which) for number, which in zip(numbers, lanes, strict=True)]
+
+
+def _check_elements(m: Lanes, access: Access, pieces: list[Piece]) -> None:
+    """Check that the access has the floating-point type that the signature declares for the array."""
+    for piece in pieces:
+        allocation = cast(Allocation, piece.store)
+        elements = m.job.elements.get(allocation)
+        found = None if elements is None else elements.contradicted(access.float_type, piece.at)
+        if found is None:
+            continue
+        place, array = found
+        address = allocation.base + int(piece.at[place])
+        lane = place if piece.lanes is None else int(piece.lanes[place])
+        m.memory_fault(
+            access.ins,
+            f"{access.verb} of .{access.float_type} in {array.name}, which the signature declares as {array.element}*",
+            _lane(m, lane, m.count if piece.lanes is not None else piece.at.shape[0]),
+            address,
+            access.size,
+            m.job.memory.describe(address),
+            fix=f"Use .{array.element} in the text, or declare {access.float_type}* in the signature",
+        )
 
 
 def _bad_global(m: Lanes, access: Access, plain: Array, first: int, inside: Allocation | None, alias: bool) -> None:
