@@ -129,8 +129,8 @@ def test_arrays_in_one_allocation_keep_their_types():
 
 def test_memory_that_is_passed_with_two_types_has_none():
     x = array("f32")
-    other = ptxrt.DeviceArray.from_pointer(x.ptr, (128,), np.float64, "sim:0", owner=x)
-    load("ld.global.f64 %d, [%x];", "f32* x, f64* y", ".param .u64 y").launch(1, 1, x, other)
+    numbers = ptxrt.DeviceArray.from_pointer(x.ptr, (128,), np.float64, "sim:0", owner=x)
+    load("ld.global.f64 %d, [%x];", "f32* x, f64* y", ".param .u64 y").launch(1, 1, x, numbers)
 
 
 def test_memory_that_a_number_points_into_has_no_type():

@@ -52,16 +52,16 @@ def mutated(text: str, rng: random.Random) -> str:
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         tokens = _TOKEN.findall(text) or [""]
         at = rng.randrange(len(tokens))
-        other = rng.randrange(len(tokens))
+        second = rng.randrange(len(tokens))
         what = rng.randrange(8)
         if what == 0:
             del tokens[at]
         elif what == 1:
-            tokens.insert(at, tokens[other])
+            tokens.insert(at, tokens[second])
         elif what == 2:
-            tokens[at], tokens[other] = tokens[other], tokens[at]
+            tokens[at], tokens[second] = tokens[second], tokens[at]
         elif what in (3, 4):
-            tokens[at] = tokens[other]
+            tokens[at] = tokens[second]
         elif what == 5:
             tokens[at] = rng.choice(_STRANGE)
         elif what == 6:

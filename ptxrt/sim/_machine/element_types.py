@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ptxrt.sim._machine.allocations import Allocation, Table
+from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import READ_ONLY_BIT
-from ptxrt.sim._text.program import Param
 from ptxrt.sim._text.types import Array, PtxType
 
 __all__ = ["ArrayParam", "Elements", "declared_elements", "float_type"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
-from ptxrt.sim._machine.spaces import nearest
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.layout import Layout
+from ptxrt.sim._machine.memory import GlobalMemory
+from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._text.lexer import Source
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Job, Lanes
 
 __all__ = ["Reports", "Trap"]
 
@@ -20,9 +20,12 @@ class Trap(SimFault, LaunchError):
 
 
 class Reports:
-    """The part of Lanes that words faults."""
+    """The part of a chunk that words faults."""
 
-    job: Job
+    source: Source
+    shape: Shape
+    layout: Layout
+    memory: GlobalMemory
     first_block: int
     padded: int
     origin: Array
@@ -34,17 +37,16 @@ class Reports:
     def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return thread and block index of a lane."""
         origin = int(self.origin[lane])
-        shape = self.job.shape
         return (
-            shape.thread_index(origin % self.padded),
-            shape.block_index(self.first_block + origin // self.padded),
+            self.shape.thread_index(origin % self.padded),
+            self.shape.block_index(self.first_block + origin // self.padded),
         )
 
     def _where(self, ins: Instruction, lane: int) -> dict[str, Any]:
         """Return the fields that every fault has; `lane` counts among all lanes present."""
         thread, block = self.place(lane)
-        text = self.job.program.source.line_text(ins.line)
-        return {"entry": self.job.code.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
+        text = self.source.line_text(ins.line)
+        return {"entry": self.layout.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
 
     def memory_fault(
         self,
@@ -70,26 +72,21 @@ class Reports:
         """Raise a SimFault that is neither of memory nor a race nor a deadlock."""
         raise SimFault(problem, **self._where(ins, lane))
 
-    def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
-             other_thread: int) -> NoReturn:  # fmt: skip
-        """Raise DataRace between a lane and another thread.
-
-        For global memory `problem` says in words where that is; in shared memory, whose addresses are small, the
-        variable is looked for here.
-        """
-        shared = address < self.job.shape.shared_total
-        race = DataRace(
+    def race(
+        self, problem: str, ins: Instruction, lane: int, address: int, size: int, earlier: Instruction, thread: int
+    ) -> NoReturn:
+        """Raise DataRace between a lane and an earlier access of a thread of the block that `problem` names."""
+        total = self.shape.shared_total
+        shared = address < total  # global memory begins far behind
+        raise DataRace(
             problem,
             **self._where(ins, lane),
             address=address,
             size=size,
-            nearest=nearest(cast("Lanes", self), "shared", address) if shared else None,
-            other_line=other.line,
-            other_thread=self.job.shape.thread_index(other_thread),
+            nearest=self.layout.nearest("shared", address, total) if shared else self.memory.describe(address),
+            other_line=earlier.line,
+            other_thread=self.shape.thread_index(thread),
         )
-        if not shared:
-            race.nearest = self.job.memory.describe(address)
-        raise race
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
         """Raise Deadlock."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxrt.sim._text.expressions import TokenStream, constant
 from ptxrt.sim._text.lexer import Source
-from ptxrt.sim._text.program import Function, Instruction, Name, Variable
+from ptxrt.sim._text.syntax import Function, Instruction, Name, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
 from ptxrt.sim._text.windows import FUNCTION_WINDOW
 

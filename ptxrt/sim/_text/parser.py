@@ -9,7 +9,7 @@ from ptxrt.sim._text.body import BodyReader
 from ptxrt.sim._text.declarations import Declarations, Module
 from ptxrt.sim._text.expressions import TokenStream
 from ptxrt.sim._text.lexer import Source, Token, tokenize
-from ptxrt.sim._text.program import Function, Register, Variable
+from ptxrt.sim._text.syntax import Function, Register, Variable
 from ptxrt.sim._text.targets import VERSIONS, since
 
 __all__ = ["MAX_PTX_VERSION", "parse_module"]
