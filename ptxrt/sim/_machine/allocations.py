@@ -155,8 +155,13 @@ class Table:
             merged = array.lend(start_of_all, end_of_all, writable=writable)
         return self._spliced(slice(first, last), [merged], [(*users, start)])
 
-    def without(self, place: int, user: int) -> Table:
+    def users_of(self, allocation: Allocation | None) -> tuple[int, ...]:
+        """Return the addresses given out for an allocation of the table; none for None."""
+        return () if allocation is None else self.users[bisect_left(self.starts, allocation.start)]
+
+    def without(self, allocation: Allocation, user: int) -> Table:
         """Return the table with a user less; the last one takes the allocation with it."""
+        place = bisect_left(self.starts, allocation.start)
         users = list(self.users[place])
         users.remove(user)
         left = slice(place, place + 1)
@@ -174,18 +179,13 @@ class Table:
         table.users[places] = users
         return table
 
-    def place(self, address: int) -> int | None:
-        """Return which allocation holds the byte (or, if it is empty, starts) at `address`."""
+    def find(self, address: int) -> Allocation | None:
+        """Return the allocation that holds the byte (or, if it is empty, starts) at `address`."""
         place = bisect_right(self.starts, address) - 1
         if place < 0:
             return None
         allocation = self.allocations[place]
-        return place if address < allocation.end or address == allocation.start else None
-
-    def find(self, address: int) -> Allocation | None:
-        """Return that allocation."""
-        place = self.place(address)
-        return None if place is None else self.allocations[place]
+        return allocation if address < allocation.end or address == allocation.start else None
 
     @cached_property
     def bounds(self) -> Bounds:

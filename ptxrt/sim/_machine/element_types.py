@@ -83,7 +83,7 @@ def declared_elements(
     accessed
         The floating-point types of the code's accesses; where none can contradict an array, the result is empty.
     """
-    if not any(array.element in _FLOATS and accessed - {array.element} for array in arrays):
+    if not accessed or not any(array.element in _FLOATS and accessed != {array.element} for array in arrays):
         return {}
     by_offset = {array.offset: array for array in arrays}
     found: dict[Allocation, dict[int, ArrayParam]] = {}

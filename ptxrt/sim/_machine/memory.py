@@ -150,16 +150,16 @@ class GlobalMemory:
         """
 
         def remove(table: Table) -> tuple[Table, Allocation | None]:
-            place = table.place(address)
-            if place is None or address not in table.users[place]:
+            allocation = table.find(address)
+            users = table.users_of(allocation)
+            if allocation is None or address not in users:
                 raise InvalidArgument(
                     op="free",
                     argument="address",
                     expected="the start of a live allocation",
                     given=f"{address:#x}, {self._describe(table, address)}",
                 )
-            last = len(table.users[place]) == 1
-            return table.without(place, address), table.allocations[place] if last else None
+            return table.without(allocation, address), allocation if len(users) == 1 else None
 
         gone = self._change(remove)
         if gone is not None:
