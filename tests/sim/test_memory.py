@@ -94,6 +94,19 @@ def test_an_allocation_stands_whatever_is_allocated_and_freed_in_the_middle_of_i
     assert memory.bytes_in_use == 11
 
 
+def test_the_limit_holds_whatever_is_allocated_in_the_middle(interruption):
+    memory = sim.GlobalMemory(limit_bytes=100)
+    interruption.append(lambda: memory.allocate(60))
+    with pytest.raises(OutOfDeviceMemory, match="60 of 100 are in use"):
+        memory.allocate(60)
+    assert memory.bytes_in_use == 60
+
+
+def test_tables_of_the_past_are_forgotten(memory):
+    memory.free(memory.allocate(8))
+    assert memory._table is memory.table
+
+
 def test_an_import_stands_whatever_is_allocated_in_the_middle_of_it(memory, interruption):
     host, inner = np.arange(4), []
     interruption.append(lambda: inner.append(memory.adopt(host, "inner")))
@@ -230,8 +243,12 @@ def test_bytes_of_an_array_that_are_not_lent_are_out_of_reach(memory):
 def test_an_array_transposed_or_seen_as_another_type_is_the_same_memory(memory):
     host = np.asfortranarray(np.zeros((4, 4), np.float32))
     assert memory.adopt(host.T, "transposed") == memory.adopt(host.T.view(np.uint32), "bits")
-    strided = np.lib.stride_tricks.as_strided(host.T[1:], (4,), (4,))
-    assert memory.adopt(strided, "strided") == memory.adopt(host.T, "whole") + 16
+
+
+def test_an_array_with_strides_of_its_own_is_a_part_of_the_one_it_was_made_from(memory):
+    host = np.zeros((4, 4), np.float32)
+    strided = np.lib.stride_tricks.as_strided(host[1:], (4,), (4,))
+    assert memory.adopt(strided, "strided") == memory.adopt(host, "whole") + 16
 
 
 @pytest.mark.parametrize(("first", "second"), [(slice(2, 4), slice(0, 8)), (slice(0, 4), slice(2, 6))])
@@ -251,13 +268,44 @@ def test_memory_of_no_numpy_array_is_refused_where_it_overlaps_in_part(memory, f
     memory.adopt(array(second), "second")
 
 
-def test_memory_that_overlaps_two_arrays_is_refused(memory):
+@pytest.mark.parametrize("third", ["of the first", "of the second"])
+def test_memory_that_overlaps_two_arrays_is_refused(memory, third):
     lent = bytearray(64)
-    whole = np.frombuffer(lent, np.uint8)
-    memory.adopt(np.frombuffer(lent, np.uint8, 8), "beginning")
-    memory.adopt(whole[32:], "end, in the whole")
+    first, second = np.frombuffer(lent, np.uint8, 16), np.frombuffer(lent, np.uint8)
+    memory.adopt(first[:4], "beginning")
+    memory.adopt(second[10:40], "middle")
     with pytest.raises(InvalidArgument, match="Import the whole array first"):
-        memory.adopt(whole[4:40], "middle")
+        memory.adopt(first[2:12] if third == "of the first" else second[2:12], third)
+
+
+def test_an_array_whose_base_is_something_else_stands_for_itself(memory):
+    class Holder:
+        def __init__(self, array: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> None:
+            self.__array_interface__, self.base, self.alive = array.__array_interface__, base, array
+
+    one, two = np.arange(8), np.arange(8, 16)
+    for array, base in ((one, two), (two, one)):
+        address = memory.adopt(np.asarray(Holder(array, base)), "odd")
+        assert memory.view(address, 64).view(np.int64).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_import_may_write_can_be_written_in_all(memory, order):
+    host = np.zeros(8, np.uint8)
+    readonly = host[:]
+    readonly.flags.writeable = False
+    for part in [readonly, host[2:4]][::order]:
+        memory.adopt(part, "a part")
+    memory.view(memory.table.starts[0], 8, writable=True)[:] = 1
+    assert host.all()
+
+
+def test_a_part_that_may_be_written_of_an_array_that_may_not(memory):
+    host = np.zeros(8, np.uint8)
+    part = host[2:4]
+    host.flags.writeable = False
+    memory.view(memory.adopt(part, "a part"), 2, writable=True)[:] = 1
+    assert host.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_what_one_import_may_write_can_be_written(memory):
