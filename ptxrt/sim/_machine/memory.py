@@ -1,8 +1,8 @@
 """The machine's global memory: allocations of their exact length, far apart, in a 64-bit address space of its own.
 
-There is no lock. The collector runs finalizers, and the system signal handlers, in the middle of any function here, and
-both may free and allocate memory. So what is allocated is a table that never changes: whoever looks something up reads
-one table from first to last, and a change puts the next one in its place, in one step.
+There is no lock: finalizers and signal handlers run in the middle of any function here, on the same thread, and both may
+free and allocate memory. So what is allocated is a table that never changes. Whoever looks something up reads one table
+from first to last, and a change puts the next one in its place, in one step.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GlobalMemory:
                 given=nbytes,
             )
 
-    def adopt(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], label: str) -> int:
+    def adopt(self, array: Array, label: str) -> int:
         """Map a C-contiguous host array, without a copy, and return its address; `free` takes it out again.
 
         Memory that is here already keeps its address: arrays that overlap on the host overlap here. That holds for all
@@ -228,13 +228,11 @@ class GlobalMemory:
         return min(near)[1] if near else "no memory is allocated"
 
 
-def _host_address(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> int:
+def _host_address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _whole(
-    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _whole(array: Array) -> Array:
     """Return the NumPy array of which this one is a part, or itself, all bytes of it side by side."""
     whole, base = array, array.base
     while base is not None:
