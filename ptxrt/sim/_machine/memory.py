@@ -1,8 +1,8 @@
 """The machine's global memory: allocations of their exact length, far apart, in a 64-bit address space of its own.
 
-There is no lock: finalizers and signal handlers run in the middle of any function here, on the same thread, and both may
-free and allocate memory. So what is allocated is a table that never changes. Whoever looks something up reads one table
-from first to last, and a change puts the next one in its place, in one step.
+There is no lock: finalizers and signal handlers run in the middle of any function here, on the same thread, and both
+may free and allocate memory. So what is allocated is a table that never changes. Whoever looks something up reads one
+table from first to last, and a change puts the next one in its place, in one step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine as a device of ptxrt: launches that meet, and texts that are remembered."""
+"""Launches on the machine that meet: of several threads, of signal handlers, of finalizers."""
 
 from __future__ import annotations
 
