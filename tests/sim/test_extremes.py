@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from machine import HEAD, kernel
+from helpers import refused
+from machine import HEAD, kernel, run
 
 import ptxrt
 from ptxrt import sim
+from ptxrt.backends.sim import SimBackend
 from ptxrt.errors import CompileError
 
 MOST = 64
@@ -104,6 +106,20 @@ def test_a_number_with_thousands_of_digits_is_an_error_of_the_text(case):
     assert error_of(HUGE[case]).line
     with pytest.raises(CompileError):
         ptxrt.load(ptxrt.KernelSource.ptx(HUGE[case]), "k", "u64 out", "sim:0")
+
+
+def test_a_setting_with_thousands_of_digits_is_refused(monkeypatch):
+    for name in ("PTXRT_SIM_DEVICES", "PTXRT_SIM_MEMORY", "PTXRT_SIM_ARCH", "PTXRT_SIM_BUDGET"):
+        monkeypatch.setenv(name, f"sm_{DIGITS}" if name == "PTXRT_SIM_ARCH" else DIGITS)
+    backend = SimBackend()
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_DEVICES", "environment", "a whole number"):
+        backend.device_count()
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_ARCH", "environment", "an architecture"):
+        backend.properties(0)
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_MEMORY", "environment", "a whole number"):
+        backend.allocate(0, 1, 0)
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_BUDGET", "environment", "a number of instructions"):
+        run(kernel(""), 0)
 
 
 CONSTANTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
@@ -19,7 +20,7 @@ class Trap(SimFault, LaunchError):
     """What ``trap`` raises: a launch that failed, as on a GPU, with the fields of a fault."""
 
 
-class Reports:
+class Reports(ABC):
     """The part of a chunk that words faults."""
 
     source: Source
@@ -30,9 +31,9 @@ class Reports:
     padded: int
     origin: Array
 
+    @abstractmethod
     def active(self) -> Array:
         """Return the indices of the active lanes."""
-        raise NotImplementedError
 
     def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return thread and block index of a lane."""

@@ -272,7 +272,7 @@ def _check_elements(m: Spaces, access: Access, pieces: list[Piece]) -> None:
             address,
             access.size,
             m.memory.describe(address),
-            fix=f"Use .{array.element} in the text, or declare {access.float_type}* in the signature",
+            fix=f"Access {array.element} elements in the text, or declare {access.float_type}* in the signature",
         )
 
 
