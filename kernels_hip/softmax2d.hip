@@ -23,15 +23,7 @@
 // have neighbouring positions.
 // ABI: (in_ptr, out_ptr, u32 total, u32 channels, u32 hw); (go_ptr, y_ptr, gi_ptr, u32 total, u32 channels, u32 hw).
 
-//% if T.size == 2
-// AMD's compiler would make one rounding of two, from f64 to f32 to {{ T.name }}; NVIDIA's does not.
-#ifdef __clang__
-#pragma clang fp contract(off)
-#endif
-
-//% endif
-typedef {{ "__bf16" if T.name == "bf16" else T.hip }} Element;
-typedef {{ R.hip }} Real;  // what an element is in a register
+//% include "elements.jinja"
 
 // Where channel 0 of a column is. Those of the others are hw apart.
 __device__ inline size_t start_of(unsigned column, unsigned channels, unsigned hw) {
