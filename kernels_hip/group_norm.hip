@@ -8,10 +8,11 @@
 //   grad_input = (g - mean(g) - xhat * mean(g * xhat)) * inv
 //   grad_weight[c] = sum over b, p of go * xhat,   grad_bias[c] = sum over b, p of go
 //
-// How that is computed, and why it is accurate, is told in group_norm.ptx: sums of Numbers, f64 or pairs of it, of
-// d = x - k where k is the group's first value, and each result is rounded to {{ R.name }} once{{ ", then to " ~ T.name if T.size == 2 }}. Every product that is
-// added to something is an fma() in the text, so that no compiler has a choice which one to contract. 1 / sqrt(), of
-// which AMD's makes one operation, is right to an ulp of f64.
+// How that is computed, and why it is accurate, stands in group_norm.ptx: sums of Numbers, f64 or pairs of it, of
+// d = x - k where k is the group's first value. Each result is rounded
+// to {{ R.name }} once{{ ", then to " ~ T.name if T.size == 2 }}.
+// Every product that is added to something is an fma() in the text, so that no compiler has a choice which one to
+// contract. 1 / sqrt(), of which AMD's makes one operation, is right to an ulp of f64.
 //
 // Grids end in min(batch, 65535): blocks take the images blockIdx.y, blockIdx.y + gridDim.y, ... Blocks have a
 // multiple of 32 threads. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; a null gw_ptr is not written.
@@ -33,8 +34,8 @@ constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a bl
 //% include "walk.jinja"
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
-group_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr, unsigned batch,
-                  unsigned channels, unsigned groups, unsigned hw, Real eps) {
+group_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
+                  unsigned batch, unsigned channels, unsigned groups, unsigned hw, Real eps) {
     const unsigned per_group = channels / groups, first_channel = blockIdx.x * per_group;
     const size_t n = size_t(per_group) * hw;
     if (n == 0) return;
@@ -80,7 +81,7 @@ group_norm_backward_groups_kernel{{ suffix }}(const Element* in_ptr, const Eleme
         Number* partials = reinterpret_cast<Number*>(partials_ptr) + 4 * group * units;
         Number* statistics = reinterpret_cast<Number*>(statistics_ptr) + 5 * group;
 
-        // The group's sums, a unit after the other; a unit's first lane keeps them. All lanes go along in every turn.
+        // The group's sums, unit by unit; a unit's first lane keeps them. All lanes go along in every turn.
         const double k = Real(x[0]);
         Number sum = 0, squares = 0, g_sum = 0, g_dot = 0;
         Walk unit(own, at_once, slices);
@@ -132,15 +133,17 @@ group_norm_backward_groups_kernel{{ suffix }}(const Element* in_ptr, const Eleme
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
-group_norm_backward_parameters_kernel{{ suffix }}(const double* partials_ptr, const double* statistics_ptr, Real* gw_ptr,
-                                      Real* gb_ptr, unsigned batch, unsigned channels, unsigned groups,
+group_norm_backward_parameters_kernel{{ suffix }}(const double* partials_ptr, const double* statistics_ptr,
+                                      Real* gw_ptr, Real* gb_ptr, unsigned batch, unsigned channels, unsigned groups,
                                       unsigned slices) {
     const unsigned channel = blockIdx.x, group = channel / (channels / groups);
+    const Number* partials = reinterpret_cast<const Number*>(partials_ptr);
+    const Number* all_statistics = reinterpret_cast<const Number*>(statistics_ptr);
     Number weight_sum = 0, bias_sum = 0;
     for (Walk at(threadIdx.x, blockDim.x, slices); at.row < batch; at.next()) {
         const size_t image = at.row;
-        const Number* partial = reinterpret_cast<const Number*>(partials_ptr) + 4 * ((image * channels + channel) * slices + at.column);
-        const Number* statistics = reinterpret_cast<const Number*>(statistics_ptr) + 5 * (image * groups + group);
+        const Number* partial = partials + 4 * ((image * channels + channel) * slices + at.column);
+        const Number* statistics = all_statistics + 5 * (image * groups + group);
         const Number go_sum = partial[2], go_dot = partial[3], offset = statistics[1], inv = statistics[2];
         bias_sum += go_sum;
         weight_sum = fma(fma(-offset, go_sum, go_dot), inv, weight_sum);

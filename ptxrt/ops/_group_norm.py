@@ -503,9 +503,9 @@ def group_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     weight, bias
-        ``[C]``, float32, or None for ones and zeros.
+        ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest.
     groups
         Divides C.
     eps
@@ -547,9 +547,9 @@ def group_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     weight
-        ``[C]``, float32, or None for ones.
+        ``[C]``, or None for ones; float64 where x is, float32 for the rest.
     groups
         Divides C.
     eps
@@ -563,8 +563,8 @@ def group_norm_backward(
     Returns
     -------
     tuple
-        (grad_input, grad_weight, grad_bias): of x's shape, and twice ``[C]``; grad_weight is None if weight is. The
-        latter two are zeros where x is empty.
+        (grad_input, grad_weight, grad_bias): of x's shape and type, and twice ``[C]`` of a weight's type; grad_weight
+        is None if weight is. The latter two are zeros where x is empty.
 
     Raises
     ------
