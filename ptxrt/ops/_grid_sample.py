@@ -471,7 +471,7 @@ def grid_sample(
     mode, padding_mode, align_corners
         "bilinear", "zeros" and False; others that PyTorch knows are Unsupported.
     out
-        Where to write, ``[N, C, OH, OW]``, apart from x and grid.
+        Where to write, ``[N, C, OH, OW]``, not shared with x and grid.
     stream
         The device's default stream if left out.
 
@@ -519,7 +519,7 @@ def grid_sample_backward(
     x, grid, mode, padding_mode, align_corners
         As for :func:`grid_sample`.
     out
-        (grad_input, grad_grid): where to write, of the shapes of x and grid, apart from each other and the rest;
+        (grad_input, grad_grid): where to write, of the shapes of x and grid, not shared with each other or the rest;
         what is in them before does not matter.
     stream
         The device's default stream if left out.

@@ -276,7 +276,7 @@ def upsample_nearest2d(
     out_h, out_w
         At least 1.
     out
-        Where to write, contiguous, apart from x.
+        Where to write, contiguous, not shared with x.
     stream
         The device's default stream if left out.
 

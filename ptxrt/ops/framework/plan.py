@@ -214,7 +214,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         stream
             Where to launch; the device's default stream if left out.
         workspace
-            A DeviceArray of at least `workspace_size` bytes, at a multiple of 256 and apart from the operands; or
+            A DeviceArray of at least `workspace_size` bytes, at a multiple of 256 and not shared with the operands; or
             None to have it allocated.
 
         Returns
@@ -355,7 +355,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         raise LayoutError(
             op=self.op,
             argument=ours.name,
-            expected=f"memory apart from {theirs.name}{in_place}",
+            expected=f"memory not shared with {theirs.name}{in_place}",
             given=f"{one.nbytes} bytes at {one.ptr:#x}; {theirs.name} has {two.nbytes} at {two.ptr:#x}",
             fix="Write to an array of its own",
         )
@@ -375,7 +375,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             raise LayoutError(
                 op=self.op,
                 argument="workspace",
-                expected=f"{need} bytes at a multiple of {ALIGN}, apart from the operands",
+                expected=f"{need} bytes at a multiple of {ALIGN}, not shared with the operands",
                 given=f"{array.nbytes} bytes at {array.ptr:#x}",
                 fix="ptxrt.empty(plan.workspace_size, 'uint8', device) is so placed",
             )
