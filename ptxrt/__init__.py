@@ -28,6 +28,14 @@ from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
 from ptxrt.runtime.kernel import Kernel, load
 from ptxrt.runtime.modules import ModuleCache
+from ptxrt.runtime.protocols import (
+    DeviceArrayLike,
+    KernelArgument,
+    StreamLike,
+    SupportsCudaArrayInterface,
+    SupportsCudaStream,
+    SupportsDLPack,
+)
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
@@ -42,11 +50,13 @@ __all__ = [
     "Deadlock",
     "Device",
     "DeviceArray",
+    "DeviceArrayLike",
     "DeviceMismatch",
     "DriverError",
     "Event",
     "InvalidArgument",
     "Kernel",
+    "KernelArgument",
     "KernelSource",
     "LaunchError",
     "LayoutError",
@@ -60,6 +70,10 @@ __all__ = [
     "Signature",
     "SignatureMismatch",
     "Stream",
+    "StreamLike",
+    "SupportsCudaArrayInterface",
+    "SupportsCudaStream",
+    "SupportsDLPack",
     "Unsupported",
     "default_device",
     "devices",

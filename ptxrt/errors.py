@@ -28,6 +28,7 @@ __all__ = [
     "SimFault",
     "Unsupported",
     "numbered_excerpt",
+    "shown",
 ]
 
 
@@ -64,7 +65,10 @@ class PtxrtError(Exception):
         self.fix = fix
         if message is None:
             where = ": ".join(part for part in (op, argument) if part)
-            message = f"expected {expected}, given {given}"
+            try:
+                message = f"expected {expected}, given {given}"
+            except ValueError:  # a number of more digits than Python writes
+                message = f"expected {expected}, given {shown(given)}"
             if where:
                 message = f"{where}: {message}"
             if fix:
@@ -104,7 +108,7 @@ class DeviceMismatch(PtxrtError):
 
 
 class LayoutError(PtxrtError):
-    """Strides, alignment or aliasing that the kernel cannot stand."""
+    """Strides, alignment or aliasing that the kernel cannot handle."""
 
 
 class InvalidArgument(PtxrtError):
@@ -274,6 +278,17 @@ class Deadlock(SimFault):
 
     A loop counts as endless once it has outlived the launch's budget of instructions.
     """
+
+
+def shown(value: object) -> str:
+    """Return a value as an error's message has it: its ``repr``, shortened, and words for what has none."""
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python writes no number of more than 4300 digits
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 (whatever the class of somebody else raises)
+        return f"an object of type {type(value).__name__}, whose repr fails with {type(error).__name__}"
+    return text if len(text) <= 200 else f"{text[:150]} ... {text[-40:]}"
 
 
 def numbered_excerpt(source: str, line: int, around: int = 2) -> str:
