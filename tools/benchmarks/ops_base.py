@@ -127,10 +127,11 @@ class _Worker:
 
     def __init__(self, folder: Path, device: str, language: str) -> None:
         self.folder = folder.resolve()
+        path = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.ops_worker", device],
             cwd=self.folder,  # where -m looks first
-            env={**os.environ, "PYTHONPATH": str(ROOT / "tools"), "PTXRT_LANGUAGE": language},
+            env={**os.environ, "PYTHONPATH": path, "PTXRT_LANGUAGE": language},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

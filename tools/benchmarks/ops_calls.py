@@ -81,20 +81,22 @@ def call(case: Case, a: Mapping[str, Any]) -> Call:
 def inputs(case: Case) -> dict[str, NDArray[Any]]:
     """Return the inputs of a case, by name, as torch's rows have them: random, the grid smooth with some noise."""
     rng = np.random.default_rng(7)
-    block = rng.standard_normal(1 << 20)  # repeated, since what is timed does not depend on the values
+    dtype = _NUMPY[case.dtype]
+    # Repeated, since what is timed does not depend on the values.
+    block = rng.standard_normal(1 << 20).astype(dtype)
 
     def values(name: str) -> NDArray[Any]:
         batch, channels = case.shape[:2]
         if name == "grid":
             axes = [np.linspace(-0.9, 0.9, length) for length in case.size]
-            smooth = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1)
-            return np.asarray(smooth + 0.02 * np.resize(block, (batch, *smooth.shape)))
+            smooth = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1).astype(dtype)
+            return np.asarray(smooth + dtype(0.02) * np.resize(block, (batch, *smooth.shape)))
         if name in ("x", "y", "grad_out", "denom"):
             sampled = name == "grad_out" and case.family == "grid_sample"
             shape = (*case.shape[:2], *case.size) if sampled else case.shape
         else:
             shape = (channels,)
         made = np.resize(block, shape)
-        return 1 + np.abs(made) if name in ("denom", "running_var", "batch_var") else made
+        return dtype(1) + np.abs(made) if name in ("denom", "running_var", "batch_var") else made
 
-    return {name: values(name).astype(_NUMPY[case.dtype]) for name in _INPUTS[case.op].split()}
+    return {name: values(name) for name in _INPUTS[case.op].split()}

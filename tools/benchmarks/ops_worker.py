@@ -22,16 +22,23 @@ from ptxrt import ops
 
 __all__ = ["HOST"]
 
-HOST = (
-    "Kernel.launch",
-    "ops.group_norm, out=",
-    "GroupNormPlan.select",
-    "GroupNormBackwardPlan.select",
-    "Softmax2dPlan.select",
-    "Softmax2dBackwardPlan.select",
-)
 _CLEARED = 256 << 20  # bytes; several times any L2
-_SHAPE = (8, 320, 64, 64)
+_SHAPE, _STRIDES, _GRID = (8, 320, 64, 64), (320 * 4096, 4096, 64, 1), (8, 64, 64, 2)
+# What a descriptor takes after the shape.
+_PROBLEMS: dict[str, tuple[Any, ...]] = {
+    "GroupNorm": (32,),
+    "GroupNormBackward": (32,),
+    "Softmax2d": (),
+    "Softmax2dBackward": (),
+    "BatchNorm": (True,),
+    "BatchNormBackward": (True,),
+    "LocalResponseNorm": (5,),
+    "LocalResponseNormBackward": (5,),
+    "UpsampleNearest2d": (_STRIDES, 128, 128),
+    "GridSample": (_GRID,),
+    "GridSampleBackward": (_GRID,),
+}
+HOST = ("Kernel.launch", "ops.group_norm, out=", *(f"{name}Plan.select" for name in _PROBLEMS))
 
 
 def _on_device(device: ptxrt.Device, case: Case) -> Callable[[int], list[float]]:
@@ -66,10 +73,9 @@ def _on_host(device: ptxrt.Device, name: str) -> Callable[[int], list[float]]:
 
 
 def _selection(device: ptxrt.Device, name: str) -> Callable[[int], None]:
-    plan = name.removesuffix(".select")
-    descriptor = getattr(ops, plan.removesuffix("Plan") + "Descriptor")
-    problem = descriptor(_SHAPE, 32) if plan.startswith("Group") else descriptor(_SHAPE)
-    select = getattr(ops, plan).select
+    op = name.removesuffix("Plan.select")
+    problem = getattr(ops, f"{op}Descriptor")(_SHAPE, *_PROBLEMS[op])
+    select = getattr(ops, f"{op}Plan").select
 
     def burst(count: int) -> None:
         for _ in range(count):

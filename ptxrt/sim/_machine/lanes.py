@@ -297,7 +297,7 @@ class Lanes(Reports):
             at = following
 
     def _budget(self) -> int:
-        """Return how many instructions the chunk may issue: some ten seconds' worth, unless it was given."""
+        """Return how many instructions the chunk may issue: fewer the more lanes it has, unless it was given."""
         if self.job.budget is not None:
             return self.job.budget
         return (1 << 23) // (1 + self.n // 8192)
