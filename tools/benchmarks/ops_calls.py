@@ -29,7 +29,7 @@ _INPUTS = {
     "grid_sample": "x grid",
     "grid_sample_backward": "grad_out x grid",
 }
-_NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "u8": np.uint8}
+_NUMPY: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "u8": np.uint8}
 
 
 def call(case: Case, a: Mapping[str, Any]) -> Call:
