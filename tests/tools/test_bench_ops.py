@@ -144,6 +144,24 @@ def test_a_folder_without_ptxrt_is_refused(tmp_path, capsys):
     assert "ended with 3" in capsys.readouterr().err
 
 
+def test_a_worker_finds_what_pythonpath_has(tmp_path, monkeypatch):
+    for name, text in {
+        "ptxrt/__init__.py": "import only_there",
+        "elsewhere/only_there.py": "raise SystemExit(7)",
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    with pytest.raises(Failed, match="ended with 7"), ops_base._Worker(tmp_path, "sim:0", "ptx"):
+        pass
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: f"{case.op} {case}")
+def test_inputs_have_the_element_type_of_the_case(case):
+    dtypes = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "u8": np.uint8}
+    assert {array.dtype for array in inputs(case.small()).values()} == {np.dtype(dtypes[case.dtype])}
+
+
 def test_another_ptxrt_than_the_folders_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "ptxrt" / "__init__.py"
     path.parent.mkdir()
