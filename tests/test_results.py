@@ -25,7 +25,7 @@ import results
 
 FOLDER = ROOT / "docs" / "results"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
-# Of before results had digests. Whoever measures one again takes its name out. (Listed here, that would make results stale.)
+# Measured before results had digests; who measures one again takes its name out of the file.
 WITHOUT_DIGESTS = set((FOLDER / "without_digests.txt").read_text().split())
 each = pytest.mark.parametrize("name", NAMES)
 each_with_digests = pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_DIGESTS))
