@@ -139,7 +139,7 @@ def check(
     checks
         The checks to make besides those of every launch: ``all``, or names out of ``ptxrt.sim.CHECKS``.
     counts
-        Count what each line does; the launch takes up to twice as long.
+        Count what each line does; the launch takes longer.
     arch
         For C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
 

@@ -254,7 +254,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             table.memory.used_on(queue)
         for kernel, dims, shared_bytes, pick in ready.steps:
             kernel.enqueue(dims, shared_bytes, queue, pick(values))
-        # Not by the NamedTuple's own constructor, which takes three times as long.
+        # Not by the NamedTuple's own constructor, which is slower.
         result: ResultT = results[0] if len(results) == 1 else tuple.__new__(self.result_type, results)
         return result
 
