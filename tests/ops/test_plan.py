@@ -177,7 +177,7 @@ def test_a_workspace_must_be_aligned(sim):
 def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
     whole = ptxrt.zeros(512, np.uint8, sim)
     y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
-    with refused(ptxrt.LayoutError, "made_up", "workspace", "apart from the operands"):
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "not shared with the operands"):
         select(sim, deterministic=True).run((y,), workspace=whole[:256])
     select(sim, deterministic=True).run((y,), workspace=whole[256:])
 
@@ -389,7 +389,7 @@ def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reaso
 def test_two_outputs_must_not_share_memory(device, shift):
     plan, x, _ = shift
     both = ptxrt.zeros(6, np.float32, device)
-    with refused(ptxrt.LayoutError, "shift", "y", "apart from counts"):
+    with refused(ptxrt.LayoutError, "shift", "y", "not shared with counts"):
         plan.can_implement((x, x, both[2:], both[:4], None))
 
 
@@ -405,7 +405,7 @@ def test_an_operand_may_have_strides_of_its_own(device):
     with refused(ptxrt.LayoutError, "shift", "x", "strides (2,)"):
         plan.can_implement((wide[:4], None, None, None, None))
     # What lies between its elements counts as its own.
-    with refused(ptxrt.LayoutError, "shift", "y", "apart from x"):
+    with refused(ptxrt.LayoutError, "shift", "y", "not shared with x"):
         plan.can_implement((wide[::2], None, wide[3:7], None, None))
 
 
