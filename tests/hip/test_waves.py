@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import waves
 from helpers import REQUIRED
-from op_testing import wish
+from op_testing import rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
@@ -90,6 +90,12 @@ def softmax2d_backward(shape, name="f32"):
     want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
     problem = ops.Softmax2dBackwardDescriptor(shape, kind)
     return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
+
+
+def softmax2d_backward_rounded_twice(name):
+    go, y, want = rounded_twice(name)
+    problem = ops.Softmax2dBackwardDescriptor(go.shape, ptxrt.dtypes.BY_NAME[name])
+    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), {"out": (want, 0.0)})
 
 
 def batch_norm(shape, training, affine=True):
@@ -186,6 +192,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
         *((make, ((2, 9, 7, 19), name)) for name in ("f64", "f16", "bf16") for make in (softmax2d, softmax2d_backward)),
+        (softmax2d_backward_rounded_twice, ("f16",)),
+        (softmax2d_backward_rounded_twice, ("bf16",)),
     ],
     "batch_norm": [
         (batch_norm, ((3, 3, 131), True)),

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import Guarded, check_error, for_drawn, key_of, on_device, rounded_twice, variants, wish
 from tolerances import BARS, EPSILON, bar, relative_error
 
 import ptxrt
@@ -278,6 +278,19 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
         np.testing.assert_array_equal(first, run(way, device, inputs, variant))
         # No rounding is left to a compiler in either language, so that all devices agree to the bit.
         np.testing.assert_array_equal(first, run(way, ptxrt.Device("sim:0"), inputs, variant))
+
+
+@pytest.mark.parametrize(("way", "name"), [*((FORWARD, name) for name in TYPES), (BACKWARD, "f64")], ids=str)
+def test_hip_has_the_bits_of_ptx(device, rng, way, name):
+    inputs = values_for(way, rng, (2, 150, 12), deviation=3, name=name)
+    got = run(way, device, inputs, "hip/baseline")
+    np.testing.assert_array_equal(got, run(way, ptxrt.Device("sim:0"), inputs, "baseline"))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_hip_rounds_to_f32_then_to_16_bits_on_every_device(device, name):
+    *inputs, want = rounded_twice(name)
+    np.testing.assert_array_equal(run(BACKWARD, device, inputs, "hip/baseline"), want)
 
 
 # Values that are no common ones ---------------------------------------------------------------------------------------
