@@ -309,6 +309,15 @@ def test_values_near_the_largest_do_not_overflow(device, rng, name, size, varian
 
 
 @every_variant
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+    x, w, b = problem(rng, (2, 2, 50), name="f64")
+    x[1] *= 1e160
+    y = run(device, x, w, b, 1, variant=variant)
+    assert np.isnan(y[1]).all()
+    assert np.isfinite(y[0]).all()
+
+
+@every_variant
 @pytest.mark.parametrize(
     ("shape", "name"), [((2, 8, 700), "f32"), ((2, 4, 5001), "f32"), *(((2, 8, 70), name) for name in OTHERS)], ids=str
 )

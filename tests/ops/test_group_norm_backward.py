@@ -358,6 +358,17 @@ def test_values_near_the_largest_do_not_overflow(device, rng, name, of_go, of_x,
 
 
 @every_variant
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+    go, x, w = problem(rng, (2, 2, 50), name="f64")
+    x[1] *= 1e160
+    grad_input, grad_weight, grad_bias = run(device, go, x, w, 1, variant=variant)
+    assert np.isnan(grad_input[1]).all()
+    assert np.isnan(grad_weight).all()
+    assert np.isfinite(grad_input[0]).all()
+    assert np.isfinite(grad_bias).all()
+
+
+@every_variant
 @pytest.mark.parametrize(
     ("shape", "name"),
     [

@@ -96,5 +96,5 @@ def literal(value: float, dtype: Any) -> str:
 
 
 def numbers(names: str, dtype: Any) -> list[list[str]]:
-    """Return the registers that each name stands for in pairs.jinja: one of f64, a high and a low one for f64 elements."""
+    """Return each name's registers as pairs.jinja has them: one of f64, or for f64 elements a high and a low one."""
     return [[f"%{name}", f"%{name}_low"][: 2 if dtype.name == "f64" else 1] for name in names.split()]
