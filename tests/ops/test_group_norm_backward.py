@@ -225,6 +225,16 @@ def test_a_gradient_with_a_large_mean_costs_no_accuracy(device, rng, mean, name,
 
 
 @every_variant
+def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device, rng, variant):
+    """Where a group is a channel, a constant in grad_out counts for grad_bias alone."""
+    go, x, w = problem(rng, (2, 3, 80), name="f64")
+    go += 1e8
+    grad_input, grad_weight, grad_bias = references.group_norm_backward(go.astype(np.longdouble) - 1e8, x, w, 3)
+    want = grad_input, grad_weight, grad_bias + 160e8
+    hold(device, run(device, go, x, w, 3, variant=variant), want, x.shape)
+
+
+@every_variant
 @pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
 def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, variant):
     """The shift is the worst value of all."""
