@@ -100,13 +100,13 @@ _last_language: list[str] = []  # not the plan, which would keep its modules loa
 
 
 def _remember_the_last_language() -> None:
-    run = Plan.run
+    run = Plan._run  # what a function calls too
 
     def run_and_remember(self: Plan[Any, Any, Any], *args: Any, **how: Any) -> Any:
         _last_language[:] = [self.variant.language]
         return run(self, *args, **how)
 
-    Plan.run = run_and_remember  # type: ignore[method-assign]
+    Plan._run = run_and_remember  # type: ignore[method-assign]
 
 
 _remember_the_last_language()
