@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
-from tolerances import bar, relative_error
+from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME, element_type
@@ -343,6 +343,17 @@ def test_with_weight_and_bias_too(device, rng, name, scale, variant):
     got = run(device, x, w * scale, b, 3, variant=variant)
     assert_rounded_once(got, references.group_norm(x, w * scale, b, 3))
     assert np.isfinite(got).all() == (scale == 1)  # what f16 cannot hold is infinite
+
+
+@every_variant
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+    """From f64 at once, what f32 rounds to the middle of two numbers would go to the nearer one."""
+    x = np.array([[[1, -1], [1, -1]]], kind_of(name))  # of mean 0 and variance 1
+    half = EPSILON[name] / 2
+    weight, bias = np.float32([2.0**-40, 2.0**-40]), np.float32([1 + half, 1 + 3 * half])
+    y = run(device, x, weight, bias, 2, eps=0.0, variant=variant)
+    np.testing.assert_array_equal(y, np.array([[[1, 1], [1 + 4 * half, 1 + 4 * half]]], x.dtype))
 
 
 @every_variant

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
-from tolerances import bar, relative_error
+from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME, element_type
@@ -376,6 +376,22 @@ def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, vari
     assert np.isnan(grad_weight).all()
     assert np.isfinite(grad_input[0]).all()
     assert np.isfinite(grad_bias).all()
+
+
+@every_variant
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+    """From f64 at once, what f32 rounds to the middle of two numbers would go to the nearer one."""
+    half = EPSILON[name] / 2
+    go = 1 + np.arange(1, 1 / EPSILON[name]) * EPSILON[name]
+    weight = np.float32((1 + 3 * half) / go)
+    wanted = np.float32(go * weight) == np.float32(1 + 3 * half)
+    wanted &= go * weight < 1 + 3 * half
+    go, weight = go[wanted][:8], weight[wanted][:8]
+    x, gradients = np.zeros((2, 1, 8, 4), kind_of(name))
+    x[:], gradients[0, :, 0] = [1, -1, 1, -1], go  # x is of mean 0 and variance 1; of a gradient half is left
+    grad_input, _, _ = run(device, gradients, x, weight, 8, eps=0.0, variant=variant)
+    np.testing.assert_array_equal(grad_input[0, :, 0], np.full(8, 0.5 + 2 * half, x.dtype))
 
 
 @every_variant
