@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import waves
 from helpers import REQUIRED
-from op_testing import rounded_twice, wish
+from op_testing import group_norm_rounded_twice, rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
@@ -75,6 +75,12 @@ def group_norm_backward(shape, groups, affine=True, name="f32"):
     want |= within("group_norm", real.name, grad_weight=grad_weight, grad_bias=grad_bias)
     problem = ops.GroupNormBackwardDescriptor(shape, groups, kind)
     return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
+
+
+def group_norm_of_16_bits(name):
+    x, w, b, want = group_norm_rounded_twice(name)
+    problem = ops.GroupNormDescriptor(x.shape, 2, ptxrt.dtypes.BY_NAME[name], eps=0.0)
+    return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
 def softmax2d(shape, name="f32"):
@@ -184,6 +190,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (group_norm_backward, ((3, 130, 3), 1)),
         (group_norm_backward, ((1, 2, 2100), 1, False)),
         *((group_norm, ((5, 4, 67), 2, True, name)) for name in OTHERS),
+        *((group_norm_of_16_bits, (name,)) for name in ("f16", "bf16")),
         *((group_norm_backward, ((5, 6, 37), 2, True, name)) for name in OTHERS),
         *((group_norm_backward, ((130, 1, 3), 1, True, name)) for name in OTHERS),
     ],
