@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import ml_dtypes
@@ -16,6 +17,7 @@ from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
 from ptxrt.ops._group_norm import FAMILY, WholeConfig
 from ptxrt.ops.framework import parameter_type
+from ptxrt.ops.framework.texts import read_kernel
 
 ONE_WARP = "baseline of one warp"
 VARIANTS = [*variants(GroupNormPlan), ONE_WARP, f"hip/{ONE_WARP}"]
@@ -422,6 +424,44 @@ def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, va
     device.synchronize()
 
 
+# Of 64 values less k: their sum and that of their squares in pairs whose low parts are large, as many terms make them.
+UNSETTLED = (1000.0, 1000 * 2.0**-21), (15640.0, 15000 * 2.0**-21)
+
+
+def inverse_root_of_unsettled(count=64):
+    """Return offset and 1 / sqrt(var)."""
+    total, squares = (np.longdouble(high) + low for high, low in UNSETTLED)
+    return total / count, 1 / np.sqrt((squares - total * total / count) / count)
+
+
+@pytest.mark.ptx
+def test_sums_with_large_low_parts_in_ptx(device, rng):
+    kernel = FAMILY.kernel("group_norm_split_kernel", BY_NAME["f64"], "ptx").load(device)
+    x, k = rng.standard_normal((1, 1, 64)), 0.5
+    out, sums = Guarded(x.shape, x.dtype, device), ptxrt.to_device(np.array([*sum(UNSETTLED, ()), k, k, 0, 0]), device)
+    arrays = (ptxrt.to_device(x, device), out.array, None, None, sums)
+    kernel.launch((1, 1), 256, *arrays, 1, 1, 1, 64, 0.0, 1, 1 << 10)
+    offset, inv = inverse_root_of_unsettled()
+    assert relative_error(out.host(), (x - (k + offset)) * inv) <= bar("group_norm", "f64")
+
+
+def test_sums_with_large_low_parts_in_hip(device):
+    total, squares = (", ".join(map(str, pair)) for pair in UNSETTLED)
+    text = (
+        read_kernel("group_norm", language="hip", dtype="f64").text
+        + f"""
+extern "C" __global__ void moments_of(double* out) {{
+    const Moments<Number> all = moments(Number({total}), Number({squares}), 64);
+    out[0] = double(inverse_root(all.var));
+    out[1] = double(all.offset);
+}}"""
+    )
+    out = Guarded((2,), np.float64, device)
+    ptxrt.load(ptxrt.KernelSource.hip(text, name="moments"), "moments_of", "f64* out", device).launch(1, 1, out.array)
+    offset, inv = inverse_root_of_unsettled()
+    assert relative_error(out.host(), np.array([inv, offset])) <= bar("group_norm", "f64")
+
+
 @every_type
 def test_offset_views_are_operands_like_others(device, rng, name):
     x, w, b = problem(rng, (2, 4, 33), name=name)
@@ -551,6 +591,16 @@ def test_x_must_have_two_axes(device):
 def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
     plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
     assert key_of(plan.variant) + (" of one warp" if plan.config == WholeConfig(1) else "") == variant
+
+
+@every_type
+@pytest.mark.parametrize("role", ["kernel", "split_kernel", "backward_groups_kernel", "backward_kernel"])
+def test_neighbours_are_read_and_written_by_16_bytes(name, role):
+    text = FAMILY.kernel(f"group_norm_{role}", BY_NAME[name], "ptx").source.text
+    found = set(re.findall(r"(ld|st)\.global\.v(\d)\.[bf](\d+)", text))
+    word = max(32, 8 * BY_NAME[name].size)
+    assert {(way, str(128 // word), str(word)) for way in ("ld", "st")} <= found
+    assert {int(count) * int(bits) for _, count, bits in found} == {128}
 
 
 @pytest.mark.ptx
