@@ -10,6 +10,7 @@ import pytest
 from helpers import refused
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     Config,
