@@ -7,7 +7,7 @@ All of them are :class:`PtxrtError`. Each carries ``op``, ``argument``, ``expect
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = [
     "BackendUnavailable",
@@ -133,9 +133,12 @@ class CompileError(PtxrtError):
     compiler_lost : bool
         The compiler itself ended, or had to be stopped. The same text may compile the next time, so a module cache
         does not remember such an error.
+    included
+        The files that the outcome depends on, for a module cache; None where it depends on none.
     """
 
     compiler_lost = False
+    included: Any = None
 
     def __init__(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ptxrt.compilers._included import Included
 from ptxrt.compilers._logs import Problem, summary
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import CompileError, InvalidArgument
 
-__all__ = ["CxxJob", "Defines", "check_text", "define_options"]
+__all__ = ["CxxJob", "Defines", "check_text", "define_options", "program_name"]
 
 Defines = Mapping[str, "str | int | None"]
 
@@ -58,6 +59,11 @@ def define_options(defines: Defines) -> tuple[str, ...]:
     return tuple(options)
 
 
+def program_name(name: str | None, default: str) -> str:
+    """Return what a compiler calls a source: its name, in characters that a path may have."""
+    return re.sub(r"[\0-\x1f\ud800-\udfff]", "?", name or default)
+
+
 @dataclass(frozen=True)
 class CxxJob:
     """One compile: what it was asked, and by which compiler."""
@@ -70,6 +76,12 @@ class CxxJob:
     options: tuple[str, ...]
     compiler: str
     architectures: tuple[str, ...]
+    included: Included = field(default_factory=Included)
+
+    def check_entry(self) -> None:
+        """Raise CompileError for an entry that could not be handed to a compiler."""
+        if self.entry is not None and re.search("[\0-\x1f\ud800-\udfff]", self.entry):
+            raise self.no_entry("no C++ expression has these characters")
 
     def no_entry(self, why: str, log: str = "") -> CompileError:
         """Return the error for an entry that the text does not define."""
@@ -115,7 +127,7 @@ class CxxJob:
         given: object = None,
     ) -> CompileError:
         """Return a CompileError that knows all there is to know of this compile."""
-        return CompileError(
+        error = CompileError(
             message,
             kernel=self.kernel,
             log=log,
@@ -127,6 +139,8 @@ class CxxJob:
             expected=expected,
             given=given,
         )
+        error.included = self.included
+        return error
 
     def ptx_hint(self) -> str | None:
         """Return what to do about a text that is PTX, None where it is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -25,7 +26,7 @@ from ptxrt.errors import CompileError, InvalidArgument, PtxrtError, Unsupported,
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function
-    from ptxrt.compilers import Binary
+    from ptxrt.compilers import Binary, Included
     from ptxrt.runtime.source import KernelSource
 
 __all__ = ["SCHEMA", "CacheEntry", "CacheStats", "LoadedModule", "ModuleCache"]
@@ -122,6 +123,7 @@ class _Slot:
     options: tuple[str, ...]
     arch: str
     compiler: str
+    text_key: str
     created: float = field(default_factory=time.time)
     last_used: float = field(default_factory=time.time)
     uses: int = 0
@@ -162,6 +164,7 @@ class ModuleCache:
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
+        self._included: dict[str, Included] = {}  # by the key of the text, what its last compile depends on
 
     @contextmanager
     def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> Iterator[LoadedModule]:
@@ -172,16 +175,17 @@ class ModuleCache:
         CompileError
             Now, or remembered from the first time; :meth:`clear` forgets it.
         """
-        key, compiler = self._key(source, entry, options)
+        text_key, compiler = self._key(source, entry, options)
         while True:
+            key = self._with_headers(text_key)
             with self._lock:
                 slot = self._slots.get(key)
                 mine = slot is None
                 if slot is None:
-                    slot = self._slots[key] = _Slot(source, entry, options, self.properties.arch, compiler)
+                    slot = self._slots[key] = _Slot(source, entry, options, self.properties.arch, compiler, text_key)
                 self._slots.move_to_end(key)
             if mine:
-                self._fill(key, slot)
+                key = self._fill(key, slot)
             slot.done.wait()
             with self._lock:
                 if self._slots.get(key) is not slot:
@@ -203,7 +207,7 @@ class ModuleCache:
             self._evict()
 
     def _key(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> tuple[str, str]:
-        """Return the key, a digest over all that the binary depends on, and the compiler's name and version."""
+        """Return a text's key and the compiler's name and version; the key is a digest over all but the headers."""
         if source.language not in self.backend.languages:
             raise Unsupported(
                 op="load",
@@ -214,30 +218,67 @@ class ModuleCache:
         compiler = self.backend.compiler(source.language)
         parts = [SCHEMA, source.language, source.digest, options, self.properties.arch, compiler]
         if source.language != "ptx":
-            # A C++ template is instantiated for the entry asked for, and headers come from folders of the machine.
-            parts += [entry, self.backend.effective_options(source.language, source.text, options)]
+            # A C++ template is instantiated for the entry asked for.
+            parts += [entry, self.backend.effective_options(source.language, options, source.name)]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
 
-    def _fill(self, key: str, slot: _Slot) -> None:
-        source, started = slot.source, time.perf_counter()
+    def _with_headers(self, text_key: str) -> str:
+        """Return the key of a text with what the files hold now that its last compile has read or looked for."""
+        included = self._included.get(text_key)
+        held = included.digest() if included else ""
+        return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
+
+    def _moved(self, key: str, slot: _Slot, included: Included | None) -> str:
+        """Put a slot where the next load of its text will look, now that it is known what the compiler reads."""
+        with self._lock:
+            if included is None or (included.known and not included.files):
+                self._included.pop(slot.text_key, None)
+            else:
+                self._included[slot.text_key] = included
+        new = self._with_headers(slot.text_key)
+        with self._lock:
+            if new != key and self._slots.get(key) is slot:
+                # Where there is one already the headers are as they were before, and it is as good.
+                new = new if new not in self._slots else secrets.token_hex(32)
+                self._slots[new] = self._slots.pop(key)
+                return new
+        return key
+
+    def _compiled(self, slot: _Slot, *, again: bool = True) -> Binary:
+        """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
+        source, began = slot.source, time.time()
+        try:
+            binary = self.backend.compile(
+                source.language,
+                source.text,
+                slot.arch,
+                options=slot.options,
+                defines=dict(source.defines),
+                name=source.name,
+                # A PTX module serves all its entries; whether the one asked for is there is seen later.
+                entry=slot.entry if source.language != "ptx" else None,
+            )
+        except CompileError as error:
+            if not (again and error.included and error.included.changed_since(began)):
+                raise
+        else:
+            if not (again and binary.included.changed_since(began)):
+                return binary
+        return self._compiled(slot, again=False)
+
+    def _fill(self, key: str, slot: _Slot) -> str:
+        """Compile and load, and return the slot's key from now on."""
+        started = time.perf_counter()
         try:
             try:
-                binary = self.backend.compile(
-                    source.language,
-                    source.text,
-                    slot.arch,
-                    options=slot.options,
-                    defines=dict(source.defines),
-                    name=source.name,
-                    # A PTX module serves all its entries; whether the one asked for is there is seen later.
-                    entry=slot.entry if source.language != "ptx" else None,
-                )
+                binary = self._compiled(slot)
             finally:
                 slot.seconds = time.perf_counter() - started
                 with self._lock:
                     self._counts["compiles"] += 1
                     self._seconds += slot.seconds
-            slot.module = LoadedModule(self.backend.load(self.ordinal, binary, source.name), binary)
+            slot.module = LoadedModule(self.backend.load(self.ordinal, binary, slot.source.name), binary)
+            return self._moved(key, slot, binary.included)
         except CompileError as error:
             # What the machine's parser does not know of its caller, nor has a log apart from its message.
             error.arch, error.options = error.arch or slot.arch, error.options or slot.options
@@ -248,6 +289,7 @@ class ModuleCache:
                 self._forget(key, slot)
                 raise
             slot.error = fresh(error)
+            return self._moved(key, slot, error.included)
         except BaseException:
             self._forget(key, slot)
             raise
@@ -339,6 +381,7 @@ class ModuleCache:
             gone = {key: slot for key, slot in gone.items() if not (slot.module and slot.module.held)}
             for key in gone:
                 del self._slots[key]
+            self._forget_headers()
         self._drop(list(gone.values()))
 
     def _evict(self) -> None:
@@ -352,7 +395,13 @@ class ModuleCache:
                     gone.append(self._slots.pop(key))
                     count, size = count - 1, size - slot.size
                     self._counts["evictions"] += 1
+            if gone:
+                self._forget_headers()
         self._drop(gone)
+
+    def _forget_headers(self) -> None:
+        texts = {slot.text_key for slot in self._slots.values()}
+        self._included = {key: included for key, included in self._included.items() if key in texts}
 
     def _drop(self, slots: list[_Slot]) -> None:
         for slot in slots:

@@ -75,8 +75,8 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """``"int"`` or ``"float"``: a pointer is an integer."""
-        return "int" if self.pointer else self.type.kind
+        """``"pointer"``, ``"int"`` or ``"float"``."""
+        return "pointer" if self.pointer else self.type.kind
 
     def __str__(self) -> str:
         align = f"alignas({self.align}) " if self.pointer and self.align > self.type.size else ""
@@ -237,9 +237,21 @@ class Signature:
         return f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
 
     def agrees(self, index: int, found: ParamInfo) -> bool:
-        """Return whether a binary's parameter is the declared one of `index` in place, size and, where told, class."""
+        """Return whether a binary's parameter is the declared one of `index`, as far as the binary and its text tell.
+
+        Place and size are the same. So is the class: PTX passes an address as an integer of 8 bytes, C++ tells a
+        pointer from one. Where the element type is known, floats have the same one, integers (bool among them) the same
+        size: signs are not compared. A kernel that may write through a pointer must not be declared to read only.
+        """
         p = self.parameters[index]
-        return (p.size, self.offsets[index]) == (found.size, found.offset) and found.kind in (None, "bits", p.kind)
+        if (p.size, self.offsets[index]) != (found.size, found.offset):
+            return False
+        if found.kind in (None, "bits"):
+            return True
+        if p.pointer and found.kind == "int":
+            return not found.type  # PTX
+        same = not found.type or _alike(p.type, BY_NAME[found.type])
+        return found.kind == p.kind and same and not (p.const and found.const is False)
 
     def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
         """Compare with a binary's own parameter table: count, order, size and, where it tells, class.
@@ -275,6 +287,10 @@ class Signature:
             expected="; ".join(theirs for *_, theirs in rows),
             given=str(self),
         )
+
+
+def _alike(one: ElementType, other: ElementType) -> bool:
+    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
 
 
 def check_scalar(value: Any, p: Parameter, op: str) -> Any:
