@@ -430,7 +430,9 @@ class ModuleCache:
             source=slot.source.text,
             kernels={
                 function.name: {
-                    "params": [asdict(param) for param in function.params],
+                    "params": [
+                        {"offset": p.offset, "size": p.size, "kind": p.kind, "name": p.name} for p in function.params
+                    ],
                     "resources": asdict(function.resources),
                 }
                 for function in functions

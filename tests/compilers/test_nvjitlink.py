@@ -172,9 +172,9 @@ def test_an_architecture_that_nvjitlink_does_not_make_is_named(jitlink, store, a
 
 
 def test_an_option_that_nvjitlink_does_not_take_is_named(jitlink, store):
-    error = failure(jitlink, store, options=("-O3", "-bogus"))
-    assert error.given == "-bogus"
-    assert "does not take the options -bogus" in str(error)
+    error = failure(jitlink, store, options=("-lineinfo", "-O2"))
+    assert error.given == "-O2"
+    assert "does not take the options -O2" in str(error)
 
 
 def test_a_missing_entry_is_refused_before_the_compile(jitlink, store):
@@ -225,7 +225,7 @@ def test_handles_are_destroyed_after_success_and_after_failure(jitlink, store, m
         monkeypatch.setattr(library, name, counting(getattr(library, name), calls, name))
     jitlink.compile_ptx(store, "sm_90")
     failure(jitlink, store.replace("ret;", "bogus;"))
-    failure(jitlink, store, options=("-bogus",))
+    failure(jitlink, store, options=("-O2",))
     assert calls["create"] == calls["destroy"] >= 2
 
 

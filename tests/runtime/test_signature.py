@@ -412,7 +412,7 @@ def test_a_pointer_agrees_with_a_64_bit_integer():
 
 
 def test_a_pointer_does_not_agree_with_a_double():
-    with refused(ptxrt.SignatureMismatch, "load", "k", "f32* x: int", "float, 8 bytes"):
+    with refused(ptxrt.SignatureMismatch, "load", "k", "f32* x: pointer", "float, 8 bytes"):
         Signature.parse("f32* x").agree("k", table((0, 8, "float")))
 
 
@@ -443,7 +443,7 @@ def test_a_mismatch_shows_both_tables_side_by_side():
     assert [row.split()[0] for row in rows[1:]] == ["0", "!", "!"]
     for row, mine, theirs in zip(
         rows[1:],
-        ("const f32* x: int, 8 bytes at 0", "u32 n: int, 4 bytes at 8", "f32 a: float, 4 bytes at 12"),
+        ("const f32* x: pointer, 8 bytes at 0", "u32 n: int, 4 bytes at 8", "f32 a: float, 4 bytes at 12"),
         ("int, 8 bytes at 0", "float, 4 bytes at 8", "int, 4 bytes at 12"),
         strict=True,
     ):
