@@ -28,6 +28,7 @@ __all__ = [
     "SimFault",
     "Unsupported",
     "numbered_excerpt",
+    "shown",
 ]
 
 
@@ -69,7 +70,8 @@ class PtxrtError(Exception):
                 message = f"{where}: {message}"
             if fix:
                 message = f"{message}. {fix}"
-        super().__init__(message)
+        # What has no UTF-8 (a lone surrogate in an entry's name) could not be printed.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception's own pickling calls the class with args alone and would lose the keyword fields.
@@ -277,6 +279,17 @@ class Deadlock(SimFault):
 
     A loop counts as endless once it has outlived the launch's budget of instructions.
     """
+
+
+def shown(value: object) -> str:
+    """Return a value as an error's message has it: its ``repr``, shortened, and words for what has none."""
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python writes no number of more than 4300 digits
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 (whatever the class of somebody else raises)
+        return f"an object of type {type(value).__name__}, whose repr fails with {type(error).__name__}"
+    return text if len(text) <= 200 else f"{text[:150]} ... {text[-40:]}"
 
 
 def numbered_excerpt(source: str, line: int, around: int = 2) -> str:

@@ -11,6 +11,7 @@ from helpers import refused
 
 import ptxrt
 from ptxrt import errors
+from ptxrt.errors import shown
 
 PUBLIC = [
     kind
@@ -164,3 +165,26 @@ def test_the_excerpt_counts_lines_as_compilers_do():
 def test_one_handler_catches_them_all():
     with refused(ptxrt.InvalidArgument, "Device", "name", "ptxrt.devices()"):
         ptxrt.Device("toaster")
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "'a'"),
+        (2**64, "18446744073709551616"),
+        (-(10**5000), "an integer of 16610 bits"),
+        ((10**5000,), "an object of type tuple, whose repr fails with ValueError"),
+        (Unshown(), "an object of type Unshown, whose repr fails with RuntimeError"),
+        ("\ud800", r"'\ud800'"),
+        ("a" * 198, f"'{'a' * 198}'"),
+        ("a" * 199, f"'{'a' * 149} ... {'a' * 39}'"),
+    ],
+    ids=range(8),
+)
+def test_any_value_can_be_shown_in_a_message(value, text):
+    assert shown(value) == text

@@ -188,8 +188,9 @@ class SimBackend:
             return binary
         nvjitlink.check_options(how["options"])
         started = time.perf_counter()
+        header = scan(text, how["name"])
         program = _parsed(text, how["name"])
-        _check_target(scan(text, how["name"]), arch, text, how["name"])
+        _check_target(header, arch, text, how["name"])
         return Binary(
             code=text.encode("ascii"),
             kind="ptx",

@@ -50,7 +50,7 @@ class Job(CxxJob):
         if problems:
             return self.front_end(problems, log, self._fix(problems))
         if log:
-            return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.ptx_hint())
+            return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.hint())
         return self.error(f"{self.compiler} refused {self.arch} without a word ({status})", fix=self._ways_out())
 
     def unknown_target(self) -> CompileError:
@@ -98,7 +98,7 @@ class Job(CxxJob):
                 if name.startswith(("rocm", "hip")):
                     return f"{name} comes with ROCm's headers; name their folder: ('-I/opt/rocm/include',)"
                 return standard_header_fix(name) or f"Add its folder to the options: ('-I/folder/of/{name}',)"
-        return self.ptx_hint()
+        return self.hint()
 
     def _ways_out(self) -> str:
         """Return what to try where the compiler gives no reason: something else than each thing that may be one."""

@@ -45,4 +45,4 @@ class Job(CxxJob):
                 return header_fix(header[1])
             if "invalid value for --gpu-architecture" in problem.text:
                 return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
-        return self.ptx_hint()
+        return self.hint()

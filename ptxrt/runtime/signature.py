@@ -17,7 +17,7 @@ import numpy as np
 
 from ptxrt.compilers import ParamInfo
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
 
 __all__ = ["Arguments", "Parameter", "Signature"]
 
@@ -30,6 +30,7 @@ _PARAMETER = re.compile(
         (?:\[(?P<length>[^\]]*)\])?\s*\Z""",
     re.VERBOSE,
 )
+_NUMBER = re.compile("[0-9]{1,18}")  # more than any memory has bytes, and no work to read
 _GRAMMAR = 'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME)
 
 
@@ -330,26 +331,28 @@ def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
 def _parameter(part: str, index: int, whole: str) -> Parameter:
     match = _PARAMETER.match(part)
     if match is None:
-        raise _malformed(whole, repr(part.strip()))
+        raise _malformed(whole, shown(part.strip()))
     found = match.groupdict()
     if found["type"] not in BY_NAME:
-        raise _malformed(whole, f"the type {found['type']!r}")
+        raise _malformed(whole, f"the type {shown(found['type'])}")
     kind, pointer = BY_NAME[found["type"]], bool(found["pointer"])
+    if found["align"] and not _NUMBER.fullmatch(found["align"]):
+        raise _malformed(whole, f"an alignment of {shown(found['align'])}")
     align = int(found["align"] or kind.size)
     if not pointer and (found["const"] or found["length"] is not None or found["nullable"] or found["align"]):
-        raise _malformed(whole, f"{part.strip()!r}: const, alignas, '?' and a length belong to pointers")
+        raise _malformed(whole, f"{shown(part.strip())}: const, alignas, '?' and a length belong to pointers")
     if align < 1 or align & (align - 1):
         raise _malformed(whole, f"an alignment of {align}, which is no power of two")
     factors = [] if found["length"] is None else [factor.strip() for factor in found["length"].split("*")]
-    if not all(re.fullmatch(r"\d+|[A-Za-z_]\w*", factor) for factor in factors):
-        raise _malformed(whole, f"the length {found['length']!r}")
+    if not all(_NUMBER.fullmatch(factor) or re.fullmatch(r"[A-Za-z_]\w*", factor) for factor in factors):
+        raise _malformed(whole, f"the length {shown(found['length'])}")
     return Parameter(
         name=found["name"] or f"arg{index}",
         type=kind,
         pointer=pointer,
         const=bool(found["const"]),
         nullable=bool(found["nullable"]),
-        length=tuple(int(factor) if factor.isdigit() else factor for factor in factors),
+        length=tuple(int(factor) if _NUMBER.fullmatch(factor) else factor for factor in factors),
         align=max(align, kind.size),
     )
 
@@ -367,4 +370,4 @@ def _annotation(note: str, function: Callable[..., Any]) -> Any:
 
 
 def _malformed(text: str, given: str) -> InvalidArgument:
-    return InvalidArgument(op="Signature", argument=repr(text), expected=_GRAMMAR, given=given)
+    return InvalidArgument(op="Signature", argument=shown(text), expected=_GRAMMAR, given=given)
