@@ -21,16 +21,13 @@ from pathlib import Path
 __all__ = ["Included", "may_include", "watched"]
 
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
-_DIRECTIVE = re.compile(r"^.*(?:#|%:|\?\?=).*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^.*(?:#|%:|\?\?=|__has_).*$", re.MULTILINE)
+_ASKING = re.compile(r"^.*#.*has_.*$", re.MULTILINE | re.IGNORECASE)
 _NAME = re.compile(r'"([^"\n]+)"|<([^<>\n]+)>')
-_ASKED_FOR = re.compile(r"defined\s*\(?\s*__has_\w+|#\s*ifn?def\s+__has_\w+")
-# A name that is computed, and the assembler's own directives: which file is meant cannot be seen in the text.
-_COMPUTED = re.compile(
-    r"""__has_(?:include|include_next|embed)\b(?!\s*\(\s*["<])
-    | \#\s*embed\b(?!\s*["<])
-    | "[^"\n]*\.inc(?:bin|lude)\b""",
-    re.VERBOSE,
-)
+_DEFINED = re.compile(r"\b(?:defined\s*\(?|ifn?def|undef)\s*\w+")
+_MACRO = re.compile(r"\bdefine\s+(\w+)\(([^()]*)\)(.*)")
+_EMBED = re.compile(r"(?:#|%:|\?\?=)\s*embed\b(?!\s*[\"<])")
+_IN_ASSEMBLY = re.compile(r'"[^"\n]*\.inc(?:bin|lude)\b')  # the assembler's own directives
 _TICK_SECONDS = 0.02  # the clock that stamps files is up to that much late
 _STEADY_SECONDS = 2.0  # the coarsest clock of a file system
 
@@ -98,13 +95,12 @@ def watched(
     opened = tuple(opened)
     mine = [path for path in opened if not _within(path, fixed)]
     texts = [_SPLICE.sub("", part) for part in (text, *map(_read, mine))]
-    if any(_COMPUTED.search(_ASKED_FOR.sub("", part)) for part in texts):
+    lines = [line for part in texts for line in _DIRECTIVE.findall(part)]
+    asking = [line for path in {*opened} - {*mine} for line in _ASKING.findall(_read(path))]
+    gone = any(_stat(path) is None for path in opened)  # since the compiler read it, or it is no file
+    if gone or any(map(_IN_ASSEMBLY.search, texts)) or _is_computed([*lines, *asking]):
         return Included(opened, known=False)
-    names = {name for part in texts for line in _DIRECTIVE.findall(part) for name in _names(line)}
-    for part in map(_read, set(opened) - set(mine)):
-        names.update(
-            name for line in _DIRECTIVE.findall(part) if "has_include" in line.lower() for name in _names(line)
-        )
+    names = {name for line in (*lines, *asking) for name in _names(line)}
     near = {*own, *map(os.path.dirname, mine)}
     files = {*opened, *(os.path.join(folder, name) for folder in (*near, *search) for name in (*names, *missing))}
     for path in opened:
@@ -113,6 +109,32 @@ def watched(
                 name = path[len(folder) :].lstrip("/")
                 files.update(os.path.join(before, name) for before in (*near, *search[:index]))
     return Included(tuple(sorted(files)))
+
+
+def _is_computed(lines: Sequence[str]) -> bool:
+    """Return whether a directive asks for a file by a name that does not stand there."""
+    macros = [match.groups() for line in lines if (match := _MACRO.search(line))]
+    asking, before = {"__has_include", "__has_include_next", "__has_embed"}, 0
+    while len(asking) > before:  # `#define HAS(name) __has_include(name)` asks for what it is given
+        before, question = len(asking), _question(asking)
+        asking |= {macro for macro, names, body in macros if {*question.findall(body)} & {*_listed(names)}}
+    question = _question(asking)
+    for line in lines:
+        macro = _MACRO.search(line)
+        own = _listed(macro[2]) if macro else []
+        asked = question.findall(_DEFINED.sub("", macro[3] if macro else line))
+        if _EMBED.search(line) or not all(word[:1] in ('"', "<") or word in own for word in asked):
+            return True
+    return False
+
+
+def _question(asking: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the uses of macros; the group is what they are given: a name's quote, a word, or nothing."""
+    return re.compile(rf"\b(?:{'|'.join(asking)})\b(?:\s*\(\s*([\"<]|\w+))?")
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip().replace("...", "__VA_ARGS__") for name in names.split(",") if name.strip()]
 
 
 def _within(path: str, folders: Iterable[str]) -> bool:
@@ -126,7 +148,7 @@ def _names(line: str) -> Iterator[str]:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace") if _stat(path) else ""
     except OSError:
         return ""  # gone again
 

@@ -75,8 +75,7 @@ def compile_program(
         for expression in expressions:
             library.nvrtcAddNameExpression(program, expression.encode())
         with tempfile.TemporaryFile() as listing:
-            # -no-cache: what NVRTC takes from a cache of its own it would not list.
-            asked = ("-no-cache", f"-Xcudafe=--list=/proc/self/fd/{listing.fileno()}") if list_files else ()
+            asked = (f"-Xcudafe=--list=/proc/self/fd/{listing.fileno()}",) if list_files else ()
             flags = [os.fsencode(option) for option in (*options, *asked)]
             (status,) = library.nvrtcCompileProgram(program, len(flags), flags)
             opened = _opened(listing.read(), name, headers) if list_files else ()

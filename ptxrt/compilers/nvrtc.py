@@ -128,8 +128,9 @@ def compile_cuda(
     check_text(text, kernel, "CUDA")
     given = (*(f"--pre-include={header}" for header in before), *_options(options, defines))
     target = f"-arch={arch}" if output == "cubin" else f"-arch=compute_{arch[3:]}"
-    # ptxas tells registers and spills only when asked to; asking changes no instruction.
-    verbose = ("--ptxas-options=-v",) if output == "cubin" else ()
+    # ptxas tells registers and spills only when asked to, which changes no instruction, and when it runs: beside a
+    # driver NVRTC takes its outcome from the driver's cache (13.0 on an H100).
+    verbose = ("--ptxas-options=-v", "--no-cache") if output == "cubin" else ()
     library = _library()
     job = Job(text, program_name(name, _PROGRAM), kernel, entry, arch, given, f"NVRTC {version()}", architectures())
     job.check_entry()

@@ -281,6 +281,19 @@ def test_the_files_that_were_read_are_known(rtc, tmp_path):
     assert rtc.compile_cuda(TEXT, "sm_90", entry="plain").included.files == ()
 
 
+def test_the_drivers_cache_of_machine_code_is_not_asked_since_its_answers_tell_no_registers(rtc, monkeypatch):
+    given = []
+    compile_program = rtc.compile_program
+
+    def noted(library, text, name, options, **how):
+        given.append(options)
+        return compile_program(library, text, name, options, **how)
+
+    monkeypatch.setattr(rtc, "compile_program", noted)
+    assert rtc.compile_cuda(TEXT, "sm_90", entry="plain").reports["plain"].registers
+    assert "--no-cache" in given[0]
+
+
 def test_a_compiler_that_does_not_say_what_it_read_is_not_believed(rtc, monkeypatch):
     compile_program = rtc.compile_program
     monkeypatch.setattr(

@@ -16,7 +16,9 @@ import pytest
 import ptxrt
 from ptxrt import KernelSource
 from ptxrt.backends import get
-from ptxrt.compilers import nvrtc
+from ptxrt.compilers import _hiprtc_compile as hiprtc_compile
+from ptxrt.compilers import _included, nvrtc
+from ptxrt.compilers._included import watched
 from ptxrt.runtime.modules import ModuleCache
 
 # The header's outcome can be read off the names of the entries.
@@ -217,26 +219,54 @@ def test_what_the_machine_refuses_in_a_header_fails_until_it_is_mended(name, mon
     assert ptxrt.load(source, "k", "", device)
 
 
-def test_whether_a_header_is_there_may_be_asked(cache):
-    text = (
-        '#if __has_include("mine.h")\n#define NAME there\n#else\n#define NAME missing\n#endif\n'
-        + TEXT.partition("\n")[2]
-    )
+BODY = TEXT.partition("\n")[2]
+CHOICE = "\n#define NAME there\n#else\n#define NAME missing\n#endif\n" + BODY
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        '#if __has_include("mine.h")',
+        '#if defined(__has_include) && __has_include ( "mine.h" )',
+        '#ifdef __has_include\n#endif\n#if __has_\\\ninclude("mine.h")',
+        '#define HAS(x) __has_include(x)\n#if HAS("mine.h")',
+        '#define HAS(x, y) (y && __has_include(x))\n#define TWICE(z) HAS(z, 1)\n#if TWICE("mine.h")',
+        '#define HAS(...) __has_include(__VA_ARGS__)\n#if HAS("mine.h")',
+        '#if 0\n#elif __has_include("mine.h")',
+    ],
+)
+def test_whether_a_header_is_there_may_be_asked(cache, question):
+    text = question + CHOICE
     assert names(cache, text) == names(cache, text) == {"missing"}
     write("mine.h", "")
     assert names(cache, text) == names(cache, text) == {"there"}
     assert compiles(cache) == 2
 
 
-def test_a_name_that_is_computed_for_the_question_is_compiled_each_time(cache):
-    text = (
-        "#define HAS(x) __has_include(x)\n#define S(x) #x\n"
-        "#if HAS(S(mine.h))\n#define NAME there\n#else\n#define NAME missing\n#endif\n" + TEXT.partition("\n")[2]
-    )
+@pytest.mark.parametrize(
+    "question",
+    [
+        "#define S(x) #x\n#if __has_include(S(mine.h))",
+        "#define HAS(x) __has_include(x)\n#define S(x) #x\n#if HAS(S(mine.h))",
+        '#define MINE "mine.h"\n#if __has_include(MINE)',
+        '#define HAS __has_include\n#if HAS("mine.h")',
+        '#define HAS() __has_include\n#if HAS()("mine.h")',
+    ],
+)
+def test_a_name_that_is_computed_for_the_question_is_compiled_each_time(cache, question):
+    text = question + CHOICE
     assert names(cache, text) == names(cache, text) == {"missing"}
     assert compiles(cache) == 2
     write("mine.h", "")
     assert names(cache, text) == {"there"}
+
+
+def test_a_header_that_asks_is_asked_for(cache):
+    write("mine.h", '#if __has_include("deep.h")' + CHOICE.removesuffix(BODY))
+    assert names(cache) == names(cache) == {"missing"}
+    write("deep.h", "")
+    assert names(cache) == {"there"}
+    assert compiles(cache) == 2
 
 
 def test_one_header_under_two_names_is_two(cache):
@@ -318,6 +348,40 @@ def test_a_header_written_while_the_compiler_reads_is_compiled_once_more(cache, 
     assert seen == [{"k", "one"}, {"k", "two"}]
     assert names(cache) == {"two"}
     assert len(seen) == 2
+
+
+def test_a_header_that_is_removed_while_the_compiler_reads_is_not_remembered(cache, monkeypatch):
+    define("mine.h", "one")
+    compiler = hiprtc_compile if cache.name == "hip:0" else nvrtc
+
+    def removed_meanwhile(*args, **how):
+        Path("mine.h").unlink(missing_ok=True)
+        return watched(*args, **how)
+
+    monkeypatch.setattr(compiler, "watched", removed_meanwhile)
+    assert names(cache) == {"one"}
+    with pytest.raises(ptxrt.CompileError, match=r"mine\.h"):
+        names(cache)
+
+
+def test_a_hit_reads_no_header_that_has_been_still_for_a_while(cache, monkeypatch):
+    monkeypatch.setattr(_included, "_STEADY_SECONDS", -1.0)
+    define("mine.h", "one")
+    assert names(cache) == {"one"}
+    reads = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or b"")
+    assert names(cache) == {"one"}
+    assert not reads
+    define("other.h", "two")
+    os.replace("other.h", "mine.h")
+    assert names(cache) == {"two"}
+    assert set(reads) == {Path("mine.h")}
+
+
+def test_an_assemblers_own_include_is_compiled_each_time(cache):
+    text = BODY.replace("NAME", "one") + '__device__ const char* said = ".include file";\n'
+    assert names(cache, text) == names(cache, text) == {"one"}
+    assert compiles(cache) == 2
 
 
 def test_the_name_of_the_source_is_in_the_binary_where_the_text_asks_for_it(cache):
