@@ -164,7 +164,7 @@ class ModuleCache:
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
-        self._included: dict[str, Included] = {}  # by the key of the text, what its last compile depends on
+        self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
     @contextmanager
     def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> Iterator[LoadedModule]:
@@ -177,7 +177,7 @@ class ModuleCache:
         """
         text_key, compiler = self._key(source, entry, options)
         while True:
-            key = self._with_headers(text_key)
+            key = _with_headers(text_key, self._included.get(text_key))
             with self._lock:
                 slot = self._slots.get(key)
                 mine = slot is None
@@ -222,27 +222,18 @@ class ModuleCache:
             parts += [entry, self.backend.effective_options(source.language, options, source.name)]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
 
-    def _with_headers(self, text_key: str) -> str:
-        """Return the key of a text with what the files hold now that its last compile has read or looked for."""
-        included = self._included.get(text_key)
-        held = included.digest() if included else ""
-        return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
-
     def _moved(self, key: str, slot: _Slot, included: Included | None) -> str:
         """Put a slot where the next load of its text will look, now that it is known what the compiler reads."""
+        new = _with_headers(slot.text_key, included)
         with self._lock:
-            if included is None or (included.known and not included.files):
-                self._included.pop(slot.text_key, None)
-            else:
+            if included:
                 self._included[slot.text_key] = included
-        new = self._with_headers(slot.text_key)
-        with self._lock:
-            if new != key and self._slots.get(key) is slot:
-                # Where there is one already the headers are as they were before, and it is as good.
-                new = new if new not in self._slots else secrets.token_hex(32)
-                self._slots[new] = self._slots.pop(key)
-                return new
-        return key
+            if new == key or self._slots.get(key) is not slot:
+                return key
+            # Where there is one already the headers are as they were before, and it is as good.
+            new = new if new not in self._slots else secrets.token_hex(32)
+            self._slots[new] = self._slots.pop(key)
+            return new
 
     def _compiled(self, slot: _Slot, *, again: bool = True) -> Binary:
         """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
@@ -444,6 +435,12 @@ class ModuleCache:
         """Take the backend of a forked child; the lock may have been held by a thread that is not here any more."""
         self.backend = backend
         self._lock = threading.Lock()
+
+
+def _with_headers(text_key: str, included: Included | None) -> str:
+    """Return the key of a text with what the files hold now that its last compile has read or looked for."""
+    held = included.digest() if included else ""
+    return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
 
 
 def _iso(seconds: float) -> str:

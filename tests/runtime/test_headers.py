@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -376,6 +377,40 @@ def test_a_hit_reads_no_header_that_has_been_still_for_a_while(cache, monkeypatc
     os.replace("other.h", "mine.h")
     assert names(cache) == {"two"}
     assert set(reads) == {Path("mine.h")}
+
+
+def test_a_header_that_is_set_back_while_the_compiler_reads_costs_no_module(cache, monkeypatch):
+    define("mine.h", "one")
+    assert names(cache) == {"one"}
+    define("mine.h", "two")
+    compile_ = cache.backend.compile
+
+    def set_back_meanwhile(*args, **how):
+        binary = compile_(*args, **how)
+        Path("mine.h").write_text("#define NAME one\n")
+        return binary
+
+    monkeypatch.setattr(cache.backend, "compile", set_back_meanwhile)
+    assert names(cache) == {"one"}
+    assert len(cache.entries()) == 2  # the older one is found, and the newer one is not lost before it is unloaded
+    monkeypatch.setattr(cache.backend, "compile", compile_)
+    assert names(cache) == {"one"}
+    assert compiles(cache) == 2
+
+
+@pytest.mark.parametrize(("age", "again"), [(0.0, True), (-5.0, True), (10.0, False)])
+def test_a_files_numbers_stand_for_its_contents_only_once_it_is_old_enough(monkeypatch, tmp_path, age, again):
+    path = tmp_path / "mine.h"
+    path.write_text("one")
+    found = os.stat(path)
+    numbers = SimpleNamespace(
+        st_ctime=time.time() - age, st_dev=found.st_dev, st_ino=found.st_ino, st_size=3, st_mtime_ns=1, st_ctime_ns=1
+    )
+    monkeypatch.setattr(_included, "_stat", lambda path: numbers)
+    included = _included.Included((str(path),))
+    before = included.digest()
+    path.write_text("two")
+    assert (included.digest() != before) == again
 
 
 def test_an_assemblers_own_include_is_compiled_each_time(cache):
