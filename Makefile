@@ -1,5 +1,5 @@
-# make demo, make test, make test-torch, make hiprtc: each does everything on a fresh machine with Python 3.10 or newer
-# (with venv) and make.
+# make demo, make test, make test-torch, make test-lowest, make test-newest, make hiprtc: each does everything on a fresh
+# machine with Python 3.10 or newer (with venv) and make.
 #
 #   PYTHON  the interpreter that the virtual environment is made of
 #   VENV    where that environment is
@@ -25,7 +25,11 @@ TORCH_STAMP := $(VENV)/.torch
 # The launcher of `make hiprtc`, where that has been and the variable says nothing else. A command line, hence the quotes.
 WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXRT_HIPRTC_PYTHON-'$(CURDIR)/.hiprtc/python'}"; fi;
 
-.PHONY: demo test test-torch hiprtc lint wheel-test clean
+# What test-lowest and test-newest run: what meets Python and NumPy first, less the many processes that load hipRTC anew.
+PART := tests/runtime tests/backends tests/check tests/commands tests/ops/test_plan.py tests/sim/test_integers.py \
+	tests/sim/test_floats.py tests/test_dtypes.py tests/test_errors.py -k 'not (test_device and hip)'
+
+.PHONY: demo test test-torch test-lowest test-newest hiprtc lint wheel-test clean
 
 demo: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/ptxrt demo
@@ -35,7 +39,24 @@ test: $(STAMP)
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)
-	$(BIN)/python -m pytest tests/ops/test_against_torch.py
+	$(BIN)/python -m pytest tests/ops/test_against_torch.py tests/runtime/test_interop.py
+
+# A part of the tests on the oldest Python of this machine that ptxrt runs on, with the lowest versions that
+# pyproject.toml allows; and on the newest, with the newest versions.
+test-lowest: $(DEV_STAMP)
+	$(call test_part,oldest,lowest-direct,cuda12 hip)
+
+test-newest: $(DEV_STAMP)
+	$(call test_part,newest,highest,cuda13)
+
+define test_part
+	python=$$($(BIN)/python tools/find_python.py $(1)) && $(BIN)/uv venv --quiet --clear --python "$$python" $(VENV)-$(1)
+	@install='$(BIN)/uv pip install --quiet --python $(VENV)-$(1) --resolution $(2) -r pyproject.toml --extra test'; \
+	$$install $(patsubst %,--extra %,$(3)) || { \
+	  echo "*** The packages of $(3) cannot be installed here (see above): going on without them." >&2; $$install; }
+	$(BIN)/uv pip list --quiet --python $(VENV)-$(1)
+	$(WITH_HIPRTC) PYTHONPATH=$(CURDIR) $(VENV)-$(1)/bin/python -m pytest -n $(JOBS) -p no:cacheprovider $(PART)
+endef
 
 # AMD's compiler, from Debian's packages into .hiprtc/, for `make test` and `make demo`. The system is left as it is.
 hiprtc: $(STAMP)
@@ -51,7 +72,7 @@ wheel-test: $(STAMP)
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py
 
 clean:
-	rm -rf $(VENV) .hiprtc .hiprtc.* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest .hiprtc .hiprtc.* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Where the packages of CUDA or HIP cannot be had (no wheel for this platform, say), ptxrt runs without them, if need be on

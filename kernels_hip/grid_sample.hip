@@ -1,4 +1,4 @@
-// grid_sample: bilinear, zeros outside of the image, align_corners = false; f32 and f64.
+// grid_sample, {{ T.name }}: bilinear, zeros outside of the image, align_corners = false.
 //
 //   s_x = ((g_x + 1) * IW - 1) / 2,   x0 = floor(s_x),   x1 = x0 + 1,   wx1 = s_x - x0,   wx0 = 1 - wx1;   y likewise
 //   y[n,c,p]           = wy0*wx0*v00 + wy0*wx1*v01 + wy1*wx0*v10 + wy1*wx1*v11,   v_jk = x[n,c,y_j,x_k]
@@ -189,5 +189,4 @@ __device__ void gradients(const T* __restrict__ dout, const T* __restrict__ inpu
         gradients(dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, n, c, ih, iw, oh, ow);                         \
     }
 
-GRID_SAMPLE(f32, float)
-GRID_SAMPLE(f64, double)
+GRID_SAMPLE({{ T.name }}, {{ T.hip }})

@@ -1,4 +1,4 @@
-// upsample_nearest2d of f32, f64, f16, bf16, u8 and u32.
+// upsample_nearest2d, {{ T.name }}.
 //
 //   y[n,c,i,j] = x[n,c,row(i),column(j)],   row(i) = min(trunc(i * (H / OH)), H - 1),   column(j) likewise of W, OW
 //
@@ -45,9 +45,5 @@ __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale,
         upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, src, dst);                                            \
     }
 
-UPSAMPLE_NEAREST2D(f32, unsigned)
-UPSAMPLE_NEAREST2D(f64, unsigned long long)
-UPSAMPLE_NEAREST2D(f16, unsigned short)
-UPSAMPLE_NEAREST2D(bf16, unsigned short)
-UPSAMPLE_NEAREST2D(u8, unsigned char)
-UPSAMPLE_NEAREST2D(u32, unsigned)
+//% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+UPSAMPLE_NEAREST2D({{ T.name }}, {{ bits[T.size] }})

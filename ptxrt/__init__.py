@@ -21,17 +21,26 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
+from ptxrt.ops import references
+from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
 from ptxrt.runtime.kernel import Kernel, load
 from ptxrt.runtime.modules import ModuleCache
+from ptxrt.runtime.protocols import (
+    DeviceArrayLike,
+    KernelArgument,
+    StreamLike,
+    SupportsCudaArrayInterface,
+    SupportsCudaStream,
+    SupportsDLPack,
+)
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
 
 __version__ = "0.1.0"
-from ptxrt.ops.framework.variant import PlanPreference, PrecisionGuarantee
 
 __all__ = [
     "BackendUnavailable",
@@ -41,11 +50,13 @@ __all__ = [
     "Deadlock",
     "Device",
     "DeviceArray",
+    "DeviceArrayLike",
     "DeviceMismatch",
     "DriverError",
     "Event",
     "InvalidArgument",
     "Kernel",
+    "KernelArgument",
     "KernelSource",
     "LaunchError",
     "LayoutError",
@@ -59,6 +70,10 @@ __all__ = [
     "Signature",
     "SignatureMismatch",
     "Stream",
+    "StreamLike",
+    "SupportsCudaArrayInterface",
+    "SupportsCudaStream",
+    "SupportsDLPack",
     "Unsupported",
     "default_device",
     "devices",
@@ -66,6 +81,7 @@ __all__ = [
     "from_dlpack",
     "load",
     "ops",
+    "references",
     "to_device",
     "zeros",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from ptxrt.errors import DTypeMismatch
+from ptxrt.errors import DTypeMismatch, shown
 
 __all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "element_type"]
 
@@ -42,6 +42,14 @@ class ElementType:
     def size(self) -> int:
         """Bytes of one element."""
         return self.numpy.itemsize
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest value of an integer type; a floating type has none."""
+        if self.name == "bool":
+            return 0, 1
+        found = np.iinfo(self.numpy)
+        return found.min, found.max
 
     def __repr__(self) -> str:
         return self.name
@@ -88,7 +96,7 @@ def element_type(dtype: Any, *, op: str | None = None, argument: str | None = "d
             op=op,
             argument=argument,
             expected=f"{numpys.rstrip('64')}8 or {numpys}",
-            given=f"{dtype!r}, which is 8 bits in a signature and 8 bytes in NumPy",
+            given=f"{shown(dtype)}, which is 8 bits in a signature and 8 bytes in NumPy",
             fix="Write the one that is meant",
         )
     if isinstance(dtype, str) and dtype in BY_NAME:
@@ -101,6 +109,6 @@ def element_type(dtype: Any, *, op: str | None = None, argument: str | None = "d
             op=op,
             argument=argument,
             expected=f"one of {', '.join(BY_NAME)}",
-            given=repr(dtype),
+            given=shown(dtype),
             fix="Convert the array, for example with numpy's astype",
         ) from None

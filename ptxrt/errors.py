@@ -65,7 +65,10 @@ class PtxrtError(Exception):
         self.fix = fix
         if message is None:
             where = ": ".join(part for part in (op, argument) if part)
-            message = f"expected {expected}, given {given}"
+            try:
+                message = f"expected {expected}, given {given}"
+            except ValueError:  # a number of more digits than Python writes
+                message = f"expected {expected}, given {shown(given)}"
             if where:
                 message = f"{where}: {message}"
             if fix:
@@ -106,7 +109,7 @@ class DeviceMismatch(PtxrtError):
 
 
 class LayoutError(PtxrtError):
-    """Strides, alignment or aliasing that the kernel cannot stand."""
+    """Strides, alignment or aliasing that the kernel cannot handle."""
 
 
 class InvalidArgument(PtxrtError):

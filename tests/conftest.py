@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import AMD_GPU, REQUIRED, need_hip_compilers
+from helpers import AMD_GPU, REQUIRED, need_hip_compilers, need_nvrtc
 from hypothesis import HealthCheck, settings
 
 import ptxrt
 from ptxrt.backends import hip as hip_backend
+from ptxrt.backends import sim as sim_backend
 
 sys.path.append(str(Path(__file__).parent / "hip"))
 from standin import StandIn, default_folder
@@ -62,18 +63,20 @@ def _put_stand_in() -> StandIn | None:
 STAND_IN = _put_stand_in()
 
 
-def _skip_without_hip_compilers() -> None:
-    """Let a test that needs hipRTC be skipped, or fail, as soon as it asks for it."""
-    compiler = hip_backend.BACKEND.compiler
+def _skip_without(backend: Any, need: Callable[[], None]) -> None:
+    """Let a test of a text in C++ be skipped, or fail, as soon as it asks for a compiler that is not here."""
+    compiler = backend.compiler
 
     def needed(language: str) -> str:
-        need_hip_compilers()
+        if language != "ptx":
+            need()
         return compiler(language)
 
-    hip_backend.BACKEND.compiler = needed  # type: ignore[method-assign]
+    backend.compiler = needed
 
 
-_skip_without_hip_compilers()
+_skip_without(hip_backend.BACKEND, need_hip_compilers)
+_skip_without(sim_backend.BACKEND, need_nvrtc)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "cuda" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cuda)
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        ptx = item.get_closest_marker("ptx") or params.get("variant", "hip") != "hip"
+        ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
         (left_out if params.get("device") == "hip:0" and ptx else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -185,6 +188,7 @@ def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
         need_hip_compilers()  # here: a thread of the test's cannot skip it
     cache = device.modules
     bounds = cache.max_modules, cache.max_bytes
+    ptxrt.ops.forget_plans()
     gc.collect()  # Kernels that a caught exception's traceback holds
     cache.clear()
     yield cache

@@ -36,6 +36,16 @@ def need_hip_compilers() -> None:
     pytest.skip(reason)
 
 
+def need_nvrtc() -> None:
+    """Skip, or fail where PTXRT_REQUIRE wants a GPU of NVIDIA, unless CUDA C++ compiles."""
+    reason = nvrtc.available()
+    if reason is None:
+        return
+    if "cuda" in REQUIRED:
+        pytest.fail(f"PTXRT_REQUIRE=cuda, but {reason}")
+    pytest.skip(reason)
+
+
 def with_stand_in(device: ptxrt.Device) -> dict[str, str]:
     """Return what the environment of a script must have that uses `device`, and of the processes that it starts."""
     if device.kind != "hip" or AMD_GPU:

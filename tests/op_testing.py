@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tolerances import relative_error, worst_element_error
 
 import ptxrt
-from ptxrt.ops.framework.plan import Plan
+from ptxrt.ops.framework import Plan, Variant
 
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""
@@ -57,9 +57,22 @@ def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> ptxrt.Devic
     return ptxrt.to_device(flat, device)[offset:].view(values.shape)
 
 
-def taken(plan: type[Plan], device: ptxrt.Device) -> list[str]:
-    """Return the names of a plan's variants in a language that the device takes."""
-    return [variant.name for variant in plan.variants if variant.language in device.backend.languages]
+def key_of(variant: Variant[Any, Any]) -> str:
+    """Return what tests call a variant: its name, behind its language where that is not PTX."""
+    return variant.name if variant.language == "ptx" else f"{variant.language}/{variant.name}"
+
+
+def variants(plan: type[Plan[Any, Any, Any]], device: ptxrt.Device | None = None) -> list[str]:
+    """Return a plan's variants; given a device, those in a language that it takes."""
+    return [key_of(each) for each in plan.variants if device is None or each.language in device.backend.languages]
+
+
+def wish(key: str | None = None, **more: Any) -> ptxrt.PlanPreference:
+    """Return the preference for a variant, ``"split"`` or ``"hip/baseline"``; None for any."""
+    if key is None:
+        return ptxrt.PlanPreference(**more)
+    language, _, name = key.rpartition("/")
+    return ptxrt.PlanPreference(language=language or "ptx", variant=name, **more)
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------
@@ -72,7 +85,7 @@ _last_language: list[str] = []  # not the plan, which would keep its modules loa
 def _remember_the_last_language() -> None:
     run = Plan.run
 
-    def run_and_remember(self: Plan, *args: Any, **how: Any) -> Any:
+    def run_and_remember(self: Plan[Any, Any, Any], *args: Any, **how: Any) -> Any:
         _last_language[:] = [self.variant.language]
         return run(self, *args, **how)
 

@@ -73,3 +73,11 @@ def test_a_numpy_dtype_finds_its_type():
 def test_what_no_kernel_parameter_has_is_refused(given):
     with refused(ptxrt.DTypeMismatch, "empty", "dtype", "f32, f64", "astype"):
         element_type(given, op="empty")
+
+
+@pytest.mark.parametrize("name", [name for name in ELEMENT_NAMES if BY_NAME[name].kind == "int"])
+def test_the_limits_of_an_integer_type_are_those_of_its_values(name):
+    kind = BY_NAME[name]
+    values = (False, True) if name == "bool" else (np.iinfo(kind.numpy).min, np.iinfo(kind.numpy).max)
+    assert kind.limits == values
+    assert all(type(limit) is int for limit in kind.limits)

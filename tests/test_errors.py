@@ -167,6 +167,12 @@ def test_one_handler_catches_them_all():
         ptxrt.Device("toaster")
 
 
+def test_a_message_may_be_of_a_number_that_python_does_not_write():
+    error = errors.LaunchError(op="k", argument="grid", expected="1", given=(10**5000, 1))
+    assert str(error).startswith("k: grid: expected 1, given an object of type tuple")
+    assert error.given == (10**5000, 1)
+
+
 class Unshown:
     def __repr__(self) -> str:
         raise RuntimeError

@@ -7,28 +7,60 @@ capsule is right but for the device, and, for bfloat16, which it has not, for th
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["BFLOAT", "HOST", "UINT", "set_device", "set_type", "type_code"]
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BFLOAT", "HOST", "as_numpy", "set_device", "set_type"]
 
 HOST = 1
 """DLPack's device type of host memory."""
-UINT, BFLOAT = 1, 4
-"""Its type codes of unsigned integers and of bfloat16."""
+BFLOAT = 4
+"""Its type code of bfloat16."""
 
 # dlpack.h: DLTensor is {void* data; {i32 type, i32 id} device; i32 ndim; {u8 code; u8 bits; u16 lanes} dtype; ...}; it
 # is at the head of DLManagedTensor, and 32 bytes into DLManagedTensorVersioned.
 _DEVICE, _CODE, _VERSIONED = 8, 20, 32
+_UINT = 1
+
+
+def as_numpy(export: Callable[..., Any]) -> NDArray[Any]:
+    """Return what ``__dlpack__`` shares as an array of NumPy, whose memory NumPy has not looked at.
+
+    Parameters
+    ----------
+    export
+        An array's ``__dlpack__``; NumPy calls it, and gives the capsule back when its array goes.
+    """
+    bits = _Bits(export)
+    array = np.from_dlpack(bits)
+    return array.view(ml_dtypes.bfloat16) if bits.bfloat16 else array
+
+
+class _Bits:
+    """An exporter as NumPy takes it: on the host, and bfloat16 as integers of as many bits."""
+
+    def __init__(self, export: Callable[..., Any]) -> None:
+        self.export, self.bfloat16 = export, False
+
+    def __dlpack__(self, **how: Any) -> Any:
+        capsule = self.export(**how)
+        set_device(capsule, HOST, 0)
+        self.bfloat16 = ctypes.c_uint8.from_address(_tensor(capsule) + _CODE).value == BFLOAT
+        if self.bfloat16:
+            set_type(capsule, _UINT)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return HOST, 0
 
 
 def set_device(capsule: Any, code: int, ordinal: int) -> None:
     """Set where the memory of a capsule lies, one that nobody has taken yet."""
     (ctypes.c_int32 * 2).from_address(_tensor(capsule) + _DEVICE)[:] = [code, ordinal]
-
-
-def type_code(capsule: Any) -> int:
-    """Return the type code of a capsule."""
-    return ctypes.c_uint8.from_address(_tensor(capsule) + _CODE).value
 
 
 def set_type(capsule: Any, code: int) -> None:

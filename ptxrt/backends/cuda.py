@@ -45,8 +45,8 @@ class CudaBackend:
     def _abandon(self) -> None:
         # A forked child has cuda.core's objects without a driver behind them. Their destructors would crash it at its
         # end, so they get a reference that nobody gives back.
-        for kept in (self._buffers, self._streams, self._events):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        for owned in (self._buffers, self._streams, self._events):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
         self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
 
     # Discovery --------------------------------------------------------------------------------------------------
@@ -132,22 +132,21 @@ class CudaBackend:
     @contextmanager
     def _current(self, ordinal: int) -> Iterator[None]:
         """Make the device's primary context current, and what was current again."""
-        driver = self._driver
-        _, before = driver.cuCtxGetCurrent()
+        before = self._call("cuCtxGetCurrent")[1]
         ready = self._thread.__dict__.setdefault("ready", set())
         switch = ordinal not in ready or int(before) != self._contexts[ordinal]
-        if switch:
-            self._core.Device(ordinal).set_current()
-            ready.add(ordinal)
-            self._contexts[ordinal] = int(driver.cuCtxGetCurrent()[1])
         try:
+            if switch:
+                self._core.Device(ordinal).set_current()
+                self._contexts[ordinal] = int(self._call("cuCtxGetCurrent")[1])
+                ready.add(ordinal)
             yield
         except Exception as error:
             self._translate(error)
             raise
         finally:
             if switch:
-                driver.cuCtxSetCurrent(before)
+                self._call("cuCtxSetCurrent", before)
 
     def _call(self, name: str, *args: Any) -> Any:
         """Call the driver; a status other than success is one of our errors."""
@@ -192,8 +191,6 @@ class CudaBackend:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
-        if nbytes >= 1 << 63:  # more than cuda.core can ask the driver for
-            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
         with self._current(ordinal):
             buffer = self._core.Device(ordinal).memory_resource.allocate(nbytes, stream=self._stream(stream))
         ptr = int(buffer.handle)
@@ -202,8 +199,8 @@ class CudaBackend:
 
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
         buffer = self._buffers.pop(ptr)
-        for other in used_on:
-            self.wait_stream(ordinal, stream, other)
+        for user in used_on:
+            self.wait_stream(ordinal, stream, user)
         with self._current(ordinal):
             buffer.close(self._stream(stream))
 
@@ -398,13 +395,18 @@ class CudaBackend:
         arguments: Any,
     ) -> None:
         # The hot path: no context manager, bound functions, and a push only where another context is current.
+        status, before = self._get_current()
+        if status is not self._success:
+            self._fail("cuCtxGetCurrent", status)
         context = self._contexts[ordinal]
-        if int(self._get_current()[1]) == context:
+        if int(before) == context:
             (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
         else:
             self._call("cuCtxPushCurrent", context)
-            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
-            self._call("cuCtxPopCurrent")
+            try:
+                (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+            finally:
+                self._call("cuCtxPopCurrent")
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
 

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
@@ -197,14 +196,12 @@ class HipBackend:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
-        if nbytes >= 1 << 63:  # more than hip-python can ask the driver for
-            raise OutOfDeviceMemory(f"allocate: {nbytes} bytes are more than any device has", op="allocate")
         with self._current(ordinal):
             return _handle(self._call("hipMallocAsync", nbytes, stream)[1])
 
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
-        for other in used_on:
-            self.wait_stream(ordinal, stream, other)
+        for user in used_on:
+            self.wait_stream(ordinal, stream, user)
         with self._current(ordinal):
             self._call("hipFreeAsync", ptr, stream)
 
@@ -215,16 +212,9 @@ class HipBackend:
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
         # In DLPack's numbering of ROCm's streams 0 is the default one.
         with self._current(ordinal):
-            capsule = other.__dlpack__(stream=stream)
-        capsules.set_device(capsule, capsules.HOST, 0)
-        bfloat16 = capsules.type_code(capsule) == capsules.BFLOAT
-        if bfloat16:
-            capsules.set_type(capsule, capsules.UINT)
-        # NumPy reads the capsule, not the memory, and gives it back to its producer when this array goes.
-        view = np.from_dlpack(_Capsule(capsule))
-        dtype = np.dtype(ml_dtypes.bfloat16) if bfloat16 else view.dtype
+            view = capsules.as_numpy(lambda **_: other.__dlpack__(stream=stream))
         strides = tuple(step // view.itemsize for step in view.strides)
-        return Imported(view.__array_interface__["data"][0], view.shape, strides, dtype, False, (view, other))
+        return Imported(view.__array_interface__["data"][0], view.shape, strides, view.dtype, False, (view, other))
 
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
         return _Shared(array, dtype)
@@ -387,19 +377,6 @@ class HipBackend:
             raise _unknown_status("hipModuleLaunchKernel", error) from error
         if status is not self._success:
             self._fail("hipModuleLaunchKernel", status)
-
-
-class _Capsule:
-    """A capsule as NumPy takes it."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return capsules.HOST, 0
 
 
 class _Shared:

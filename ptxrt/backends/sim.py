@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ptxrt import sim
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.dtypes import BY_NUMPY
-from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
 
 __all__ = ["BACKEND"]
 
@@ -56,9 +56,9 @@ class SimBackend:
 
     def properties(self, ordinal: int) -> DeviceProperties:
         arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
-        if not re.fullmatch(r"sm_\d+[af]?", arch):
+        if not re.fullmatch(r"sm_[0-9]{1,4}[af]?", arch):
             raise InvalidArgument(
-                op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=repr(arch)
+                op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=shown(arch)
             )
         return DeviceProperties(
             name="PTX machine",
@@ -90,8 +90,8 @@ class SimBackend:
     def trim_memory(self, ordinal: int) -> None: ...
 
     def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
-        # NumPy's own arrays need no DLPack, which has no bfloat16, and which NumPy 1 reads as read-only.
-        host = other if isinstance(other, np.ndarray) else np.from_dlpack(other)
+        # NumPy's own arrays need no DLPack, which NumPy 1 reads as read-only.
+        host = other if isinstance(other, np.ndarray) else capsules.as_numpy(other.__dlpack__)
         if host.dtype not in BY_NUMPY:  # refused by whoever asked
             return Imported(0, host.shape, None, host.dtype, False, None)
         if any(step % host.itemsize for step in host.strides):
@@ -284,9 +284,9 @@ def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
 
 def _setting(name: str, default: int, least: int = 0) -> int:
     text = os.environ.get(name, str(default))
-    if not text.isdecimal() or int(text) < least:
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) < least:
         raise InvalidArgument(
-            op=name, argument="environment", expected=f"a whole number of at least {least}", given=repr(text)
+            op=name, argument="environment", expected=f"a whole number of at least {least}", given=shown(text)
         )
     return int(text)
 

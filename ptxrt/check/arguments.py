@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from ptxrt import sim
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.dtypes import BY_NAME, BY_NUMPY, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, OutOfDeviceMemory, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, OutOfDeviceMemory, ShapeMismatch, shown
 from ptxrt.runtime.signature import Parameter, Signature
 from ptxrt.sim import TYPES
 
@@ -146,13 +145,13 @@ class Given:
                     op=self.entry,
                     argument=name,
                     expected=f"a parameter: {', '.join(names) or 'there is none'}",
-                    given=repr(name),
+                    given=shown(name),
                     fix=suggestion(name, names) or (fix if names else None),
                 )
 
     def refused(self, name: str, wanted: str) -> InvalidArgument:
-        """Return the error for a parameter that something else was wanted for."""
-        given = repr(self.arguments[name]) if name in self.arguments else "nothing"
+        """Return the error for a parameter that takes another kind of argument."""
+        given = shown(self.arguments[name]) if name in self.arguments else "nothing"
         return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given)
 
     def _value(self, p: Parameter, index: int, seed: int) -> Value:
@@ -161,7 +160,7 @@ class Given:
             number = _number(given)
             if number is None:
                 raise self.refused(p.name, _wanted(p))
-            return Value(p, None, number, str(given))
+            return Value(p, None, number, given if isinstance(given, str) else shown(given))
         if self.is_null(p.name):
             if not p.nullable:
                 raise InvalidArgument(
@@ -194,11 +193,11 @@ class Given:
             fix = None if kind in _KINDS else suggestion(kind, (*_KINDS, "file"))
             raise InvalidArgument(
                 op=self.entry, argument=name, expected=f"an array such as random:f32:8x1024 ({ARRAYS})",
-                given=repr(text), fix=fix,
+                given=shown(text), fix=fix,
             )  # fmt: skip
         if found["type"] not in BY_NAME:
             raise DTypeMismatch(
-                op=self.entry, argument=name, expected=f"one of {', '.join(BY_NAME)}", given=repr(found["type"])
+                op=self.entry, argument=name, expected=f"one of {', '.join(BY_NAME)}", given=shown(found["type"])
             )
         return {key: value or "" for key, value in found.groupdict().items()} | {"kind": text.partition(":")[0]}
 
@@ -219,9 +218,9 @@ class Given:
         except (ValueError, OverflowError):
             raise self.refused(name, f"values that {kind} can hold") from None
         except MemoryError:
-            raise self._no_room(name) from None
+            raise self._no_memory(name) from None
 
-    def _no_room(self, name: str) -> OutOfDeviceMemory:
+    def _no_memory(self, name: str) -> OutOfDeviceMemory:
         text = self.arguments[name]
         return OutOfDeviceMemory(
             f"{self.entry}: {name}: the host has no memory for {text}", op=self.entry, argument=name, given=text
@@ -230,21 +229,25 @@ class Given:
     def _file(self, name: str, path: str) -> Array:
         if name in self._loaded:
             return self._loaded[name]
+        wrong = InvalidArgument(
+            op=self.entry,
+            argument=name,
+            expected="a .npy file of one array, as numpy.save writes it",
+            given=shown(path),
+        )
         try:
-            found = np.load(path, allow_pickle=False)
+            with open(path, "rb") as file:
+                found = np.load(file, allow_pickle=False)
         except OSError as error:
             raise InvalidArgument(
-                op=self.entry, argument=name, expected="a .npy file", given=repr(path), fix=error.strerror
+                op=self.entry, argument=name, expected="a .npy file", given=shown(path), fix=error.strerror
             ) from None
-        except (ValueError, EOFError, BadZipFile):
-            found = None
         except MemoryError:
-            raise self._no_room(name) from None
+            raise self._no_memory(name) from None
+        except Exception as error:  # a damaged header makes NumPy raise whatever Python's own parser does
+            raise wrong from error
         if not isinstance(found, np.ndarray):
-            raise InvalidArgument(
-                op=self.entry, argument=name, expected="a .npy file of one array, as numpy.save writes it",
-                given=repr(path),
-            )  # fmt: skip
+            raise wrong
         return self._loaded.setdefault(name, found)
 
 
@@ -274,12 +277,17 @@ def _read(text: str, kind: ElementType) -> int | float:
 
 
 def _in_range(value: int | float, kind: ElementType) -> Array:
-    """Return a value in its type, rounded; OverflowError where it is beyond."""
+    """Return a value in its type, rounded; OverflowError for one that the type cannot hold."""
+    if kind.kind == "int":
+        # NumPy 1 wraps what does not fit, and every NumPy takes any number for a bool.
+        if not kind.limits[0] <= value <= kind.limits[1]:
+            raise OverflowError
+        return np.array(value, kind.numpy)
     with np.errstate(over="ignore"):
-        held: Array = np.array(value, kind.numpy) if kind.kind == "int" else np.array(float(value)).astype(kind.numpy)
-    if kind.kind == "float" and math.isfinite(value) and not np.isfinite(held):
+        rounded: Array = np.array(float(value)).astype(kind.numpy)
+    if math.isfinite(value) and not np.isfinite(rounded):
         raise OverflowError
-    return held
+    return rounded
 
 
 def _wanted(p: Parameter) -> str:

@@ -27,8 +27,9 @@ from ptxrt import sim
 from ptxrt.check.arguments import Given, Value, declared
 from ptxrt.compilers import ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
-from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault
+from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.signature import Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS, chosen_checks
@@ -155,18 +156,19 @@ def check(
     BackendUnavailable
         For C++ without NVRTC.
     """
+    _check_kinds(source, entry, signature, arguments, checks, arch)
     program, symbol, compiler = _program(source, entry, arch)
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
     if budget is not None and not (_is_whole(budget) and budget >= 1):
-        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=repr(budget))
+        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=shown(budget))
     if not (_is_whole(seed) and seed >= 0):
-        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=repr(seed))
+        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
     if arch is not None and source.language == "ptx":
         raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
     given = Given(symbol, arguments)
-    taken = signature is None
+    from_text = signature is None
     if signature is None:
         signature = declared(found, given)
     elif isinstance(signature, str):
@@ -195,7 +197,7 @@ def check(
         text=program.source.text,
         compiler=compiler,
         signature=signature,
-        taken=taken,
+        taken=from_text,
         values=tuple(values),
         grid=dims[0],
         block=dims[1],
@@ -212,6 +214,25 @@ def check(
         },
         seconds=seconds,
     )
+
+
+def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks: Any, arch: Any) -> None:
+    strings = isinstance(checks, Iterable) and all(isinstance(name, str) for name in checks)
+    for argument, value, good, expected in (
+        ("source", source, isinstance(source, KernelSource), "a KernelSource"),
+        ("entry", entry, entry is None or isinstance(entry, str), "the entry's name"),
+        (
+            "signature",
+            signature,
+            signature is None or isinstance(signature, (Signature, str)),
+            "a Signature, or its text",
+        ),
+        ("arguments", arguments, isinstance(arguments, Mapping), "a mapping from parameters to arguments"),
+        ("checks", checks, strings, "names"),
+        ("arch", arch, arch is None or isinstance(arch, str), "an architecture such as sm_90"),
+    ):
+        if not good:
+            raise InvalidArgument(op="check", argument=argument, expected=expected, given=shown(value))
 
 
 def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple[sim.Program, str, str]:
@@ -257,10 +278,10 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
-    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-    if not 1 <= len(sizes) <= 3 or not all(map(_is_whole, sizes)):
-        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=repr(value))
-    x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
+    sizes = whole_numbers(value) or ()
+    if not 1 <= len(sizes) <= 3:
+        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=shown(value))
+    x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
@@ -285,13 +306,13 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
         raise LaunchError(
             op=entry.name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid
         )
-    room = limits.max_shared_dynamic - entry.shared_bytes
-    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= room):
+    available = limits.max_shared_dynamic - entry.shared_bytes
+    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= available):
         raise LaunchError(
             op=entry.name,
             argument="shared_bytes",
-            expected=f"0 to {room} beside {entry.shared_bytes} static bytes",
-            given=repr(shared_bytes),
+            expected=f"0 to {available} beside {entry.shared_bytes} static bytes",
+            given=shown(shared_bytes),
         )
     if entry.shared_bytes > limits.max_shared_static:
         raise CompileError(
@@ -304,7 +325,7 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
 def _pack(entry: str, signature: Signature, numbers: Sequence[Any]) -> bytes:
     arguments = signature.arguments()
     pairs = zip(signature.parameters, numbers, strict=True)
-    checked = [check_scalar(number, p, entry) if p.checked else number for p, number in pairs]
+    checked = [number if p.pointer else check_scalar(number, p, entry) for p, number in pairs]
     try:
         signature.pack_into(arguments.raw, 0, *checked)
     except _NOT_PACKED:

@@ -26,7 +26,7 @@ table { border-collapse: collapse; }
 .counts td.text { white-space: pre; font: 12.5px/1.5 ui-monospace, Menlo, Consolas, monospace; }
 .counts td.number { color: #777; }
 .counts tr.bad td.code { outline: 2px solid #b3261e; outline-offset: -2px; }
-.counts tr.other td.code { outline: 2px dashed #b3261e; outline-offset: -2px; }
+.counts tr.second td.code { outline: 2px dashed #b3261e; outline-offset: -2px; }
 .counts tr.idle td.text { color: #8a8f95; }
 .counts tr.total td { border-top: 1px solid #888; font-weight: 600; }
 .counts thead { display: table-header-group; }
@@ -113,7 +113,7 @@ def _row(
     kinds = [] if line.issued else ["idle"]
     if report.fault is not None:
         kinds += ["bad"] if number == report.fault.line else []
-        kinds += ["other"] if number == report.fault.other_line else []
+        kinds += ["second"] if number == report.fault.other_line else []
     heat = f' style="background: rgba(235, 110, 30, {0.7 * _heat(line, total):.3f})"' if line.issued else ""
     share = _bar(line.lanes / most, "#8a6fb0", 90) if line.issued and most else ""
     return (

@@ -27,7 +27,7 @@ SAXPY = """
 
 .visible .entry saxpy(.param .u64 x_ptr, .param .u64 y_ptr, .param .u32 n, .param .f32 a)
 {
-    .reg .pred %beyond;
+    .reg .pred %outside;
     .reg .b32 %i, %block, %threads, %n;
     .reg .b64 %x, %y, %offset;
     .reg .f32 %a, %xi, %yi;
@@ -40,8 +40,8 @@ SAXPY = """
     mov.u32 %block, %ctaid.x;
     mov.u32 %threads, %ntid.x;
     mad.lo.u32 %i, %block, %threads, %i;
-    setp.ge.u32 %beyond, %i, %n;
-    @%beyond ret;
+    setp.ge.u32 %outside, %i, %n;
+    @%outside ret;
 
     cvta.to.global.u64 %x, %x;
     cvta.to.global.u64 %y, %y;

@@ -22,6 +22,8 @@ __all__ = ["Entry", "Snapshot", "read_snapshot"]
 Entry = dict[str, Any]
 Check = Callable[[Any, str], None]
 
+_MOST_NESTED = 100  # far above what is written, and far below Python's limit, which printing the entries would reach
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -68,7 +70,9 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _bad(path, "JSON, the whole of it", f"text that is none ({error})") from error
+        raise _bad(path, "a complete JSON document", f"text that is not one ({error})") from error
+    if _is_deeper(record, _MOST_NESTED):
+        raise _bad(path, f"JSON with values nested at most {_MOST_NESTED} deep", "one nested deeper")
     try:
         _object(record, "the snapshot")
         _check_schema(record)
@@ -76,6 +80,15 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     except _Malformed as error:
         raise _bad(path, f"a snapshot of schema {SCHEMA}: {error.expected}", error.given) from None
     return Snapshot(os.fspath(path), record, datetime.fromisoformat(record["created"]))
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Tell whether objects and arrays are nested deeper, by no recursion."""
+    level: list[Any] = [[value]]
+    for _ in range(depth + 1):
+        inner = (each for nest in level for each in (nest.values() if isinstance(nest, dict) else nest))
+        level = [each for each in inner if isinstance(each, (dict, list))]
+    return bool(level)
 
 
 class _Malformed(Exception):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from ptxrt.commands._snapshot import Entry, Snapshot, read_snapshot
 from ptxrt.commands.tables import printable, size_in_words, table
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import InvalidArgument, shown
 
 __all__ = ["FILTER_KEYS", "SORT_KEYS", "inspect"]
 
@@ -56,9 +57,9 @@ def _chosen(entries: Sequence[Entry], filters: Iterable[str]) -> list[Entry]:
         if key in _TEXTS:
             left = [entry for entry in left if value.casefold() in _TEXTS[key](entry).casefold()]
             continue
-        if not (value.isascii() and value.isdigit()):
+        if not re.fullmatch("[0-9]{1,19}", value):
             raise InvalidArgument(
-                op="cache", argument="--filter", expected=f"a whole number after {key}=", given=repr(value)
+                op="cache", argument="--filter", expected=f"a whole number after {key}=", given=shown(value)
             )
         left = [entry for entry in left if _NUMBERS[key](entry) == int(value)]
     return left
@@ -214,11 +215,11 @@ def _in_full(entry: Entry, snapshot: Snapshot) -> str:
     for name, kernel in entry["kernels"].items():
         used = kernel["resources"]
         spills = (used["spill_store_bytes"], used["spill_load_bytes"])
-        told = "not reported" if None in spills else f"{spills[0]} bytes stored, {spills[1]} bytes loaded"
+        spilled = "not reported" if None in spills else f"{spills[0]} bytes stored, {spills[1]} bytes loaded"
         parts.append(
             f"{name}\n{_indent(_abi_table(kernel['params']))}\n"
             f"  registers {used['registers']}, shared {used['shared_bytes']} bytes, local {used['local_bytes']} bytes, "
-            f"constant {used['constant_bytes']} bytes, at most {used['max_threads']} threads a block, spills {told}"
+            f"constant {used['constant_bytes']} bytes, at most {used['max_threads']} threads a block, spills {spilled}"
         )
     if entry["state"] == "loaded" and not entry["kernels"]:
         parts.append("no entry has been looked up yet, so no parameter table was read")

@@ -68,8 +68,8 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
         text = Path(given.file).read_text("utf-8")
     except UnicodeDecodeError as error:
         return complain(f"cannot read {given.file}: byte {error.start} is no UTF-8, so this is no text of a kernel", 2)
-    except OSError as error:
-        return complain(f"cannot read {given.file}: {error.strerror}", 2)
+    except (OSError, ValueError) as error:
+        return complain(f"cannot read {given.file}: {_reason(error)}", 2)
     make = {".cu": KernelSource.cuda, ".hip": KernelSource.hip}.get(Path(given.file).suffix, KernelSource.ptx)
     try:
         report = check(
@@ -94,9 +94,14 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
     if given.html is not None:
         try:
             Path(given.html).write_text(as_html(report), "utf-8")
-        except OSError as error:
-            return complain(f"cannot write {given.html}: {error.strerror}", 2)
+        except (OSError, ValueError) as error:
+            return complain(f"cannot write {given.html}: {_reason(error)}", 2)
     return 0 if report.fault is None else 1
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a file cannot be opened; a ValueError is a NUL or half a character in its name."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _checks(text: str) -> list[str]:

@@ -8,20 +8,17 @@ that the ops launch in their baseline, and that is not in HIP, is a difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from ptxrt import ops
 from ptxrt.commands.tables import table
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvrtc
 from ptxrt.compilers.ptx_text import scan
-from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import InvalidArgument
-from ptxrt.ops.framework.variant import Launch
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 
-__all__ = ["ARCHITECTURES", "baseline_entries", "compare", "run"]
+__all__ = ["ARCHITECTURES", "compare", "run"]
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx1100")
 """What the HIP is compiled for if nothing else is asked for: waves of 64, twice, and of 32."""
@@ -39,11 +36,10 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
     """
     twins = {spec.entry: spec for spec in ops.kernels() if spec.language == "ptx"}
     in_hip = {spec.entry: spec for spec in ops.kernels() if spec.language == "hip"}
-    known = dict.fromkeys((*in_hip, *baseline_entries()))
-    asked = [entry for entry in known if word in entry]
+    asked = [entry for entry in in_hip if word in entry]
     if not asked:
         raise InvalidArgument(
-            op="parity", argument="WORD", expected=f"a part of one of {', '.join(known)}", given=repr(word)
+            op="parity", argument="WORD", expected=f"a part of one of {', '.join(in_hip)}", given=repr(word)
         )
     for arch in architectures:
         hiprtc.check_target(arch)
@@ -54,12 +50,7 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
     wrong = []
     compiled = lru_cache(maxsize=16)(_binary)  # a family's entries come one after another
     for entry in asked:
-        spec = in_hip.get(entry)
-        if spec is None:
-            wrong.append(entry)
-            say(f"{entry}: DIFFERENT, it is not in HIP\n")
-            continue
-        twin = twins[entry].source
+        spec, twin = in_hip[entry], twins[entry].source
         found: dict[str, Sequence[ParamInfo] | None] = {"PTX": scan(twin.text, twin.name).entries[entry].params}
         for arch in (*nvidia, *architectures):
             found[arch] = compiled(spec.source, arch).entries[entry].params
@@ -69,35 +60,6 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
         say("\n".join(lines) + "\n")
     say(f"parity: {len(asked) - len(wrong)} of {len(asked)} entries are the same as declared, in PTX and in HIP")
     return 1 if wrong else 0
-
-
-def baseline_entries() -> list[str]:
-    """Return the entries that the ops' baseline variants launch, in each element type; each has a twin in HIP."""
-    shape, grid = (256, 2, 3, 4), (256, 3, 4, 2)  # a small batch has entries of its own, where a warp adds it up
-    problems = (
-        (ops.GroupNormPlan, ops.GroupNormDescriptor(shape, 1)),
-        (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(shape, 1)),
-        (ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape)),
-        (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape)),
-        (ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training=True)),
-        (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor(shape, training=True)),
-        (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor(shape, training=True, handed=True)),
-        (ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, 5)),
-        (ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor(shape, 5)),
-        (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor(shape, (24, 12, 4, 1), 6, 8)),
-        (ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid)),
-        (ops.GridSampleBackwardPlan, ops.GridSampleBackwardDescriptor(shape, grid)),
-    )
-    types = dict.fromkeys((spec.op, BY_NAME[spec.dtype]) for spec in ops.kernels())
-    return [
-        step.kernel.entry
-        for plan, problem in problems
-        for op, dtype in types
-        for variant in plan.variants
-        if op == plan.op and variant.name == "baseline"
-        for step in variant.launches(replace(problem, dtype=dtype))
-        if isinstance(step, Launch)
-    ]
 
 
 def _binary(source: KernelSource, compiler: str) -> Binary:

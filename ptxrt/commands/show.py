@@ -11,7 +11,7 @@ from ptxrt.compilers import Binary, ParamInfo, hiprtc, nvjitlink
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.errors import BackendUnavailable, InvalidArgument
-from ptxrt.ops.framework.variant import KernelSpec
+from ptxrt.ops.framework import KernelSpec
 from ptxrt.runtime.device import Device
 
 __all__ = ["run"]
@@ -89,7 +89,7 @@ def _hip(spec: KernelSpec, arch: str) -> tuple[_Lines, _Lines]:
 
 def _resources(binary: Binary, facts: Sequence[tuple[str, object]]) -> _Lines:
     rows = [*facts, ("code bytes", len(binary.code))]
-    lines = [f"  {what:29} {'not told' if number is None else number}" for what, number in rows]
+    lines = [f"  {what:29} {'not reported' if number is None else number}" for what, number in rows]
     return ["", f"Resources, {binary.compiler} for {binary.arch}", *lines]
 
 
@@ -126,7 +126,7 @@ def _abi(spec: KernelSpec, params: Sequence[ParamInfo] | None) -> _Lines:
     rows = []
     for index, parameter in enumerate(spec.signature.parameters):
         binary = params[index] if params is not None and index < len(params) else None
-        kind = getattr(binary, "kind", None) or "not told"
+        kind = getattr(binary, "kind", None) or "not reported"
         name = getattr(binary, "name", "")
         rows.append((str(index), str(parameter), name, kind, str(parameter.size), str(offsets[index])))
     head = ("#", "declared", "in the text", "class", "bytes", "offset")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import Any
 
 from ptxrt.ops._batch_norm import (
     BatchNormArgs,
@@ -11,7 +12,9 @@ from ptxrt.ops._batch_norm import (
     BatchNormBackwardDescriptor,
     BatchNormBackwardPlan,
     BatchNormDescriptor,
+    BatchNormGradients,
     BatchNormPlan,
+    BatchNormResult,
     batch_norm,
     batch_norm_backward,
 )
@@ -21,6 +24,7 @@ from ptxrt.ops._grid_sample import (
     GridSampleBackwardDescriptor,
     GridSampleBackwardPlan,
     GridSampleDescriptor,
+    GridSampleGradients,
     GridSamplePlan,
     grid_sample,
     grid_sample_backward,
@@ -31,6 +35,7 @@ from ptxrt.ops._group_norm import (
     GroupNormBackwardDescriptor,
     GroupNormBackwardPlan,
     GroupNormDescriptor,
+    GroupNormGradients,
     GroupNormPlan,
     group_norm,
     group_norm_backward,
@@ -42,6 +47,7 @@ from ptxrt.ops._local_response_norm import (
     LocalResponseNormBackwardPlan,
     LocalResponseNormDescriptor,
     LocalResponseNormPlan,
+    LocalResponseNormResult,
     local_response_norm,
     local_response_norm_backward,
 )
@@ -61,9 +67,7 @@ from ptxrt.ops._upsample_nearest2d import (
     UpsampleNearest2dPlan,
     upsample_nearest2d,
 )
-from ptxrt.ops.framework.plan import Plan, forget_plans
-from ptxrt.ops.framework.texts import read_kernel
-from ptxrt.ops.framework.variant import KernelSpec
+from ptxrt.ops.framework import KernelSpec, Plan, forget_plans, read_kernel
 
 __all__ = [
     "BatchNormArgs",
@@ -71,18 +75,22 @@ __all__ = [
     "BatchNormBackwardDescriptor",
     "BatchNormBackwardPlan",
     "BatchNormDescriptor",
+    "BatchNormGradients",
     "BatchNormPlan",
+    "BatchNormResult",
     "GridSampleArgs",
     "GridSampleBackwardArgs",
     "GridSampleBackwardDescriptor",
     "GridSampleBackwardPlan",
     "GridSampleDescriptor",
+    "GridSampleGradients",
     "GridSamplePlan",
     "GroupNormArgs",
     "GroupNormBackwardArgs",
     "GroupNormBackwardDescriptor",
     "GroupNormBackwardPlan",
     "GroupNormDescriptor",
+    "GroupNormGradients",
     "GroupNormPlan",
     "LocalResponseNormArgs",
     "LocalResponseNormBackwardArgs",
@@ -90,6 +98,7 @@ __all__ = [
     "LocalResponseNormBackwardPlan",
     "LocalResponseNormDescriptor",
     "LocalResponseNormPlan",
+    "LocalResponseNormResult",
     "Softmax2dArgs",
     "Softmax2dBackwardArgs",
     "Softmax2dBackwardDescriptor",
@@ -118,14 +127,13 @@ __all__ = [
 
 
 def kernels() -> list[KernelSpec]:
-    """Return every kernel that the ops use: the KERNELS of each file here."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    return [
-        spec for name in names if name.startswith("_") for spec in importlib.import_module(f"{__name__}.{name}").KERNELS
-    ]
+    """Return every kernel that the ops use: those of the FAMILY of each file here."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.name.startswith("_"))
+    families = [importlib.import_module(f"{__name__}.{name}").FAMILY for name in names]
+    return [spec for family in families for spec in family.kernels()]
 
 
-def plans() -> list[type[Plan]]:
+def plans() -> list[type[Plan[Any, Any, Any]]]:
     """Return the plans of all ops, by the op's name."""
     found = [value for value in globals().values() if isinstance(value, type) and issubclass(value, Plan)]
     return sorted((plan for plan in found if plan is not Plan), key=lambda plan: plan.op)

@@ -4,142 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch
-from ptxrt.ops.framework.images import Images
-from ptxrt.ops.framework.plan import Plan, beyond, kept, number, unpacked_out
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Scratch, Variant, Zero
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    KernelSpec,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Region,
+    Role,
+    Schedule,
+    Variant,
+    Workspace,
+    number,
+    parameter_type,
+    plan_cache,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "BatchNormArgs",
     "BatchNormBackwardArgs",
     "BatchNormBackwardDescriptor",
     "BatchNormBackwardPlan",
     "BatchNormDescriptor",
+    "BatchNormGradients",
     "BatchNormPlan",
+    "BatchNormResult",
     "batch_norm",
     "batch_norm_backward",
 ]
 
-_F32 = BY_NAME["f32"]
-_U32 = (1 << 32) - 1
 _GRID_Y = 65535
 _SIZES = "u32 batch, u32 channels, u32 hw"
 _TILES = "u32 slices, u32 images, u32 group, u32 lanes"
-
-
-def _entry(name: str, parameters: str) -> KernelSpec:
-    return KernelSpec("batch_norm", f"batch_norm_{name}", Signature.parse(parameters))
-
-
-_KERNEL = _entry(
-    "kernel",
-    f"const f32* in_ptr, f32* out_ptr, const f32*? w_ptr, const f32*? b_ptr, f32* mean_ptr, f32* var_ptr, {_SIZES}, "
-    "f32 eps, u32 training",
-)
-_RUNNING = _entry(
-    "running",
-    f"const f32* mean_ptr, const f32* var_ptr, f32* rmean_ptr, f32* rvar_ptr, {_SIZES}, f32 momentum",
-)
-_CACHED = _entry(
-    "cached",
-    "const f32* in_ptr, f32* out_ptr, const f32*? w_ptr, const f32*? b_ptr, f32* mean_ptr, f32* var_ptr, "
-    f"f32*? rmean_ptr, f32*? rvar_ptr, {_SIZES}, f32 eps, f32 momentum",
-)
-_PARTIAL = _entry("partial", f"const f32* in_ptr, f64* sums_ptr, {_SIZES}, u32 slices, u64 values")
-_COLUMNS = _entry("columns", f"const f32* in_ptr, f64* sums_ptr, {_SIZES}, {_TILES}")
-_FINISH = _entry(
-    "finish",
-    "const f32* in_ptr, const f32*? w_ptr, f32* mean_ptr, f32* var_ptr, f32*? rmean_ptr, f32*? rvar_ptr, "
-    f"const f32*? b_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, f32 eps, f32 momentum, u32 slices",
-)
-_APPLY = _entry("apply", f"const f32* in_ptr, f32* out_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images")
-_EVAL = _entry(
-    "eval",
-    "const f32* in_ptr, f32* out_ptr, const f32*? w_ptr, const f32*? b_ptr, const f32* mean_ptr, const f32* var_ptr, "
-    f"{_SIZES}, f32 eps, u32 images",
-)
-_GRADIENTS = "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, f32*? gw_ptr, f32*? gb_ptr, const f32*? w_ptr"
-_BACKWARD = _entry(
-    "backward_kernel",
-    f"{_GRADIENTS}, const f32*? rmean_ptr, const f32*? rvar_ptr, {_SIZES}, f32 eps, u32 training",
-)
-_BACKWARD_HANDED = _entry(
-    "backward_handed_kernel", f"{_GRADIENTS}, const f32* mean_ptr, const f32* var_ptr, {_SIZES}, f32 eps"
-)
-_BACKWARD_CACHED = _entry(
-    "backward_cached", f"{_GRADIENTS}, const f32*? mean_ptr, const f32*? var_ptr, {_SIZES}, f32 eps"
-)
-_BACKWARD_PARTIAL = _entry(
-    "backward_partial",
-    f"const f32* in_ptr, const f32* go_ptr, const f32*? mean_ptr, f64* sums_ptr, {_SIZES}, u32 slices, u64 values",
-)
-_BACKWARD_COLUMNS = _entry(
-    "backward_columns",
-    f"const f32* in_ptr, const f32* go_ptr, const f32*? mean_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
-)
-_BACKWARD_FINISH = _entry(
-    "backward_finish",
-    "const f32* in_ptr, const f32*? w_ptr, const f32*? mean_ptr, const f32*? var_ptr, f32*? gw_ptr, f32*? gb_ptr, "
-    f"f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, f32 eps, u32 slices",
-)
-_BACKWARD_APPLY = _entry(
-    "backward_apply",
-    f"const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
-)
-_BACKWARD_EVAL = _entry(
-    "backward_eval",
-    "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f32*? w_ptr, const f32* mean_ptr, const f32* var_ptr, "
-    f"f64* sums_ptr, {_SIZES}, f32 eps, u32 slices, u64 values",
-)
-_BACKWARD_EVAL_COLUMNS = _entry(
-    "backward_eval_columns",
-    "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f32*? w_ptr, const f32* mean_ptr, const f32* var_ptr, "
-    f"f64* sums_ptr, {_SIZES}, f32 eps, {_TILES}",
-)
-_BACKWARD_EVAL_FINISH = _entry(
-    "backward_eval_finish",
-    "const f32* mean_ptr, const f32* var_ptr, f32*? gw_ptr, f32*? gb_ptr, const f64* sums_ptr, "
-    f"{_SIZES}, f32 eps, u32 slices",
-)
-KERNELS = (
-    _KERNEL,
-    _RUNNING,
-    _CACHED,
-    _PARTIAL,
-    _COLUMNS,
-    _FINISH,
-    _APPLY,
-    _EVAL,
-    _BACKWARD,
-    _BACKWARD_HANDED,
-    _BACKWARD_CACHED,
-    _BACKWARD_PARTIAL,
-    _BACKWARD_COLUMNS,
-    _BACKWARD_FINISH,
-    _BACKWARD_APPLY,
-    _BACKWARD_EVAL,
-    _BACKWARD_EVAL_COLUMNS,
-    _BACKWARD_EVAL_FINISH,
-    *(spec.in_hip for spec in (_KERNEL, _RUNNING, _BACKWARD, _BACKWARD_HANDED)),
+_CUT = "u32 slices, u64 values"
+_VECTORS = "const P*? w_ptr, const P*? b_ptr"
+_HANDED = "const P* mean_ptr, const P* var_ptr"
+_INPUTS = "const T* in_ptr, const T* go_ptr"
+_GRADIENTS = f"{_INPUTS}, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr"
+_SIGNATURES = {
+    "kernel": f"const T* in_ptr, T* out_ptr, {_VECTORS}, P* mean_ptr, P* var_ptr, {_SIZES}, P eps, u32 training",
+    "running": f"{_HANDED}, P* rmean_ptr, P* rvar_ptr, {_SIZES}, P momentum",
+    "cached": f"const T* in_ptr, T* out_ptr, {_VECTORS}, P* mean_ptr, P* var_ptr, P*? rmean_ptr, P*? rvar_ptr, "
+    f"{_SIZES}, P eps, P momentum",
+    "partial": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
+    "columns": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
+    "finish": "const T* in_ptr, const P*? w_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, P*? rvar_ptr, "
+    f"const P*? b_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, P eps, P momentum, u32 slices",
+    "apply": f"const T* in_ptr, T* out_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
+    "eval": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
+    "backward_kernel": f"{_GRADIENTS}, const P*? rmean_ptr, const P*? rvar_ptr, {_SIZES}, P eps, u32 training",
+    "backward_handed_kernel": f"{_GRADIENTS}, {_HANDED}, {_SIZES}, P eps",
+    "backward_cached": f"{_GRADIENTS}, const P*? mean_ptr, const P*? var_ptr, {_SIZES}, P eps",
+    "backward_partial": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
+    "backward_columns": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
+    "backward_finish": "const T* in_ptr, const P*? w_ptr, const P*? mean_ptr, const P*? var_ptr, P*? gw_ptr, "
+    f"P*? gb_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
+    "backward_apply": f"{_INPUTS}, T* gi_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
+    "backward_eval": f"{_INPUTS}, T* gi_ptr, const P*? w_ptr, {_HANDED}, f64* sums_ptr, {_SIZES}, P eps, {_CUT}",
+    "backward_eval_columns": f"{_INPUTS}, T* gi_ptr, const P*? w_ptr, {_HANDED}, f64* sums_ptr, {_SIZES}, P eps, "
+    f"{_TILES}",
+    "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
+}
+_IN_HIP = ("kernel", "running", "backward_kernel", "backward_handed_kernel")
+FAMILY = KernelFamily(
+    "batch_norm",
+    ("f32",),
+    {f"batch_norm_{name}": Role(signature, hip=name in _IN_HIP) for name, signature in _SIGNATURES.items()},
 )
 
 
 @dataclass(frozen=True)
-class _Problem(Images):
+class _Problem(ImageDescriptor):
     """What both directions' descriptors have."""
 
     shape: tuple[int, ...]
     training: bool
-    dtype: ElementType = _F32
+    dtype: ElementType = BY_NAME["f32"]
     eps: float = 1e-5
+
+    types = FAMILY.dtypes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,7 +110,7 @@ class _Problem(Images):
                 given=f"{self.shape}, which has {self.count}",
                 fix="One value has no variance; training=False reads the running statistics",
             )
-        self._set(eps=number(self.eps, self.op, "eps", _F32))
+        self._set(eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
 
     @property
     def count(self) -> int:
@@ -162,8 +119,12 @@ class _Problem(Images):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """What every kernel is told."""
+        """As the kernels take them."""
         return self.batch, self.channels, self.hw
+
+    def kernel(self, name: str, language: str) -> KernelSpec:
+        """Return an entry for this element type."""
+        return FAMILY.kernel(f"batch_norm_{name}", self.dtype, language)
 
 
 @dataclass(frozen=True)
@@ -177,7 +138,7 @@ class BatchNormDescriptor(_Problem):
     training
         Whether the statistics are those of x, or the running ones.
     dtype
-        Of x and y; float32.
+        Of x and y.
     eps
         Added to the variance; finite and at least 0.
     momentum
@@ -198,7 +159,7 @@ class BatchNormDescriptor(_Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        momentum = number(self.momentum, "batch_norm", "momentum", _F32)
+        momentum = number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype))
         if momentum > 1:
             raise InvalidArgument(
                 op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=repr(self.momentum)
@@ -278,27 +239,34 @@ class BatchNormBackwardArgs(NamedTuple):
     grad_bias: Any = None
 
 
-# Slices: functions of the problem alone ------------------------------------------------------------------------------
+class BatchNormResult(NamedTuple):
+    """What :func:`batch_norm` returns; the statistics are None in eval."""
+
+    y: DeviceArray
+    batch_mean: DeviceArray | None
+    batch_var: DeviceArray | None
+
+
+class BatchNormGradients(NamedTuple):
+    """What :func:`batch_norm_backward` returns; `grad_weight` is None where there is no weight."""
+
+    grad_input: DeviceArray
+    grad_weight: DeviceArray | None
+    grad_bias: DeviceArray
+
+
+# How the work is shared out: functions of the problem alone ----------------------------------------------------------
 
 _PLACES = 1024  # of an image that a block takes where all channels lie side by side
 _MOST_COLUMNS = 1023  # whose rows the kernel finds without a division
 _ENOUGH_BLOCKS = 512  # more images a block, while so many blocks remain
 _APPLIED = 4  # images a block at most where coefficients are read, the vectors that a thread loads at once
-_ENOUGH_VALUES = 8192  # for a block that adds up a slice
 _TURN = 4096  # values that 256 threads load at once, four vectors each
 _MOST_BLOCKS, _MOST_SLICES = 4096, 1024
 
 
 def _ceil(count: int, part: int) -> int:
     return -(-count // part)
-
-
-def _slices(problem: _Problem) -> tuple[int, int]:
-    """Return into how many slices a channel is cut, and the values of each: enough blocks, of enough work each."""
-    most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
-    wanted = min(most, _ceil(problem.count, _ENOUGH_VALUES)) or 1
-    values = _ceil(problem.count, wanted * _TURN) * _TURN or _TURN
-    return _ceil(problem.count, values), values
 
 
 def _images(batch: int, across: int, least: int, most: int) -> int:
@@ -309,84 +277,101 @@ def _images(batch: int, across: int, least: int, most: int) -> int:
     return images
 
 
-def _written(problem: _Problem) -> tuple[tuple[int, int], int]:
-    """Return the grid of a writing pass, and the images of each block.
-
-    In eval each block computes coefficients first, which pays for many images only.
-    """
-    across = _ceil(problem.channels * problem.hw, _PLACES)
-    images = _images(problem.batch, across, _ceil(problem.batch, _GRID_Y), _APPLIED if problem.training else 16)
-    return (across, _ceil(problem.batch, images)), images
-
-
-def _columns(problem: _Problem) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Return the grid of the sums over columns; slices, images, channels of a block, threads that add one up."""
+def _group(problem: _Problem) -> int:
+    """Return the channels of a block that adds up columns."""
     group = max(1, min(problem.channels, _PLACES // max(1, problem.hw)))
-    if group > 4:
-        group -= group % 4  # whole vectors
-    across = _ceil(problem.channels, group)
-    images = _images(problem.batch, across, _ceil(problem.batch, 256), 32)
-    slices = _ceil(problem.batch, images)
-    lanes = 1 << min(5, max(0, (256 // group).bit_length() - 1))
-    return (across, slices), (slices, images, group, lanes)
+    return group - group % 4 if group > 4 else group  # whole vectors
 
 
-def _sums_bytes(problem: _Problem, sums: int, slices: int) -> int:
-    """Return bytes of the partial sums, up to where the coefficients begin."""
-    return _ceil(8 * sums * problem.channels * slices, 256) * 256
+@dataclass(frozen=True)
+class WriteConfig(Config):
+    """Knobs of a pass that writes: the images of a block. In eval a block computes coefficients first."""
+
+    written: int
+
+    @staticmethod
+    def images_written(problem: _Problem) -> int:
+        """Return the images that pay for what a block does first."""
+        across, least = _ceil(problem.channels * problem.hw, _PLACES), _ceil(problem.batch, _GRID_Y)
+        return _images(problem.batch, across, least, _APPLIED if problem.training else 16)
+
+    def grid(self, problem: _Problem) -> tuple[int, int]:
+        """Return the grid of the pass."""
+        return _ceil(problem.channels * problem.hw, _PLACES), _ceil(problem.batch, self.written)
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> WriteConfig:
+        """As measured on an H200."""
+        return cls(cls.images_written(problem))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[WriteConfig]:
+        """Return 1 image a block to 16, as many as grid.y allows."""
+        least = _ceil(problem.batch, _GRID_Y)
+        return tuple(cls(max(least, images)) for images in (1, 2, 4, 8, 16))
 
 
-# What a variant cannot do --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class SplitConfig(WriteConfig):
+    """Knobs of sums over any part of a channel: its values, a multiple of 4096, and the images that a block writes."""
+
+    values: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SplitConfig:
+        """Enough blocks, of enough work each."""
+        return cls(cls.images_written(problem), cls._values(problem, 2 * _TURN))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
+        """Return slices of 4096 values to 32768, and those of a whole channel."""
+        written = cls.images_written(problem)
+        return tuple(cls(written, cls._values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
+
+    @staticmethod
+    def _values(problem: _Problem, aim: int) -> int:
+        most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
+        slices = min(most, _ceil(problem.count, aim)) or 1
+        return _ceil(problem.count, slices * _TURN) * _TURN or _TURN
 
 
-def _refuses(problem: _Problem, device: Device) -> str | None:
-    if not problem.elements:
-        return None
-    return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw") or beyond(
-        problem, device.properties.max_grid[0], "grid.x", "channels"
-    )
+@dataclass(frozen=True)
+class ColumnsConfig(WriteConfig):
+    """Knobs of sums over columns: the images of a block that adds, and of one that writes."""
+
+    added: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> ColumnsConfig:
+        """As many images as leave enough blocks."""
+        across = _ceil(problem.channels, _group(problem))
+        return cls(cls.images_written(problem), _images(problem.batch, across, _ceil(problem.batch, 256), 32))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[ColumnsConfig]:
+        """Return 1 image a block to 32, at most 256 blocks."""
+        least, written = _ceil(problem.batch, 256), cls.images_written(problem)
+        return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
+
+    def tiles(self, problem: _Problem) -> tuple[int, int, int, int]:
+        """Return slices, images and channels of a block, and the threads that add one channel up."""
+        group = _group(problem)
+        lanes = 1 << min(5, max(0, (256 // group).bit_length() - 1))
+        return _ceil(problem.batch, self.added), self.added, group, lanes
 
 
-def _in_training(problem: _Problem, device: Device) -> str | None:
-    return _refuses(problem, device) if problem.training else "has statistics to compute, and eval has none"
-
-
-def _writes(problem: _Problem, device: Device) -> str | None:
-    """Refuse what a writing pass cannot do."""
-    if not problem.elements:
-        return None
-    across = _written(problem)[0][0]
-    most = device.properties.max_grid[0]
-    return _refuses(problem, device) or (f"grid.x = {across} is above {most}" if across > most else None)
+_GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
 def _kept_bytes(problem: _Problem, arrays: int) -> int:
-    return 4 * arrays * problem.count
-
-
-def _too_much_to_keep(problem: _Problem, device: Device, arrays: int) -> str | None:
-    need, room = _kept_bytes(problem, arrays), device.properties.max_shared_dynamic - 1024
-    if need > room:
-        return f"a channel's {need} bytes do not fit {room} of shared memory"
-    return _in_training(problem, device)
-
-
-_GUARANTEE = PrecisionGuarantee(
-    math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
-)
-
-
-def _adds_columns(problem: _Problem, device: Device) -> str | None:
-    if problem.hw > _MOST_COLUMNS:
-        return f"hw = {problem.hw} is above {_MOST_COLUMNS}"
-    return _writes(problem, device)
+    return problem.dtype.size * arrays * problem.count
 
 
 def _worth_keeping(problem: _Problem, arrays: int) -> bool:
     """Return whether one block a channel is fastest: as measured on an H200."""
-    kept, values = _kept_bytes(problem, arrays), problem.channels * problem.count
-    if kept > 112 << 10:  # else two blocks fit a multiprocessor, and one reads while the other writes
-        return arrays == 1 and kept <= 224 << 10 and problem.channels >= 256 and problem.hw % 4 == 0
+    size, values = _kept_bytes(problem, arrays), problem.channels * problem.count
+    if size > 112 << 10:  # else two blocks fit a multiprocessor, and one reads while the other writes
+        return arrays == 1 and size <= 224 << 10 and problem.channels >= 256 and problem.hw % 4 == 0
     long_rows = problem.hw >= 8 and (problem.hw % 4 == 0 or arrays == 2 or values <= 10 << 20)
     return long_rows or values <= 1 << 19  # few values: the launches count
 
@@ -395,66 +380,139 @@ def _short_rows(problem: _Problem) -> bool:
     return problem.hw <= 256
 
 
+def _too_long(problem: _Problem) -> Refusal | None:
+    long = problem.hw > _MOST_COLUMNS
+    return Refusal(f"hw = {problem.hw} is above {_MOST_COLUMNS}") if long else None
+
+
+_NO_STATISTICS = Refusal("has statistics to compute, and eval has none")
+
+
+def _workspace(problem: _Problem, sums: int, coefficients: int) -> tuple[Workspace, Region, Region]:
+    """Return a workspace with so many sums, and coefficients, for each channel."""
+    workspace = Workspace()
+    added = workspace.region("sums", "f64", sums * problem.channels)
+    return workspace, added, workspace.region("coefficients", "f64", coefficients * problem.channels)
+
+
 # Forward -------------------------------------------------------------------------------------------------------------
 
 
-def _baseline(problem: BatchNormDescriptor) -> Sequence[Launch]:
-    if not problem.elements:
-        return ()
-    statistics = ("batch_mean", "batch_var") if problem.training else ("running_mean", "running_var")
-    arguments = ("x", "y", "weight", "bias", *statistics, *problem.sizes, problem.eps, int(problem.training))
-    normalise = Launch(_KERNEL, (problem.channels,), 256, arguments)
-    if not (problem.training and problem.running):
-        return (normalise,)
-    running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
-    return normalise, Launch(_RUNNING, (_ceil(problem.channels, 256),), 256, running)
+class Channels(Variant[BatchNormDescriptor, Config]):
+    """A block a channel, which reads it twice in training."""
+
+    name = "baseline"
+
+    def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch, and one more for the running statistics."""
+        statistics = ("batch_mean", "batch_var") if problem.training else ("running_mean", "running_var")
+        arguments = ("x", "y", "weight", "bias", *statistics, *problem.sizes, problem.eps, int(problem.training))
+        steps = [Launch(problem.kernel("kernel", self.language), (problem.channels,), 256, arguments)]
+        if problem.training and problem.running:
+            running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
+            kernel = problem.kernel("running", self.language)
+            steps.append(Launch(kernel, (_ceil(problem.channels, 256),), 256, running))
+        return Schedule(tuple(steps), _GUARANTEE)
 
 
-def _cached(problem: BatchNormDescriptor) -> Sequence[Launch]:
-    if not problem.elements:
-        return ()
-    arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", "running_mean", "running_var")
-    arguments = (*arrays, *problem.sizes, problem.eps, problem.momentum)
-    return (Launch(_CACHED, (problem.channels,), 256, arguments, _kept_bytes(problem, 1)),)
+class Cached(Variant[BatchNormDescriptor, Config]):
+    """In training: a block a channel, which reads it once into shared memory."""
+
+    name = "cached"
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where the block's shared memory leaves enough of them."""
+        return _worth_keeping(problem, 1)
+
+    def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if not problem.training:
+            return _NO_STATISTICS
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", "running_mean", "running_var")
+        arguments = (*arrays, *problem.sizes, problem.eps, problem.momentum)
+        kernel = problem.kernel("cached", self.language)
+        return Schedule((Launch(kernel, (problem.channels,), 256, arguments, _kept_bytes(problem, 1)),), _GUARANTEE)
 
 
-def _split(problem: BatchNormDescriptor) -> Sequence[Launch]:
-    slices, values = _slices(problem)
-    cut = (problem.channels, slices)
-    return _summed(problem, slices, Launch(_PARTIAL, cut, 256, ("x", Scratch(), *problem.sizes, slices, values)))
-
-
-def _tiled(problem: BatchNormDescriptor) -> Sequence[Launch]:
-    grid, tiles = _columns(problem)
-    return _summed(problem, tiles[0], Launch(_COLUMNS, grid, 256, ("x", Scratch(), *problem.sizes, *tiles)))
-
-
-def _summed(problem: BatchNormDescriptor, slices: int, add: Launch) -> Sequence[Launch]:
-    """Return the launches of a variant that first `add`s, to so many partial sums a channel."""
-    if not problem.elements:
-        return ()
-    grid, images = _written(problem)
-    sums, coefficients = Scratch(), Scratch(_sums_bytes(problem, 2, slices))
+def _summed(
+    problem: BatchNormDescriptor,
+    language: str,
+    config: WriteConfig,
+    slices: int,
+    name: str,
+    grid: tuple[int, ...],
+    cut: tuple[int, ...],
+) -> Schedule:
+    """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
+    workspace, sums, coefficients = _workspace(problem, 2 * slices, 3)
     arrays = ("x", "weight", "batch_mean", "batch_var", "running_mean", "running_var", "bias", coefficients, sums)
-    return (
-        add,
-        Launch(_FINISH, (problem.channels,), 128, (*arrays, *problem.sizes, problem.eps, problem.momentum, slices)),
-        Launch(_APPLY, grid, 256, ("x", "y", coefficients, *problem.sizes, images)),
+    finish = (*arrays, *problem.sizes, problem.eps, problem.momentum, slices)
+    write = ("x", "y", coefficients, *problem.sizes, config.written)
+    return Schedule(
+        (
+            Launch(problem.kernel(name, language), grid, 256, ("x", sums, *problem.sizes, *cut)),
+            Launch(problem.kernel("finish", language), (problem.channels,), 128, finish),
+            Launch(problem.kernel("apply", language), config.grid(problem), 256, write),
+        ),
+        _GUARANTEE,
+        workspace,
     )
 
 
-def _elementwise(problem: BatchNormDescriptor) -> Sequence[Launch]:
-    if not problem.elements:
-        return ()
-    grid, images = _written(problem)
-    arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
-    return (Launch(_EVAL, grid, 256, (*arrays, *problem.sizes, problem.eps, images)),)
+class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
+    """In training: several blocks a channel, of some images each."""
+
+    name = "columns"
+    config_type = ColumnsConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Short rows."""
+        return _short_rows(problem)
+
+    def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        if not problem.training:
+            return _NO_STATISTICS
+        tiles = config.tiles(problem)
+        grid = (_ceil(problem.channels, tiles[2]), tiles[0])
+        return _too_long(problem) or _summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
 
 
-_BASELINE = Variant("baseline", _GUARANTEE, _baseline, _refuses)
+class Split(Variant[BatchNormDescriptor, SplitConfig]):
+    """In training: several blocks a channel, of any part of it each."""
+
+    name = "split"
+    config_type = SplitConfig
+
+    def schedule(self, problem: BatchNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        if not problem.training:
+            return _NO_STATISTICS
+        slices = _ceil(problem.count, config.values)
+        grid = (problem.channels, slices)
+        return _summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))
 
 
-class BatchNormPlan(Plan):
+class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
+    """In eval: a pass that writes."""
+
+    name = "elementwise"
+    config_type = WriteConfig
+
+    def schedule(self, problem: BatchNormDescriptor, config: WriteConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.training:
+            return Refusal("has no statistics")
+        if problem.channels >> 31:
+            return Refusal(f"channels = {problem.channels} is above {(1 << 31) - 1}")
+        arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
+        arguments = (*arrays, *problem.sizes, problem.eps, config.written)
+        return Schedule(
+            (Launch(problem.kernel("eval", self.language), config.grid(problem), 256, arguments),), _GUARANTEE
+        )
+
+
+class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     """Plan of :func:`batch_norm`; run it with :class:`BatchNormArgs`.
 
     Variants: in training ``cached``, a block a channel that reads it once into shared memory; ``columns`` and
@@ -466,63 +524,28 @@ class BatchNormPlan(Plan):
     op = "batch_norm"
     category = "normalization"
     descriptor_type = BatchNormDescriptor
-    variants = (
-        Variant(
-            "cached",
-            _GUARANTEE,
-            _cached,
-            lambda problem, device: _too_much_to_keep(problem, device, 1),
-            lambda problem: _worth_keeping(problem, 1),
-        ),
-        Variant(
-            "columns",
-            _GUARANTEE,
-            _tiled,
-            lambda problem, device: _in_training(problem, device) or _adds_columns(problem, device),
-            _short_rows,
-            workspace=lambda problem: _sums_bytes(problem, 2, _columns(problem)[1][0]) + 24 * problem.channels,
-        ),
-        Variant(
-            "split",
-            _GUARANTEE,
-            _split,
-            lambda problem, device: _in_training(problem, device) or _writes(problem, device),
-            workspace=lambda problem: _sums_bytes(problem, 2, _slices(problem)[0]) + 24 * problem.channels,
-        ),
-        Variant(
-            "elementwise",
-            _GUARANTEE,
-            _elementwise,
-            lambda problem, device: "has no statistics" if problem.training else _writes(problem, device),
-        ),
-        _BASELINE,
-        _BASELINE.in_hip,
-    )
-    descriptor: BatchNormDescriptor
+    result_type = BatchNormResult
+    variants = (Cached(), Columns(), Split(), Elementwise(), Channels(), Channels("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
-        vector = ((problem.channels,), _F32)
-        nothing_kept = None if problem.running else "the plan is of a problem without running statistics"
+        vector = ((problem.channels,), parameter_type(problem.dtype))
+        no_running = None if problem.running else "the plan is of a problem without running statistics"
         no_batch = None if problem.training else "eval computes no statistics"
+        running = partial(
+            Operand,
+            shape=vector[0],
+            type=vector[1],
+            optional=not problem.running,
+            written=problem.training,
+            absent=no_running,
+        )
         return (
             Operand("x", problem.shape, problem.dtype),
             Operand("weight", *vector, optional=True),
             Operand("bias", *vector, optional=True),
-            Operand(
-                "running_mean",
-                *vector,
-                optional=not problem.running,
-                written=problem.training,
-                absent=nothing_kept,
-            ),
-            Operand(
-                "running_var",
-                *vector,
-                optional=not problem.running,
-                written=problem.training,
-                absent=nothing_kept,
-            ),
+            running("running_mean"),
+            running("running_var"),
             Operand("y", problem.shape, problem.dtype, output=True, in_place=("x",)),
             Operand("batch_mean", *vector, output=True, absent=no_batch),
             Operand("batch_var", *vector, output=True, absent=no_batch),
@@ -531,77 +554,108 @@ class BatchNormPlan(Plan):
 
 # Backward ------------------------------------------------------------------------------------------------------------
 
-
-def _backward_steps(problem: BatchNormBackwardDescriptor) -> Sequence[Zero] | None:
-    """Return what is to do where there are no values; else None."""
-    if problem.elements:
-        return None
-    return (Zero("grad_weight"), Zero("grad_bias"))
+_GRADIENTS_OF = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight")
 
 
-def _backward_baseline(problem: BatchNormBackwardDescriptor) -> Sequence[Launch | Zero]:
-    gradients = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight")
-    arguments = (*gradients, *problem.mean_and_var, *problem.sizes, problem.eps)
-    if problem.handed:
-        launch = Launch(_BACKWARD_HANDED, (problem.channels,), 256, arguments)
-    else:
-        launch = Launch(_BACKWARD, (problem.channels,), 256, (*arguments, int(problem.training)))
-    return _backward_steps(problem) or (launch,)
+class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
+    """A block a channel, which reads x and grad_out twice."""
+
+    name = "baseline"
+
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        arguments: tuple[Argument, ...] = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
+        name = "backward_handed_kernel" if problem.handed else "backward_kernel"
+        arguments += () if problem.handed else (int(problem.training),)
+        return Schedule((Launch(problem.kernel(name, self.language), (problem.channels,), 256, arguments),), _GUARANTEE)
 
 
-def _backward_cached(problem: BatchNormBackwardDescriptor) -> Sequence[Launch | Zero]:
-    arrays = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight", *problem.mean_and_var)
-    arguments = (*arrays, *problem.sizes, problem.eps)
-    launch = Launch(_BACKWARD_CACHED, (problem.channels,), 512, arguments, _kept_bytes(problem, 2))
-    return _backward_steps(problem) or (launch,)
+class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
+    """In training: a block a channel, which reads x and grad_out once into shared memory."""
+
+    name = "cached"
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where the block's shared memory leaves enough of them."""
+        return _worth_keeping(problem, 2)
+
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if not problem.training:
+            return _NO_STATISTICS
+        arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
+        kernel = problem.kernel("backward_cached", self.language)
+        return Schedule((Launch(kernel, (problem.channels,), 512, arguments, _kept_bytes(problem, 2)),), _GUARANTEE)
 
 
-def _backward_split(problem: BatchNormBackwardDescriptor) -> Sequence[Launch | Zero]:
-    slices, values = _slices(problem)
-    where = ((problem.channels, slices), 256)
-    cut, sums, statistics = (slices, values), Scratch(), problem.mean_and_var
+def _backward_summed(
+    problem: BatchNormBackwardDescriptor,
+    language: str,
+    config: WriteConfig,
+    slices: int,
+    name: str,
+    grid: tuple[int, int],
+    cut: tuple[int, ...],
+) -> Schedule:
+    """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
+    workspace, sums, coefficients = _workspace(problem, 4 * slices, 4)
+    statistics: tuple[Argument, ...] = problem.mean_and_var
+    scalars: tuple[Argument, ...] = (*problem.sizes, problem.eps, slices)
+
+    def launch(name: str, grid: tuple[int, ...], block: int, *arguments: Argument) -> Launch:
+        return Launch(problem.kernel(f"backward_{name}", language), grid, block, arguments)
+
     if problem.training:
-        add = Launch(_BACKWARD_PARTIAL, *where, ("x", "grad_out", statistics[0], sums, *problem.sizes, *cut))
-    else:
+        gradients = ("grad_weight", "grad_bias", coefficients)
+        written = (coefficients, *problem.sizes, config.written)
+        steps: tuple[Launch, ...] = (
+            launch(name, grid, 256, "x", "grad_out", statistics[0], sums, *problem.sizes, *cut),
+            launch("finish", (problem.channels,), 128, "x", "weight", *statistics, *gradients, sums, *scalars),
+            launch("apply", config.grid(problem), 256, "x", "grad_out", "grad_input", *written),
+        )
+    else:  # the first launch writes, too
+        name = "eval" if name == "partial" else f"eval_{name}"
         arrays = ("x", "grad_out", "grad_input", "weight", *statistics, sums)
-        add = Launch(_BACKWARD_EVAL, *where, (*arrays, *problem.sizes, problem.eps, *cut))
-    return _backward_summed(problem, slices, add)
+        steps = (
+            launch(name, grid, 256, *arrays, *problem.sizes, problem.eps, *cut),
+            launch("eval_finish", (problem.channels,), 128, *statistics, "grad_weight", "grad_bias", sums, *scalars),
+        )
+    return Schedule(steps, _GUARANTEE, workspace)
 
 
-def _backward_tiled(problem: BatchNormBackwardDescriptor) -> Sequence[Launch | Zero]:
-    grid, tiles = _columns(problem)
-    sums, statistics = Scratch(), problem.mean_and_var
-    if problem.training:
-        arguments = ("x", "grad_out", statistics[0], sums, *problem.sizes, *tiles)
-        return _backward_summed(problem, tiles[0], Launch(_BACKWARD_COLUMNS, grid, 256, arguments))
-    arrays = ("x", "grad_out", "grad_input", "weight", *statistics, sums)
-    add = Launch(_BACKWARD_EVAL_COLUMNS, grid, 256, (*arrays, *problem.sizes, problem.eps, *tiles))
-    return _backward_summed(problem, tiles[0], add)
+class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
+    """Several blocks a channel, of some images each."""
+
+    name = "columns"
+    config_type = ColumnsConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Short rows."""
+        return _short_rows(problem)
+
+    def schedule(
+        self, problem: BatchNormBackwardDescriptor, config: ColumnsConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return three launches; two in eval."""
+        tiles = config.tiles(problem)
+        grid = (_ceil(problem.channels, tiles[2]), tiles[0])
+        return _too_long(problem) or _backward_summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
 
 
-def _backward_summed(problem: BatchNormBackwardDescriptor, slices: int, add: Launch) -> Sequence[Launch | Zero]:
-    """Return the launches of a variant that first `add`s, to so many partial sums a channel; in eval it writes too."""
-    if (steps := _backward_steps(problem)) is not None:
-        return steps
-    statistics, gradients, sums = problem.mean_and_var, ("grad_weight", "grad_bias"), Scratch()
-    scalars = (*problem.sizes, problem.eps, slices)
-    if not problem.training:
-        finish = Launch(_BACKWARD_EVAL_FINISH, (problem.channels,), 128, (*statistics, *gradients, sums, *scalars))
-        return add, finish
-    grid, images = _written(problem)
-    coefficients = Scratch(_sums_bytes(problem, 4, slices))
-    arrays = ("x", "weight", *statistics, *gradients, coefficients, sums)
-    return (
-        add,
-        Launch(_BACKWARD_FINISH, (problem.channels,), 128, (*arrays, *scalars)),
-        Launch(_BACKWARD_APPLY, grid, 256, ("x", "grad_out", "grad_input", coefficients, *problem.sizes, images)),
-    )
+class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
+    """Several blocks a channel, of any part of it each."""
+
+    name = "split"
+    config_type = SplitConfig
+
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches; two in eval."""
+        slices = _ceil(problem.count, config.values)
+        grid = (problem.channels, slices)
+        return _backward_summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))
 
 
-_BACKWARD_BASELINE = Variant("baseline", _GUARANTEE, _backward_baseline, _refuses)
-
-
-class BatchNormBackwardPlan(Plan):
+class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardArgs, BatchNormGradients]):
     """Plan of :func:`batch_norm_backward`; run it with :class:`BatchNormBackwardArgs`.
 
     Variants: in training ``cached``, a block a channel that reads x and grad_out once into shared memory; ``columns``
@@ -612,37 +666,12 @@ class BatchNormBackwardPlan(Plan):
     op = "batch_norm_backward"
     category = "normalization"
     descriptor_type = BatchNormBackwardDescriptor
-    variants = (
-        Variant(
-            "cached",
-            _GUARANTEE,
-            _backward_cached,
-            lambda problem, device: _too_much_to_keep(problem, device, 2),
-            lambda problem: _worth_keeping(problem, 2),
-        ),
-        Variant(
-            "columns",
-            _GUARANTEE,
-            _backward_tiled,
-            _adds_columns,
-            _short_rows,
-            workspace=lambda problem: _sums_bytes(problem, 4, _columns(problem)[1][0]) + 32 * problem.channels,
-        ),
-        Variant(
-            "split",
-            _GUARANTEE,
-            _backward_split,
-            _writes,
-            workspace=lambda problem: _sums_bytes(problem, 4, _slices(problem)[0]) + 32 * problem.channels,
-        ),
-        _BACKWARD_BASELINE,
-        _BACKWARD_BASELINE.in_hip,
-    )
-    descriptor: BatchNormBackwardDescriptor
+    result_type = BatchNormGradients
+    variants = (CachedBackward(), ColumnsBackward(), SplitBackward(), ChannelsBackward(), ChannelsBackward("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
-        vector = ((problem.channels,), _F32)
+        vector = ((problem.channels,), parameter_type(problem.dtype))
         not_handed = None if problem.handed else "the plan is of a problem without batch statistics"
         return (
             Operand("grad_out", problem.shape, problem.dtype),
@@ -686,22 +715,8 @@ def _needed(op: str, given: bool) -> None:
         )
 
 
-@kept
-def plan_of(
-    device: Device, shape: tuple[int, ...], dtype: Any, training: Any, eps: Any, momentum: Any, running: bool
-) -> BatchNormPlan:
-    problem = BatchNormDescriptor(shape, training, dtype, eps, momentum, running)
-    plan: BatchNormPlan = BatchNormPlan.select(device, problem)
-    return plan
-
-
-@kept
-def backward_plan_of(
-    device: Device, shape: tuple[int, ...], dtype: Any, training: Any, eps: Any, handed: bool
-) -> BatchNormBackwardPlan:
-    problem = BatchNormBackwardDescriptor(shape, training, dtype, eps, handed)
-    plan: BatchNormBackwardPlan = BatchNormBackwardPlan.select(device, problem)
-    return plan
+_plan = plan_cache(BatchNormPlan)
+_backward_plan = plan_cache(BatchNormBackwardPlan)
 
 
 def batch_norm(
@@ -756,11 +771,11 @@ def batch_norm(
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "batch_norm", "x", stream)
-    results = unpacked_out(out, ("y", "batch_mean", "batch_var"), "batch_norm")
+    results = BatchNormPlan.unpacked(out)
     running = _both("batch_norm", running_mean, running_var, "running")
     if training is False:
         _needed("batch_norm", running)
-    plan = plan_of(x.device, x.shape, x.dtype, training, eps, momentum, running)
+    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running)
     return plan.run((x, weight, bias, running_mean, running_var, *results), stream)
 
 
@@ -821,7 +836,7 @@ def batch_norm_backward(
     op = "batch_norm_backward"
     if grad_out.__class__ is not DeviceArray:
         grad_out = as_array(grad_out, None, op, "grad_out", stream)
-    results = unpacked_out(out, ("grad_input", "grad_weight", "grad_bias"), op)
+    results = BatchNormBackwardPlan.unpacked(out)
     running = _both(op, running_mean, running_var, "running")
     handed = _both(op, batch_mean, batch_var, "batch")
     if training is False:
@@ -833,5 +848,5 @@ def batch_norm_backward(
                 expected="None, since eval has no batch statistics",
                 given=repr(batch_mean),
             )
-    plan = backward_plan_of(grad_out.device, grad_out.shape, grad_out.dtype, training, eps, handed)
+    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
     return plan.run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

@@ -3,89 +3,67 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported
-from ptxrt.ops.framework.plan import Plan, beyond, kept, unpacked_out
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Scratch, Variant, Zero
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    KernelFamily,
+    KernelSpec,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Region,
+    Role,
+    Schedule,
+    Variant,
+    Workspace,
+    Zero,
+    plan_cache,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import checked_shape
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "GridSampleArgs",
     "GridSampleBackwardArgs",
     "GridSampleBackwardDescriptor",
     "GridSampleBackwardPlan",
     "GridSampleDescriptor",
+    "GridSampleGradients",
     "GridSamplePlan",
     "grid_sample",
     "grid_sample_backward",
 ]
 
-_F32, _F64 = BY_NAME["f32"], BY_NAME["f64"]
-
-# What the text is rendered with, for each element type.
-_PARAMETERS = {
-    "f32": {
-        "bytes": "4",
-        "zero": "0f00000000",
-        "half": "0f3F000000",
-        "one": "0f3F800000",
-        "minus_one": "0fBF800000",
-        "minus_two": "0fC0000000",
-        "infinity": "0f7F800000",
-        "widen": "cvt.f64.f32",
-        "narrow": "cvt.rn.f32.f64",
-    },
-    "f64": {
-        "bytes": "8",
-        "zero": "0d0000000000000000",
-        "half": "0d3FE0000000000000",
-        "one": "0d3FF0000000000000",
-        "minus_one": "0dBFF0000000000000",
-        "minus_two": "0dC000000000000000",
-        "infinity": "0d7FF0000000000000",
-        "widen": "mov.f64",
-        "narrow": "mov.f64",
-    },
-}
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_GRADIENTS = "const {0}* dout_ptr, const {0}* input_ptr, const {0}* grid_ptr, {0}* dinput_ptr, {0}* dgrid_ptr"
-_SIGNATURES = {
-    "grid_sample": f"const {{0}}* input_ptr, const {{0}}* grid_ptr, {{0}}* output_ptr, {_SIZES}",
-    "grid_sample_backward": f"{_GRADIENTS}, {_SIZES}",
-    "grid_sample_backward_last": f"{_GRADIENTS}, {{0}}* sums_ptr, i32 shift, {_SIZES}",
-    "grid_sample_backward_fixed": (
-        f"{_GRADIENTS}, u64* sums_ptr, i32 shift, const u64* largest_ptr, i32 places, {_SIZES}"
-    ),
-    "grid_sample_backward_collect": ("const {0}* sums_ptr, {0}* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane"),
-    "grid_sample_backward_collect_fixed": (
-        "const u64* sums_ptr, {0}* dinput_ptr, i32 shift, const u64* largest_ptr, i32 places, i32 n, i32 c, u64 plane"
-    ),
-    "grid_sample_backward_clear": "u64* words_ptr, u64 count",
-    "grid_sample_backward_largest": "const {0}* values_ptr, u64* largest_ptr, u64 count",
-}
-
-KERNELS: tuple[KernelSpec, ...] = tuple(
-    KernelSpec(
-        "grid_sample",
-        f"{entry}_{name}",
-        Signature.parse(signature.format(name)),
-        name,
-        (("type", name), *parameters.items()),
-    )
-    for name, parameters in _PARAMETERS.items()
-    for entry, signature in _SIGNATURES.items()
-)
-_BY_ENTRY = {spec.entry: spec for spec in KERNELS}
-KERNELS += tuple(
-    _BY_ENTRY[f"{op}_{name}"].in_hip for op in ("grid_sample", "grid_sample_backward") for name in _PARAMETERS
+_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, T* dinput_ptr, T* dgrid_ptr"
+_FIXED = "const u64* largest_ptr, i32 places"
+FAMILY = KernelFamily(
+    "grid_sample",
+    ("f32", "f64"),
+    {
+        "grid_sample": Role(f"const T* input_ptr, const T* grid_ptr, T* output_ptr, {_SIZES}", hip=True),
+        "grid_sample_backward": Role(f"{_GRADIENTS}, {_SIZES}", hip=True),
+        "grid_sample_backward_last": Role(f"{_GRADIENTS}, T* sums_ptr, i32 shift, {_SIZES}"),
+        "grid_sample_backward_fixed": Role(f"{_GRADIENTS}, u64* sums_ptr, i32 shift, {_FIXED}, {_SIZES}"),
+        "grid_sample_backward_collect": Role("const T* sums_ptr, T* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane"),
+        "grid_sample_backward_collect_fixed": Role(
+            f"const u64* sums_ptr, T* dinput_ptr, i32 shift, {_FIXED}, i32 n, i32 c, u64 plane"
+        ),
+        "grid_sample_backward_clear": Role("u64* words_ptr, u64 count"),
+        "grid_sample_backward_largest": Role("const T* values_ptr, u64* largest_ptr, u64 count"),
+    },
+    unnamed=None,
 )
 
 _MODES = {
@@ -119,7 +97,7 @@ class GridSampleDescriptor:
 
     shape: tuple[int, ...]
     grid_shape: tuple[int, ...]
-    dtype: ElementType = _F32
+    dtype: ElementType = BY_NAME["f32"]
     mode: str = "bilinear"
     padding_mode: str = "zeros"
     align_corners: bool = False
@@ -139,8 +117,9 @@ class GridSampleDescriptor:
                 given=str(self.grid_shape),
             )
         kind = element_type(self.dtype, op=op, argument="x")
-        if kind not in (_F32, _F64):
-            raise DTypeMismatch(op=op, argument="x", expected="f32 or f64", given=str(kind), fix="Convert it")
+        if kind.name not in FAMILY.dtypes:
+            expected = " or ".join(FAMILY.dtypes)
+            raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
         object.__setattr__(self, "dtype", kind)
         for name, known in _MODES.items():
             given = getattr(self, name)
@@ -188,16 +167,40 @@ class GridSampleDescriptor:
         return (self.n, self.c, self.oh, self.ow)
 
     @property
+    def positions(self) -> int:
+        """Of an image of the result."""
+        return self.oh * self.ow
+
+    @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
         """As the kernels take them."""
         return (self.n, self.c, self.ih, self.iw, self.oh, self.ow)
 
+    @property
+    def empty(self) -> bool:
+        """Whether y has no elements."""
+        return not math.prod(self.out_shape)
+
+    def kernel(self, role: str, language: str) -> KernelSpec:
+        """Return an entry for this element type."""
+        return FAMILY.kernel(role, self.dtype, language)
+
+    def guarantee(self, accumulator: str | None = None, atomics: bool = False) -> PrecisionGuarantee:
+        """Arithmetic is in the element type; so are sums, unless said otherwise."""
+        kind = self.dtype.name
+        return PrecisionGuarantee(kind, accumulator or kind, not atomics, not atomics)
+
 
 @dataclass(frozen=True)
 class GridSampleBackwardDescriptor(GridSampleDescriptor):
-    """A problem of grid_sample_backward, told by x and grid like :class:`GridSampleDescriptor`."""
+    """A problem of grid_sample_backward; its fields are those of :class:`GridSampleDescriptor`."""
 
     op: ClassVar[str] = "grid_sample_backward"
+
+    @property
+    def empty(self) -> bool:
+        """Whether no position adds to a gradient."""
+        return not math.prod(self.shape) * math.prod(self.out_shape)
 
 
 class GridSampleArgs(NamedTuple):
@@ -218,82 +221,76 @@ class GridSampleBackwardArgs(NamedTuple):
     grad_grid: Any = None
 
 
-_I32 = (1 << 31) - 1
+class GridSampleGradients(NamedTuple):
+    """What :func:`grid_sample_backward` returns."""
+
+    grad_input: DeviceArray
+    grad_grid: DeviceArray
+
+
 _GRID_YZ = 65535
 _THREADS = 256
-_ENOUGH_BLOCKS = 2048  # several for each multiprocessor of the largest devices
-
-
-class _GridSamplePlan(Plan):
-    """What both plans share: their arithmetic is in the element type of the problem."""
-
-    category = "resampling"
-    descriptor: GridSampleDescriptor
-
-    @property
-    def precision_guarantee(self) -> PrecisionGuarantee:
-        """What it says of its results."""
-        stated, kind = self.variant.guarantee, self.descriptor.dtype.name
-        return replace(
-            stated, math_precision=kind, accumulator=kind if stated.accumulator == "f32" else stated.accumulator
-        )
-
-
-def _kernel(problem: GridSampleDescriptor, entry: str) -> KernelSpec:
-    return _BY_ENTRY[f"{entry}_{problem.dtype.name}"]
-
-
-def _no_i32(problem: GridSampleDescriptor) -> str | None:
-    return beyond(problem, _I32, "the kernel's i32", "n", "c", "ih", "iw", "oh", "ow")
-
-
-def _too_large(problem: GridSampleDescriptor, device: Device, blocks: int) -> str | None:
-    return _no_i32(problem) or (
-        f"oh * ow = {problem.oh * problem.ow} does not fit grid.x" if blocks > device.properties.max_grid[0] else None
-    )
 
 
 # Forward --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChannelsConfig(Config):
+    """Knobs of the forward: the channels that a thread takes, since what it knows of its point serves them all."""
+
+    channels: int
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleDescriptor) -> ChannelsConfig:
+        """As many as leave enough blocks: several for each multiprocessor of the largest devices."""
+        blocks = _blocks(problem)[0] * min(problem.n, _GRID_YZ)
+        enough = (count for count in _CHANNELS if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
+        return cls(next(enough, _CHANNELS[-1]))
+
+    @classmethod
+    def candidates(cls, problem: GridSampleDescriptor) -> Sequence[ChannelsConfig]:
+        """Return 4 to 64 channels."""
+        return tuple(cls(count) for count in _CHANNELS)
+
+
+_CHANNELS = (64, 32, 16, 8, 4)
+_ENOUGH_BLOCKS = 2048
 
 
 def _blocks(problem: GridSampleDescriptor) -> tuple[int, int]:
     """Return how many blocks serve the positions of an image, of how many threads."""
     if problem.oh >= 32 and problem.ow >= 128:  # in tiles, as the kernel has it
         return -(-problem.ow // 32) * -(-problem.oh // (_THREADS // 32)), _THREADS
-    threads = min(_THREADS, 32 * -(-problem.oh * problem.ow // 32))
-    return -(-problem.oh * problem.ow // max(threads, 1)), threads
+    threads = min(_THREADS, 32 * -(-problem.positions // 32))
+    return -(-problem.positions // max(threads, 1)), threads
 
 
-def _refuses(problem: GridSampleDescriptor, device: Device) -> str | None:
-    return _too_large(problem, device, _blocks(problem)[0]) if math.prod(problem.out_shape) else None
+class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
+    """A thread for each position and part of the channels."""
+
+    name = "baseline"
+    config_type = ChannelsConfig
+
+    def schedule(self, problem: GridSampleDescriptor, config: ChannelsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        blocks, threads = _blocks(problem)
+        grid = (blocks, min(-(-problem.c // config.channels), _GRID_YZ), min(problem.n, _GRID_YZ))
+        arguments = ("x", "grid", "out", *problem.sizes)
+        launch = Launch(problem.kernel("grid_sample", self.language), grid, threads, arguments)
+        return Schedule((launch,), problem.guarantee())
 
 
-def _launches(problem: GridSampleDescriptor) -> tuple[Launch, ...]:
-    if not math.prod(problem.out_shape):
-        return ()
-    blocks, threads = _blocks(problem)
-    images = min(problem.n, _GRID_YZ)
-    # A thread takes as many channels as leave enough blocks: what it knows of its point serves them all.
-    for channels in (64, 32, 16, 8, 4):
-        parts = min(-(-problem.c // channels), _GRID_YZ)
-        if blocks * parts * images >= _ENOUGH_BLOCKS:
-            break
-    kernel = _kernel(problem, "grid_sample")
-    return (Launch(kernel, (blocks, parts, images), threads, ("x", "grid", "out", *problem.sizes)),)
-
-
-_BASELINE = Variant("baseline", PrecisionGuarantee("f32", "f32", True, True), _launches, _refuses)
-
-
-class GridSamplePlan(_GridSamplePlan):
+class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
     Variant: ``baseline``, a thread for each position and part of the channels.
     """
 
     op = "grid_sample"
+    category = "resampling"
     descriptor_type = GridSampleDescriptor
-    variants = (_BASELINE, _BASELINE.in_hip)
+    variants = (Forward(), Forward("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -311,124 +308,99 @@ _MOST_BLOCKS = (1 << 24) - 1  # of 256 threads: HIP launches fewer than 2**32 al
 _ALL = ("grad_out", "x", "grid", "grad_input", "grad_grid")
 
 
-def _empty(problem: GridSampleBackwardDescriptor) -> bool:
-    return not math.prod(problem.shape) * math.prod(problem.out_shape)
+class Direct(Variant[GridSampleBackwardDescriptor, Config]):
+    """Float atomics on grad_input itself."""
+
+    name = "baseline"
+
+    def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return zeros and one launch."""
+        grid = (min(problem.n * -(-problem.positions // 32), _MOST_BLOCKS),)
+        kernel = problem.kernel("grid_sample_backward", self.language)
+        launch = Launch(kernel, grid, 32 * min(problem.c, 8), (*_ALL, *problem.sizes))
+        return Schedule((Zero("grad_input"), launch), problem.guarantee(atomics=True))
 
 
-_ZEROS = (Zero("grad_input"), Zero("grad_grid"))
+class _Summed(Variant[GridSampleBackwardDescriptor, Config]):
+    """By way of sums in the workspace, in which the channels of a pixel lie side by side in 2**shift lanes."""
+
+    @staticmethod
+    def _shift(problem: GridSampleBackwardDescriptor) -> int:
+        return min((problem.c - 1).bit_length(), 5)
+
+    def _workspace(self, problem: GridSampleBackwardDescriptor, words: int) -> tuple[Workspace, Region, Region, Region]:
+        """Return it, with all its words, the largest gradient, and sums of so many words of 4 bytes each."""
+        places = problem.n * problem.ih * problem.iw * max(problem.c, 1 << self._shift(problem))
+        workspace = Workspace()
+        whole = workspace.region("words", "u64", 32 + -(-places * words // 2))
+        sums = problem.dtype.name if 4 * words == problem.dtype.size else "u64"
+        count = 4 * words * places // BY_NAME[sums].size
+        return workspace, whole, whole.part("largest", "u64", 0, 1), whole.part("sums", sums, 256, count)
+
+    def _each(self, problem: GridSampleBackwardDescriptor, role: str, count: int, *arguments: Argument) -> Launch:
+        """Return a launch over `count` values, four a thread at least."""
+        kernel = problem.kernel(f"grid_sample_backward_{role}", self.language)
+        return Launch(kernel, (min(-(-count // (4 * _THREADS)), 4096),), _THREADS, (*arguments, count))
+
+    def _launches(
+        self, problem: GridSampleBackwardDescriptor, add: str, collect: str, sums: Region, *scale: Argument
+    ) -> tuple[Launch, Launch]:
+        """Return the launches that add to the sums, and make grad_input of them."""
+        shift, plane, images = self._shift(problem), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
+        blocks = -(-problem.positions // (32 * min(8, 32 >> shift)))
+        tiles = (-(-plane >> 10 - shift), min(-(-problem.c >> shift), _GRID_YZ), images)
+        adding = (*_ALL, sums, shift, *scale, *problem.sizes)
+        collecting = (sums, "grad_input", shift, *scale, problem.n, problem.c, plane)
+        return (
+            Launch(problem.kernel(f"grid_sample_backward_{add}", self.language), (blocks, 1, images), _THREADS, adding),
+            Launch(problem.kernel(f"grid_sample_backward_{collect}", self.language), tiles, _THREADS, collecting),
+        )
 
 
-def _tiles(problem: GridSampleBackwardDescriptor, positions: int) -> int:
-    return -(-problem.oh * problem.ow // positions)
+class ChannelsLast(_Summed):
+    """Float atomics on sums in which a pixel's channels are neighbours."""
+
+    name = "channels_last"
+
+    def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
+        """Where what two more launches and passes over all pixels cost comes back; measured on an H200."""
+        dense = 4 * problem.positions >= problem.ih * problem.iw and problem.positions >= _THREADS
+        return dense and problem.c > 1 and problem.n * problem.c * problem.positions >= 1 << 19
+
+    def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        workspace, whole, _, sums = self._workspace(problem, problem.dtype.size // 4)
+        clear = self._each(problem, "clear", whole.count, whole)
+        launches = self._launches(problem, "last", "collect", sums)
+        return Schedule((clear, *launches), problem.guarantee(atomics=True), workspace)
 
 
-def _direct_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str | None:
-    return None if _empty(problem) else _no_i32(problem)
+class FixedPoint(_Summed):
+    """Integer atomics on sums scaled by the largest gradient."""
+
+    name = "fixed_point"
+
+    def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
+        """Many points on few pixels.
+
+        The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longer side.
+        """
+        return problem.positions > problem.ih * problem.iw * max(problem.ih, problem.iw) ** 2
+
+    def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return zeros and four launches."""
+        if problem.positions > 1 << _MOST_PLACES:
+            positions = f"oh * ow = {problem.positions} positions"
+            return Refusal(f"the {positions} of an image leave a sum of integers too few bits")
+        workspace, whole, largest, sums = self._workspace(problem, problem.dtype.size // 2)
+        places = (problem.positions - 1).bit_length()
+        find = self._each(problem, "largest", math.prod(problem.out_shape), "grad_out", largest)
+        launches = self._launches(problem, "fixed", "collect_fixed", sums, largest, places)
+        steps = (Zero("grad_input"), self._each(problem, "clear", whole.count, whole), find, *launches)
+        return Schedule(steps, problem.guarantee("i64"), workspace)
 
 
-def _direct_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zero, ...]:
-    if _empty(problem):
-        return _ZEROS
-    grid = (min(problem.n * _tiles(problem, 32), _MOST_BLOCKS),)
-    kernel = _kernel(problem, "grid_sample_backward")
-    return (Zero("grad_input"), Launch(kernel, grid, 32 * min(problem.c, 8), (*_ALL, *problem.sizes)))
-
-
-# By way of sums in the workspace, the channels of a pixel side by side in 2**shift lanes: from byte 256 on, behind the
-# largest gradient of the fixed-point variant.
-_LARGEST, _SUMS = Scratch(0), Scratch(256)
-
-
-def _shift(problem: GridSampleBackwardDescriptor) -> int:
-    return min((problem.c - 1).bit_length(), 5)
-
-
-def _summed_blocks(problem: GridSampleBackwardDescriptor) -> int:
-    """Return how many blocks of the kernels with sums serve the positions of an image."""
-    return _tiles(problem, 32 * min(8, 32 >> _shift(problem)))
-
-
-def _workspace(problem: GridSampleBackwardDescriptor, place: int) -> int:
-    """Return the bytes of a workspace whose sums have `place` bytes each, in whole words of 8."""
-    places = problem.n * problem.ih * problem.iw * max(problem.c, 1 << _shift(problem))
-    return 0 if _empty(problem) else 256 + -(-places * place // 8) * 8
-
-
-def _summed(
-    problem: GridSampleBackwardDescriptor, suffix: str, place: int, *scale: Scratch | int
-) -> tuple[Launch, Launch, Launch]:
-    """Return the launches that clear the sums, add to them, and make grad_input of them."""
-    shift, plane, images = _shift(problem), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
-    words = _workspace(problem, place) // 8
-    add = _kernel(problem, f"grid_sample_backward{suffix or '_last'}")
-    collect = _kernel(problem, f"grid_sample_backward_collect{suffix}")
-    tiles = (-(-plane >> 10 - shift), min(-(-problem.c >> shift), _GRID_YZ), images)
-    return (
-        _each(problem, "clear", words, Scratch(0)),
-        Launch(add, (_summed_blocks(problem), 1, images), _THREADS, (*_ALL, _SUMS, shift, *scale, *problem.sizes)),
-        Launch(collect, tiles, _THREADS, (_SUMS, "grad_input", shift, *scale, problem.n, problem.c, plane)),
-    )
-
-
-def _each(problem: GridSampleBackwardDescriptor, entry: str, count: int, *arguments: str | Scratch) -> Launch:
-    kernel = _kernel(problem, f"grid_sample_backward_{entry}")
-    return Launch(kernel, (min(-(-count // (4 * _THREADS)), 4096),), _THREADS, (*arguments, count))
-
-
-def _summed_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str | None:
-    if _empty(problem):
-        return None
-    most = device.properties.max_grid[0]
-    return _too_large(problem, device, _summed_blocks(problem)) or (
-        f"ih * iw = {problem.ih * problem.iw} does not fit grid.x" if problem.ih * problem.iw > 32 * most else None
-    )
-
-
-def _last_suits(problem: GridSampleBackwardDescriptor) -> bool:
-    # What two more launches and passes over all pixels cost must come back; measured on an H200.
-    positions = problem.oh * problem.ow
-    dense = 4 * positions >= problem.ih * problem.iw and positions >= _THREADS
-    return dense and problem.c > 1 and problem.n * problem.c * positions >= 1 << 19
-
-
-def _last_workspace(problem: GridSampleBackwardDescriptor) -> int:
-    return _workspace(problem, problem.dtype.size)
-
-
-def _last_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zero, ...]:
-    return _ZEROS if _empty(problem) else _summed(problem, "", problem.dtype.size)
-
-
-def _fixed_workspace(problem: GridSampleBackwardDescriptor) -> int:
-    return _workspace(problem, 2 * problem.dtype.size)
-
-
-def _fixed_refuses(problem: GridSampleBackwardDescriptor, device: Device) -> str | None:
-    if problem.oh * problem.ow > 1 << _MOST_PLACES:
-        return f"the oh * ow = {problem.oh * problem.ow} positions of an image leave a sum of integers too few bits"
-    return _summed_refuses(problem, device)
-
-
-def _fixed_suits(problem: GridSampleBackwardDescriptor) -> bool:
-    # The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longer side.
-    return problem.oh * problem.ow > problem.ih * problem.iw * max(problem.ih, problem.iw) ** 2
-
-
-def _fixed_launches(problem: GridSampleBackwardDescriptor) -> tuple[Launch | Zero, ...]:
-    if _empty(problem):
-        return _ZEROS
-    places = (problem.oh * problem.ow - 1).bit_length()
-    clear, add, collect = _summed(problem, "_fixed", 2 * problem.dtype.size, _LARGEST, places)
-    largest = _each(problem, "largest", math.prod(problem.out_shape), "grad_out", _LARGEST)
-    return (Zero("grad_input"), clear, largest, add, collect)
-
-
-_LOOSE = PrecisionGuarantee("f32", "f32", deterministic=False, bit_stable_on_same_hardware=False)
-_FIRM = PrecisionGuarantee("f32", "i64", deterministic=True, bit_stable_on_same_hardware=True)
-_DIRECT = Variant("baseline", _LOOSE, _direct_launches, _direct_refuses)
-
-
-class GridSampleBackwardPlan(_GridSamplePlan):
+class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwardArgs, GridSampleGradients]):
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
     Variants: ``channels_last`` adds to grad_input in a workspace where a pixel's channels lie side by side;
@@ -439,13 +411,10 @@ class GridSampleBackwardPlan(_GridSamplePlan):
     """
 
     op = "grid_sample_backward"
+    category = "resampling"
     descriptor_type = GridSampleBackwardDescriptor
-    variants = (
-        Variant("fixed_point", _FIRM, _fixed_launches, _fixed_refuses, _fixed_suits, _fixed_workspace),
-        Variant("channels_last", _LOOSE, _last_launches, _summed_refuses, _last_suits, _last_workspace),
-        _DIRECT,
-        _DIRECT.in_hip,
-    )
+    result_type = GridSampleGradients
+    variants = (FixedPoint(), ChannelsLast(), Direct(), Direct("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -461,18 +430,17 @@ class GridSampleBackwardPlan(_GridSamplePlan):
 # What users call ------------------------------------------------------------------------------------------------------
 
 
-@kept
-def plan_of(plan: type[Plan], device: Device, *problem: Any) -> Any:
-    return plan.select(device, plan.descriptor_type(*problem))
-
-
-def _found(plan: type[Plan], x: Any, grid: Any, modes: tuple[Any, ...], stream: Any) -> tuple[Any, Any, Any]:
-    """Return the plan, and x and grid as DeviceArrays."""
+def _arrays(op: str, x: Any, grid: Any, stream: Any) -> tuple[DeviceArray, DeviceArray]:
+    """Return x and grid, whose shapes make the problem, as DeviceArrays."""
     if x.__class__ is not DeviceArray:
-        x = as_array(x, None, plan.op, "x", stream)
+        x = as_array(x, None, op, "x", stream)
     if grid.__class__ is not DeviceArray:
-        grid = as_array(grid, x.device, plan.op, "grid", stream)
-    return plan_of(plan, x.device, x.shape, grid.shape, x.dtype, *modes), x, grid
+        grid = as_array(grid, x.device, op, "grid", stream)
+    return x, grid
+
+
+_plan = plan_cache(GridSamplePlan)
+_backward_plan = plan_cache(GridSampleBackwardPlan)
 
 
 def grid_sample(
@@ -516,7 +484,8 @@ def grid_sample(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument, Unsupported
         Naming the operand; nothing has been launched then.
     """
-    plan, x, grid = _found(GridSamplePlan, x, grid, (mode, padding_mode, align_corners), stream)
+    x, grid = _arrays("grid_sample", x, grid, stream)
+    plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
     return plan.run((x, grid, out), stream)
 
 
@@ -564,7 +533,7 @@ def grid_sample_backward(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument, Unsupported
         Naming the operand; nothing has been launched then.
     """
-    gradients = unpacked_out(out, ("grad_input", "grad_grid"), "grid_sample_backward")
-    plan, x, grid = _found(GridSampleBackwardPlan, x, grid, (mode, padding_mode, align_corners), stream)
-    results: tuple[Any, Any] = plan.run((grad_out, x, grid, *gradients), stream)
-    return results
+    gradients = GridSampleBackwardPlan.unpacked(out)
+    x, grid = _arrays("grid_sample_backward", x, grid, stream)
+    plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
+    return plan.run((grad_out, x, grid, *gradients), stream)

@@ -2,77 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
-from ptxrt.ops.framework.images import Images
-from ptxrt.ops.framework.plan import Plan, beyond, kept, number, unpacked_out, whole_number
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Scratch, Variant, Zero
+from ptxrt.ops.framework import (
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    KernelSpec,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Region,
+    Role,
+    Schedule,
+    Variant,
+    Workspace,
+    number,
+    parameter_type,
+    plan_cache,
+    whole_number,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "GroupNormArgs",
     "GroupNormBackwardArgs",
     "GroupNormBackwardDescriptor",
     "GroupNormBackwardPlan",
     "GroupNormDescriptor",
+    "GroupNormGradients",
     "GroupNormPlan",
     "group_norm",
     "group_norm_backward",
 ]
 
-THREADS = 256
 WARP = 32
-_F32 = BY_NAME["f32"]
+_GRID_Y = 65535  # blocks take the images past it in turn
 
-_IMAGES = "u32 batch, u32 channels, u32 groups, u32 hw"
-_SIGNATURES = {
-    "group_norm_kernel": f"const f32* in_ptr, f32* out_ptr, const f32*? w_ptr, const f32*? b_ptr, {_IMAGES}, f32 eps",
-    "group_norm_sums_kernel": f"const f32* in_ptr, f64* sums_ptr, {_IMAGES}, u32 slices, u64 length",
-    "group_norm_split_kernel": "const f32* in_ptr, f32* out_ptr, const f32*? w_ptr, const f32*? b_ptr, "
-    f"const f64* sums_ptr, {_IMAGES}, f32 eps, u32 slices, u64 length",
-    "group_norm_backward_groups_kernel": "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f32*? w_ptr, "
-    f"f64* partials_ptr, f64* statistics_ptr, {_IMAGES}, f32 eps, u32 slices, u32 length, u32 lanes",
-    "group_norm_backward_sums_kernel": "const f32* in_ptr, const f32* go_ptr, f64* partials_ptr, "
+_SIZES = "u32 batch, u32 channels, u32 groups, u32 hw"
+_ROLES = {
+    "group_norm_kernel": f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SIZES}, P eps",
+    "group_norm_sums_kernel": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, u32 slices, u64 length",
+    "group_norm_split_kernel": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, const f64* sums_ptr, "
+    f"{_SIZES}, P eps, u32 slices, u64 length",
+    "group_norm_backward_groups_kernel": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, "
+    f"f64* partials_ptr, f64* statistics_ptr, {_SIZES}, P eps, u32 slices, u32 length, u32 lanes",
+    "group_norm_backward_sums_kernel": "const T* in_ptr, const T* go_ptr, f64* partials_ptr, "
     "u32 channels, u32 groups, u32 hw, u32 slices, u32 length, u32 lanes, u64 units",
-    "group_norm_backward_statistics_kernel": "const f32* in_ptr, const f32*? w_ptr, const f64* partials_ptr, "
-    f"f64* statistics_ptr, {_IMAGES}, f32 eps, u32 slices",
-    "group_norm_backward_parameters_kernel": "const f64* partials_ptr, const f64* statistics_ptr, f32*? gw_ptr, "
-    "f32* gb_ptr, u32 batch, u32 channels, u32 groups, u32 slices",
-    "group_norm_backward_kernel": "const f32* in_ptr, const f32* go_ptr, f32* gi_ptr, const f32*? w_ptr, "
-    f"const f64* statistics_ptr, {_IMAGES}, u32 slices, u64 length",
+    "group_norm_backward_statistics_kernel": "const T* in_ptr, const P*? w_ptr, const f64* partials_ptr, "
+    f"f64* statistics_ptr, {_SIZES}, P eps, u32 slices",
+    "group_norm_backward_parameters_kernel": "const f64* partials_ptr, const f64* statistics_ptr, P*? gw_ptr, "
+    "P* gb_ptr, u32 batch, u32 channels, u32 groups, u32 slices",
+    "group_norm_backward_kernel": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, "
+    f"const f64* statistics_ptr, {_SIZES}, u32 slices, u64 length",
 }
-KERNELS: tuple[KernelSpec, ...] = tuple(
-    KernelSpec("group_norm", name, Signature.parse(text)) for name, text in _SIGNATURES.items()
+_IN_HIP = ("group_norm_kernel", "group_norm_backward_groups_kernel", "group_norm_backward_parameters_kernel")
+_OF_ONE_WARP = (
+    "group_norm_kernel",
+    "group_norm_backward_groups_kernel",
+    "group_norm_backward_statistics_kernel",
+    "group_norm_backward_parameters_kernel",
+    "group_norm_backward_kernel",
 )
-_BASELINE, _SUMS, _SPLIT, _BACKWARD, *_SPLIT_BACKWARD = KERNELS
-_BACKWARD_SUMS, _BACKWARD_STATISTICS, _BACKWARD_PARAMETERS, _BACKWARD_INPUT = _SPLIT_BACKWARD
-
-# The same text with blocks of one warp, for groups of few values.
-_OF_ONE_WARP = tuple(
-    replace(spec, entry=f"{spec.entry}_small", parameters=(("warps", "1"),))
-    for spec in (_BASELINE, _BACKWARD, _BACKWARD_STATISTICS, _BACKWARD_PARAMETERS, _BACKWARD_INPUT)
+FAMILY = KernelFamily(
+    "group_norm",
+    ("f32",),
+    {name: Role(signature, hip=name in _IN_HIP) for name, signature in _ROLES.items()}
+    # The same text with blocks of one warp, for groups of few values.
+    | {f"{name}_small": Role(_ROLES[name], parameters={"warps": "1"}) for name in _OF_ONE_WARP},
 )
-_SMALL, _SMALL_BACKWARD, _SMALL_BACKWARD_STATISTICS, _SMALL_BACKWARD_PARAMETERS, _SMALL_BACKWARD_INPUT = _OF_ONE_WARP
-KERNELS += _OF_ONE_WARP
-KERNELS += tuple(spec.in_hip for spec in (_BASELINE, _BACKWARD, _BACKWARD_PARAMETERS))
 
 
 @dataclass(frozen=True)
-class _Problem(Images):
+class _Problem(ImageDescriptor):
     """What forward and backward have in common."""
 
     shape: tuple[int, ...]
     groups: int
-    dtype: ElementType = _F32
+    dtype: ElementType = BY_NAME["f32"]
     eps: float = 1e-5
+
+    types = FAMILY.dtypes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,12 +104,33 @@ class _Problem(Images):
                 given=str(groups),
                 fix="Every group holds equally many channels",
             )
-        self._set(groups=groups, eps=number(self.eps, self.op, "eps", _F32))
+        self._set(groups=groups, eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
 
     @property
     def group(self) -> int:
         """Values in a group of an image."""
         return self.channels // self.groups * self.hw
+
+    @property
+    def images(self) -> int:
+        """Along y of a grid."""
+        return min(self.batch, _GRID_Y)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """As the kernels take them."""
+        return self.batch, self.channels, self.groups, self.hw
+
+    def kernel(self, name: str, language: str, warps: int = 8) -> KernelSpec:
+        """Return an entry for this element type; in PTX, one warp wide is another entry."""
+        small = warps == 1 and language == "ptx"
+        return FAMILY.kernel(f"{name}_small" if small else name, self.dtype, language)
+
+    @property
+    def guarantee(self) -> PrecisionGuarantee:
+        """Sums are f64, or two of them for f64 values."""
+        sums = "2 x f64" if self.dtype.name == "f64" else "f64"
+        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
 @dataclass(frozen=True)
@@ -104,7 +144,7 @@ class GroupNormDescriptor(_Problem):
     groups
         At least 1, and divides C.
     dtype
-        Of x and y; float32.
+        Of x and y.
     eps
         Added to the variance; finite and at least 0.
 
@@ -143,11 +183,12 @@ class GroupNormBackwardArgs(NamedTuple):
     grad_bias: Any = None
 
 
-_U32 = (1 << 32) - 1
-_GRID_Y = 65535
-_GUARANTEE = PrecisionGuarantee(
-    math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
-)
+class GroupNormGradients(NamedTuple):
+    """What :func:`group_norm_backward` returns; `grad_weight` is None where there is no weight."""
+
+    grad_input: DeviceArray
+    grad_weight: DeviceArray | None
+    grad_bias: DeviceArray
 
 
 def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
@@ -157,118 +198,114 @@ def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
     return -(-values // length), length
 
 
-def _refuses(problem: _Problem, device: Device) -> str | None:
-    if not problem.elements:
-        return None  # nothing is launched
-    return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw") or beyond(
-        problem, device.properties.max_grid[0], "grid.x", "groups"
-    )
+def _warps(problem: _Problem) -> int:
+    """Return the warps of a block that has a group: one for a small group, where such blocks are many."""
+    return 1 if problem.group <= 1 << 10 and problem.batch * problem.groups >= 1 << 11 else 8
 
 
-def _too_wide(blocks: int, device: Device) -> str | None:
-    return f"{blocks} blocks do not fit grid.x" if blocks > device.properties.max_grid[0] else None
+# Forward --------------------------------------------------------------------------------------------------------------
 
 
-# Forward: a block for each group --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class WholeConfig(Config):
+    """Knobs of a block for each group: its warps, 1 or 8."""
+
+    warps: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> WholeConfig:
+        """One warp for a small group, where there are many."""
+        return cls(_warps(problem))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[WholeConfig]:
+        """Return both widths."""
+        del problem
+        return cls(8), cls(1)
 
 
-def _baseline_refuses(problem: GroupNormDescriptor, device: Device) -> str | None:
-    return _refuses(problem, device) or beyond(problem, _GRID_Y, "grid.y", "batch")
+class Whole(Variant[GroupNormDescriptor, WholeConfig]):
+    """A block for each group of each image, which reads it twice."""
+
+    name = "baseline"
+    config_type = WholeConfig
+
+    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule:
+        """Return one launch."""
+        kernel = problem.kernel("group_norm_kernel", self.language, config.warps)
+        arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
+        return Schedule(
+            (Launch(kernel, (problem.groups, problem.images), WARP * config.warps, arguments),), problem.guarantee
+        )
 
 
-def _small_groups(problem: _Problem) -> bool:
-    return problem.group <= 1 << 10
+@dataclass(frozen=True)
+class SplitConfig(Config):
+    """Knobs of several blocks for each group: the values of one, about."""
+
+    values: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SplitConfig:
+        """As measured on an H200."""
+        del problem
+        return cls(1 << 13)
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
+        """Return slices from 16 to 128 KiB of float32."""
+        del problem
+        return tuple(cls(1 << bits) for bits in (12, 13, 14, 15))
 
 
-def _many_small_groups(problem: _Problem) -> bool:
-    return _small_groups(problem) and problem.batch * problem.groups >= 1 << 11
+class Split(Variant[GroupNormDescriptor, SplitConfig]):
+    """Several blocks for each group: a pass for the sums of its slices, a pass that writes."""
+
+    name = "split"
+    config_type = SplitConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Few large groups."""
+        return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
+
+    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule:
+        """Return both launches."""
+        slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
+        workspace = Workspace()
+        sums = workspace.region("sums", "f64", 2 * problem.batch * problem.groups * (slices + 1))
+        grid, cut = (problem.groups * slices, problem.images), (slices, length)
+        arrays = ("x", "out", "weight", "bias", sums)
+        first = problem.kernel("group_norm_sums_kernel", self.language)
+        second = problem.kernel("group_norm_split_kernel", self.language)
+        return Schedule(
+            (
+                Launch(first, grid, 8 * WARP, ("x", sums, *problem.sizes, *cut)),
+                Launch(second, grid, 8 * WARP, (*arrays, *problem.sizes, problem.eps, *cut)),
+            ),
+            problem.guarantee,
+            workspace,
+        )
 
 
-def _whole_groups(problem: GroupNormDescriptor, small: bool) -> tuple[Launch, ...]:
-    if not problem.elements:
-        return ()
-    sizes = (problem.batch, problem.channels, problem.groups, problem.hw, problem.eps)
-    grid = (problem.groups, min(problem.batch, _GRID_Y))
-    kernel, threads = (_SMALL, WARP) if small else (_BASELINE, THREADS)
-    return (Launch(kernel, grid, threads, ("x", "out", "weight", "bias", *sizes)),)
-
-
-def _baseline_launches(problem: GroupNormDescriptor) -> tuple[Launch, ...]:
-    return _whole_groups(problem, small=False)
-
-
-def _small_launches(problem: GroupNormDescriptor) -> tuple[Launch, ...]:
-    return _whole_groups(problem, small=True)
-
-
-def _looped_launches(problem: GroupNormDescriptor) -> tuple[Launch, ...]:
-    return _whole_groups(problem, _small_groups(problem))
-
-
-# Forward: several blocks for each group -------------------------------------------------------------------------------
-
-
-def _few_large_groups(problem: GroupNormDescriptor) -> bool:
-    return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
-
-
-def _slices(problem: _Problem) -> tuple[int, int]:
-    """Return how many slices a group is cut into, and their length."""
-    return _cut(problem.group, 1 << 13, 1 << 10, 4 * THREADS)
-
-
-def _split_refuses(problem: GroupNormDescriptor, device: Device) -> str | None:
-    reason = _refuses(problem, device)
-    if reason or not problem.elements:
-        return reason
-    return _too_wide(problem.groups * _slices(problem)[0], device)
-
-
-def _split_workspace(problem: GroupNormDescriptor) -> int:
-    """Two f64 a slice, and two more a group."""
-    return 16 * problem.batch * problem.groups * (_slices(problem)[0] + 1) if problem.elements else 0
-
-
-def _split_launches(problem: GroupNormDescriptor) -> tuple[Launch, ...]:
-    if not problem.elements:
-        return ()
-    slices, length = _slices(problem)
-    sizes = (problem.batch, problem.channels, problem.groups, problem.hw)
-    grid = (problem.groups * slices, min(problem.batch, _GRID_Y))
-    arrays = ("x", "out", "weight", "bias")
-    return (
-        Launch(_SUMS, grid, THREADS, ("x", Scratch(), *sizes, slices, length)),
-        Launch(_SPLIT, grid, THREADS, (*arrays, Scratch(), *sizes, problem.eps, slices, length)),
-    )
-
-
-class GroupNormPlan(Plan):
+class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants: ``baseline``, a block for each group of each image; ``small``, a warp for each, where there are many small
-    ones; ``split``, several blocks for each, where there are few large ones; ``looped``, whose blocks take several
-    images, for a batch that grid.y cannot hold.
+    Variants: ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each
+    group of each image, or a warp where there are many small ones.
     """
 
     op = "group_norm"
     category = "normalization"
     descriptor_type = GroupNormDescriptor
-    variants = (
-        Variant("looped", _GUARANTEE, _looped_launches, _refuses, lambda problem: problem.batch > _GRID_Y),
-        Variant("small", _GUARANTEE, _small_launches, _refuses, _many_small_groups),
-        Variant("split", _GUARANTEE, _split_launches, _split_refuses, _few_large_groups, _split_workspace),
-        Variant("baseline", _GUARANTEE, _baseline_launches, _baseline_refuses),
-        Variant("any batch", _GUARANTEE, _baseline_launches, _refuses).in_hip,
-    )
-    descriptor: GroupNormDescriptor
+    variants = (Split(), Whole(), Whole("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
-        channels = (problem.channels,)
+        vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
             Operand("x", problem.shape, problem.dtype),
-            Operand("weight", channels, _F32, optional=True),
-            Operand("bias", channels, _F32, optional=True),
+            Operand("weight", *vector, optional=True),
+            Operand("bias", *vector, optional=True),
             Operand("out", problem.shape, problem.dtype, output=True, in_place=("x",)),
         )
 
@@ -291,169 +328,161 @@ def _units(problem: _Problem, aim: int) -> _Units:
     return _Units(slices, length, lanes, problem.batch * problem.channels * slices)
 
 
-def _whole_units(problem: _Problem) -> _Units:
-    """Those of the variants in which one block has all of a group: short ones, so that all its warps have some."""
-    return _units(problem, 1 << 9)
+def _backward_workspace(problem: _Problem, units: _Units) -> tuple[Workspace, Region, Region]:
+    """Return the workspace: four sums a unit, and five numbers a group, its statistics."""
+    workspace = Workspace()
+    partials = workspace.region("partials", "f64", 4 * units.total)
+    return workspace, partials, workspace.region("statistics", "f64", 5 * problem.batch * problem.groups)
 
 
-def _split_units(problem: _Problem) -> _Units:
-    return _units(problem, 1 << 11)
+def _few(partial_sums: int) -> int:
+    """Return the warps that add up so many: one does it as fast where they are few."""
+    return 1 if partial_sums <= 4 * WARP else 8
 
 
-def _backward_slices(problem: _Problem) -> tuple[int, int]:
-    """Return how many slices a group is cut into where it is written, and their length."""
-    return _cut(problem.group, 1 << 12, 1 << 20, 4 * THREADS)
-
-
-def _backward_refuses(problem: GroupNormBackwardDescriptor, device: Device) -> str | None:
-    return _refuses(problem, device) or beyond(problem, device.properties.max_grid[0], "grid.x", "channels")
-
-
-def _split_blocks(problem: _Problem) -> int:
-    units = _split_units(problem)
-    return -(-units.total * units.lanes // THREADS)
-
-
-def _split_backward_refuses(problem: GroupNormBackwardDescriptor, device: Device) -> str | None:
-    reason = _backward_refuses(problem, device)
-    if reason or not problem.elements:
-        return reason
-    return _too_wide(max(_split_blocks(problem), problem.groups * _backward_slices(problem)[0]), device)
-
-
-def _backward_room(problem: _Problem, units: Callable[[_Problem], _Units]) -> int:
-    """Return the bytes of workspace: four f64 a unit, the partial sums; behind them five a group, the statistics."""
-    return 32 * units(problem).total + 40 * problem.batch * problem.groups if problem.elements else 0
-
-
-_NO_GRADIENTS = (Zero("grad_weight"), Zero("grad_bias"))
-
-
-def _few(partial_sums: int) -> bool:
-    """Whether a warp adds them up as fast as a block does."""
-    return partial_sums <= 4 * WARP
-
-
-def _parameters_launch(problem: _Problem, units: _Units, few: bool) -> Launch:
-    kernel, threads = (_SMALL_BACKWARD_PARAMETERS, WARP) if few else (_BACKWARD_PARAMETERS, THREADS)
-    arrays = (Scratch(), Scratch(32 * units.total), "grad_weight", "grad_bias")
+def _parameters_launch(problem: _Problem, language: str, units: _Units, partials: Region, statistics: Region) -> Launch:
+    """Return the launch that makes grad_weight and grad_bias."""
+    warps = _few(problem.batch * units.slices)
+    kernel = problem.kernel("group_norm_backward_parameters_kernel", language, warps)
+    arrays = (partials, statistics, "grad_weight", "grad_bias")
     sizes = (problem.batch, problem.channels, problem.groups, units.slices)
-    return Launch(kernel, (problem.channels,), threads, (*arrays, *sizes))
+    return Launch(kernel, (problem.channels,), WARP * warps, (*arrays, *sizes))
 
 
-def _whole_backward(problem: _Problem, small: bool, wide: bool = False) -> tuple[Launch | Zero, ...]:
-    """Return the launches, a block of one warp for each group if `small`; the second's too, but not if `wide`."""
-    if not problem.elements:
-        return _NO_GRADIENTS
-    units = _whole_units(problem)
-    few = _few(problem.batch * units.slices) and not wide
-    kernel, threads = (_SMALL_BACKWARD, WARP) if small else (_BACKWARD, THREADS)
-    arrays = ("x", "grad_out", "grad_input", "weight", Scratch(), Scratch(32 * units.total))
-    sizes = (problem.batch, problem.channels, problem.groups, problem.hw, problem.eps)
-    cut = (units.slices, units.length, units.lanes)
-    grid = (problem.groups, min(problem.batch, _GRID_Y))
-    return Launch(kernel, grid, threads, (*arrays, *sizes, *cut)), _parameters_launch(problem, units, few)
+@dataclass(frozen=True)
+class WholeBackwardConfig(Config):
+    """Knobs of a block for each group: its warps, 1 or 8, and the values of a unit, about."""
+
+    warps: int
+    unit: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> WholeBackwardConfig:
+        """Short units, so that all warps of the block have some."""
+        return cls(_warps(problem), 1 << 9)
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[WholeBackwardConfig]:
+        """Return both widths, with units of 128 values to 2048."""
+        del problem
+        return tuple(cls(warps, 1 << bits) for warps in (8, 1) for bits in (7, 9, 11))
 
 
-def _split_backward(problem: _Problem) -> tuple[Launch | Zero, ...]:
-    if not problem.elements:
-        return _NO_GRADIENTS
-    units, (slices, length) = _split_units(problem), _backward_slices(problem)
-    partials, statistics = Scratch(), Scratch(32 * units.total)
-    sizes = (problem.batch, problem.channels, problem.groups, problem.hw)
-    images = min(problem.batch, _GRID_Y)
-    few = _few(problem.channels // problem.groups * units.slices)
-    gather, gatherers = (_SMALL_BACKWARD_STATISTICS, WARP) if few else (_BACKWARD_STATISTICS, THREADS)
-    write, writers = (_SMALL_BACKWARD_INPUT, WARP) if _small_groups(problem) else (_BACKWARD_INPUT, THREADS)
-    return (
-        Launch(
-            _BACKWARD_SUMS,
-            (_split_blocks(problem),),
-            THREADS,
-            ("x", "grad_out", partials, *sizes[1:], units.slices, units.length, units.lanes, units.total),
-        ),
-        Launch(
-            gather,
-            (problem.groups, images),
-            gatherers,
-            ("x", "weight", partials, statistics, *sizes, problem.eps, units.slices),
-        ),
-        _parameters_launch(problem, units, _few(problem.batch * units.slices)),
-        Launch(
-            write,
-            (problem.groups * slices, images),
-            writers,
-            ("x", "grad_out", "grad_input", "weight", statistics, *sizes, slices, length),
-        ),
-    )
+class WholeBackward(Variant[GroupNormBackwardDescriptor, WholeBackwardConfig]):
+    """A block for each group of each image, which reads it twice: for the sums, and for grad_input."""
+
+    name = "baseline"
+    config_type = WholeBackwardConfig
+
+    def schedule(
+        self, problem: GroupNormBackwardDescriptor, config: WholeBackwardConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return the launch of the groups, and that of the parameters' gradients."""
+        units = _units(problem, config.unit)
+        workspace, partials, statistics = _backward_workspace(problem, units)
+        kernel = problem.kernel("group_norm_backward_groups_kernel", self.language, config.warps)
+        arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
+        cut = (units.slices, units.length, units.lanes)
+        arguments = (*arrays, *problem.sizes, problem.eps, *cut)
+        return Schedule(
+            (
+                Launch(kernel, (problem.groups, problem.images), WARP * config.warps, arguments),
+                _parameters_launch(problem, self.language, units, partials, statistics),
+            ),
+            problem.guarantee,
+            workspace,
+        )
 
 
-def _large_groups(problem: _Problem) -> bool:
-    return problem.group > 1 << 14
+@dataclass(frozen=True)
+class SplitBackwardConfig(Config):
+    """Knobs of several blocks for each group: the values of a unit, and of a block that writes, about."""
+
+    unit: int
+    values: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SplitBackwardConfig:
+        """As measured on an H200."""
+        del problem
+        return cls(1 << 11, 1 << 12)
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[SplitBackwardConfig]:
+        """Return units of 512 values to 8192, and slices of 4096 and 16384."""
+        del problem
+        return tuple(cls(1 << unit, 1 << bits) for unit in (9, 11, 13) for bits in (12, 14))
 
 
-class GroupNormBackwardPlan(Plan):
+class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
+    """A pass for the sums of all units, one launch that gathers them, a pass that writes grad_input."""
+
+    name = "split"
+    config_type = SplitBackwardConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Large groups."""
+        return problem.group > 1 << 14
+
+    def schedule(
+        self, problem: GroupNormBackwardDescriptor, config: SplitBackwardConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return four launches."""
+        units = _units(problem, config.unit)
+        slices, length = _cut(problem.group, config.values, 1 << 20, 4 * WARP * 8)
+        workspace, partials, statistics = _backward_workspace(problem, units)
+        gatherers = _few(problem.channels // problem.groups * units.slices)
+        writers = 1 if problem.group <= 1 << 10 else 8
+
+        def launch(name: str, blocks: int, images: int, warps: int, *arguments: Any) -> Launch:
+            kernel = problem.kernel(f"group_norm_backward_{name}", self.language, warps)
+            return Launch(kernel, (blocks, images), WARP * warps, arguments)
+
+        cut = (units.slices, units.length, units.lanes, units.total)
+        sums = ("x", "grad_out", partials, *problem.sizes[1:], *cut)
+        gather = ("x", "weight", partials, statistics, *problem.sizes, problem.eps, units.slices)
+        write = ("x", "grad_out", "grad_input", "weight", statistics, *problem.sizes, slices, length)
+        return Schedule(
+            (
+                launch("sums_kernel", -(-units.total * units.lanes // (8 * WARP)), 1, 8, *sums),
+                launch("statistics_kernel", problem.groups, problem.images, gatherers, *gather),
+                _parameters_launch(problem, self.language, units, partials, statistics),
+                launch("kernel", problem.groups * slices, problem.images, writers, *write),
+            ),
+            problem.guarantee,
+            workspace,
+        )
+
+
+class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardArgs, GroupNormGradients]):
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
-    Variants: ``baseline``, in which a block reads its group of an image twice, for the sums and for grad_input;
-    ``small``, a warp for each group, where there are many small ones; ``split``, where groups are large: a pass for the
-    sums, one for grad_input. In all of them one more pass adds up grad_weight and grad_bias from what each image gives.
+    Variants: ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
+    block, or a warp where there are many small groups, reads its group of an image twice. In both of them one more
+    launch adds up grad_weight and grad_bias from what each image gives.
     """
 
     op = "group_norm_backward"
     category = "normalization"
     descriptor_type = GroupNormBackwardDescriptor
-    variants = (
-        Variant(
-            "small",
-            _GUARANTEE,
-            lambda problem: _whole_backward(problem, small=True),
-            _backward_refuses,
-            _many_small_groups,
-            lambda problem: _backward_room(problem, _whole_units),
-        ),
-        Variant(
-            "split",
-            _GUARANTEE,
-            _split_backward,
-            _split_backward_refuses,
-            _large_groups,
-            lambda problem: _backward_room(problem, _split_units),
-        ),
-        Variant(
-            "baseline",
-            _GUARANTEE,
-            lambda problem: _whole_backward(problem, small=False),
-            _backward_refuses,
-            workspace=lambda problem: _backward_room(problem, _whole_units),
-        ),
-        Variant(
-            "wide",
-            _GUARANTEE,
-            lambda problem: _whole_backward(problem, small=False, wide=True),
-            _backward_refuses,
-            workspace=lambda problem: _backward_room(problem, _whole_units),
-        ).in_hip,
-    )
-    descriptor: GroupNormBackwardDescriptor
+    result_type = GroupNormGradients
+    variants = (SplitBackward(), WholeBackward(), WholeBackward("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
-        channels = (problem.channels,)
+        vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
             Operand("grad_out", problem.shape, problem.dtype),
             Operand("x", problem.shape, problem.dtype),
-            Operand("weight", channels, _F32, optional=True),
+            Operand("weight", *vector, optional=True),
             Operand("grad_input", problem.shape, problem.dtype, output=True, in_place=("grad_out", "x")),
-            Operand("grad_weight", channels, _F32, output=True, needs="weight"),
-            Operand("grad_bias", channels, _F32, output=True),
+            Operand("grad_weight", *vector, output=True, needs="weight"),
+            Operand("grad_bias", *vector, output=True),
         )
 
 
-@kept
-def plan_of(device: Device, shape: tuple[int, ...], dtype: Any, groups: int, eps: float) -> GroupNormPlan:
-    plan: GroupNormPlan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, dtype, eps))
-    return plan
+_plan = plan_cache(GroupNormPlan)
+_backward_plan = plan_cache(GroupNormBackwardPlan)
 
 
 def group_norm(
@@ -491,14 +520,8 @@ def group_norm(
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
-    plan = plan_of(x.device, x.shape, x.dtype, groups, eps)
+    plan = _plan(x.device, x.shape, groups, x.dtype, eps)
     return plan.run((x, weight, bias, out), stream)
-
-
-@kept
-def backward_plan_of(device: Device, shape: tuple[int, ...], dtype: Any, groups: int, eps: float) -> Plan:
-    plan: Plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups, dtype, eps))
-    return plan
 
 
 def group_norm_backward(
@@ -544,6 +567,6 @@ def group_norm_backward(
     op = GroupNormBackwardPlan.op
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, op, "x", stream)
-    outputs = unpacked_out(out, ("grad_input", "grad_weight", "grad_bias"), op)
-    plan = backward_plan_of(x.device, x.shape, x.dtype, groups, eps)
+    outputs = GroupNormBackwardPlan.unpacked(out)
+    plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps)
     return plan.run((grad_out, x, weight, *outputs), stream)

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.ops.framework.images import Images
-from ptxrt.ops.framework.plan import Plan, beyond, kept, number, unpacked_out, whole_number
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Variant
+from ptxrt.ops.framework import (
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    number,
+    parameter_type,
+    plan_cache,
+    whole_number,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "LocalResponseNormArgs",
     "LocalResponseNormBackwardArgs",
     "LocalResponseNormBackwardDescriptor",
     "LocalResponseNormBackwardPlan",
     "LocalResponseNormDescriptor",
     "LocalResponseNormPlan",
+    "LocalResponseNormResult",
     "local_response_norm",
     "local_response_norm_backward",
 ]
@@ -33,44 +45,43 @@ THREADS = 256
 SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
-_F32 = BY_NAME["f32"]
-_FORWARD = "const f32* in_ptr, f32* out_ptr, f32* denom_ptr, {}, f32 alpha, f32 beta, f32 k"
-_BACKWARD = "const f32* in_ptr, const f32* go_ptr, const f32* denom_ptr, f32* gi_ptr, {}, f32 alpha, f32 beta"
-
-
-def _specs(direction: str, parameters: str) -> dict[tuple[int, str] | None, KernelSpec]:
-    """Return the kernels of one direction: the baseline at None, the sliding ones at their size and kind of power."""
-    family, counts = "local_response_norm", "u32 batch, u32 channels, u32 spatial, u32 {}"
-    baseline = Signature.parse(parameters.format(counts.format("size")))
-    sliding = Signature.parse(parameters.format(counts.format("chunk")))
-    kernels: dict[tuple[int, str] | None, KernelSpec] = {None: KernelSpec(family, f"lrn_{direction}_kernel", baseline)}
-    for size, by in product(SLIDING_SIZES, ("root", "any")):
-        entry = f"lrn_{direction}_sliding_{size}_{by}"
-        kernels[size, by] = KernelSpec(family, entry, sliding, parameters=(("size", str(size)), ("by", by)))
-    return kernels
-
-
-_FORWARD_KERNELS = _specs("forward", _FORWARD)
-_BACKWARD_KERNELS = _specs("backward", _BACKWARD)
-KERNELS: tuple[KernelSpec, ...] = (*_FORWARD_KERNELS.values(), *_BACKWARD_KERNELS.values())
-KERNELS += (_FORWARD_KERNELS[None].in_hip, _BACKWARD_KERNELS[None].in_hip)
+_COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
+_SIGNATURES = {
+    "forward": f"const T* in_ptr, T* out_ptr, P* denom_ptr, {_COUNTS} {{}}, P alpha, P beta, P k",
+    "backward": f"const T* in_ptr, const T* go_ptr, const P* denom_ptr, T* gi_ptr, {_COUNTS} {{}}, P alpha, P beta",
+}
+FAMILY = KernelFamily(
+    "local_response_norm",
+    ("f32",),
+    {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
+    | {
+        f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by})
+        for way, text in _SIGNATURES.items()
+        for size in SLIDING_SIZES
+        for by in ("root", "any")
+    },
+)
 
 
 @dataclass(frozen=True)
-class _Problem(Images):
+class _Problem(ImageDescriptor):
     """What the descriptors of both directions have."""
 
     shape: tuple[int, ...]
     size: int
-    dtype: ElementType = _F32
+    dtype: ElementType = BY_NAME["f32"]
     alpha: float = 1e-4
     beta: float = 0.75
 
+    types = FAMILY.dtypes
+    way: ClassVar[str]
+    arrays: ClassVar[tuple[str, ...]]
     reals: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reals = {name: number(getattr(self, name), self.op, name, _F32, signed=True) for name in self.reals}
+        kind = parameter_type(self.dtype)
+        reals = {name: number(getattr(self, name), self.op, name, kind, signed=True) for name in self.reals}
         self._set(size=whole_number(self.size, self.op, "size", 1), **reals)
 
     @property
@@ -78,26 +89,12 @@ class _Problem(Images):
         """Of all images."""
         return self.batch * self.hw
 
-    @property
-    def by(self) -> str:
-        """Which sliding kernels serve beta, as float32 has it."""
-        return "root" if np.float32(self.beta) in (0.25, 0.5, 0.75, 1) else "any"
-
-    @property
-    def blocks(self) -> int:
-        """Of the kernels with a thread an element."""
-        return -(-self.positions * self.channels // THREADS)
-
-    @property
-    def chunk(self) -> int:
-        """Channels that a thread of a sliding kernel walks: 1.5 million threads, but four windows' channels a chunk."""
-        chunks = min(-(-(3 << 19) // max(self.positions, 1)), max(self.channels // (4 * self.size), 1))
-        return max(-(-self.channels // chunks), 1)
-
-    @property
-    def sliding_blocks(self) -> int:
-        """Of the sliding kernels."""
-        return -(-self.positions // THREADS) * -(-self.channels // self.chunk)
+    def launch(self, kernel: str, language: str, blocks: int, count: int) -> Schedule:
+        """Return the schedule of one entry; `count` is its parameter behind the sizes."""
+        sizes = (self.batch, self.channels, self.hw, count)
+        arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
+        spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
+        return Schedule((Launch(spec, (blocks,), THREADS, arguments),), _GUARANTEE)
 
 
 @dataclass(frozen=True)
@@ -111,9 +108,9 @@ class LocalResponseNormDescriptor(_Problem):
     size
         Of the window, at least 1; it may be larger than C, even twice.
     dtype
-        Of x, y and denom; float32.
+        Of x and y.
     alpha, beta, k
-        Any finite numbers, rounded to float32.
+        Any finite numbers, rounded to the type of denom.
 
     Raises
     ------
@@ -123,6 +120,8 @@ class LocalResponseNormDescriptor(_Problem):
     k: float = 1.0
 
     op: ClassVar[str] = "local_response_norm"
+    way: ClassVar[str] = "forward"
+    arrays: ClassVar[tuple[str, ...]] = ("x", "out", "denom")
     reals: ClassVar[tuple[str, ...]] = ("alpha", "beta", "k")
 
 
@@ -143,6 +142,8 @@ class LocalResponseNormBackwardDescriptor(_Problem):
     """
 
     op: ClassVar[str] = "local_response_norm_backward"
+    way: ClassVar[str] = "backward"
+    arrays: ClassVar[tuple[str, ...]] = ("x", "grad_out", "denom", "out")
 
 
 class LocalResponseNormArgs(NamedTuple):
@@ -162,57 +163,78 @@ class LocalResponseNormBackwardArgs(NamedTuple):
     out: Any = None
 
 
-_U32 = (1 << 32) - 1
+class LocalResponseNormResult(NamedTuple):
+    """What :func:`local_response_norm` returns."""
+
+    y: DeviceArray
+    denom: DeviceArray
 
 
-def _refuses(problem: _Problem, device: Device) -> str | None:
-    if not problem.elements:
-        return None
-    return beyond(problem, _U32, "the kernel's u32", "batch", "channels", "hw", "size") or beyond(
-        problem, device.properties.max_grid[0], "grid.x", "blocks"
-    )
+_GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
-def _sliding_refuses(problem: _Problem, device: Device) -> str | None:
-    if problem.size not in SLIDING_SIZES:
-        return f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
-    del device  # 2^24 blocks of positions, times chunks that are the fewer the more positions there are, fit any grid
-    limits = "the kernel's u32"
-    if not problem.elements:
-        return None
-    return beyond(problem, _U32 - THREADS, limits, "positions") or beyond(problem, _U32 >> 2, limits, "channels")
+class Elements(Variant[_Problem, Config]):
+    """A thread an element, for any window."""
+
+    name = "baseline"
+
+    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        return problem.launch("kernel", self.language, -(-problem.elements // THREADS), problem.size)
 
 
-def _sliding_suits(problem: _Problem) -> bool:
-    # Neighbouring threads take neighbouring positions, which an image of a few has far apart; and a small problem needs
-    # its elements as threads.
-    return problem.hw >= 16 and problem.positions * problem.channels >= 1 << 18
+@dataclass(frozen=True)
+class SlidingConfig(Config):
+    """Knobs of the sliding kernels: the channels that a thread walks."""
+
+    chunk: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SlidingConfig:
+        """1.5 million threads, but four windows' channels a chunk."""
+        chunks = min(-(-(3 << 19) // max(problem.positions, 1)), max(problem.channels // (4 * problem.size), 1))
+        return cls(max(-(-problem.channels // chunks), 1))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[SlidingConfig]:
+        """Return all channels at once, and their halves, quarters and eighths."""
+        return tuple(cls(chunk) for chunk in sorted({max(-(-problem.channels // n), 1) for n in (1, 2, 4, 8)}))
 
 
-def _launch(problem: _Problem, sliding: bool) -> tuple[Launch, ...]:
-    if not problem.elements:
-        return ()
-    forward = isinstance(problem, LocalResponseNormDescriptor)
-    kernel = (_FORWARD_KERNELS if forward else _BACKWARD_KERNELS)[(problem.size, problem.by) if sliding else None]
-    grid = problem.sliding_blocks if sliding else problem.blocks
-    arrays = ("x", "out", "denom") if forward else ("x", "grad_out", "denom", "out")
-    counts = (problem.batch, problem.channels, problem.hw, problem.chunk if sliding else problem.size)
-    reals = [getattr(problem, name) for name in problem.reals]
-    return (Launch(kernel, (grid,), THREADS, (*arrays, *counts, *reals)),)
+class Sliding(Variant[_Problem, SlidingConfig]):
+    """A thread for a run of channels at one position, for windows of up to 12 channels."""
+
+    name = "sliding"
+    config_type = SlidingConfig
+
+    def suits(self, problem: _Problem) -> bool:
+        """Long rows, and many elements.
+
+        Neighbouring threads take neighbouring positions, which an image of a few has far apart; and a small problem
+        needs its elements as threads.
+        """
+        return problem.hw >= 16 and problem.positions * problem.channels >= 1 << 18
+
+    def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.size not in SLIDING_SIZES:
+            return Refusal(
+                f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
+            )
+        # The kernel counts positions, and bytes of a row of channels, in u32.
+        for name, most in (("positions", (1 << 32) - 1 - THREADS), ("channels", (1 << 30) - 1)):
+            if (value := getattr(problem, name)) > most:
+                return Refusal(f"{name} = {value} does not fit the kernel's u32")
+        # beta as its parameter has it
+        by = "root" if parameter_type(problem.dtype).numpy.type(problem.beta) in (0.25, 0.5, 0.75, 1) else "any"
+        blocks = -(-problem.positions // THREADS) * -(-problem.channels // config.chunk)
+        return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, config.chunk)
 
 
-_GUARANTEE = PrecisionGuarantee(
-    math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
-)
-_BASELINE = Variant("baseline", _GUARANTEE, lambda problem: _launch(problem, False), _refuses)
-_VARIANTS = (
-    Variant("sliding", _GUARANTEE, lambda problem: _launch(problem, True), _sliding_refuses, _sliding_suits),
-    _BASELINE,
-    _BASELINE.in_hip,
-)
+_VARIANTS = (Sliding(), Elements(), Elements("hip"))
 
 
-class LocalResponseNormPlan(Plan):
+class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormArgs, LocalResponseNormResult]):
     """Plan of :func:`local_response_norm`; run it with :class:`LocalResponseNormArgs`.
 
     Variants, which give the same bits: ``sliding``, a thread for a run of channels at one position, for windows of up
@@ -222,19 +244,21 @@ class LocalResponseNormPlan(Plan):
     op = "local_response_norm"
     category = "normalization"
     descriptor_type = LocalResponseNormDescriptor
+    result_type = LocalResponseNormResult
     variants = _VARIANTS
-    descriptor: LocalResponseNormDescriptor
 
     def _operands(self) -> tuple[Operand, ...]:
         shape, kind = self.descriptor.shape, self.descriptor.dtype
         return (
             Operand("x", shape, kind),
             Operand("out", shape, kind, output=True),
-            Operand("denom", shape, _F32, output=True),
+            Operand("denom", shape, parameter_type(kind), output=True),
         )
 
 
-class LocalResponseNormBackwardPlan(Plan):
+class LocalResponseNormBackwardPlan(
+    Plan[LocalResponseNormBackwardDescriptor, LocalResponseNormBackwardArgs, DeviceArray]
+):
     """Plan of :func:`local_response_norm_backward`; run it with :class:`LocalResponseNormBackwardArgs`.
 
     Variants, which give the same bits: ``sliding`` and ``baseline``, as of the forward. The baseline takes every power
@@ -245,34 +269,19 @@ class LocalResponseNormBackwardPlan(Plan):
     category = "normalization"
     descriptor_type = LocalResponseNormBackwardDescriptor
     variants = _VARIANTS
-    descriptor: LocalResponseNormBackwardDescriptor
 
     def _operands(self) -> tuple[Operand, ...]:
         shape, kind = self.descriptor.shape, self.descriptor.dtype
         return (
             Operand("grad_out", shape, kind),
             Operand("x", shape, kind),
-            Operand("denom", shape, _F32),
+            Operand("denom", shape, parameter_type(kind)),
             Operand("out", shape, kind, output=True),
         )
 
 
-@kept
-def plan_of(device: Device, shape: tuple[int, ...], dtype: Any, *problem: Any) -> LocalResponseNormPlan:
-    size, alpha, beta, k = problem
-    descriptor = LocalResponseNormDescriptor(shape, size, dtype, alpha, beta, k)
-    plan: LocalResponseNormPlan = LocalResponseNormPlan.select(device, descriptor)
-    return plan
-
-
-@kept
-def backward_plan_of(
-    device: Device, shape: tuple[int, ...], dtype: Any, *problem: Any
-) -> LocalResponseNormBackwardPlan:
-    size, alpha, beta = problem
-    descriptor = LocalResponseNormBackwardDescriptor(shape, size, dtype, alpha, beta)
-    plan: LocalResponseNormBackwardPlan = LocalResponseNormBackwardPlan.select(device, descriptor)
-    return plan
+_plan = plan_cache(LocalResponseNormPlan)
+_backward_plan = plan_cache(LocalResponseNormBackwardPlan)
 
 
 def local_response_norm(
@@ -297,7 +306,7 @@ def local_response_norm(
     size
         Of the window, at least 1. For an even one, the window has one channel more in front of c than behind.
     alpha, beta, k
-        Any finite numbers, rounded to float32.
+        Any finite numbers, rounded to the type of denom.
     out
         Where to write: (y, denom), both of x's shape; an element that is None is allocated. Neither may be x, whose
         values other outputs need as well.
@@ -316,8 +325,8 @@ def local_response_norm(
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "local_response_norm", "x", stream)
-    plan = plan_of(x.device, x.shape, x.dtype, size, alpha, beta, k)
-    return plan.run((x, *unpacked_out(out, ("y", "denom"), "local_response_norm")), stream)
+    plan = _plan(x.device, x.shape, size, x.dtype, alpha, beta, k)
+    return plan.run((x, *LocalResponseNormPlan.unpacked(out)), stream)
 
 
 def local_response_norm_backward(
@@ -364,5 +373,5 @@ def local_response_norm_backward(
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "local_response_norm_backward", "x", stream)
-    plan = backward_plan_of(x.device, x.shape, x.dtype, size, alpha, beta)
+    plan = _backward_plan(x.device, x.shape, size, x.dtype, alpha, beta)
     return plan.run((grad_out, x, denom, out), stream)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.ops.framework.images import Images
-from ptxrt.ops.framework.plan import Plan, beyond, kept
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Variant
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    plan_cache,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "Softmax2dArgs",
     "Softmax2dBackwardArgs",
     "Softmax2dBackwardDescriptor",
@@ -26,31 +38,32 @@ __all__ = [
     "softmax2d_backward",
 ]
 
-THREADS = 256
 HELD = 32
 """Channels that a thread holds in registers."""
 
-_F32 = BY_NAME["f32"]
-_FORWARD = "const f32* in_ptr, f32* out_ptr, "
-_BACKWARD = "const f32* go_ptr, const f32* y_ptr, f32* gi_ptr, "
+_FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
 _TILE = "u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes"
-
-KERNELS: tuple[KernelSpec, ...] = (
-    KernelSpec("softmax2d", "softmax2d_kernel", Signature.parse(_FORWARD + _COUNTS)),
-    KernelSpec("softmax2d", "softmax2d_tiled_kernel", Signature.parse(_FORWARD + _TILE)),
-    KernelSpec("softmax2d", "softmax2d_backward_kernel", Signature.parse(_BACKWARD + _COUNTS)),
-    KernelSpec("softmax2d", "softmax2d_backward_tiled_kernel", Signature.parse(_BACKWARD + _TILE)),
+FAMILY = KernelFamily(
+    "softmax2d",
+    ("f32",),
+    {
+        "softmax2d_kernel": Role(_FORWARD + _COUNTS, hip=True),
+        "softmax2d_tiled_kernel": Role(_FORWARD + _TILE),
+        "softmax2d_backward_kernel": Role(_BACKWARD + _COUNTS, hip=True),
+        "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE),
+    },
 )
-KERNELS += (KERNELS[0].in_hip, KERNELS[2].in_hip)
 
 
 @dataclass(frozen=True)
-class _Problem(Images):
+class _Problem(ImageDescriptor):
     """What forward and backward have in common: the shape and the element type of every operand."""
 
     shape: tuple[int, ...]
-    dtype: ElementType = _F32
+    dtype: ElementType = BY_NAME["f32"]
+
+    types = FAMILY.dtypes
 
     @property
     def positions(self) -> int:
@@ -66,7 +79,7 @@ class Softmax2dDescriptor(_Problem):
     shape
         Of x, ``[N, C, *]``.
     dtype
-        Of x and y; float32.
+        Of x and y.
 
     Raises
     ------
@@ -84,7 +97,7 @@ class Softmax2dBackwardDescriptor(_Problem):
     shape
         Of grad_out and y, ``[N, C, *]``.
     dtype
-        Of grad_out, y and grad_input; float32.
+        Of grad_out, y and grad_input.
 
     Raises
     ------
@@ -110,9 +123,6 @@ class Softmax2dBackwardArgs(NamedTuple):
     out: Any = None
 
 
-_U32 = (1 << 32) - 1
-
-
 class _Tile(NamedTuple):
     """What a block of a tiled kernel takes, and how many of these there are."""
 
@@ -121,67 +131,114 @@ class _Tile(NamedTuple):
     images: int
     tiles: int
 
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.images * self.lanes * self.positions
+
 
 def _parts(count: int, size: int) -> int:
     """Return how many parts of `size` it takes."""
     return -(-count // size)
 
 
-def _tile(problem: _Problem, most_threads: int) -> _Tile:
-    """Return the tiles: of columns split so that registers hold them, if the block then still reads whole sectors."""
+def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
+    """Return the tiles: of columns split so that registers hold them, if the block then still reads whole sectors.
+
+    A block has `threads`, about, or as many as one column needs; at most `most_threads`.
+    """
     batch, channels, hw = problem.batch, problem.channels, problem.hw
     lanes = min(_parts(channels, HELD), most_threads // min(hw, 8))
     unit = 1 if hw % 8 else 8  # where rows begin with a sector, so do strips
-    room = min(max(THREADS, 32 * lanes), most_threads) // lanes // unit * unit
-    positions = _parts(_parts(hw, _parts(hw, room)), unit) * unit
+    columns = min(max(threads, 32 * lanes), most_threads) // lanes // unit * unit
+    positions = _parts(_parts(hw, _parts(hw, columns)), unit) * unit
     lanes = max(lanes, min(_parts(channels, 8), 32 // positions))  # where channels lie side by side, so do lanes
-    images = max(1, THREADS // (positions * lanes))  # 1 where an image has several strips: they are that wide
+    images = max(1, threads // (positions * lanes))  # 1 where an image has several strips: they are that wide
     return _Tile(positions, lanes, images, _parts(batch, images) * _parts(hw, positions))
 
 
-def _variants(
-    plain: KernelSpec, tiled: KernelSpec, most_threads: int, pointers: tuple[str, ...]
-) -> tuple[Variant, ...]:
-    """Return the variants of an op; forward and backward differ in what is given here."""
+class _Direction(NamedTuple):
+    """What forward and backward differ in: the entries' name, the arrays, and the threads that a tile may have."""
 
-    def baseline_launches(problem: _Problem) -> tuple[Launch, ...]:
-        if not problem.elements:
-            return ()
-        sizes = (problem.positions, problem.channels, problem.hw)
-        return (Launch(plain, (_parts(problem.positions, THREADS),), THREADS, (*pointers, *sizes)),)
+    name: str
+    arrays: tuple[str, ...]
+    most_threads: int
 
-    def tiled_launches(problem: _Problem) -> tuple[Launch, ...]:
-        if not problem.elements:
-            return ()
-        tile = _tile(problem, most_threads)
-        sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
-        threads = tile.images * tile.lanes * tile.positions
-        return (Launch(tiled, (tile.tiles,), threads, (*pointers, *sizes)),)
 
-    def baseline_refuses(problem: _Problem, device: Device) -> str | None:
-        del device  # a grid.x holds 2^31 - 1 blocks, more than these counts can ask for
-        if not problem.elements:
-            return None  # nothing is launched
-        return beyond(problem, _U32, "the kernel's u32", "positions", "channels", "hw")
+_FORWARD_WAY = _Direction("softmax2d", ("x", "out"), 1024)
+_BACKWARD_WAY = _Direction("softmax2d_backward", ("grad_out", "y", "out"), 512)
 
-    def tiled_refuses(problem: _Problem, device: Device) -> str | None:
-        if not problem.elements:
-            return None
-        return beyond(problem, _U32, "the kernel's u32", "channels", "hw") or beyond(
-            _tile(problem, most_threads), device.properties.max_grid[0], "grid.x", "tiles"
-        )
 
-    def baseline_suits(problem: _Problem) -> bool:
+def _guarantee(problem: _Problem) -> PrecisionGuarantee:
+    """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
+    real = "f64" if problem.dtype.name == "f64" else "f32"
+    return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+
+
+@dataclass(frozen=True)
+class ThreadsConfig(Config):
+    """Knobs of both variants: the threads of a block; of a tiled one about, where a column needs more."""
+
+    threads: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> ThreadsConfig:
+        """As measured on an H200."""
+        del problem
+        return cls(256)
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
+        """Return blocks of 128, 256 and 512."""
+        del problem
+        return tuple(cls(threads) for threads in (128, 256, 512))
+
+
+class Columns(Variant[_Problem, ThreadsConfig]):
+    """A thread for each column."""
+
+    name = "baseline"
+    config_type = ThreadsConfig
+
+    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.way = way
+
+    def suits(self, problem: _Problem) -> bool:
+        """Columns that registers hold."""
         return problem.channels <= HELD and problem.hw >= 32
 
-    guarantee = PrecisionGuarantee(
-        math_precision="f32", accumulator="f32", deterministic=True, bit_stable_on_same_hardware=True
-    )
-    baseline = Variant("baseline", guarantee, baseline_launches, baseline_refuses, baseline_suits)
-    return (baseline, Variant("tiled", guarantee, tiled_launches, tiled_refuses), baseline.in_hip)
+    def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        kernel = FAMILY.kernel(f"{self.way.name}_kernel", problem.dtype, self.language)
+        arguments: tuple[Argument, ...] = (*self.way.arrays, problem.positions, problem.channels, problem.hw)
+        grid = (_parts(problem.positions, config.threads),)
+        return Schedule((Launch(kernel, grid, config.threads, arguments),), _guarantee(problem))
 
 
-class Softmax2dPlan(Plan):
+class Tiled(Variant[_Problem, ThreadsConfig]):
+    """Several threads for each column."""
+
+    name = "tiled"
+    config_type = ThreadsConfig
+
+    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.way = way
+
+    def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        tile = _tile(problem, config.threads, self.way.most_threads)
+        kernel = FAMILY.kernel(f"{self.way.name}_tiled_kernel", problem.dtype, self.language)
+        sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
+        return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), _guarantee(problem))
+
+
+def _variants(way: _Direction) -> tuple[Variant[_Problem, ThreadsConfig], ...]:
+    return Columns(way), Tiled(way), Columns(way, "hip")
+
+
+class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
     Variants: ``baseline``, a thread for each column, best where registers hold it; ``tiled``, several threads for each
@@ -191,15 +248,14 @@ class Softmax2dPlan(Plan):
     op = "softmax2d"
     category = "activation"
     descriptor_type = Softmax2dDescriptor
-    variants = _variants(KERNELS[0], KERNELS[1], 1024, ("x", "out"))
-    descriptor: Softmax2dDescriptor
+    variants = _variants(_FORWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
         shape, kind = self.descriptor.shape, self.descriptor.dtype
         return (Operand("x", shape, kind), Operand("out", shape, kind, output=True, in_place=("x",)))
 
 
-class Softmax2dBackwardPlan(Plan):
+class Softmax2dBackwardPlan(Plan[Softmax2dBackwardDescriptor, Softmax2dBackwardArgs, DeviceArray]):
     """Plan of :func:`softmax2d_backward`; run it with :class:`Softmax2dBackwardArgs`.
 
     Variants: as of :class:`Softmax2dPlan`.
@@ -208,8 +264,7 @@ class Softmax2dBackwardPlan(Plan):
     op = "softmax2d_backward"
     category = "activation"
     descriptor_type = Softmax2dBackwardDescriptor
-    variants = _variants(KERNELS[2], KERNELS[3], 512, ("grad_out", "y", "out"))
-    descriptor: Softmax2dBackwardDescriptor
+    variants = _variants(_BACKWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
         shape, kind = self.descriptor.shape, self.descriptor.dtype
@@ -220,16 +275,8 @@ class Softmax2dBackwardPlan(Plan):
         )
 
 
-@kept
-def plan_of(device: Device, shape: tuple[int, ...], dtype: Any) -> Softmax2dPlan:
-    plan: Softmax2dPlan = Softmax2dPlan.select(device, Softmax2dDescriptor(shape, dtype))
-    return plan
-
-
-@kept
-def backward_plan_of(device: Device, shape: tuple[int, ...], dtype: Any) -> Softmax2dBackwardPlan:
-    plan: Softmax2dBackwardPlan = Softmax2dBackwardPlan.select(device, Softmax2dBackwardDescriptor(shape, dtype))
-    return plan
+_plan = plan_cache(Softmax2dPlan)
+_backward_plan = plan_cache(Softmax2dBackwardPlan)
 
 
 def softmax2d(x: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -259,7 +306,7 @@ def softmax2d(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "softmax2d", "x", stream)
-    return plan_of(x.device, x.shape, x.dtype).run((x, out), stream)
+    return _plan(x.device, x.shape, x.dtype).run((x, out), stream)
 
 
 def softmax2d_backward(grad_out: Any, y: Any, *, out: Any = None, stream: Any = None) -> Any:
@@ -288,4 +335,5 @@ def softmax2d_backward(grad_out: Any, y: Any, *, out: Any = None, stream: Any = 
     """
     if grad_out.__class__ is not DeviceArray:
         grad_out = as_array(grad_out, None, "softmax2d_backward", "grad_out", stream)
-    return backward_plan_of(grad_out.device, grad_out.shape, grad_out.dtype).run((grad_out, y, out), stream)
+    plan = _backward_plan(grad_out.device, grad_out.shape, grad_out.dtype)
+    return plan.run((grad_out, y, out), stream)

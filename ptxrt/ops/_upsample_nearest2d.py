@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,16 +11,28 @@ import numpy as np
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch
-from ptxrt.ops.framework.plan import Plan, beyond, kept, whole_number
-from ptxrt.ops.framework.variant import KernelSpec, Launch, Operand, PrecisionGuarantee, Variant
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Operand,
+    Plan,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    plan_cache,
+    whole_number,
+)
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.device import Device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import checked_shape, span, whole_numbers
-from ptxrt.runtime.signature import Signature
 
 __all__ = [
-    "KERNELS",
+    "FAMILY",
     "UpsampleNearest2dArgs",
     "UpsampleNearest2dDescriptor",
     "UpsampleNearest2dPlan",
@@ -27,24 +40,21 @@ __all__ = [
 ]
 
 THREADS = 256
-TYPES = ("f32", "f64", "f16", "bf16", "u8", "u32")
-_BASELINE = "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const {0}* src, {0}* dst"
-_BANDED = (
-    "const {0}* src, {0}* dst, u32 threads, u32 chunks, u32 bands, u32 height, "
-    "u32 channels, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, f64 column_scale, "
-    "u64 image_stride, u64 channel_stride, u64 row_stride, u32 column_stride"
+FAMILY = KernelFamily(
+    "upsample_nearest2d",
+    ("f32", "f64", "f16", "bf16", "u8", "u32"),
+    {
+        "upsample_nearest2d": Role(
+            "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const T* src, T* dst", hip=True
+        ),
+        "upsample_nearest2d_banded": Role(
+            "const T* src, T* dst, u32 threads, u32 chunks, u32 bands, u32 height, "
+            "u32 channels, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, f64 column_scale, "
+            "u64 image_stride, u64 channel_stride, u64 row_stride, u32 column_stride"
+        ),
+    },
+    unnamed=None,
 )
-
-
-def _kernel(kind: str, name: str) -> KernelSpec:
-    signature = Signature.parse((_BANDED if kind else _BASELINE).format(name))
-    parameters = (("name", name), ("bits", str(8 * BY_NAME[name].size)))
-    entry = "_".join(filter(None, ("upsample_nearest2d", kind, name)))
-    return KernelSpec("upsample_nearest2d", entry, signature, name, parameters)
-
-
-_KERNEL = {(kind, name): _kernel(kind, name) for kind in ("", "banded") for name in TYPES}
-KERNELS = (*_KERNEL.values(), *(_KERNEL["", name].in_hip for name in TYPES))
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,9 @@ class UpsampleNearest2dDescriptor:
                 fix="There is nothing to read for the output's elements",
             )
         kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in TYPES:
-            raise DTypeMismatch(op=op, argument="x", expected=", ".join(TYPES), given=str(kind), fix="Convert it")
+        if kind.name not in FAMILY.dtypes:
+            expected = ", ".join(FAMILY.dtypes)
+            raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "dtype", kind)
@@ -134,9 +145,9 @@ class UpsampleNearest2dDescriptor:
         return (self.in_w - 1) * self.steps[3]
 
     @property
-    def blocks(self) -> int:
-        """Of the baseline: an element of y a thread."""
-        return -(-math.prod(self.out_shape) // THREADS)
+    def empty(self) -> bool:
+        """Whether y has no elements."""
+        return not math.prod(self.out_shape)
 
 
 class UpsampleNearest2dArgs(NamedTuple):
@@ -146,87 +157,86 @@ class UpsampleNearest2dArgs(NamedTuple):
     out: Any = None
 
 
-_U32 = (1 << 32) - 1
 _VECTOR_BYTES = 16
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
+# float64 is what the places of elements are computed in; the elements are moved.
+_GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
-def _far(problem: UpsampleNearest2dDescriptor) -> str | None:
-    return beyond(problem, (1 << 63) - 1, "64-bit offsets", "x_bytes")
+def _refusal(problem: UpsampleNearest2dDescriptor) -> Refusal | None:
+    far = problem.x_bytes >> 63
+    return Refusal(f"x_bytes = {problem.x_bytes} does not fit 64-bit offsets") if far else None
 
 
-def _baseline_refuses(problem: UpsampleNearest2dDescriptor, device: Device) -> str | None:
-    return _far(problem) or beyond(problem, device.properties.max_grid[0], "grid.x", "blocks")
+class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
+    """An element of y a thread."""
+
+    name = "baseline"
+
+    def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if refusal := _refusal(problem):
+            return refusal
+        info = np.array([*problem.shape, *problem.steps], np.uint64)
+        arguments: tuple[Argument, ...] = (problem.out_h, problem.out_w, *problem.scales, info, "x", "out")
+        kernel = FAMILY.kernel("upsample_nearest2d", problem.dtype, self.language)
+        blocks = -(-math.prod(problem.out_shape) // THREADS)
+        return Schedule((Launch(kernel, (blocks,), THREADS, arguments),), _GUARANTEE)
 
 
-def _baseline(problem: UpsampleNearest2dDescriptor) -> tuple[Launch, ...]:
-    if not problem.blocks:
-        return ()
-    info = np.array([*problem.shape, *problem.steps], np.uint64)
-    arguments: tuple[Any, ...] = (problem.out_h, problem.out_w, *problem.scales, info, "x", "out")
-    return (Launch(_KERNEL["", problem.dtype.name], (problem.blocks,), THREADS, arguments),)
+@dataclass(frozen=True)
+class BandedConfig(Config):
+    """Knobs of the banded entry: how many rows of y a thread takes, one under the other."""
 
+    height: int
 
-class _Bands(NamedTuple):
-    """How the threads of the banded entry share a problem; its text has the same names."""
-
-    problem: UpsampleNearest2dDescriptor
-
-    @property
-    def columns(self) -> int:
-        return _VECTOR_BYTES // self.problem.dtype.size
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.problem.out_w // self.columns)
-
-    @property
-    def height(self) -> int:
-        if self.problem.out_w % self.columns and self.chunks < _FEW:
-            return 1  # so that a warp's stores, an element a thread, are as near to each other as can be
+    @classmethod
+    def heuristic(cls, problem: UpsampleNearest2dDescriptor) -> BandedConfig:
+        """As measured on an H200."""
+        columns = _VECTOR_BYTES // problem.dtype.size
+        chunks = -(-problem.out_w // columns)
+        if problem.out_w % columns and chunks < _FEW:
+            return cls(1)  # so that a warp's stores, an element a thread, are as near to each other as can be
         # Rows of y that are one row of x go together; more of them where it takes many loads to fill a thread's bytes,
         # and there is work for many threads all the same.
-        same = min(max(self.problem.out_h // max(self.problem.in_h, 1), 1), _HEIGHT)
-        pieces = math.prod(self.problem.out_shape[:3]) * self.chunks
-        more = min(self.columns // 4, _HEIGHT // same) if pieces >= _MANY else 1
-        return max(same * max(more, 1), 2)
+        same = min(max(problem.out_h // max(problem.in_h, 1), 1), _HEIGHT)
+        pieces = math.prod(problem.out_shape[:3]) * chunks
+        more = min(columns // 4, _HEIGHT // same) if pieces >= _MANY else 1
+        return cls(max(same * max(more, 1), 2))
 
-    @property
-    def bands(self) -> int:
-        return -(-self.problem.out_h // self.height)
-
-    @property
-    def threads(self) -> int:
-        return math.prod(self.problem.shape[:2]) * self.bands * self.chunks
+    @classmethod
+    def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[BandedConfig]:
+        """Return heights from 1 to 16."""
+        return tuple(cls(height) for height in (1, 2, 3, 4, 6, 8, 16))
 
 
-def _banded_refuses(problem: UpsampleNearest2dDescriptor, device: Device) -> str | None:
-    del device
-    sizes = beyond(problem, _U32, "the kernel's u32", "in_h", "in_w", "out_h", "out_w", "row_span")
-    return _far(problem) or sizes or beyond(_Bands(problem), _U32 - THREADS, "the kernel's u32", "threads")
+class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
+    """16 bytes of several rows of y a thread."""
+
+    name = "banded"
+    config_type = BandedConfig
+
+    def schedule(
+        self, problem: UpsampleNearest2dDescriptor, config: BandedConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        chunks = -(-problem.out_w * problem.dtype.size // _VECTOR_BYTES)
+        bands = -(-problem.out_h // config.height)
+        threads = math.prod(problem.shape[:2]) * bands * chunks
+        if problem.row_span >> 32:
+            return Refusal(f"row_span = {problem.row_span} does not fit the kernel's u32")
+        if (threads + THREADS) >> 32:
+            return Refusal(f"threads = {threads} does not fit the kernel's u32")
+        sizes = (problem.shape[1], problem.out_h, problem.out_w, problem.in_h, problem.in_w)
+        arguments: tuple[Argument, ...] = (threads, chunks, bands, config.height, *sizes)
+        arguments = ("x", "out", *arguments, *problem.scales, *problem.steps)
+        kernel = FAMILY.kernel("upsample_nearest2d_banded", problem.dtype, self.language)
+        launch = Launch(kernel, (-(-threads // THREADS),), THREADS, arguments)
+        return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
 
-def _banded(problem: UpsampleNearest2dDescriptor) -> tuple[Launch, ...]:
-    bands = _Bands(problem)
-    if not bands.threads:
-        return ()
-    counts = (bands.threads, bands.chunks, bands.bands, bands.height)
-    sizes = (problem.shape[1], problem.out_h, problem.out_w, problem.in_h, problem.in_w)
-    arguments: tuple[Any, ...] = ("x", "out", *counts, *sizes, *problem.scales, *problem.steps)
-    return (Launch(_KERNEL["banded", problem.dtype.name], (-(-bands.threads // THREADS),), THREADS, arguments),)
-
-
-# float64 is what the places of elements are computed in; the elements are moved.
-_GUARANTEE = PrecisionGuarantee(
-    math_precision="f64", accumulator="f64", deterministic=True, bit_stable_on_same_hardware=True
-)
-
-
-_PLAIN = Variant("baseline", _GUARANTEE, _baseline, _baseline_refuses)
-
-
-class UpsampleNearest2dPlan(Plan):
+class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
     Variants: ``banded``, whose threads take 16 bytes of several rows of y; ``baseline``, an element of y a thread.
@@ -235,12 +245,7 @@ class UpsampleNearest2dPlan(Plan):
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (
-        Variant("banded", _GUARANTEE, _banded, _banded_refuses),
-        _PLAIN,
-        _PLAIN.in_hip,
-    )
-    descriptor: UpsampleNearest2dDescriptor
+    variants = (Banded(), Elements(), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -250,13 +255,7 @@ class UpsampleNearest2dPlan(Plan):
         )
 
 
-@kept
-def plan_of(
-    device: Device, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, out_h: int, out_w: int
-) -> UpsampleNearest2dPlan:
-    problem = UpsampleNearest2dDescriptor(shape, strides, out_h, out_w, dtype)
-    plan: UpsampleNearest2dPlan = UpsampleNearest2dPlan.select(device, problem)
-    return plan
+_plan = plan_cache(UpsampleNearest2dPlan)
 
 
 def upsample_nearest2d(x: Any, out_h: int, out_w: int, *, out: Any = None, stream: Any = None) -> Any:
@@ -290,5 +289,5 @@ def upsample_nearest2d(x: Any, out_h: int, out_w: int, *, out: Any = None, strea
     """
     if x.__class__ is not DeviceArray:
         x = as_array(x, None, "upsample_nearest2d", "x", stream)
-    plan = plan_of(x.device, x.shape, x.strides, x.dtype, out_h, out_w)
+    plan = _plan(x.device, x.shape, x.strides, out_h, out_w, x.dtype)
     return plan.run((x, out), stream)

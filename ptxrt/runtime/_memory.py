@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument, OutOfDeviceMemory, shown
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.stream import Stream
 
@@ -38,6 +38,10 @@ class Memory:
     @classmethod
     def allocate(cls, device: Device, nbytes: int, stream: Stream) -> Memory:
         """Allocate in the order of `stream`; no bytes are the null pointer."""
+        if nbytes >= 1 << 63:  # more than a driver can be asked for
+            raise OutOfDeviceMemory(
+                f"allocate: {shown(nbytes)} bytes are more than any device has", op="allocate", argument="nbytes"
+            )
         ptr = device.backend.allocate(device.ordinal, nbytes, stream.handle) if nbytes else 0
         return cls(device, ptr, nbytes, stream)
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ptxrt.backends import capsules
 from ptxrt.dtypes import element_type
-from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch
+from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
-from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.protocols import StreamLike, SupportsDLPack
+from ptxrt.runtime.stream import as_stream
 
 __all__ = ["DeviceArray", "empty", "to_device", "zeros"]
 
@@ -73,14 +75,14 @@ class DeviceArray:
         Raises
         ------
         InvalidArgument, LayoutError, DTypeMismatch
-            For a shape, strides, pointer or dtype that cannot be. Whether the memory is there nobody can tell:
-            that is the caller's word.
+            For an impossible shape, strides, pointer or dtype. That the memory exists is not checked: the caller
+            must know.
         """
         op = "DeviceArray.from_pointer"
         where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
         whole = isinstance(ptr, (int, np.integer)) and not isinstance(ptr, bool)
         if not whole or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
-            raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=repr(ptr))
+            raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=shown(ptr))
         if ptr % kind.size:
             raise LayoutError(
                 op=op, argument="ptr", expected=f"a multiple of {kind.size}, the size of {kind}", given=f"{ptr:#x}"
@@ -91,9 +93,13 @@ class DeviceArray:
                 op=op,
                 argument="strides",
                 expected=f"{len(lengths)} strides of 0 or more, in elements",
-                given=repr(strides),
+                given=shown(strides),
             )
         nbytes = span(lengths, steps) * kind.size
+        if ptr + nbytes > 1 << 64:
+            raise LayoutError(
+                op=op, argument="shape", expected="memory below the address 2**64", given=f"{nbytes} bytes at {ptr:#x}"
+            )
         # Without an owner to keep alive the memory is the caller's to keep: a token stands for that promise.
         memory = Memory(where, int(ptr), nbytes, where.default_stream, owner if owner is not None else op)
         return cls(memory, int(ptr), kind.numpy, lengths, steps)
@@ -132,12 +138,12 @@ class DeviceArray:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise InvalidArgument(
-            op="__array__", argument="array", expected="a host array", given=repr(self), fix="Copy it with to_host()"
+            op="__array__", argument="array", expected="a host array", given=shown(self), fix="Copy it with to_host()"
         )
 
     def __bool__(self) -> bool:
         raise InvalidArgument(
-            op="bool", argument="array", expected="a host value", given=repr(self), fix="Copy it with to_host() first"
+            op="bool", argument="array", expected="a host value", given=shown(self), fix="Copy it with to_host() first"
         )
 
     # Views ------------------------------------------------------------------------------------------------------
@@ -163,7 +169,7 @@ class DeviceArray:
                 op="DeviceArray.view",
                 argument="shape",
                 expected=f"{self.size} elements as in {self.shape}",
-                given=str(shape),
+                given=shown(shape),
             )
         self._need_contiguous("DeviceArray.view")
         return self._view(self.ptr, new, contiguous(new))
@@ -174,7 +180,10 @@ class DeviceArray:
         named = [a % self.ndim if -self.ndim <= a < self.ndim else -1 for a in whole_numbers(order) or ()]
         if sorted(named) != list(range(self.ndim)):
             raise InvalidArgument(
-                op="DeviceArray.transpose", argument="axes", expected=f"each of {self.ndim} axes once", given=str(axes)
+                op="DeviceArray.transpose",
+                argument="axes",
+                expected=f"each of {self.ndim} axes once",
+                given=shown(axes),
             )
         return self._view(self.ptr, tuple(self.shape[a] for a in named), tuple(self.strides[a] for a in named))
 
@@ -209,7 +218,7 @@ class DeviceArray:
 
     # Copies -----------------------------------------------------------------------------------------------------
 
-    def to_host(self, stream: Stream | None = None) -> np.ndarray[Any, Any]:
+    def to_host(self, stream: StreamLike | None = None) -> np.ndarray[Any, Any]:
         """Copy to a new, contiguous NumPy array, after the work on `stream`; waits for it."""
         self.check("DeviceArray.to_host")
         queue = as_stream(stream, self.device, "DeviceArray.to_host")
@@ -222,7 +231,7 @@ class DeviceArray:
         )
         return np.ascontiguousarray(strided).reshape(self.shape)
 
-    def copy_from(self, source: ArrayLike | DeviceArray, stream: Stream | None = None) -> None:
+    def copy_from(self, source: ArrayLike | SupportsDLPack, stream: StreamLike | None = None) -> None:
         """Overwrite the elements with those of a host array, or of a device array on the same device.
 
         Shape and dtype must be the same, and the device side contiguous. A host array may be changed on return.
@@ -231,47 +240,47 @@ class DeviceArray:
         self.check(op, writable=True)
         self._need_contiguous(op)
         queue = as_stream(stream, self.device, op)
-        other = source if isinstance(source, DeviceArray) else _host(source, op, "source")
-        if other.shape != self.shape:
-            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(other.shape))
-        if other.dtype != self.dtype:
-            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(other.dtype))
+        values = source if isinstance(source, DeviceArray) else _host(source, op, "source")
+        if values.shape != self.shape:
+            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(values.shape))
+        if values.dtype != self.dtype:
+            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(values.dtype))
         backend, ordinal = self.device.backend, self.device.ordinal
-        if isinstance(other, DeviceArray):
-            other.check(op, "source")
-            other._need_contiguous(op, "source")
-            if other.device is not self.device:
+        if isinstance(values, DeviceArray):
+            values.check(op, "source")
+            values._need_contiguous(op, "source")
+            if values.device is not self.device:
                 raise DeviceMismatch(
                     op=op,
                     argument="source",
                     expected=str(self.device),
-                    given=str(other.device),
+                    given=str(values.device),
                     fix="Copy through to_host()",
                 )
             start, end = self.ptr, self.ptr + self.nbytes
-            if other.ptr != start and other.ptr < end and start < other.ptr + other.nbytes:
+            if values.ptr != start and values.ptr < end and start < values.ptr + values.nbytes:
                 raise LayoutError(
                     op=op,
                     argument="source",
-                    expected="memory apart from the array's",
-                    given=f"{self.nbytes} bytes at {other.ptr:#x}, over those at {start:#x}",
-                    fix="Copy through an array of its own",
+                    expected="memory that does not overlap the array's",
+                    given=f"{self.nbytes} bytes at {values.ptr:#x}, over those at {start:#x}",
+                    fix="Copy by way of a third array",
                 )
             if self.size:
-                backend.copy(ordinal, self.ptr, other.ptr, self.nbytes, queue.handle)
-            other.memory.used_on(queue)
+                backend.copy(ordinal, self.ptr, values.ptr, self.nbytes, queue.handle)
+            values.memory.used_on(queue)
         elif self.size:
-            backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(other)), queue.handle)
+            backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(values)), queue.handle)
         self.memory.used_on(queue)
 
-    def fill_bytes(self, byte: int, stream: Stream | None = None) -> None:
+    def fill_bytes(self, byte: int, stream: StreamLike | None = None) -> None:
         """Set every byte; the array must be contiguous. 0xFF in each is a NaN in every floating type."""
         op = "DeviceArray.fill_bytes"
         self.check(op, writable=True)
         self._need_contiguous(op)
         queue = as_stream(stream, self.device, op)
         if not isinstance(byte, (int, np.integer)) or not 0 <= byte <= 255:
-            raise InvalidArgument(op=op, argument="byte", expected="0 to 255", given=repr(byte))
+            raise InvalidArgument(op=op, argument="byte", expected="0 to 255", given=shown(byte))
         if self.size:
             self.device.backend.fill(self.device.ordinal, self.ptr, int(byte), self.nbytes, queue.handle)
         self.memory.used_on(queue)
@@ -279,7 +288,7 @@ class DeviceArray:
     def free(self) -> None:
         """Give the memory back now, in stream order, for this array and all its views; using them is an error then.
 
-        Memory that somebody else owns is let go of, not freed.
+        Memory that somebody else owns is not freed; its owner is released.
         """
         self.memory.free()
 
@@ -342,7 +351,14 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
     try:
         if array is None:
             raise TypeError("None")
-        return np.asarray(array)
+        if np.ma.is_masked(array):
+            raise TypeError("elements of it are masked")
+        try:
+            return np.asarray(array)
+        except TypeError:  # torch's answer for bfloat16, which DLPack has
+            if getattr(array, "__dlpack_device__", lambda: (None,))()[0] != capsules.HOST:
+                raise
+            return capsules.as_numpy(array.__dlpack__)
     except Exception as error:  # whatever a library raises whose array is not in host memory
         raise InvalidArgument(
             op=op,
@@ -354,9 +370,13 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
 
 
 def empty(
-    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+    shape: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Return a new array whose elements are whatever lay there.
+    """Return a new array with uninitialised elements.
 
     Parameters
     ----------
@@ -379,7 +399,11 @@ def empty(
 
 
 def zeros(
-    shape: int | Sequence[int], dtype: DTypeLike = np.float32, device: Device | str | None = None, *, stream: Any = None
+    shape: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Return a new array of zeros; see :func:`empty`."""
     array = empty(shape, dtype, device, stream=stream)
@@ -387,7 +411,9 @@ def zeros(
     return array
 
 
-def to_device(array: ArrayLike, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
+def to_device(
+    array: ArrayLike | SupportsDLPack, device: Device | str | None = None, *, stream: StreamLike | None = None
+) -> DeviceArray:
     """Copy a host array to a device. The host array may be changed on return; it is copied row-major.
 
     Raises

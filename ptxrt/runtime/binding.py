@@ -19,7 +19,18 @@ from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.stream import Stream
 
-__all__ = ["ArrayRule", "Bind", "BindOwner", "DisjointPair", "Fill", "FillOwner", "Owner", "binder", "filler"]
+__all__ = [
+    "ArrayRule",
+    "Bind",
+    "BindOwner",
+    "DisjointPair",
+    "Fill",
+    "FillOwner",
+    "Owner",
+    "ScalarRule",
+    "binder",
+    "filler",
+]
 
 
 class Owner(Protocol):
@@ -82,6 +93,14 @@ class ArrayRule:
 
 
 @dataclass(frozen=True)
+class ScalarRule:
+    """What becomes of a scalar: one whose class is among `plain` goes to ``struct`` as it is, others by `convert`."""
+
+    plain: frozenset[type]
+    convert: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
 class DisjointPair:
     """Two operands, by index, that must not share memory, with their bytes; `may_be_same` allows one array for both."""
 
@@ -120,15 +139,13 @@ def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[Disjoi
     return bind
 
 
-def filler(
-    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None], pack_into: Callable[..., None]
-) -> Fill:
+def filler(device: Device, rules: Sequence[ArrayRule | ScalarRule], pack_into: Callable[..., None]) -> Fill:
     """Return ``fill(owner, stream, raw, *args) -> args``: checks as :func:`binder` does, and packs into `raw`.
 
     Parameters
     ----------
     rules
-        One an argument: an ArrayRule, or for a scalar a function that converts it, or None where ``struct`` does.
+        One an argument.
     pack_into
         Packs addresses and scalars. What ``struct`` refuses goes to :meth:`FillOwner.packing_error`.
     """
@@ -141,18 +158,14 @@ def filler(
     return fill
 
 
-def _checks(
-    device: Device, rules: Sequence[ArrayRule | Callable[[Any], Any] | None]
-) -> tuple[list[str], list[str], dict[str, Any]]:
+def _checks(device: Device, rules: Sequence[ArrayRule | ScalarRule]) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return the lines that check each argument, what each becomes, and the names that both use."""
     scope: dict[str, Any] = {"DeviceArray": DeviceArray, "device": device}
     lines, values = [], [f"a{i}" for i in range(len(rules))]
     for i, rule in enumerate(rules):
-        if rule is None:
-            continue
-        if not isinstance(rule, ArrayRule):
-            scope[f"convert{i}"] = rule
-            lines.append(f"a{i} = convert{i}(a{i})")
+        if isinstance(rule, ScalarRule):
+            scope |= {f"plain{i}": rule.plain, f"convert{i}": rule.convert}
+            lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = convert{i}(a{i})"]
             continue
         scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
         tests = [f"a{i}.__class__ is DeviceArray and a{i}.device is device and a{i}.dtype is dtype{i}"]

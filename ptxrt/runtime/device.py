@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ptxrt import backends
-from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument, shown
 from ptxrt.runtime.modules import ModuleCache
 from ptxrt.runtime.stream import Stream
 
@@ -45,7 +45,7 @@ class Device:
     Raises
     ------
     InvalidArgument
-        For a name that is none, or an ordinal that is not there.
+        For a name of another form, or an ordinal that does not exist.
     BackendUnavailable
         If the kind's driver or package is missing; the message says what to install.
     """
@@ -66,7 +66,7 @@ class Device:
                 op="Device",
                 argument="name",
                 expected="a name such as 'hip:0', 'cuda:0' or 'sim:0'",
-                given=repr(name),
+                given=shown(name),
                 fix="ptxrt.devices() lists the devices there are",
             )
         kind, ordinal = match[1], int(match[2] or 0)
@@ -128,15 +128,15 @@ class Device:
     def trim_memory(self) -> None:
         """Wait for all work on the device, and give back to the driver the memory of freed arrays.
 
-        It is kept for later arrays otherwise, which are made the faster for it, and is missing to other libraries and
-        processes.
+        Otherwise it is kept for later arrays, which are then allocated faster; other libraries and processes cannot
+        have it.
         """
         self.synchronize()
         self.backend.trim_memory(self.ordinal)
 
 
 def devices() -> list[Device]:
-    """Return all devices there are, the fastest kind first, sim last. A missing driver is no error: it has none."""
+    """Return all devices, the fastest kind first, sim last. A kind whose driver is missing has none; it is no error."""
     return [Device(f"{kind}:{ordinal}") for kind in _KINDS for ordinal in range(backends.get(kind).device_count())]
 
 
@@ -146,7 +146,7 @@ def default_device() -> Device:
     Raises
     ------
     InvalidArgument, BackendUnavailable
-        If PTXRT_DEVICE names a device that is not there.
+        If PTXRT_DEVICE names a device that does not exist.
     """
     # Only the one that is returned is opened.
     return Device(os.environ.get("PTXRT_DEVICE") or next(k for k in _KINDS if backends.get(k).device_count()))
@@ -157,13 +157,13 @@ def as_device(device: Device | str | None) -> Device:
     return default_device() if device is None else Device(device)
 
 
-def _lose_devices() -> None:
+def _close_devices() -> None:
     # After a fork the child has the parent's handles but none of its driver: pains.md, number 17.
     global _lock  # noqa: PLW0603
     _lock = threading.RLock()
     for device in _known.values():
         device.backend = backends.Forked(device.backend.name)
-        device.modules._lose(device.backend)
+        device.modules._after_fork(device.backend)
 
 
-os.register_at_fork(after_in_child=_lose_devices)
+os.register_at_fork(after_in_child=_close_devices)

@@ -19,6 +19,7 @@ from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import contiguous, span
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import as_stream
 
 __all__ = ["as_array", "from_dlpack"]
@@ -26,7 +27,9 @@ __all__ = ["as_array", "from_dlpack"]
 _KINDS = {capsules.HOST: "sim", 2: "cuda", 10: "hip"}  # DLPack's device types
 
 
-def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any = None) -> DeviceArray:
+def from_dlpack(
+    other: DeviceArrayLike, device: Device | str | None = None, *, stream: StreamLike | None = None
+) -> DeviceArray:
     """Return an array over the memory of another library's array, without a copy.
 
     Parameters
@@ -34,7 +37,8 @@ def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any =
     other
         Anything with ``__dlpack__``, or, on a CUDA device, with ``__cuda_array_interface__``.
     device
-        Where the memory is expected; found out if left out. Host memory, such as a NumPy array's, is taken by ``sim``.
+        Where the memory is expected; the array itself says so if left out. Host memory, such as a NumPy array's, is
+        taken by ``sim``.
     stream
         The stream that will use the array; it waits for the producer's work. The default stream if left out.
 
@@ -45,7 +49,7 @@ def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any =
     DeviceMismatch
         If it lives elsewhere than on `device`.
     DTypeMismatch, LayoutError, Unsupported
-        For an element type, strides or a kind of memory that ptxrt has not.
+        For an element type, strides or a kind of memory that ptxrt does not support.
     """
     where = None if device is None else Device(device)
     if isinstance(other, DeviceArray):
@@ -54,7 +58,9 @@ def from_dlpack(other: Any, device: Device | str | None = None, *, stream: Any =
     return _imported(other, where, "from_dlpack", "other", stream)
 
 
-def as_array(array: Any, device: Device | None, op: str, argument: str, stream: Any = None) -> DeviceArray:
+def as_array(
+    array: DeviceArrayLike | None, device: Device | None, op: str, argument: str, stream: StreamLike | None = None
+) -> DeviceArray:
     """Return an operand as a DeviceArray: itself, or another library's array on the same device.
 
     Raises
@@ -66,13 +72,17 @@ def as_array(array: Any, device: Device | None, op: str, argument: str, stream: 
     """
     if not isinstance(array, DeviceArray):
         shared = hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
-        if not shared or _location(array, op, argument)[0] == "sim":
+        on_host = shared and _location(array, op, argument)[0] == "sim"
+        if not shared or on_host:
+            fix = f"Write ptxrt.to_device({argument})"
+            if on_host and device is not None and device.kind == "sim":
+                fix += f", which copies it, or ptxrt.from_dlpack({argument}), which shares it with sim"
             raise InvalidArgument(
                 op=op,
                 argument=argument,
                 expected="a DeviceArray, or a device array with DLPack or __cuda_array_interface__",
-                given="None" if array is None else type(array).__name__,
-                fix="Copy host arrays with ptxrt.to_device",
+                given="None" if array is None else type(array).__name__ + (" in host memory" if on_host else ""),
+                fix=fix,
             )
         array = _imported(array, device, op, argument, stream)
     if device is not None and array.device is not device:
@@ -83,11 +93,11 @@ def as_array(array: Any, device: Device | None, op: str, argument: str, stream: 
             given=f"one on {array.device}",
             fix="Copy it there first",
         )
-    return array  # type: ignore[no-any-return]
+    return array
 
 
-def _imported(other: Any, device: Device | None, op: str, argument: str, stream: Any) -> DeviceArray:
-    kind, ordinal = _location(other, op, argument)
+def _imported(array: Any, device: Device | None, op: str, argument: str, stream: StreamLike | None) -> DeviceArray:
+    kind, ordinal = _location(array, op, argument)
     where = device or Device(f"{kind}:{ordinal or 0}")
     if where.kind != kind or ordinal not in (None, where.ordinal):
         raise DeviceMismatch(
@@ -99,10 +109,10 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
         )
     queue = as_stream(stream, where, op)
     try:
-        found = where.backend.import_array(where.ordinal, other, queue.handle)
+        found = where.backend.import_array(where.ordinal, array, queue.handle)
     except PtxrtError:
         raise
-    except Exception as error:  # whatever the other library raises when it will not share
+    except Exception as error:  # whatever its library raises when it will not share
         raise InvalidArgument(
             op=op,
             argument=argument,
@@ -122,18 +132,18 @@ def _imported(other: Any, device: Device | None, op: str, argument: str, stream:
     return DeviceArray(memory, found.ptr, element.numpy, found.shape, strides, found.readonly)
 
 
-def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
+def _location(array: Any, op: str, argument: str) -> tuple[str, int | None]:
     """Return the kind of device that an array lies on, and its ordinal; None for host memory, which any sim takes."""
-    if hasattr(other, "__dlpack_device__"):
+    if hasattr(array, "__dlpack_device__"):
         try:
-            code, ordinal = (int(number) for number in other.__dlpack_device__())
+            code, ordinal = (int(number) for number in array.__dlpack_device__())
         except PtxrtError:
             raise
-        except Exception as error:  # whatever the other library raises
+        except Exception as error:  # whatever its library raises
             raise InvalidArgument(
                 op=op,
                 argument=argument,
-                expected="an array that says where it lies",
+                expected="an array that says where its memory is",
                 given=f"{type(error).__name__}: {error}",
             ) from error
         if code in _KINDS:
@@ -145,15 +155,15 @@ def _location(other: Any, op: str, argument: str) -> tuple[str, int | None]:
             given=f"DLPack device type {code}",
             fix="Copy the array to plain device memory",
         )
-    if hasattr(other, "__cuda_array_interface__"):
-        ptr = int(other.__cuda_array_interface__["data"][0])
+    if hasattr(array, "__cuda_array_interface__"):
+        ptr = int(array.__cuda_array_interface__["data"][0])
         # The address of an empty array is 0, which no device owns.
         return "cuda", Device("cuda").backend.pointer_ordinal(ptr) if ptr else None
     raise InvalidArgument(
         op=op,
         argument=argument,
         expected="an array with __dlpack__ or __cuda_array_interface__",
-        given=type(other).__name__,
+        given=type(array).__name__,
         fix="Copy host data with ptxrt.to_device",
     )
 

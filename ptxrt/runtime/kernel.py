@@ -20,12 +20,15 @@ from ptxrt.errors import (
     PtxrtError,
     ShapeMismatch,
     Unsupported,
+    shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Fill, filler
+from ptxrt.runtime.binding import ArrayRule, Fill, ScalarRule, filler
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
+from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
@@ -42,7 +45,7 @@ def load(
     device: Device | str | None = None,
     options: Sequence[str] = (),
 ) -> Kernel:
-    """Return an entry of `source` as a Kernel on `device`, compiled if the device's module cache has it not.
+    """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
     Parameters
     ----------
@@ -62,7 +65,7 @@ def load(
     CompileError
         If the text does not compile, or has no such entry.
     SignatureMismatch
-        If the binary's own parameter table says otherwise than `signature`.
+        If `signature` disagrees with the binary's own parameter table.
     InvalidArgument
         For arguments of the wrong kind.
     """
@@ -75,20 +78,22 @@ def load(
             fix="KernelSource.ptx(text) makes one",
         )
     if not isinstance(entry, str) or not entry:
-        raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=repr(entry))
+        raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
     if isinstance(signature, str):
         signature = Signature.parse(signature)
     elif not isinstance(signature, Signature):
         if not callable(signature):
             raise InvalidArgument(
-                op="load", argument="signature", expected="a Signature, its text, or a function", given=repr(signature)
+                op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
             )
         signature = Signature.from_function(signature)
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
-        raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=repr(options))
+        raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
     where = as_device(device)
-    with where.modules.module(source, entry, tuple(options)) as module:
-        return Kernel(where, module, source, entry, signature)
+    try:
+        return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
+    finally:
+        where.modules.trim()  # here, where the new Kernel holds its module
 
 
 class Kernel:
@@ -125,7 +130,7 @@ class Kernel:
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._lengths = any(p.length for p in signature.parameters)
         self._fill: Fill | None = None
-        module.holders.add(self)
+        module.add_kernel(self)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"
@@ -134,9 +139,9 @@ class Kernel:
         self,
         grid: int | Sequence[int],
         block: int | Sequence[int],
-        *args: Any,
+        *args: KernelArgument,
         shared_bytes: int = 0,
-        stream: Any = None,
+        stream: StreamLike | None = None,
         budget: int | None = None,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
@@ -144,10 +149,10 @@ class Kernel:
         Parameters
         ----------
         grid, block
-            Blocks, and threads a block: a number, or up to three.
+            The number of blocks, and of threads in a block: one number, or up to three.
         *args
-            One an entry of the signature. A pointer takes a DeviceArray of its dtype, on this device, or another
-            library's array there; a scalar takes a number that its type can hold.
+            One for each parameter of the signature. A pointer takes a DeviceArray of its dtype, on this device, or
+            another library's array there; a scalar takes a number that its type can hold.
         shared_bytes
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
@@ -185,9 +190,9 @@ class Kernel:
             arguments = self.signature.arguments()
         # Made by the first launch: the kernels of a plan, which checks by itself, never need it.
         fill = self._fill or self._made_fill()
-        taken = fill(self, queue, arguments.raw, *args)
+        values = fill(self, queue, arguments.raw, *args)
         if self._lengths:
-            self._check_lengths(taken)
+            self._check_lengths(values)
         if shared > self._opted_in:
             self.opt_in(shared)
         arguments.budget = budget
@@ -245,15 +250,15 @@ class Kernel:
         """Return the error for the scalar among `args` that does not pack."""
         return self.signature.explain(args, self.entry)
 
-    def _check_lengths(self, taken: Sequence[Any]) -> None:
-        sizes = {p.name: value for p, value in zip(self._params, taken, strict=True) if not p.pointer}
-        for p, array in zip(self._params, taken, strict=True):
+    def _check_lengths(self, values: Sequence[Any]) -> None:
+        sizes = {p.name: value for p, value in zip(self._params, values, strict=True) if not p.pointer}
+        for p, array in zip(self._params, values, strict=True):
             if not p.length or array is None:
                 continue
             try:
                 factors = [factor if isinstance(factor, int) else operator.index(sizes[factor]) for factor in p.length]
             except TypeError:
-                raise self.signature.explain(taken, self.entry) from None
+                raise self.signature.explain(values, self.entry) from None
             if not array.is_contiguous:
                 raise LayoutError(
                     op=self.entry, argument=p.name, expected="a contiguous array", given=f"strides {array.strides}"
@@ -278,18 +283,20 @@ class Kernel:
         along = tuple(blocks * threads for blocks, threads in zip(grid, block, strict=True))
         if max(along) > limits.max_grid_threads:
             together = f"grid times block, at most {limits.max_grid_threads} threads along each axis"
-            self._outside("grid", together, along)
+            self._out_of_limits("grid", together, along)
         threads = block[0] * block[1] * block[2]
         most = min(limits.max_threads_per_block, resources.max_threads)
         if threads > most:
-            self._outside("block", f"at most {most} threads ({resources.registers} registers each)", threads)
+            self._out_of_limits("block", f"at most {most} threads ({resources.registers} registers each)", threads)
         if resources.shared_bytes > limits.max_shared_static:
             static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
-            self._outside("kernel", static, resources.shared_bytes)
+            self._out_of_limits("kernel", static, resources.shared_bytes)
         shared = config[2]
-        room = limits.max_shared_dynamic - resources.shared_bytes
-        if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= room:
-            self._outside("shared_bytes", f"0 to {room} beside {resources.shared_bytes} static bytes", shared)
+        available = limits.max_shared_dynamic - resources.shared_bytes
+        if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
+            self._out_of_limits(
+                "shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared
+            )
         dims = (*grid, *block)
         if plain:
             self._geometry = (config, dims, int(shared))
@@ -302,26 +309,25 @@ class Kernel:
             )
         if not isinstance(budget, (int, np.integer)) or isinstance(budget, bool) or budget < 1:
             raise InvalidArgument(
-                op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=repr(budget)
+                op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=shown(budget)
             )
 
     def _dim(self, argument: str, value: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-        sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-        whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes)
-        if not whole or not 1 <= len(sizes) <= 3:
-            self._outside(argument, "one to three whole numbers", value)
-        x, y, z = (int(n) for n in (*sizes, 1, 1)[:3])
+        sizes = whole_numbers(value) or ()
+        if not 1 <= len(sizes) <= 3:
+            self._out_of_limits(argument, "one to three whole numbers", value)
+        x, y, z = (*sizes, 1, 1)[:3]
         if not all(1 <= n <= most for n, most in zip((x, y, z), limits, strict=True)):
-            self._outside(argument, f"each at least 1 and at most {limits}", value)
+            self._out_of_limits(argument, f"each at least 1 and at most {limits}", value)
         return x, y, z
 
-    def _outside(self, argument: str, expected: str, given: Any) -> None:
+    def _out_of_limits(self, argument: str, expected: str, given: Any) -> None:
         raise LaunchError(
             op=self.entry,
             argument=argument,
             expected=f"{expected} on {self.device}",
-            given=repr(given),
-            fix="device.properties and kernel.resources tell the limits",
+            given=shown(given),
+            fix="device.properties and kernel.resources have the limits",
         )
 
 
@@ -330,7 +336,7 @@ def _is_plain(part: Any) -> bool:
     return part.__class__ is int or (part.__class__ is tuple and all(n.__class__ is int for n in part))
 
 
-def _rule(p: Parameter, op: str) -> ArrayRule | Callable[[Any], Any] | None:
+def _rule(p: Parameter, op: str) -> ArrayRule | ScalarRule:
     if p.pointer:
         return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
-    return partial(check_scalar, p=p, op=op) if p.checked else None
+    return ScalarRule(p.plain, partial(check_scalar, p=p, op=op))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import InvalidArgument, shown
 
 __all__ = [
+    "MAX_AXES",
     "Shape",
     "checked_shape",
     "contiguous",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+
+MAX_AXES = 32
+"""What every NumPy can copy back to the host."""
 
 
 def contiguous(shape: Shape) -> Shape:
@@ -46,10 +50,10 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return same_layout(shape, strides, contiguous(shape))
 
 
-def same_layout(shape: Shape, strides: Shape, others: Shape) -> bool:
+def same_layout(shape: Shape, first: Shape, second: Shape) -> bool:
     """Whether two strides put every element of `shape` at the same place; true of an empty shape."""
     # The stride of an axis of length 1 says nothing.
-    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, first, second, strict=True))
 
 
 def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:
@@ -60,6 +64,10 @@ def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:
 
 def whole_numbers(given: Any) -> Shape | None:
     """Return a sequence of whole numbers as ints, None for anything else."""
+    if isinstance(given, np.ndarray):
+        given = given.tolist()  # an array without axes says that it can be iterated over
+    if isinstance(given, (bytes, bytearray, memoryview, Set, Mapping)):  # numbers too, but not meant as such
+        return None
     numbers = tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers):
         return None
@@ -69,8 +77,9 @@ def whole_numbers(given: Any) -> Shape | None:
 def checked_shape(shape: int | Sequence[int], op: str) -> Shape:
     """Return a shape as a tuple of ints; InvalidArgument for anything else."""
     lengths = whole_numbers(shape)
-    if lengths is None or any(n < 0 for n in lengths):
-        raise InvalidArgument(op=op, argument="shape", expected="lengths of 0 or more", given=repr(shape))
+    if lengths is None or len(lengths) > MAX_AXES or not all(0 <= n < 1 << 63 for n in lengths):
+        expected = f"at most {MAX_AXES} lengths of 0 or more, each below 2**63"
+        raise InvalidArgument(op=op, argument="shape", expected=expected, given=shown(shape))
     return lengths
 
 
@@ -84,7 +93,7 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape
     """
 
     def wrong(expected: str) -> InvalidArgument:
-        given = f"{index!r} for shape {shape}"
+        given = f"{shown(index)} for shape {shape}"
         return InvalidArgument(op="DeviceArray[...]", argument="index", expected=expected, given=given)
 
     items = index if isinstance(index, tuple) else (index,)
@@ -126,4 +135,6 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape
         else:
             raise wrong("integers, slices, ... and None")
         axis += 1
+    if len(lengths) > MAX_AXES:
+        raise wrong(f"an index that leaves at most {MAX_AXES} axes")
     return offset, tuple(lengths), tuple(steps)

@@ -1,7 +1,7 @@
 """ModuleCache: what is loaded on one device.
 
-A load is a hit, or one compile for all who wait for it: the first thread that asks for a key compiles, the others
-wait for that key alone. What failed is remembered with its error.
+A load is a hit, or one compile for all threads that wait for it: the first one that asks for a key compiles, and the
+others wait for that key alone. A failed compile is remembered with its error.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
+import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import CompileError, InvalidArgument, PtxrtError, Unsupported, fresh
+from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh, shown
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function
@@ -98,25 +95,53 @@ class CacheEntry(_Record):
     error: str | None
 
 
-@dataclass(eq=False)
 class LoadedModule:
-    """A module on a device, for :class:`ptxrt.runtime.kernel.Kernel` to hold."""
+    """A module on a device. It is unloaded when nothing refers to it any more: its cache does, and each of its Kernels.
 
-    handle: Any
-    binary: Binary
-    functions: dict[tuple[str, tuple[int, ...]], Function] = field(default_factory=dict)
-    holders: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    pins: int = 0
+    So nothing has to be undone after an exception, whenever it comes (Ctrl-C may come between any two instructions).
+
+    Attributes
+    ----------
+    handle
+        The driver's.
+    binary : Binary
+    functions : dict
+        The entries looked up so far, by name and by which of their pointers are const.
+    """
+
+    handle: Any = None
+
+    def __init__(self, cache: ModuleCache, binary: Binary, name: str | None) -> None:
+        self.cache = cache
+        self.binary = binary
+        self.functions: dict[tuple[str, tuple[int, ...]], Function] = {}
+        self._kernels: list[weakref.ref[Any]] = []
+        self.handle = cache.backend.load(cache.ordinal, binary, name)
+
+    def __del__(self) -> None:
+        # At exit the driver may be gone before this object. By way of the cache, whose backend a fork replaces.
+        if self.handle is not None and not sys.is_finalizing():
+            self.cache.backend.unload(self.cache.ordinal, self.handle)
 
     @property
-    def held(self) -> bool:
-        """Whether a live Kernel, or one about to be made, needs the module."""
-        return self.pins > 0 or len(self.holders) > 0
+    def live_kernels(self) -> int:
+        """How many Kernels need the module."""
+        return sum(kernel() is not None for kernel in self._kernels)
+
+    def add_kernel(self, kernel: Any) -> None:
+        """Count a Kernel as live as long as it is there."""
+        with self.cache._lock:
+            # No callback takes a dead one out: an exception could stop it, and the module would count as held for ever.
+            self._kernels = [known for known in self._kernels if known() is not None] + [weakref.ref(kernel)]
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A key's place in the cache. `done` is set once there is a module or an error; `entry` was asked for first."""
+    """A key's place in the cache. It is empty until there is an outcome; `entry` was asked for first.
+
+    Whoever has the lock of an empty slot fills it. A thread that is interrupted while it does, or before, leaves an
+    empty slot, which the next one fills.
+    """
 
     source: KernelSource
     entry: str
@@ -128,9 +153,17 @@ class _Slot:
     last_used: float = field(default_factory=time.time)
     uses: int = 0
     seconds: float = 0.0
-    done: threading.Event = field(default_factory=threading.Event)
-    module: LoadedModule | None = None
-    error: PtxrtError | None = None
+    # A signal handler may load the same text: then the thread that it interrupted compiles once more.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    outcome: LoadedModule | CompileError | None = None
+
+    @property
+    def module(self) -> LoadedModule | None:
+        return self.outcome if isinstance(self.outcome, LoadedModule) else None
+
+    @property
+    def held(self) -> bool:
+        return self.module is not None and self.module.live_kernels > 0
 
     @property
     def size(self) -> int:
@@ -160,15 +193,14 @@ class ModuleCache:
         self.properties = properties
         self.max_modules = 512
         self.max_bytes = 256 << 20
-        self._slots: OrderedDict[str, _Slot] = OrderedDict()
-        self._lock = threading.Lock()
+        self._slots: dict[str, _Slot] = {}
+        self._lock = threading.RLock()
         self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
         self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
-    @contextmanager
-    def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> Iterator[LoadedModule]:
-        """Give the module of `source` for the time of a ``with`` block; a Kernel made there holds it from then on.
+    def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> LoadedModule:
+        """Return the module of `source`, loaded. It stays so as long as the caller refers to it.
 
         Raises
         ------
@@ -177,34 +209,26 @@ class ModuleCache:
         """
         text_key, compiler = self._key(source, entry, options)
         while True:
-            key = _with_headers(text_key, self._included.get(text_key))
+            included = self._included.get(text_key)
+            key = _with_headers(text_key, included)
             with self._lock:
-                slot = self._slots.get(key)
-                mine = slot is None
-                if slot is None:
-                    slot = self._slots[key] = _Slot(source, entry, options, self.properties.arch, compiler, text_key)
-                self._slots.move_to_end(key)
-            if mine:
-                key = self._fill(key, slot)
-            slot.done.wait()
-            with self._lock:
-                if self._slots.get(key) is not slot:
-                    continue  # cleared or evicted while this thread waited: look again
-                slot.uses += 1
-                slot.last_used = time.time()
-                self._counts["misses" if mine else "hits"] += 1
-                if slot.module is not None:
-                    slot.module.pins += 1
-                    break
-            if slot.error is not None:
-                self._evict()  # failures count too
-                raise fresh(slot.error)
-        try:
-            yield slot.module
-        finally:
-            with self._lock:
-                slot.module.pins -= 1
-            self._evict()
+                if self._included.get(text_key) is not included:
+                    continue  # another thread has just compiled it
+                slot = self._slots.pop(key, None) or _Slot(
+                    source, entry, options, self.properties.arch, compiler, text_key
+                )
+                self._slots[key] = slot  # the last one is the most recently used
+                break
+        with slot.lock:
+            missed = slot.outcome is None
+            outcome = slot.outcome or self._fill(key, slot)
+        with self._lock:
+            slot.uses += 1
+            slot.last_used = time.time()
+            self._counts["misses" if missed else "hits"] += 1
+        if isinstance(outcome, CompileError):
+            raise fresh(outcome)
+        return outcome
 
     def _key(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> tuple[str, str]:
         """Return a text's key and the compiler's name and version; the key is a digest over all but the headers."""
@@ -222,18 +246,27 @@ class ModuleCache:
             parts += [entry, self.backend.effective_options(source.language, options, source.name)]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
 
-    def _moved(self, key: str, slot: _Slot, included: Included | None) -> str:
-        """Put a slot where the next load of its text will look, now that it is known what the compiler reads."""
-        new = _with_headers(slot.text_key, included)
-        with self._lock:
-            if included:
-                self._included[slot.text_key] = included
-            if new == key or self._slots.get(key) is not slot:
-                return key
-            # Where there is one already the headers are as they were before, and it is as good.
-            new = new if new not in self._slots else secrets.token_hex(32)
-            self._slots[new] = self._slots.pop(key)
-            return new
+    def _fill(self, key: str, slot: _Slot) -> LoadedModule | CompileError:
+        """Compile and load; give the slot its module, or the error that is the text's fault."""
+        try:
+            outcome = self._outcome(slot)
+            included = outcome.included if isinstance(outcome, CompileError) else outcome.binary.included
+            new = _with_headers(slot.text_key, included)
+            with self._lock:
+                if self._slots.get(key) is slot:
+                    del self._slots[key]
+                if included:
+                    self._included[slot.text_key] = included
+                # Where the next load of the text looks. A slot is there already if the headers are as they were before.
+                outcome = self._slots.setdefault(new, slot).outcome or outcome
+                slot.outcome = outcome
+        except BaseException:
+            # The next load tries again: a lost compiler, no memory and Ctrl-C are not the text's fault.
+            with self._lock:
+                if self._slots.get(key) is slot:
+                    del self._slots[key]
+            raise
+        return outcome
 
     def _compiled(self, slot: _Slot, *, again: bool = True) -> Binary:
         """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
@@ -257,8 +290,7 @@ class ModuleCache:
                 return binary
         return self._compiled(slot, again=False)
 
-    def _fill(self, key: str, slot: _Slot) -> str:
-        """Compile and load, and return the slot's key from now on."""
+    def _outcome(self, slot: _Slot) -> LoadedModule | CompileError:
         started = time.perf_counter()
         try:
             try:
@@ -268,8 +300,7 @@ class ModuleCache:
                 with self._lock:
                     self._counts["compiles"] += 1
                     self._seconds += slot.seconds
-            slot.module = LoadedModule(self.backend.load(self.ordinal, binary, slot.source.name), binary)
-            return self._moved(key, slot, binary.included)
+            return LoadedModule(self, binary, slot.source.name)
         except CompileError as error:
             # What the machine's parser does not know of its caller, nor has a log apart from its message.
             error.arch, error.options = error.arch or slot.arch, error.options or slot.options
@@ -277,26 +308,13 @@ class ModuleCache:
             with self._lock:
                 self._counts["failures"] += 1
             if error.compiler_lost:
-                self._forget(key, slot)
                 raise
-            slot.error = fresh(error)
-            return self._moved(key, slot, error.included)
-        except BaseException:
-            self._forget(key, slot)
-            raise
-        finally:
-            slot.done.set()
-
-    def _forget(self, key: str, slot: _Slot) -> None:
-        """Let the next load try again: what happened is not the text's fault (a lost compiler, no memory, Ctrl-C)."""
-        with self._lock:
-            if self._slots.get(key) is slot:
-                del self._slots[key]
+            return fresh(error)
 
     def stats(self) -> CacheStats:
         """Return the counts; see :class:`CacheStats`."""
         with self._lock:
-            loaded = [slot for slot in self._slots.values() if slot.module]
+            loaded = [slot for slot in list(self._slots.values()) if slot.module]
             return CacheStats(
                 **self._counts,
                 compile_seconds=self._seconds,
@@ -307,8 +325,7 @@ class ModuleCache:
     def entries(self) -> list[CacheEntry]:
         """Return what is loaded, and what failed, the least recently used first."""
         with self._lock:
-            slots = [(key, slot) for key, slot in self._slots.items() if slot.done.is_set()]
-            return [self._describe(key, slot) for key, slot in slots]
+            return [self._describe(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write device, stats and entries as JSON (docs/cache.md has the schema); the file appears whole or not at all.
@@ -333,15 +350,16 @@ class ModuleCache:
                 part = Path(file.name)
                 json.dump(record, file, indent=1)
             part.replace(target)
-        except (OSError, TypeError) as error:
-            if part is not None:
-                part.unlink(missing_ok=True)
+        except (OSError, TypeError, ValueError) as error:  # ValueError: a NUL or half a character in the path
             raise InvalidArgument(
                 op="ModuleCache.snapshot",
                 argument="path",
                 expected="a file that can be written",
-                given=f"{path}: {error}",
+                given=f"{shown(path)}: {error}",
             ) from error
+        finally:
+            if part is not None:
+                part.unlink(missing_ok=True)
 
     def unload(self, digest: str) -> None:
         """Unload one module, or forget one failure, by its digest or an unambiguous beginning of it.
@@ -352,52 +370,53 @@ class ModuleCache:
             If there is none, or a live Kernel holds it.
         """
         with self._lock:
-            keys = [key for key in self._slots if digest and key.startswith(digest)]
-            slot = self._slots[keys[0]] if len(keys) == 1 else None
-            if slot is None or not slot.done.is_set() or (slot.module and slot.module.held):
+            known = list(self._slots) if isinstance(digest, str) and digest else []
+            keys = [key for key in known if key.startswith(digest)]
+            slot = self._slots.get(keys[0]) if len(keys) == 1 else None
+            if slot is None or slot.outcome is None or slot.held:
+                state = "held by a live Kernel" if slot and slot.held else "still being compiled"
                 raise InvalidArgument(
                     op="ModuleCache.unload",
                     argument="digest",
                     expected="the digest of one module that no live Kernel holds",
-                    given=f"{digest!r}, " + ("held by a live Kernel" if slot else f"which {len(keys)} modules match"),
+                    given=f"{shown(digest)}, " + (state if slot else f"which {len(keys)} modules match"),
                     fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
-            del self._slots[keys[0]]
-        self._drop([slot])
+            self._slots.pop(keys[0], None)
+            self._forget_headers()
 
     def clear(self) -> None:
         """Unload every module that no live Kernel holds, and forget every failure. The counts go on."""
         with self._lock:
-            gone = {key: slot for key, slot in self._slots.items() if slot.done.is_set()}
-            gone = {key: slot for key, slot in gone.items() if not (slot.module and slot.module.held)}
-            for key in gone:
-                del self._slots[key]
+            # They are unloaded on return, when nothing refers to them, and the lock is free again.
+            known = list(self._slots.items())
+            unused = {key: slot for key, slot in known if slot.outcome is not None and not slot.held}
+            for key in unused:
+                self._slots.pop(key, None)
             self._forget_headers()
-        self._drop(list(gone.values()))
 
-    def _evict(self) -> None:
+    def trim(self) -> None:
+        """Unload the least recently used modules that no live Kernel holds, until the cache is within its bounds.
+
+        Each load does so. Remembered failures count as modules.
+        """
+        unused = []
         with self._lock:
-            gone = []
-            count, size = len(self._slots), sum(slot.size for slot in self._slots.values())
-            for key, slot in list(self._slots.items()):
+            known = [(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
+            count, size = len(known), sum(slot.size for _, slot in known)
+            for key, slot in known:
                 if count <= self.max_modules and size <= self.max_bytes:
                     break
-                if slot.done.is_set() and not (slot.module and slot.module.held):
-                    gone.append(self._slots.pop(key))
+                if not slot.held:
+                    unused.append(self._slots.pop(key, slot))
                     count, size = count - 1, size - slot.size
                     self._counts["evictions"] += 1
-            if gone:
+            if unused:
                 self._forget_headers()
-        self._drop(gone)
 
     def _forget_headers(self) -> None:
-        texts = {slot.text_key for slot in self._slots.values()}
-        self._included = {key: included for key, included in self._included.items() if key in texts}
-
-    def _drop(self, slots: list[_Slot]) -> None:
-        for slot in slots:
-            if slot.module is not None:
-                self.backend.unload(self.ordinal, slot.module.handle)
+        texts = {slot.text_key for slot in list(self._slots.values())}
+        self._included = {key: included for key, included in list(self._included.items()) if key in texts}
 
     def _describe(self, key: str, slot: _Slot) -> CacheEntry:
         module = slot.module
@@ -417,7 +436,7 @@ class ModuleCache:
             last_used=_iso(slot.last_used),
             uses=slot.uses,
             compile_seconds=slot.seconds,
-            live_kernels=len(module.holders) if module else 0,
+            live_kernels=module.live_kernels if module else 0,
             source=slot.source.text,
             kernels={
                 function.name: {
@@ -428,13 +447,13 @@ class ModuleCache:
                 }
                 for function in functions
             },
-            error=str(slot.error) if slot.error else None,
+            error=str(slot.outcome) if isinstance(slot.outcome, CompileError) else None,
         )
 
-    def _lose(self, backend: Any) -> None:
+    def _after_fork(self, backend: Any) -> None:
         """Take the backend of a forked child; the lock may have been held by a thread that is not here any more."""
         self.backend = backend
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def _with_headers(text_key: str, included: Included | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import math
+import operator
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -31,6 +32,11 @@ _PARAMETER = re.compile(
     re.VERBOSE,
 )
 _NUMBER = re.compile("[0-9]{1,18}")  # more than any memory has bytes, and no work to read
+_Classes = frozenset[type]
+_PLAIN: _Classes = frozenset(
+    {int, float, bool, np.float16, np.float32, np.float64}
+    | {np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
+)
 _GRAMMAR = 'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME)
 
 
@@ -70,9 +76,9 @@ class Parameter:
         return 8 if self.pointer else self.type.size
 
     @cached_property
-    def checked(self) -> bool:
-        """Whether :func:`check_scalar` must see the value before ``struct`` does."""
-        return not self.pointer and self.type.name in ("bool", "bf16")
+    def plain(self) -> _Classes:
+        """Classes of scalars that ``struct`` packs or refuses as it should; others are for :func:`check_scalar`."""
+        return {"bool": frozenset({bool}), "bf16": frozenset()}.get(self.type.name, _PLAIN)
 
     @property
     def kind(self) -> str:
@@ -170,7 +176,7 @@ class Signature:
             If the text is none.
         """
         if not isinstance(text, str):
-            raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=repr(text))
+            raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=shown(text))
         if not text.strip():
             return cls(())
         return cls(tuple(_parameter(part, index, text) for index, part in enumerate(text.split(","))))
@@ -192,7 +198,7 @@ class Signature:
             declared = inspect.signature(function)
         except (TypeError, ValueError):
             raise InvalidArgument(
-                op=op, argument="function", expected="a Python function", given=repr(function)
+                op=op, argument="function", expected="a Python function", given=shown(function)
             ) from None
         parameters = []
         for index, (name, value) in enumerate(declared.parameters.items()):
@@ -230,7 +236,7 @@ class Signature:
                     struct.pack(f"<{p.type.pack}", value)
             except (struct.error, OverflowError, TypeError, ValueError):
                 return _scalar_error(p, value, op)
-        return InvalidArgument(op=op, argument="arguments", expected=str(self), given=repr(tuple(values)))
+        return InvalidArgument(op=op, argument="arguments", expected=str(self), given=shown(tuple(values)))
 
     def describe(self, index: int) -> str:
         """Return a parameter as tables have it: as declared, with class, size and place."""
@@ -295,37 +301,51 @@ def _alike(one: ElementType, other: ElementType) -> bool:
 
 
 def check_scalar(value: Any, p: Parameter, op: str) -> Any:
-    """Return `value` as ``struct`` packs it, for the types that ``struct`` alone would take too much for.
+    """Return `value` as ``struct`` packs it; the error for what is no number, or no truth value for a bool.
 
-    ``struct`` range-checks integers and floats by itself; it takes anything for a bool and has no bfloat16.
+    ``struct`` checks the range of integers and floats by itself. It takes anything for a bool, has no bfloat16, and
+    believes whatever says that it can be a number: a masked element, an array of text, a complex number.
     """
+    if isinstance(value, (np.generic, np.ndarray)) and (
+        # V is bfloat16's kind, and that of raw bytes.
+        value.ndim or value.dtype.kind not in "biufV" or value.dtype.type is np.void or np.ma.is_masked(value)
+    ):
+        raise _scalar_error(p, value, op)
     if p.type.name == "bool":
         if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
             return bool(value)
         raise _scalar_error(p, value, op)
     try:
-        number = float(value)
-        if math.isfinite(number):
-            # To bfloat16's 8 bits in one step: by way of float32 it would be rounded twice.
-            step = max(math.frexp(number)[1] - 8, -133)
-            number = math.copysign(math.ldexp(round(math.ldexp(number, -step)), step), number)
+        if p.type.kind == "int":
+            return operator.index(value)
+        number = math.ldexp(value, 0)  # float() would read texts and buffers, too
+        if math.isinf(number) and number != value:
+            raise OverflowError
+        return number if p.type.name != "bf16" else _bfloat16(number)
     except (TypeError, ValueError, OverflowError):
         raise _scalar_error(p, value, op) from None
-    packed = ml_dtypes.bfloat16(number)
-    if isinstance(value, (str, bytes, bytearray)) or (math.isfinite(number) and not math.isfinite(float(packed))):
-        raise _scalar_error(p, value, op)
-    return int(packed.view(np.uint16))
+
+
+def _bfloat16(number: float) -> int:
+    """Return the bits of the nearest bfloat16; OverflowError for a finite number that it cannot hold."""
+    if not math.isfinite(number):
+        return int(ml_dtypes.bfloat16(number).view(np.uint16))
+    # To its 8 bits in one step: by way of float32 it would be rounded twice.
+    step = max(math.frexp(number)[1] - 8, -133)
+    rounded = ml_dtypes.bfloat16(math.copysign(math.ldexp(round(math.ldexp(number, -step)), step), number))
+    if not math.isfinite(float(rounded)):
+        raise OverflowError
+    return int(rounded.view(np.uint16))
 
 
 def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
     wanted = f"{'an integer' if p.type.kind == 'int' else 'a number'} that fits {p.type.name}"
-    if p.type.kind == "int" and p.type.name != "bool":
-        limits = np.iinfo(p.type.numpy)
-        wanted += f", {limits.min} to {limits.max}"
+    if p.type.kind == "int":
+        wanted += ", {} to {}".format(*p.type.limits)
     number = isinstance(value, (int, float, np.number))
     kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
     fix = "Convert the value, or declare a wider type in the signature and in the kernel"
-    return kind(op=op, argument=p.name, expected=wanted, given=f"{value!r} ({type(value).__name__})", fix=fix)
+    return kind(op=op, argument=p.name, expected=wanted, given=f"{shown(value)} ({type(value).__name__})", fix=fix)
 
 
 def _parameter(part: str, index: int, whole: str) -> Parameter:

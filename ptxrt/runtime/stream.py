@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported
+from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
+from ptxrt.runtime.protocols import StreamLike
 
 if TYPE_CHECKING:
     from ptxrt.runtime.device import Device
@@ -35,7 +36,6 @@ class Stream:
 
     def __init__(self, device: Device | str) -> None:
         self.alive = True
-        self._owned = False  # until it is there, __del__ has nothing to destroy
         self.device = _opened(device)
         self.handle = self.device.backend.create_stream(self.device.ordinal)
         self._owner: object = None
@@ -52,8 +52,8 @@ class Stream:
         raise _no_copy(self)
 
     def __del__(self) -> None:
-        # At exit the driver may be gone before this object.
-        if self._owned and not sys.is_finalizing():
+        # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
+        if getattr(self, "_owned", False) and not sys.is_finalizing():
             self._owned = self.alive = False
             self.device.backend.destroy_stream(self.device.ordinal, self.handle)
 
@@ -80,7 +80,7 @@ class Stream:
         event.recorded = True
         return event
 
-    def wait(self, other: Event | Stream | Any) -> None:
+    def wait(self, other: Event | StreamLike) -> None:
         """Let later work on this stream wait, on the device, for an event or for another stream's work so far."""
         backend, ordinal = self.device.backend, self.device.ordinal
         if isinstance(other, Event):
@@ -109,7 +109,7 @@ class Event:
     __slots__ = ("_owned", "device", "handle", "recorded")
 
     def __init__(self, device: Device | str) -> None:
-        self._owned = self.recorded = False
+        self.recorded = False
         self.device = _opened(device)
         self.handle = self.device.backend.create_event(self.device.ordinal)
         self._owned = True
@@ -118,7 +118,7 @@ class Event:
         raise _no_copy(self)
 
     def __del__(self) -> None:
-        if self._owned and not sys.is_finalizing():
+        if getattr(self, "_owned", False) and not sys.is_finalizing():
             self._owned = False
             self.device.backend.destroy_event(self.device.ordinal, self.handle)
 
@@ -147,7 +147,7 @@ class Event:
         return self.device.backend.elapsed_ms(self.device.ordinal, self.handle, end.handle)
 
 
-def as_stream(stream: Any, device: Device, op: str, argument: str = "stream") -> Stream:
+def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str = "stream") -> Stream:
     """Return `stream` as a Stream of `device`.
 
     None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is taken as it is.
@@ -164,17 +164,17 @@ def as_stream(stream: Any, device: Device, op: str, argument: str = "stream") ->
     if not isinstance(stream, Stream):
         stream = _foreign(stream, device, op, argument)
     _same_device(op, argument, device, stream.device)
-    return stream  # type: ignore[no-any-return]
+    return stream
 
 
-def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
+def _foreign(stream: StreamLike, device: Device, op: str, argument: str) -> Stream:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is None:
         raise InvalidArgument(
             op=op,
             argument=argument,
             expected="a ptxrt.Stream, or an object with __cuda_stream__",
-            given=f"{stream!r} ({type(stream).__name__})",
+            given=f"{shown(stream)} ({type(stream).__name__})",
             fix="Wrap a bare handle in an object whose __cuda_stream__() returns (0, handle)",
         )
     if device.kind == "sim":
@@ -183,7 +183,7 @@ def _foreign(stream: Any, device: Device, op: str, argument: str) -> Stream:
         _, handle = map(int, protocol() if callable(protocol) else protocol)
     except (TypeError, ValueError):
         raise InvalidArgument(
-            op=op, argument=argument, expected="(version, handle) of __cuda_stream__", given=repr(stream)
+            op=op, argument=argument, expected="(version, handle) of __cuda_stream__", given=shown(stream)
         ) from None
     # The default streams belong to whichever device is meant; any other handle knows its own.
     ordinal = device.ordinal if handle in (0, 1, 2) else device.backend.stream_ordinal(handle)
@@ -202,7 +202,7 @@ def _no_copy(given: Stream | Event) -> InvalidArgument:
     # A copy would destroy the same handle once more.
     kind = type(given).__name__
     return InvalidArgument(
-        op="copy", argument=kind.lower(), expected="the object itself", given=repr(given), fix=f"Make another {kind}"
+        op="copy", argument=kind.lower(), expected="the object itself", given=shown(given), fix=f"Make another {kind}"
     )
 
 
@@ -218,12 +218,12 @@ def _opened(device: Device | str) -> Device:
     return Device(device)
 
 
-def _same_device(op: str, argument: str, device: Device, other: Device) -> None:
-    if other is not device:
+def _same_device(op: str, argument: str, device: Device, given: Device) -> None:
+    if given is not device:
         raise DeviceMismatch(
             op=op,
             argument=argument,
             expected=f"one of {device}",
-            given=f"one of {other}",
+            given=f"one of {given}",
             fix="Make it on the device that it is used with",
         )

@@ -301,7 +301,7 @@ def launch(
 
 
 def _budget(text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text)):
         raise InvalidArgument(
             op="PTXRT_SIM_BUDGET",
             argument="environment",

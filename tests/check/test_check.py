@@ -8,6 +8,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import refused
 
 import ptxrt
 from ptxrt.check.run import check
@@ -226,9 +227,35 @@ def test_null_pointers_where_they_are_declared():
         body("", ".param .u64 p", signature="f32* p", arguments={"p": None})
 
 
+KINDS = {
+    "source": (None, "saxpy"),
+    "entry": (5, b"saxpy", ["saxpy"]),
+    "signature": (5, ["f32* x"]),
+    "arguments": (None, 5, [("x", 1)]),
+    "checks": (None, 5, [5]),
+    "arch": (90, b"sm_90"),
+}
+
+
+@pytest.mark.parametrize("argument", KINDS)
+def test_an_argument_of_another_kind_is_refused(argument):
+    good = {"source": ptxrt.KernelSource.ptx(SAXPY), "grid": 1, "block": 1, "arguments": {}}
+    for value in KINDS[argument]:
+        with refused(ptxrt.InvalidArgument, "check", argument, repr(value)):
+            check(**{**good, argument: value})
+
+
+@pytest.mark.parametrize("argument", ["grid", "block"])
+@pytest.mark.parametrize("value", [b"a", {1}, 1.0, True, (10**5000,)], ids=range(5))
+def test_a_grid_or_a_block_is_of_whole_numbers_within_the_limits(argument, value):
+    with refused(ptxrt.LaunchError, "saxpy", argument):
+        saxpy(**{argument: value})
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
+        ({"n": 10**5000}, ptxrt.InvalidArgument, "an integer of 16610 bits"),
         ({"x": "randm:f32:4"}, ptxrt.InvalidArgument, "Did you mean random"),
         ({"x": "random:f33:4"}, ptxrt.DTypeMismatch, "f33"),
         ({"x": "random:f64:1024"}, ptxrt.DTypeMismatch, "float64"),
@@ -244,6 +271,8 @@ def test_null_pointers_where_they_are_declared():
         ({"x": "full:300:u8:4"}, ptxrt.InvalidArgument, "values that u8 can hold"),
         ({"x": "full:-1:u32:4"}, ptxrt.InvalidArgument, "values that u32 can hold"),
         ({"x": "arange:u8:257"}, ptxrt.InvalidArgument, "values that u8 can hold"),
+        ({"x": "full:2:bool:4"}, ptxrt.InvalidArgument, "values that bool can hold"),
+        ({"x": "arange:bool:3"}, ptxrt.InvalidArgument, "values that bool can hold"),
         ({"x": "arange:f16:70000"}, ptxrt.InvalidArgument, "values that f16 can hold"),
         ({"x": "file:nowhere.npy"}, ptxrt.InvalidArgument, "No such file"),
         ({"x": "file:."}, ptxrt.InvalidArgument, "Is a directory"),

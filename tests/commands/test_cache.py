@@ -230,7 +230,7 @@ def test_an_unknown_filter_key_is_refused_with_the_nearest(written):
         inspect(written, filters=["archs=sm_90"])
 
 
-@pytest.mark.parametrize("value", ["", "-1", "1.5", "two", "\u0663"])
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "two", "\u0663", "9" * 5000], ids=range(6))
 def test_a_number_filtered_by_no_number_is_refused(written, value):
     with refused(ptxrt.InvalidArgument, "cache", "--filter", "a whole number after uses="):
         inspect(written, filters=[f"uses={value}"])
@@ -289,15 +289,30 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 def test_truncated_json_is_refused(written, tmp_path, cut):
     path = tmp_path / "cut.json"
     path.write_text(written.read_text().rstrip()[:cut])
-    with refused(ptxrt.InvalidArgument, "cache", str(path), "JSON, the whole of it"):
+    with refused(ptxrt.InvalidArgument, "cache", str(path), "a complete JSON document"):
         inspect(path)
 
 
-def test_json_nested_too_deeply_is_refused(tmp_path):
+# Python's own limit lies near 1000, or somewhere else, and every step on the way reaches it at another depth.
+@pytest.mark.parametrize("depth", [101, 200, 300, 330, 480, 600, *range(900, 1000, 10), 1500, 5000, 200_000])
+@pytest.mark.parametrize("place", ["of the schema", "that the schema does not have"])
+def test_json_nested_too_deeply_is_refused(record, tmp_path, depth, place):
     path = tmp_path / "deep.json"
-    path.write_text("[" * 200_000 + "]" * 200_000)
+    record["entries"][0]["size" if place == "of the schema" else "later"] = "HERE"
+    path.write_text(json.dumps(record).replace('"HERE"', "[" * (depth - 3) + "]" * (depth - 3)))
     with refused(ptxrt.InvalidArgument, "cache", str(path), "JSON"):
-        inspect(path)
+        inspect(path, as_json=True)
+
+
+def test_json_may_be_nested_as_deep_as_a_later_version_may_need(rewritten):
+    path = rewritten(lambda record: record["entries"][0].update(later=json.loads("[" * 97 + "]" * 97)))
+    assert "[" * 97 in inspect(path, as_json=True)[0].replace(" ", "").replace("\n", "")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0\ud800"], ids=ascii)
+def test_a_name_with_half_a_character_is_refused(name):
+    with refused(ptxrt.InvalidArgument, "cache", name, "a file that can be read"):
+        inspect(name)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", '"schema"', "true", "{}", '{"entries": []}'])

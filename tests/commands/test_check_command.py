@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ptxrt
@@ -130,6 +131,50 @@ def test_files_that_cannot_be_read_exit_with_2(tmp_path, capsys):
         assert words in err
 
 
+@pytest.mark.parametrize("name", ["a\0b.ptx", "\ud800.ptx"], ids=ascii)
+def test_names_that_no_file_has_exit_with_2(file, name, capsys):
+    read, written = ["check", name, *LAUNCH], ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", name]
+    array = ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS[2:], "--arg", f"x=file:{name}"]
+    for command, words in ((read, "cannot read"), (written, "cannot write"), (array, "x: expected a .npy file")):
+        assert main(command) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("ptxrt: ")
+        assert words in err
+
+
+HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }"
+DAMAGED = {
+    "cut off": HEADER[:30],
+    "no Python": HEADER.replace(b"'<f4'", b"'<f4"),
+    "too large a number": HEADER.replace(b"4,", b"1" + b"0" * 30 + b","),
+    "too long a number": HEADER.replace(b"4,", b"9" * 5000 + b","),
+    "no number": HEADER.replace(b"4,", b"True,"),
+    "less than there should be": HEADER.replace(b"4,", b"1024,"),
+    "nested": b"-" * 5000 + b"1",
+    "another dtype": HEADER.replace(b"'<f4'", b"[[[]]]"),
+    "objects": HEADER.replace(b"<f4", b"|O"),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_array_file_exits_with_2(file, tmp_path, capsys, what):
+    path = tmp_path / "x.npy"
+    header = DAMAGED[what]
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16))
+    assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS[2:], "--arg", f"x=file:{path}"]) == 2
+    assert "x: expected a .npy file of one array, as numpy.save writes it" in capsys.readouterr().err
+
+
+def test_an_archive_is_no_array(file, tmp_path, capsys):
+    path = tmp_path / "x.npy"
+    np.savez(tmp_path / "x.npz", np.zeros(4))
+    for damaged in (False, True):
+        path.write_bytes((tmp_path / "x.npz").read_bytes().replace(b"PK\1\2" if damaged else b"", b""))
+        assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS[2:], "--arg", f"x=file:{path}"]) == 2
+        assert "x: expected a .npy file of one array" in capsys.readouterr().err
+
+
 def test_too_little_memory_exits_with_2(file, capsys, monkeypatch):
     def run_out(*_, **__):
         raise MemoryError
@@ -240,7 +285,7 @@ def test_a_trap_marks_its_line():
 def test_a_race_marks_both_lines():
     page = as_html(check(ptxrt.KernelSource.ptx(RACE), grid=1, block=32, arguments={"out": 0}, counts=True))
     assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["13"]
-    assert re.findall(r'class="other"><td class="number">(\d+)<', page) == ["11"]
+    assert re.findall(r'class="second"><td class="number">(\d+)<', page) == ["11"]
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")

@@ -73,20 +73,6 @@ def test_a_difference_ends_in_exit_code_1(monkeypatch, capsys):
     assert "parity: 0 of 1 entries" in out
 
 
-def test_each_plans_baseline_launches_what_is_in_hip():
-    assert set(parity.baseline_entries()) == {spec.entry for spec in ops.kernels() if spec.language == "hip"}
-
-
-@pytest.mark.parametrize("gone", [spec.entry for spec in ops.kernels() if spec.language == "hip"])
-def test_a_baseline_entry_that_is_not_in_hip_is_a_difference(monkeypatch, capsys, gone):
-    rest = [spec for spec in ops.kernels() if (spec.entry, spec.language) != (gone, "hip")]
-    monkeypatch.setattr(ops, "kernels", lambda: rest)
-    assert main(["parity", gone]) == 1
-    out = capsys.readouterr().out
-    assert f"{gone}: DIFFERENT, it is not in HIP" in out
-    assert "parity: 0 of 1 entries" in out
-
-
 def test_without_nvrtc_it_says_what_is_not_compared(monkeypatch, capsys, hiprtc_there):
     monkeypatch.setattr(nvrtc, "available", lambda: "it was left at home")
     assert main(["parity", "softmax2d_kernel", "--arch", "gfx90a"]) == 0

@@ -14,6 +14,7 @@ import machine_code
 import numpy as np
 import pytest
 import waves
+from op_testing import wish
 from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
 from tolerances import bar, relative_error
 
@@ -23,7 +24,7 @@ from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
-from ptxrt.ops.framework.variant import Launch
+from ptxrt.ops.framework import Launch
 from ptxrt.runtime.signature import Signature
 
 pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
@@ -39,14 +40,17 @@ each_case = pytest.mark.parametrize(
 Edit = Callable[[str], str]
 
 
-@functools.cache
-def code(family: str, target: str) -> bytes:
-    return hiprtc.compile_hip(TEXTS[family], target, name=family).code
+SPECS = {spec.entry: spec for spec in HIP}
 
 
 @functools.cache
-def kernel(family: str, target: str, entry: str, edit: Edit = str) -> machine_code.Kernel:
-    return machine_code.Kernel(code(family, target), entry, edit)
+def code(family: str, dtype: str, target: str) -> bytes:
+    return hiprtc.compile_hip(TEXTS[family, dtype], target, name=family).code
+
+
+@functools.cache
+def kernel(entry: str, target: str, edit: Edit = str) -> machine_code.Kernel:
+    return machine_code.Kernel(code(SPECS[entry].family, SPECS[entry].dtype, target), entry, edit)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +61,7 @@ def disassembler_there(hiprtc_there: None) -> None:
 def need_disassembler() -> None:
     """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless there is LLVM's disassembler for AMD."""
     try:
-        disassemble(code("softmax2d", "gfx90a"), "softmax2d_kernel")
+        disassemble(code("softmax2d", "f32", "gfx90a"), "softmax2d_kernel")
     except BackendUnavailable as error:
         if "hiprtc" in helpers.REQUIRED:
             pytest.fail(f"PTXRT_REQUIRE=hiprtc, but {error}")
@@ -69,7 +73,7 @@ def run(case: Case, target: str, seed: int, edits: dict[str, Edit] | None = None
 
     def launch(step: Launch, values: Any, memory: Any) -> None:
         entry = step.kernel.entry
-        runs = kernel(step.kernel.family, target, entry, (edits or {}).get(entry, str))
+        runs = kernel(entry, target, (edits or {}).get(entry, str))
         runs.launch(step.kernel.signature, step.grid, step.block, values, memory, seed)
 
     return waves.run_launches(planned(case), case.given, launch)
@@ -102,7 +106,7 @@ def check(
     for name, (want, limit) in case.want.items():
         error = relative_error(got[name], want)
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
-    if planned(case).variant.guarantee.deterministic:
+    if planned(case).precision_guarantee.deterministic:
         for name, values in sims_results(make, arguments).items():
             assert got[name].tobytes() == values.tobytes(), f"{name} has other bits than sim's"
 
@@ -127,7 +131,7 @@ def test_results_are_within_their_bars_and_those_of_sim(make, arguments, target)
 
 @each_target
 def test_waves_are_as_wide_as_the_target_has_them(target):
-    widths = {kernel(spec.family, target, spec.entry).report.wave_size for spec in HIP}
+    widths = {kernel(spec.entry, target).report.wave_size for spec in HIP}
     assert widths == {WIDTHS[target]}
 
 
@@ -178,7 +182,7 @@ def test_special_values_give_what_they_give_on_sim(family, number, kind):
     with np.errstate(all="ignore"):
         case = with_special(make(*arguments), kind)
         want = on_sim(case)
-    assert planned(case).variant.guarantee.deterministic
+    assert planned(case).precision_guarantee.deterministic
     for target in TARGETS:
         for name, values in run(case, target, 1).items():
             assert same(values, want[name]), f"{name}, {target}"
@@ -201,17 +205,17 @@ def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count
     assert not plan.workspace_size
     written = {operand.name: operand.written for operand in plan.operands}
     memory = [waves.Memory(name, a.ctypes.data, a.nbytes, written[name]) for name, a in arrays.items()]
-    [step] = plan.variant.launches(plan.descriptor)
+    [step] = plan.schedule.steps
     values = [arrays[a].ctypes.data if isinstance(a, str) else a for a in step.arguments]
     tables = [a for a in values if isinstance(a, np.ndarray)]
     memory += [waves.Memory("a table", a.ctypes.data, a.nbytes, False) for a in tables]
     values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in values]
-    runs = kernel(step.kernel.family, target, step.kernel.entry)
+    runs = kernel(step.kernel.entry, target)
     runs.launch(step.kernel.signature, step.grid, step.block, values, memory, 3, slice(-count, None))
 
 
 def plan_of(kind: Any, problem: Any) -> ptxrt.Plan:
-    return kind.select("sim:0", problem, ptxrt.PlanPreference(variant="hip"))
+    return kind.select("sim:0", problem, wish("hip/baseline"))
 
 
 @each_target
@@ -264,7 +268,7 @@ def noticed(family: str, target: str, entry: str, edit: Edit) -> str:
     """Return what is wrong of a family's cases, with one entry's code changed; nothing where all is right."""
     for make, arguments in CASES[family]:
         plan = planned(make(*arguments))
-        launched = {step.kernel.entry for step in plan.variant.launches(plan.descriptor) if isinstance(step, Launch)}
+        launched = {step.kernel.entry for step in plan.schedule.steps if isinstance(step, Launch)}
         for seed in SEEDS if entry in launched else ():
             try:
                 check(make, arguments, target, seed, {entry: edit})
@@ -350,7 +354,7 @@ def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
 )
 def test_an_unknown_instruction_is_named(target, instruction):
     with pytest.raises(machine_code.Fault, match=f"unknown instruction {re.escape(instruction)}$"):
-        machine_code.Kernel(code("softmax2d", target), "softmax2d_kernel", edited("s_endpgm", instruction))
+        machine_code.Kernel(code("softmax2d", "f32", target), "softmax2d_kernel", edited("s_endpgm", instruction))
 
 
 @each_target
@@ -389,7 +393,7 @@ def test_what_a_launch_may_reach_is_exact(target, name, change, said):
 
     def launch(step: Launch, values: Any, memory: Any) -> None:
         changed = [change(each) if each.name == name else each for each in memory]
-        runs = kernel("softmax2d", target, step.kernel.entry)
+        runs = kernel(step.kernel.entry, target)
         runs.launch(step.kernel.signature, step.grid, step.block, values, changed)
 
     with pytest.raises(machine_code.Fault, match=rf"softmax2d_kernel, .* {said}$"):

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import ops
+from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero
 from ptxrt.ops.framework.plan import Plan
-from ptxrt.ops.framework.variant import Launch, Operand, Scratch, Zero
 from ptxrt.runtime.signature import Signature
 
 Array = NDArray[Any]
@@ -184,11 +184,15 @@ def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: 
 
     def launch(step: Launch, values: Sequence[Any], memory: Sequence[Memory]) -> None:
         kernel = step.kernel
-        family = [spec.entry for spec in ops.kernels() if (spec.family, spec.language) == (kernel.family, "hip")]
+        family = [spec.entry for spec in ops.kernels() if _same_text(spec, kernel)]
         program = compiled(text or kernel.source.text, tuple(family))
         program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
 
     return run_launches(plan, given, launch)
+
+
+def _same_text(one: KernelSpec, other: KernelSpec) -> bool:
+    return (one.family, one.dtype, one.language) == (other.family, other.dtype, other.language)
 
 
 def run_launches(
@@ -221,11 +225,11 @@ def run_launches(
     def value(argument: Any) -> Any:
         if isinstance(argument, str):
             return arrays[argument].array.ctypes.data if argument in arrays else 0
-        if isinstance(argument, Scratch):
+        if isinstance(argument, Region):
             return workspace.array.ctypes.data + argument.offset
         return argument.ctypes.data if isinstance(argument, np.ndarray) else argument
 
-    for step in plan.variant.launches(plan.descriptor):
+    for step in plan.schedule.steps:
         if isinstance(step, Zero):
             if step.operand in arrays:
                 arrays[step.operand].array[...] = 0

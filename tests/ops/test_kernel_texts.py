@@ -9,8 +9,8 @@ import pytest
 
 from ptxrt import ops, sim
 from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
+from ptxrt.ops.framework import KernelSpec
 from ptxrt.ops.framework.texts import read_kernel
-from ptxrt.ops.framework.variant import KernelSpec
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
@@ -18,12 +18,12 @@ FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
 
 def _name(spec: KernelSpec) -> str:
     """The family, and by what its texts differ."""
-    return "-".join([spec.family, *(value for _, value in spec.parameters[:2])])
+    return "-".join([spec.family, spec.dtype, *(value for _, value in spec.parameters)])
 
 
 IN_PTX = [spec for spec in ops.kernels() if spec.language == "ptx"]
 IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
-OWN = {_name(spec): read_kernel(spec.family, **dict(spec.parameters)).text for spec in IN_PTX}
+OWN = {_name(spec): read_kernel(spec.family, dtype=spec.dtype, **dict(spec.parameters)).text for spec in IN_PTX}
 TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 
@@ -72,39 +72,39 @@ def test_every_entry_of_a_file_is_declared(name):
 
 # HIP ----------------------------------------------------------------------------------------------------------------
 
-FAMILIES = sorted({spec.family for spec in IN_HIP})
+FAMILIES = sorted({(spec.family, spec.dtype) for spec in IN_HIP})
 
 
 @pytest.mark.usefixtures("hiprtc_there")
 @pytest.mark.parametrize(
     ("arch", "wave"), [("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32)]
 )
-@pytest.mark.parametrize("family", FAMILIES)
-def test_hip_compiles_without_scratch_for_amd(family, arch, wave):
+@pytest.mark.parametrize(("family", "dtype"), FAMILIES)
+def test_hip_compiles_without_scratch_for_amd(family, dtype, arch, wave):
     if arch in ("gfx950", "gfx1201") and arch not in hiprtc.architectures():
         pytest.skip(f"hipRTC {hiprtc.version()} does not know {arch}")
-    binary = hiprtc.compile_hip(read_kernel(family, language="hip").text, arch, name=family)
-    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    binary = hiprtc.compile_hip(read_kernel(family, language="hip", dtype=dtype).text, arch, name=family)
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if (spec.family, spec.dtype) == (family, dtype)}
     for entry, report in binary.reports.items():
         assert (report.stack_bytes, report.spilled_registers, report.spilled_scalar_registers) == (0, 0, 0), entry
         assert report.wave_size == wave
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_hip_compiles_without_spills_for_nvidia(family, arch):
+@pytest.mark.parametrize(("family", "dtype"), FAMILIES)
+def test_hip_compiles_without_spills_for_nvidia(family, dtype, arch):
     if reason := nvrtc.available():
         pytest.skip(reason)
-    text = read_kernel(family, language="hip").text
+    text = read_kernel(family, language="hip", dtype=dtype).text
     binary = hip_on_nvrtc.compile_hip_text(text, arch, name=family, output="cubin")
-    assert set(binary.entries) == {spec.entry for spec in IN_HIP if spec.family == family}
+    assert set(binary.entries) == {spec.entry for spec in IN_HIP if (spec.family, spec.dtype) == (family, dtype)}
     for entry, report in binary.reports.items():
         assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0), entry
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_our_own_hip_is_ascii_and_opens_with_a_comment(family):
-    text = read_kernel(family, language="hip").text
+@pytest.mark.parametrize(("family", "dtype"), FAMILIES)
+def test_our_own_hip_is_ascii_and_opens_with_a_comment(family, dtype):
+    text = read_kernel(family, language="hip", dtype=dtype).text
     assert text.isascii()
     assert text.startswith(f"// {family}")
 

@@ -12,7 +12,7 @@ from ptxrt import ops
 from ptxrt.ops import references
 
 KERNELS = {(spec.entry, spec.language): spec for spec in ops.kernels()}
-in_both = pytest.mark.parametrize("variant", ["baseline", "hip"])
+in_both = pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
 
 
 def language(variant):
@@ -104,16 +104,16 @@ def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device, rng, block
     x = rng.standard_normal((3, 6, 99)).astype(np.float32)
     limit, there = bar("group_norm", "f32"), on_device(x, device)
     y = Guarded(x.shape, np.float32, device)
-    launch(device, "hip", "group_norm_kernel", (3, 2), block, there, y.array, None, None, 3, 6, 3, 99, 1e-5)
+    launch(device, "hip/baseline", "group_norm_kernel", (3, 2), block, there, y.array, None, None, 3, 6, 3, 99, 1e-5)
     check_error("group_norm", device, y.host(), references.group_norm(x, None, None, 3), limit, block, "hip")
     y, mean, var = (Guarded(shape, np.float32, device) for shape in (x.shape, (6,), (6,)))
     vectors = None, None, mean.array, var.array
-    launch(device, "hip", "batch_norm_kernel", 6, block, there, y.array, *vectors, 3, 6, 99, 1e-5, 1)
+    launch(device, "hip/baseline", "batch_norm_kernel", 6, block, there, y.array, *vectors, 3, 6, 99, 1e-5, 1)
     for got, want in zip((y, mean, var), references.batch_norm(x, *[None] * 4, training=True), strict=True):
         np.testing.assert_allclose(got.host(), want, rtol=1e-5, atol=1e-6)
     gi, gb = Guarded(x.shape, np.float32, device), Guarded((6,), np.float32, device)
     arguments = there, there, gi.array, None, gb.array, None, None, None, 3, 6, 99, 1e-5, 1
-    launch(device, "hip", "batch_norm_backward_kernel", 6, block, *arguments)
+    launch(device, "hip/baseline", "batch_norm_backward_kernel", 6, block, *arguments)
     want = references.batch_norm_backward(x, x, None, None, None, training=True)
     np.testing.assert_allclose(gi.host(), want[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gb.host(), want[2], rtol=1e-5, atol=1e-5)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
+from op_testing import Guarded, on_device
 
 import ptxrt
-from ptxrt.ops.framework.texts import templates
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops.framework.texts import context, templates
 
 SUMS = """
 //% from "macros.jinja" import sum_over_block
@@ -151,3 +154,101 @@ def test_power_of_what_is_special_is_that_of_c(device):
     np.testing.assert_allclose(y, want, rtol=1e-11)
     kept = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(y[kept]), np.signbit(want[kept]))
+
+
+# Elements -------------------------------------------------------------------------------------------------------------
+
+COPIES = """
+//% from "elements.jinja" import load, store, to_f64, from_f64, vector with context
+//% set values = "%v0 %v1 %v2 %v3 %v4 %v5 %v6 %v7".split()[:vector if wide else 1]
+// Each thread: {{ values | length }} neighbours of x to the same place of y, by way of f64.
+.version 7.0
+.target {{ target }}
+.address_size 64
+
+.visible .entry copies(.param .u64 x_ptr, .param .u64 y_ptr)
+{
+    .reg .pred %aligned;
+    .reg .b32 %i;
+    .reg .b64 %x, %y, %offset;
+    .reg .{{ R.name }} %v<8>;
+    .reg .f64 %d;
+    ld.param.u64 %x, [x_ptr];
+    ld.param.u64 %y, [y_ptr];
+    or.b64 %offset, %x, %y;
+    and.b64 %offset, %offset, 15;
+    setp.eq.u64 %aligned, %offset, 0;
+    mov.u32 %i, %tid.x;
+    mul.wide.u32 %offset, %i, {{ T.size * values | length }};
+    add.u64 %x, %x, %offset;
+    add.u64 %y, %y, %offset;
+{{ load(values, "%x") }}
+//% for value in values
+{{ to_f64("%d", value) }}
+{{ from_f64(value, "%d") }}
+//% endfor
+{{ store("%y", values) }}
+}
+"""
+PAIRED = """
+//% from "elements.jinja" import store with context
+// Each thread rounds a number of type {{ R.name }} to {{ T.name }}.
+.version 7.0
+.target {{ target }}
+.address_size 64
+
+.visible .entry rounds(.param .u64 x_ptr, .param .u64 y_ptr)
+{
+    .reg .b32 %i;
+    .reg .b64 %x, %y, %offset;
+    .reg .{{ R.name }} %v;
+    ld.param.u64 %x, [x_ptr];
+    ld.param.u64 %y, [y_ptr];
+    mov.u32 %i, %tid.x;
+    mul.wide.u32 %offset, %i, {{ R.size }};
+    add.u64 %x, %x, %offset;
+    ld.global.{{ R.name }} %v, [%x];
+    mul.wide.u32 %offset, %i, {{ T.size }};
+    add.u64 %y, %y, %offset;
+{{ store("%y", ["%v"]) }}
+}
+"""
+each_float = pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
+
+
+@each_float
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.ptx
+def test_elements_go_to_registers_and_back(device, rng, name, wide, offset):
+    kind = BY_NAME[name].numpy
+    text = templates().from_string(COPIES).render(context(name), wide=wide)
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="copies"), "copies", f"const {name}* x, {name}* y", device)
+    threads = 32
+    count = threads * (16 // kind.itemsize if wide else 1)
+    x = rng.integers(0, 256, count * kind.itemsize).astype(np.uint8).view(kind)  # any bits
+    x[:4] = [np.inf, -0.0, ml_dtypes.finfo(kind).smallest_subnormal, -np.inf]
+    y = Guarded((count,), kind, device, offset)
+    kernel.launch(1, threads, on_device(x, device, offset), y.array)
+    got = y.host()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
+    finite = ~np.isnan(x)
+    assert got[finite].tobytes() == x[finite].tobytes()
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.ptx
+def test_a_result_is_rounded_to_the_nearest_and_ties_to_even(device, rng, name):
+    kind = BY_NAME[name].numpy
+    text = templates().from_string(PAIRED).render(context(name))
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="rounds"), "rounds", f"const f32* x, {name}* y", device)
+    all_halves = np.arange(1 << 16, dtype=np.uint16).view(kind).astype(np.float32)
+    halves = all_halves[np.isfinite(all_halves)][::701]
+    between = (halves + np.roll(halves, 1)) / 2  # ties, some of them
+    x = np.concatenate([halves, between, np.nextafter(between, np.float32(0)), rng.standard_normal(100).astype("f")])
+    x = np.concatenate([x, np.float32([np.inf, -np.inf, np.nan, 65519.996, 65520, 3.4e38, 2.0**-25, 2.0**-24])])[:1024]
+    y = Guarded(x.shape, kind, device)
+    kernel.launch(1, x.size, on_device(x, device), y.array)
+    with np.errstate(over="ignore"):
+        want = x.astype(kind)
+    np.testing.assert_array_equal(y.host().astype(np.float32), want.astype(np.float32))

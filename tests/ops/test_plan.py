@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from helpers import refused
 
 import ptxrt
-from ptxrt.dtypes import BY_NAME
-from ptxrt.ops.framework.plan import Plan, beyond, forget_plans, kept, number, unpacked_out
-from ptxrt.ops.framework.variant import (
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops.framework import (
+    Config,
     KernelSpec,
     Launch,
     Operand,
+    Plan,
     PlanPreference,
     PrecisionGuarantee,
-    Scratch,
+    Refusal,
+    Schedule,
     Variant,
+    Workspace,
     Zero,
+    forget_plans,
+    number,
+    plan_cache,
 )
 from ptxrt.runtime.signature import Signature
 
@@ -30,14 +37,39 @@ LOOSE = PrecisionGuarantee("f32", "f32", False, False)
 @dataclass(frozen=True)
 class Problem:
     size: int
+    dtype: ElementType = BY_NAME["f16"]
+    empty: bool = False
 
 
-def never(problem: Problem, device: ptxrt.Device) -> str | None:
-    return "never" if problem.size > 100 else None
+@dataclass(frozen=True)
+class Knob(Config):
+    turns: int
+
+    @classmethod
+    def heuristic(cls, problem):
+        return cls(problem.size)
 
 
-def nothing(problem: Problem) -> tuple[Launch, ...]:
-    return ()
+class MadeUp(Variant):
+    """A variant that launches nothing."""
+
+    def __init__(self, name, guarantee, workspace=0, language="ptx", suits=True):
+        super().__init__(language)
+        self.name, self.guarantee, self.workspace, self.suiting = name, guarantee, workspace, suits
+
+    def suits(self, problem):
+        return self.suiting or problem.size < 3
+
+    def schedule(self, problem, config, limits):
+        if problem.size > 100:
+            return Refusal("never")
+        workspace = Workspace()
+        workspace.region("bytes", "u8", self.workspace * problem.size)
+        return Schedule((), self.guarantee, workspace)
+
+
+class Turning(MadeUp):
+    config_type = Knob
 
 
 class MadeUpPlan(Plan):
@@ -45,10 +77,10 @@ class MadeUpPlan(Plan):
     category = "test"
     descriptor_type = Problem
     variants = (
-        Variant("atomic", LOOSE, nothing, never, workspace=lambda problem: 8),
-        Variant("spacious", SURE, nothing, never, workspace=lambda problem: 64 * problem.size),
-        Variant("slow", SURE, nothing, never, language="hip"),
-        Variant("tiny", SURE, nothing, never, suits=lambda problem: problem.size < 3),
+        MadeUp("atomic", LOOSE, 2),
+        Turning("spacious", SURE, 64),
+        MadeUp("slow", SURE, language="hip"),
+        MadeUp("tiny", SURE, suits=False),
     )
 
     def _operands(self):
@@ -75,7 +107,7 @@ def select(device, size=4, **wish):
     ],
 )
 def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant):
-    assert select(sim, **wish).sku.variant == variant
+    assert select(sim, **wish).key.variant == variant
 
 
 @pytest.mark.parametrize(
@@ -83,18 +115,18 @@ def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant
     [
         ({"variant": "atomic", "deterministic": True}, "atomic: is not deterministic"),
         ({"variant": "spacious", "workspace_limit": 1}, "spacious: needs 256 bytes of workspace, above the limit of 1"),
-        ({"variant": "slow", "language": "ptx"}, "slow: is in hip, not in 'ptx'"),
-        ({"variant": "other"}, "slow: not the variant asked for, 'other'"),
+        ({"variant": "slow", "language": "ptx"}, "hip/slow: is in hip, not in 'ptx'"),
+        ({"variant": "other"}, "hip/slow: not the variant asked for, 'other'"),
     ],
 )
 def test_where_none_meets_it_each_variant_has_its_reason(sim, wish, reason):
-    with refused(ptxrt.Unsupported, "made_up", "descriptor", reason, "atomic: ", "spacious: ", "slow: "):
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", reason, "ptx/atomic: ", "ptx/spacious: ", "hip/slow: "):
         select(sim, **wish)
 
 
 def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
     monkeypatch.setattr(sim.backend, "languages", ("hip",))
-    assert select(sim).sku.variant == "slow"
+    assert select(sim).key.variant == "slow"
     with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, which sim:0 does not take"):
         select(sim, variant="atomic")
 
@@ -102,35 +134,15 @@ def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
 @pytest.mark.parametrize(("language", "variant"), [("hip", "slow"), ("ptx", "atomic"), ("", "atomic")])
 def test_the_environment_names_the_language_where_nothing_else_does(sim, monkeypatch, language, variant):
     monkeypatch.setenv("PTXRT_LANGUAGE", language)
-    assert MadeUpPlan.select(sim, Problem(4)).sku.variant == variant
-    assert select(sim, workspace_limit=8).sku.variant == variant
-    assert select(sim, language="ptx").sku.variant == "atomic"
-    assert select(sim, variant="atomic").sku.variant == "atomic"
+    assert MadeUpPlan.select(sim, Problem(4)).key.variant == variant
+    assert select(sim, workspace_limit=8).key.variant == variant
+    assert select(sim, language="ptx").key.variant == "atomic"
 
 
 def test_a_language_of_the_environment_that_is_none_is_told(sim, monkeypatch):
     monkeypatch.setenv("PTXRT_LANGUAGE", "HIP")
     with refused(ptxrt.InvalidArgument, "PTXRT_LANGUAGE", "environment", "ptx or hip", "'HIP'"):
         MadeUpPlan.select(sim, Problem(4))
-
-
-def test_a_variant_in_hip_has_the_same_launches_of_the_hip_entries():
-    spec = KernelSpec("family", "entry", Signature.parse("f32* y"), parameters=(("warps", "1"),))
-    steps = (Zero("y"), Launch(spec, (3, 2), 64, ("y",), 128))
-    there = Variant("baseline", SURE, lambda problem: steps, never, workspace=lambda problem: 8).in_hip
-    assert (there.name, there.language, there.guarantee, there.workspace(None)) == ("hip", "hip", SURE, 8)
-    zero, launch = there.launches(Problem(4))
-    assert zero is steps[0]
-    assert (launch.kernel.entry, launch.kernel.language, launch.kernel.parameters) == ("entry", "hip", ())
-    assert (launch.grid, launch.block, launch.arguments, launch.shared_bytes) == ((3, 2), 64, ("y",), 128)
-
-
-@pytest.mark.parametrize(("grid", "refusal"), [((1 << 24) - 1, False), (1 << 24, True)])
-def test_a_variant_in_hip_refuses_more_threads_than_hip_launches(sim, grid, refusal):
-    spec = KernelSpec("family", "entry", Signature.parse("f32* y"))
-    there = Variant("baseline", SURE, lambda problem: (Launch(spec, (grid,), 256, ("y",)),), never).in_hip
-    assert ("2**32" in (there.refuses(Problem(4), sim) or "")) is refusal
-    assert there.refuses(Problem(101), sim) == "never"
 
 
 def test_a_variant_may_refuse_the_problem(sim):
@@ -142,7 +154,7 @@ def test_a_plan_says_what_it_needs_and_is(sim):
     plan = select(sim, deterministic=True)
     assert plan.workspace_size == 256
     assert plan.precision_guarantee is SURE
-    assert plan.sku == ("test", "made_up", "f16", sim.arch, "sim", "spacious")
+    assert plan.key == plan.sku == ("test", "made_up", "f16", sim.arch, "sim", "spacious", "ptx")
 
 
 @pytest.mark.parametrize("nbytes", [255, 256])
@@ -225,8 +237,8 @@ def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim):
     class Reversed(MadeUpPlan):
         variants = MadeUpPlan.variants[::-1]
 
-    assert Reversed.select(sim, Problem(4)).sku.variant == "slow"
-    assert Reversed.select(sim, Problem(2)).sku.variant == "tiny"
+    assert Reversed.select(sim, Problem(4)).variant.name == "slow"
+    assert Reversed.select(sim, Problem(2)).variant.name == "tiny"
 
 
 # What a run launches -------------------------------------------------------------------------------------------------
@@ -272,21 +284,35 @@ class ShiftSpec(KernelSpec):
 SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
 
 
-def shifts(problem):
-    """Launch twice; each has a table, a scalar and a place in the workspace of its own."""
-    table = np.arange(problem.size, dtype=np.float32)
-    return (
-        Zero("counts"),
-        Launch(SHIFT_SPEC, (1,), problem.size, (table, "x", "y", Scratch(256), 0.5)),
-        Launch(SHIFT_SPEC, (1,), problem.size, (-table, Scratch(256), "y", Scratch(), 2.0)),
-    )
+class Shifts(Variant):
+    """Two launches; each has a table, a scalar and a region of the workspace of its own."""
+
+    name = "only"
+
+    def schedule(self, problem, config, limits):
+        table = np.arange(problem.size, dtype=np.float32)
+        workspace = Workspace()
+        first, second = (workspace.region(name, "f32", problem.size) for name in ("first", "second"))
+        steps = (
+            Zero("counts"),
+            Launch(SHIFT_SPEC, (1,), problem.size, (table, "x", "y", second, 0.5)),
+            Launch(SHIFT_SPEC, (1,), problem.size, (-table, second, "y", first, 2.0)),
+        )
+        return Schedule(steps, SURE, workspace)
+
+
+class ShiftResult(NamedTuple):
+    y: ptxrt.DeviceArray
+    counts: ptxrt.DeviceArray | None
+    extra: None
 
 
 class ShiftPlan(Plan):
     op = "shift"
     category = "test"
     descriptor_type = Problem
-    variants = (Variant("only", SURE, shifts, workspace=lambda problem: 256 + 4 * problem.size),)
+    result_type = ShiftResult
+    variants = (Shifts(),)
 
     def _operands(self):
         n, f32 = self.descriptor.size, BY_NAME["f32"]
@@ -383,26 +409,66 @@ def test_an_operand_may_have_strides_of_its_own(device):
         plan.can_implement((wide[::2], None, wide[3:7], None, None))
 
 
-def test_plans_are_kept_until_they_are_forgotten():
-    made = []
-    find = kept(lambda *problem: made.append(problem) or len(made))
-    assert [find("sim", 4), find("sim", 4), find("sim", 4.0)] == [1, 1, 2]
+class Recorded:
+    """A plan's `select`, counted; of sizes of 7 it raises."""
+
+    descriptor_type = Problem
+
+    def __init__(self):
+        self.selected = []
+
+    def select(self, device, problem):
+        self.selected.append(problem.size)
+        if problem.size == 7:
+            raise TypeError("seven")
+        return len(self.selected)
+
+
+def test_a_plan_is_selected_once_until_it_is_forgotten(sim):
+    plan = Recorded()
+    find = plan_cache(plan)
+    assert [find(sim, 4), find(sim, 4), find(sim, 4.0)] == [1, 1, 2]
     forget_plans()
-    assert find("sim", 4) == 3
-    assert find("sim", [4]) == 4  # not hashable: it is passed on
+    assert [find(sim, 4), find(sim, 4)] == [3, 3]
+
+
+def test_what_is_not_hashable_goes_on_to_the_descriptor(sim):
+    plan = Recorded()
+    assert plan_cache(plan)(sim, [4]) == 1
+    assert plan.selected == [[4]]
+
+
+def test_a_type_error_of_select_itself_is_raised_at_once(sim):
+    plan = Recorded()
+    with pytest.raises(TypeError, match="seven"):
+        plan_cache(plan)(sim, 7)
+    assert plan.selected == [7]
 
 
 @pytest.mark.parametrize("out", [7, (1, 2), [1, 2, 3, 4]])
 def test_an_out_for_several_is_a_tuple_of_as_many(out):
-    assert unpacked_out(None, ("a", "b", "c"), "op") == (None, None, None)
-    assert unpacked_out((1, 2, 3), ("a", "b", "c"), "op") == (1, 2, 3)
-    with refused(ptxrt.InvalidArgument, "op", "out", "a, b, c"):
-        unpacked_out(out, ("a", "b", "c"), "op")
+    assert ShiftPlan.unpacked(None) == (None, None, None)
+    assert ShiftPlan.unpacked((1, 2, 3)) == (1, 2, 3)
+    with refused(ptxrt.InvalidArgument, "shift", "out", "y, counts, extra"):
+        ShiftPlan.unpacked(out)
 
 
-def test_a_count_beyond_its_parameter_is_named():
-    assert beyond(Problem(8), 8, "a u3", "size") is None
-    assert beyond(Problem(9), 8, "a u3", "size") == "size = 9 does not fit a u3"
+def test_a_preference_names_the_config_and_with_it_the_variants_that_have_such_knobs(sim):
+    assert select(sim, variant="spacious").config == Knob(4)
+    assert select(sim, variant="spacious", config=Knob(9)).config == Knob(9)
+    assert select(sim, config=Knob(9)).key.variant == "spacious"
+    with refused(ptxrt.Unsupported, "made_up", "descriptor", "ptx/atomic: takes a Config, not a Knob"):
+        select(sim, variant="atomic", config=Knob(9))
+
+
+def test_regions_begin_at_multiples_of_256_and_a_part_lies_within():
+    workspace = Workspace()
+    assert (workspace.size, workspace.regions) == (0, [])
+    first, second = workspace.region("first", "f64", 3), workspace.region("second", "u8", 1)
+    assert [(r.offset, r.nbytes) for r in (first, second)] == [(0, 24), (256, 1)]
+    assert workspace.size == 257
+    part = first.part("middle", "f32", 8, 2)
+    assert (part.offset, part.nbytes, part.type) == (8, 8, BY_NAME["f32"])
 
 
 @pytest.mark.parametrize(

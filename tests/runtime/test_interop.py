@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
+from ptxrt.backends import capsules
 from ptxrt.dtypes import BY_NAME
 
 IN_DLPACK = [name for name in ELEMENT_NAMES if name != "bf16"]  # NumPy's DLPack has no bfloat16
@@ -42,6 +43,24 @@ class Producer:
 
     def __dlpack__(self, **_: Any) -> Any:
         raise self.error or AssertionError("never asked")
+
+
+class Tensor:
+    """A tensor of bfloat16 in host memory, as torch has it: NumPy cannot read it, and DLPack can."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.bits = values.view(np.uint16)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.bits.__dlpack_device__()
+
+    def __dlpack__(self, **how: Any) -> Any:
+        capsule = self.bits.__dlpack__(**how)
+        capsules.set_type(capsule, capsules.BFLOAT)
+        return capsule
 
 
 class Interface:
@@ -160,6 +179,63 @@ def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_kept(sim, case
     assert mapped(sim) == before
 
 
+# bfloat16 on the host, which NumPy's DLPack has not ---------------------------------------------------------------
+
+VALUES = np.arange(24, dtype=ml_dtypes.bfloat16).reshape(4, 6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bfloat16_tensor_of_the_host_is_seen_as_it_lies(sim, layout):
+    given = LAYOUTS[layout](VALUES)
+    if not given.flags.writeable and not NUMPY_2:
+        pytest.skip("NumPy 1 exports no read-only array, which this tensor is made of")
+    shared = ptxrt.from_dlpack(Tensor(given), sim)
+    assert shared.dtype == ml_dtypes.bfloat16
+    assert_array_equal(shared.to_host(), given)
+
+
+def test_a_bfloat16_tensor_of_the_host_and_its_device_array_are_the_same_memory(sim):
+    values = VALUES.copy()
+    shared = ptxrt.from_dlpack(Tensor(values), sim)
+    values[1, 2] = 100
+    assert shared.to_host()[1, 2] == 100
+    if NUMPY_2:  # NumPy 1 reads every DLPack as read-only
+        shared.fill_bytes(0)
+        assert not values.any()
+
+
+def test_a_bfloat16_tensor_of_the_host_is_copied_to_a_device(device):
+    copied = ptxrt.to_device(Tensor(VALUES), device)
+    assert copied.dtype == ml_dtypes.bfloat16
+    assert_array_equal(copied.to_host(), VALUES)
+    copied.copy_from(Tensor(VALUES[::-1].copy()))
+    assert_array_equal(copied.to_host(), VALUES[::-1])
+
+
+def test_a_tensor_of_another_devices_memory_is_not_read_as_the_hosts(device):
+    class Elsewhere(Tensor):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, 0)
+
+    with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "from_dlpack takes a device array"):
+        ptxrt.to_device(Elsewhere(VALUES), device)
+
+
+def test_torchs_tensors_of_the_host_are_taken(device):
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+        given = torch.arange(6).to(dtype).reshape(2, 3)
+        wanted = np.arange(6).reshape(2, 3).astype(bool if dtype is torch.bool else np.int64)
+        assert_array_equal(ptxrt.to_device(given, device).to_host().astype(wanted.dtype), wanted)
+        if device.kind == "sim":
+            assert_array_equal(ptxrt.from_dlpack(given.T, device).to_host().astype(wanted.dtype), wanted.T)
+    ways = ("Tensor in host memory", "Write ptxrt.to_device(x)")
+    with refused(ptxrt.InvalidArgument, "softmax2d", "x", *ways):
+        ptxrt.ops.softmax2d(torch.zeros(1, 2, 3, 4))
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "gradient", "detach"):
+        ptxrt.from_dlpack(torch.zeros(3, requires_grad=True))
+
+
 # From anywhere ----------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +296,7 @@ HOSTS = {"numpy": np.ones(64, np.float32), "list": [1.0] * 64, "number": 1.0, "n
 @pytest.mark.parametrize("place", ["x", "y"])
 def test_a_kernel_takes_no_host_array(device, host, place):
     arrays = {name: ptxrt.zeros(64, np.float32, device) for name in ("x", "y")} | {place: HOSTS[host]}
-    with refused(ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", "ptxrt.to_device"):
+    with refused(ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
         load_saxpy(device).launch(1, 64, arrays["x"], arrays["y"], 64, 1.0)
 
 
@@ -232,8 +308,17 @@ def test_a_kernel_takes_no_host_array(device, host, place):
 def test_an_op_takes_no_host_array(device, host, place):
     good = {"x": (1, 4, 16), "weight": 4, "bias": 4, "out": (1, 4, 16)}
     arrays = {name: ptxrt.zeros(shape, np.float32, device) for name, shape in good.items()} | {place: HOSTS[host]}
-    with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", "ptxrt.to_device"):
+    with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
         ptxrt.ops.group_norm(arrays["x"], arrays["weight"], arrays["bias"], 2, out=arrays["out"])
+
+
+@pytest.mark.parametrize("kind", ["Producer", "list"])
+def test_a_host_array_can_be_shared_with_sim(device, kind):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        load_saxpy(device).launch(1, 64, HOSTS["dlpack" if kind == "Producer" else "list"], None, 64, 1.0)
+    shares = ", or ptxrt.from_dlpack(x), which shares it with sim" in str(caught.value)
+    assert shares == (device.kind == "sim" and kind == "Producer")
+    assert f"given {kind}{' in host memory' if kind == 'Producer' else ''}." in str(caught.value)
 
 
 # sim's arrays in NumPy --------------------------------------------------------------------------------------------

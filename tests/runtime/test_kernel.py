@@ -153,6 +153,14 @@ def test_a_scalar_that_does_not_fit_is_refused(saxpy, x, y, argument, value):
     assert (y.to_host() == 1).all()
 
 
+def test_a_masked_element_is_no_scalar(saxpy, x, y):
+    with refused(ptxrt.DTypeMismatch, "saxpy", "a", "a number that fits f32, given masked"):
+        saxpy.launch(4, 256, x, y, 1000, np.ma.masked)
+    with refused(ptxrt.DTypeMismatch, "saxpy", "n", "an integer that fits u32"):
+        saxpy.launch(4, 256, x, y, np.ma.array(1000, mask=True), 1.0)
+    assert (y.to_host() == 1).all()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-45, 0])
 def test_nan_infinity_denormals_and_integers_are_floats(saxpy, x, y, value):
     saxpy.launch(4, 256, x, y, 1000, value)
@@ -313,6 +321,9 @@ def test_a_library_whose_array_raises_is_not_taken_for_a_bad_scalar(saxpy, y):
         ("grid", "1", 1),
         ("grid", None, 1),
         ("grid", np.ones(2), 1),
+        ("grid", b"a", 1),
+        ("grid", {1, 2}, 1),
+        ("grid", (10**5000,), 1),
         ("block", 1, 0),
         ("block", 1, 1025),
         ("block", 1, (32, 33)),
@@ -439,6 +450,14 @@ def test_a_budget_is_a_number_of_instructions(sim, budget):
     kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
     with pytest.raises(ptxrt.InvalidArgument, match="loop: budget"):
         kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, sim), budget=budget)
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "many", "²", "9" * 5000], ids=range(5))
+def test_a_budget_of_the_environment_is_one_too(sim, monkeypatch, budget):
+    kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
+    monkeypatch.setenv("PTXRT_SIM_BUDGET", budget)
+    with refused(ptxrt.InvalidArgument, "PTXRT_SIM_BUDGET", "environment", "1 or more"):
+        kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, sim))
 
 
 def test_a_budget_is_refused_where_nobody_counts(cuda):

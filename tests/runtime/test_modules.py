@@ -9,10 +9,12 @@ import time
 
 import numpy as np
 import pytest
+from helpers import refused
 from texts import CONSTANT, HEAD, SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
 from ptxrt import KernelSource
+from ptxrt.errors import shown
 
 
 def constant(value: int, device: ptxrt.Device) -> KernelSource:
@@ -187,7 +189,23 @@ def test_what_is_not_the_texts_fault_is_not_remembered(device, clean_modules, mo
         patch.setattr(device.backend, "load", lambda *_: (_ for _ in ()).throw(ptxrt.OutOfDeviceMemory("full")))
         with pytest.raises(ptxrt.OutOfDeviceMemory):
             load(device, 20)
+    assert clean_modules._key(constant(20, device), "constant", ())[0] not in clean_modules._slots
     assert run(load(device, 20)) == 20
+
+
+def test_a_signal_handler_may_load_the_text_that_is_being_compiled(device, clean_modules, monkeypatch):
+    compile_, kernels = device.backend.compile, []
+
+    def compile_interrupted(*args, **how):
+        if not kernels:
+            kernels.append(None)
+            kernels[0] = load(device, 22)
+        return compile_(*args, **how)
+
+    monkeypatch.setattr(device.backend, "compile", compile_interrupted)
+    threads, results = in_threads(1, lambda _: load(device, 22))
+    threads[0].join(20)
+    assert run(results[0]) == run(kernels[0]) == 22
 
 
 def test_a_lost_compiler_is_not_remembered(device, clean_modules, monkeypatch):
@@ -222,6 +240,7 @@ def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clea
     failed = [r for r in results if isinstance(r, ptxrt.PtxrtError)]
     assert len(failed) == 1
     assert all(run(r) == 21 for r in results if not isinstance(r, ptxrt.PtxrtError))
+    run(load(device, 21))
     assert len(calls) == 2
 
 
@@ -323,7 +342,7 @@ def test_pain18_unload_takes_an_unambiguous_digest(device, clean_modules):
     digest = digests(clean_modules)["constant40"]
     clean_modules.unload(digest[:12])
     assert "constant40" not in digests(clean_modules)
-    for wrong in (digest, "", "no such digest"):
+    for wrong in (digest, "", "no such digest", None, 5, b"a", ("a", "b"), 10**5000):
         with pytest.raises(ptxrt.InvalidArgument, match="digest"):
             clean_modules.unload(wrong)
 
@@ -394,9 +413,12 @@ def test_snapshots_to_one_path_from_many_threads_are_each_whole(device, clean_mo
     del kernel
 
 
-def test_a_snapshot_wants_a_path(device):
-    with pytest.raises(ptxrt.InvalidArgument, match=r"snapshot: path"):
-        device.modules.snapshot(None)
+@pytest.mark.parametrize("path", [None, "a\0b", "\0", "\ud800", b"a\0b", 10**5000], ids=range(6))
+def test_a_snapshot_wants_a_path(device, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused(ptxrt.InvalidArgument, "ModuleCache.snapshot", "path", "a file that can be written", shown(path)):
+        device.modules.snapshot(path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(device, tmp_path):

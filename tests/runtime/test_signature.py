@@ -7,6 +7,8 @@ import ctypes
 import math
 import pickle
 import struct
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -42,8 +44,9 @@ CTYPES = {
 
 
 def packed(signature: Signature, *values: object) -> bytes:
-    """Pack as Kernel.launch does: some types are looked at first, the buffer's layout does the rest."""
-    checked = [check_scalar(v, p, "k") if p.checked else v for p, v in zip(signature.parameters, values, strict=True)]
+    """Pack as Kernel.launch does: what is not plain is looked at first, the buffer's layout does the rest."""
+    pairs = zip(signature.parameters, values, strict=True)
+    checked = [v if p.pointer or v.__class__ in p.plain else check_scalar(v, p, "k") for p, v in pairs]
     arguments = signature.arguments()
     try:
         signature.pack_into(arguments.raw, 0, *checked)
@@ -360,8 +363,56 @@ def test_what_is_no_number_is_refused_for_a_float(name, value):
         scalar(name, value)
 
 
+NO_NUMBERS = {
+    "masked": np.ma.masked,
+    "masked array": np.ma.array(2.5, mask=True),
+    "masked integer": np.ma.array(3, mask=True),
+    "array of one": np.array([3]),
+    "array of text": np.array("2.5"),
+    "array of an object": np.array(3, object),
+    "complex": np.complex64(3),
+    "text": np.str_("3"),
+    "bytes": np.bytes_(b"3"),
+    "raw": np.void(b"3"),
+    "time": np.timedelta64(3, "s"),
+    "bytearray": bytearray(b"3"),
+    "buffer": memoryview(b"3"),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENT_NAMES)
+@pytest.mark.parametrize("value", NO_NUMBERS)
+def test_what_python_could_make_a_number_of_is_none_all_the_same(name, value):
+    array = isinstance(NO_NUMBERS[value], (np.ndarray, np.generic))
+    is_number = isinstance(NO_NUMBERS[value], np.number)
+    with refused(ptxrt.DTypeMismatch if array and not is_number else ptxrt.InvalidArgument, "k", "v", f"fits {name}"):
+        scalar(name, NO_NUMBERS[value])
+
+
 @pytest.mark.parametrize("name", LARGEST)
-@pytest.mark.parametrize("value", [3, np.int16(3), np.float64(3), np.float16(3), ml_dtypes.bfloat16(3)], ids=repr)
+@pytest.mark.parametrize("value", [Decimal("1e400"), np.longdouble("1e400")], ids=["Decimal", "longdouble"])
+def test_a_number_too_large_for_any_float_is_refused(name, value):
+    with refused(ptxrt.InvalidArgument, "k", "v", f"a number that fits {name}"):
+        scalar(name, value)
+
+
+@pytest.mark.parametrize("name", LARGEST)
+@pytest.mark.parametrize("value", [Decimal("-Infinity"), np.longdouble("-inf")], ids=["Decimal", "longdouble"])
+def test_an_infinity_of_any_class_packs(name, value):
+    assert scalar(name, value) == np.array(-np.inf, BY_NAME[name].numpy).tobytes()
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_an_array_without_axes_packs_as_its_number(name):
+    assert scalar(name, np.array(3)) == scalar(name, np.ma.array(3)) == scalar(name, 3)
+
+
+@pytest.mark.parametrize("name", LARGEST)
+@pytest.mark.parametrize(
+    "value",
+    [3, Fraction(3), Decimal(3), np.array(3.0), np.int16(3), np.float64(3), np.float16(3), ml_dtypes.bfloat16(3)],
+    ids=repr,
+)
 def test_any_real_number_packs_as_a_float(name, value):
     assert scalar(name, value) == np.array(3, BY_NAME[name].numpy).tobytes()
 

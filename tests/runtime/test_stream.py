@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import weakref
 
 import numpy as np
@@ -287,6 +288,17 @@ def test_a_handle_is_neither_copied_nor_pickled(device, make, again):
     handle = make(device)
     with refused(ptxrt.InvalidArgument, "copy", type(handle).__name__.lower(), "the object itself", "Make another"):
         again(handle)
+
+
+@pytest.mark.parametrize("kind", [ptxrt.Stream, ptxrt.Event])
+def test_what_was_never_made_is_destroyed_without_a_word(monkeypatch, kind):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with pytest.raises(TypeError, match="device"):
+        kind()
+    with refused(ptxrt.InvalidArgument, "Device", "name"):
+        kind("nowhere")
+    assert said == []
 
 
 # Freeing ----------------------------------------------------------------------------------------------------------

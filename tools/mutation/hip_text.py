@@ -9,6 +9,7 @@ from functools import cache
 import jinja2
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.compilers.hip_on_nvrtc import compile_hip_text
 from ptxrt.ops.framework import texts
 
@@ -43,10 +44,11 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
 
 def compiles(name: str, templates: jinja2.Environment) -> bool:
     """Whether the first family that the changed file changes compiles, and to something else."""
-    for family in ("batch_norm", "group_norm") if name in INCLUDES else (name,):
-        before = texts.read_kernel(family, language="hip").text
+    families = ("batch_norm", "group_norm") if name in INCLUDES else (name,)
+    for family, dtype in sorted({(spec.family, spec.dtype) for spec in ops.kernels() if spec.family in families}):
+        before = texts.read_kernel(family, language="hip", dtype=dtype).text
         try:
-            after = templates.get_template(f"{family}{SUFFIX}").render()
+            after = templates.get_template(f"{family}{SUFFIX}").render(texts.context(dtype))
             if after != before:
                 return _ptx(after) != _ptx(before)
         except (ptxrt.CompileError, jinja2.TemplateError):

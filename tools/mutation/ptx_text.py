@@ -56,11 +56,15 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
 
 def compiles(name: str, templates: jinja2.Environment) -> bool:
     """Whether the first entry that the changed file changes is PTX still; if it changes none, it is no mutant."""
-    rendered = cache(lambda family, parameters: templates.get_template(f"{family}{SUFFIX}").render(dict(parameters)))
+
+    @cache
+    def rendered(family: str, dtype: str, parameters: tuple[tuple[str, str], ...]) -> str:
+        return templates.get_template(f"{family}{SUFFIX}").render(texts.context(dtype), **dict(parameters))
+
     try:
         for spec in ops.kernels():
             if spec.language == "ptx" and name in (*INCLUDES, spec.family):
-                text = texts.only(rendered(spec.family, spec.parameters), spec.entry)
+                text = texts.only(rendered(spec.family, spec.dtype, spec.parameters), spec.entry)
                 if text != spec.source.text:
                     return bool(sim.parse(text, spec.family).entries)
     except (ptxrt.CompileError, jinja2.TemplateError):

@@ -1,1 +1,51 @@
-"""What every op is made of: its kernels as data, its variants and their launches, and the plan that runs them."""
+"""What every op is made of: its kernels and their schedules as data, its variants, and the plan that runs them."""
+
+from __future__ import annotations
+
+from ptxrt.ops.framework.descriptors import Descriptor, ImageDescriptor, number, whole_number
+from ptxrt.ops.framework.kernels import KernelFamily, KernelSpec, Role, parameter_type
+from ptxrt.ops.framework.operands import Operand
+from ptxrt.ops.framework.plan import Plan, forget_plans, plan_cache
+from ptxrt.ops.framework.schedule import (
+    Argument,
+    Config,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Region,
+    Schedule,
+    Workspace,
+    Zero,
+)
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
+
+__all__ = [
+    "Argument",
+    "Config",
+    "Descriptor",
+    "ImageDescriptor",
+    "KernelFamily",
+    "KernelSpec",
+    "Launch",
+    "Limits",
+    "Operand",
+    "Plan",
+    "PlanKey",
+    "PlanPreference",
+    "PrecisionGuarantee",
+    "Refusal",
+    "Region",
+    "Role",
+    "Schedule",
+    "Variant",
+    "Workspace",
+    "Zero",
+    "forget_plans",
+    "number",
+    "parameter_type",
+    "plan_cache",
+    "read_kernel",
+    "whole_number",
+]

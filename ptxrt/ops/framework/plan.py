@@ -1,7 +1,7 @@
-"""Plan: one op on one problem, bound to a kernel variant of one device.
+"""Plan: one op on one problem, bound to a variant's schedule for one device.
 
 The pattern is: ``select`` a plan for a descriptor, ask ``can_implement``, own the ``workspace_size`` if wanted, and
-``run`` as often as needed. An op's file says which operands there are and which launches serve it; the checks are here.
+``run`` as often as needed. An op's file says which operands there are and which variants serve it; the checks are here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ptxrt.dtypes import ElementType
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
-from ptxrt.ops.framework.variant import Operand, PlanPreference, PrecisionGuarantee, Scratch, Sku, Variant, Zero
+from ptxrt.ops.framework.descriptors import Descriptor
+from ptxrt.ops.framework.operands import Operand
+from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
+from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 from ptxrt.runtime.array import DeviceArray, empty, to_device
 from ptxrt.runtime.binding import ArrayRule, DisjointPair, binder
 from ptxrt.runtime.device import Device, as_device
@@ -28,9 +30,18 @@ from ptxrt.runtime.kernel import Dims
 from ptxrt.runtime.layout import contiguous, same_layout
 from ptxrt.runtime.stream import Stream, as_stream
 
-__all__ = ["Plan", "beyond", "forget_plans", "kept", "number", "preferred_language", "unpacked_out", "whole_number"]
+__all__ = ["Plan", "forget_plans", "plan_cache", "preferred_language"]
 
-_WORKSPACE_ALIGN = 256
+DescriptorT = TypeVar("DescriptorT", bound=Descriptor)
+ArgsT = TypeVar("ArgsT", bound=Sequence[Any])
+ResultT = TypeVar("ResultT")
+PlanT = TypeVar("PlanT", bound="Plan[Any, Any, Any]")
+
+CACHED_PLANS = 256
+"""Plans of each op that its function keeps."""
+
+
+_NOTHING = Schedule((), PrecisionGuarantee("none", "none", deterministic=True, bit_stable_on_same_hardware=True))
 
 
 class _Ready(NamedTuple):
@@ -41,10 +52,11 @@ class _Ready(NamedTuple):
     tables: list[DeviceArray]
 
 
-class Plan(ABC):
-    """Base of every op's plan.
+class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
+    """Base of every op's plan, generic in its descriptor, its arguments, and what a run returns.
 
-    A subclass sets `op`, `category`, `descriptor_type` and `variants`, and has :meth:`_operands`.
+    A subclass sets `op`, `category`, `descriptor_type` and `variants`, `result_type` where an op has several outputs,
+    and has :meth:`_operands`.
 
     Attributes
     ----------
@@ -53,43 +65,61 @@ class Plan(ABC):
         The problem.
     variant : Variant
         What was selected.
+    schedule : Schedule
+        How the variant runs the problem.
+    config : Config
+        The variant's knobs.
     workspace_size : int
         Bytes that :meth:`run` needs beside its operands.
     """
 
     op: ClassVar[str]
     category: ClassVar[str]
-    variants: ClassVar[tuple[Variant, ...]]
-    descriptor_type: ClassVar[type]
+    variants: ClassVar[tuple[Variant[Any, Any], ...]]
+    descriptor_type: type[DescriptorT]
+    result_type: Any = None
 
-    def __init__(self, device: Device, descriptor: Any, variant: Variant) -> None:
-        self.device, self.descriptor, self.variant = device, descriptor, variant
-        self.workspace_size = variant.workspace(descriptor)
+    def __init__(
+        self,
+        device: Device,
+        descriptor: DescriptorT,
+        variant: Variant[DescriptorT, Any],
+        config: Config,
+        schedule: Schedule,
+    ) -> None:
+        self.device, self.descriptor, self.variant, self.config = device, descriptor, variant, config
         self.operands = self._operands()
+        if descriptor.empty:
+            schedule = replace(schedule, steps=tuple(Zero(o.name) for o in self.operands if o.output))
+        self.schedule, self.workspace_size = schedule, schedule.workspace.size
         self._places = {o.name: i for i, o in enumerate(self.operands)}
         self._outputs = [i for i, o in enumerate(self.operands) if o.output]
-        self._may_lack = [i for i, o in enumerate(self.operands) if o.needs or o.absent]
+        self._conditional = [i for i, o in enumerate(self.operands) if o.needs or o.absent]
         self._ready: _Ready | None = None
         rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
-        apart = [
+        disjoint = [
             DisjointPair(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
             for i, ours in enumerate(self.operands)
             for j, theirs in enumerate(self.operands)
             if ours.written and i != j and not (theirs.written and j < i)
         ]
-        self._bind = binder(device, rules, apart)
+        self._bind = binder(device, rules, disjoint)
 
     @classmethod
-    def select(cls, device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None) -> Any:
+    def select(
+        cls: type[PlanT], device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None
+    ) -> PlanT:
         """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
-        One that suits the problem comes before one that merely can. Nothing is compiled before the first run. Where the
-        preference names neither language nor variant, PTXRT_LANGUAGE may name the language.
+        One that suits the problem comes before one that merely can run it. Nothing is compiled before the first run.
+        Where the preference names no language, PTXRT_LANGUAGE may name it.
 
         Raises
         ------
         Unsupported
             If there is none; the message has each variant's reason.
+        InvalidArgument
+            For a descriptor of another op, or a preference that is none.
         """
         wish = PlanPreference() if preference is None else preference
         for argument, given, kind in (
@@ -100,60 +130,80 @@ class Plan(ABC):
                 raise InvalidArgument(
                     op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=repr(given)
                 )
-        if wish.language is None and wish.variant is None:
-            wish = replace(wish, language=preferred_language())
+        if wish.language is None and (language := preferred_language()):
+            wish = replace(wish, language=language)
         where = as_device(device)
-        able, reasons = [], []
-        for variant in cls.variants:
-            reason = cls._unwanted(variant, descriptor, wish, where) or variant.refuses(descriptor, where)
-            if reason is None:
-                able.append(variant)
-            else:
-                reasons.append(f"{variant.name}: {reason}")
-        if not able:
-            raise Unsupported(
-                op=cls.op,
-                argument="descriptor",
-                expected="a problem and a preference that a variant can serve",
-                given=f"{descriptor}; " + "; ".join(reasons),
-                fix="Loosen the preference, or change the problem",
-            )
-        return cls(where, descriptor, next((variant for variant in able if variant.suits(descriptor)), able[0]))
+        reasons = []
+        for variant in sorted(cls.variants, key=lambda each: not each.suits(descriptor)):
+            config = variant.config_type.heuristic(descriptor) if wish.config is None else wish.config
+            limits = Limits.of(where.properties, variant.language)
+            found: Schedule | Refusal = _NOTHING
+            if variant.language not in where.backend.languages:
+                found = Refusal(f"is in {variant.language}, which {where} does not take")
+            elif reason := wish.refusal(variant):
+                found = Refusal(reason)
+            elif not descriptor.empty:
+                found = variant.schedule(descriptor, config, limits)
+            if isinstance(found, Schedule):
+                reason = found.refusal(limits) or wish.refusal_of(found)
+                if reason is None:
+                    return cls(where, descriptor, variant, config, found)
+                found = Refusal(reason)
+            reasons.append(f"{variant}: {found.reason}")
+        raise Unsupported(
+            op=cls.op,
+            argument="descriptor",
+            expected="a problem and a preference that a variant can serve",
+            given=f"{descriptor}; " + "; ".join(reasons),
+            fix="Loosen the preference, or change the problem",
+        )
 
-    @staticmethod
-    def _unwanted(variant: Variant, descriptor: Any, wish: PlanPreference, device: Device) -> str | None:
-        if variant.language not in device.backend.languages:
-            return f"is in {variant.language}, which {device} does not take"
-        if wish.variant is not None and wish.variant != variant.name:
-            return f"not the variant asked for, {wish.variant!r}"
-        if wish.language is not None and wish.language != variant.language:
-            return f"is in {variant.language}, not in {wish.language!r}"
-        if wish.deterministic and not variant.guarantee.deterministic:
-            return "is not deterministic"
-        needs = variant.workspace(descriptor)
-        if wish.workspace_limit is not None and needs > wish.workspace_limit:
-            return f"needs {needs} bytes of workspace, above the limit of {wish.workspace_limit}"
-        return None
+    @classmethod
+    def unpacked(cls, out: Any) -> Sequence[Any]:
+        """Return the arrays of an `out` that stands for several outputs; Nones where it is None."""
+        names = cls.result_type._fields
+        if out is None:
+            return (None,) * len(names)
+        if not isinstance(out, (tuple, list)) or len(out) != len(names):
+            raise InvalidArgument(
+                op=cls.op,
+                argument="out",
+                expected=f"a tuple of {len(names)}: {', '.join(names)}",
+                given=f"{len(out)}" if isinstance(out, (tuple, list)) else repr(out),
+            )
+        return out
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.sku}>"
+        return f"<{type(self).__name__} {self.key}>"
 
     @property
-    def sku(self) -> Sku:
-        """What this plan is."""
-        element = self.operands[0].type.name
-        return Sku(self.category, self.op, element, self.device.arch, self.device.kind, self.variant.name)
+    def key(self) -> PlanKey:
+        """What this plan is, hashable."""
+        return PlanKey(
+            self.category,
+            self.op,
+            self.descriptor.dtype.name,
+            self.device.arch,
+            self.device.kind,
+            self.variant.name,
+            self.variant.language,
+        )
+
+    @property
+    def sku(self) -> PlanKey:
+        """The same as `key`: stock keeping unit, its name in the pattern that plans follow."""
+        return self.key
 
     @property
     def precision_guarantee(self) -> PrecisionGuarantee:
         """What it says of its results."""
-        return self.variant.guarantee
+        return self.schedule.guarantee
 
-    def can_implement(self, args: Sequence[Any]) -> None:
+    def can_implement(self, args: ArgsT | tuple[Any, ...]) -> None:
         """Raise the first disagreement of `args` with the plan; return None if there is none."""
         self._check(args, self.device.default_stream)
 
-    def run(self, args: Sequence[Any], stream: Any = None, workspace: Any = None) -> Any:
+    def run(self, args: ArgsT | tuple[Any, ...], stream: Any = None, workspace: Any = None) -> ResultT:
         """Check `args`, launch, and return the outputs; those that are None are allocated.
 
         Parameters
@@ -168,8 +218,9 @@ class Plan(ABC):
 
         Returns
         -------
-        DeviceArray, or a tuple
-            The output, or the outputs where the op has several.
+        DeviceArray, or a NamedTuple of the op
+            The output, or the outputs where the op has several. Where `args` has another library's array for one, it is
+            a DeviceArray over the same memory.
 
         Raises
         ------
@@ -178,27 +229,27 @@ class Plan(ABC):
         """
         queue = self.device.default_stream if stream is None else as_stream(stream, self.device, self.op)
         values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
-        room = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
+        scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
         ready = self._ready or self._load()
         results: list[Any] = []
         for i in self._outputs:
             if arrays[i] is None:
                 arrays[i] = self._new_output(i, arrays, queue)
                 values[i] = 0 if arrays[i] is None else arrays[i].ptr
-                results.append(arrays[i])
-            else:
-                results.append(args[i])
+            results.append(arrays[i])
         if self.workspace_size:
-            if room is None:
-                room = empty(self.workspace_size, np.uint8, self.device, stream=queue)
-            values += [room.ptr + c.offset if isinstance(c, Scratch) else c for c in ready.constants]
+            if scratch is None:
+                scratch = empty(self.workspace_size, np.uint8, self.device, stream=queue)
+            values += [scratch.ptr + c.offset if isinstance(c, Region) else c for c in ready.constants]
         else:
             values += ready.constants
         for table in ready.tables:
             table.memory.used_on(queue)
         for kernel, dims, shared_bytes, pick in ready.steps:
             kernel.enqueue(dims, shared_bytes, queue, pick(values))
-        return results[0] if len(results) == 1 else tuple(results)
+        # Not by the NamedTuple's own constructor, which takes three times as long.
+        result: ResultT = results[0] if len(results) == 1 else tuple.__new__(self.result_type, results)
+        return result
 
     @abstractmethod
     def _operands(self) -> tuple[Operand, ...]:
@@ -207,7 +258,7 @@ class Plan(ABC):
     def _load(self) -> _Ready:
         """Load the kernels, upload the tables, and note where each step finds its arguments."""
         ready = _Ready([], [], [])
-        for step in self.variant.launches(self.descriptor):
+        for step in self.schedule.steps:
             if isinstance(step, Zero):
                 place = self._places[step.operand]
                 zeros = _Zeros(self.device, self.operands[place].nbytes)
@@ -233,13 +284,13 @@ class Plan(ABC):
         ready.constants.append(argument)
         return len(self.operands) + len(ready.constants) - 1
 
-    def _lacks(self, index: int, arrays: Sequence[Any]) -> str | None:
+    def _reason_for_none(self, index: int, arrays: Sequence[Any]) -> str | None:
         """Return why an operand must be None, or None."""
         o = self.operands[index]
         return f"{o.needs} is None" if o.needs and arrays[self._places[o.needs]] is None else o.absent
 
     def _new_output(self, index: int, arrays: Sequence[Any], queue: Stream) -> DeviceArray | None:
-        if self._lacks(index, arrays):
+        if self._reason_for_none(index, arrays):
             return None
         return empty(self.operands[index].shape, self.operands[index].type.numpy, self.device, stream=queue)
 
@@ -253,8 +304,8 @@ class Plan(ABC):
                 given=f"{len(args)}" if isinstance(args, (tuple, list)) else repr(args),
             )
         values, arrays = self._bind(self, queue, *args)
-        for i in self._may_lack:
-            if arrays[i] is not None and (reason := self._lacks(i, arrays)):
+        for i in self._conditional:
+            if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
                 name = self.operands[i].name
                 raise InvalidArgument(
                     op=self.op, argument=name, expected=f"None, since {reason}", given=repr(arrays[i])
@@ -310,14 +361,14 @@ class Plan(ABC):
             raise ShapeMismatch(
                 op=self.op, argument="workspace", expected=f"{need} contiguous bytes", given=f"{array.nbytes}"
             )
-        wrong = need and array.ptr % _WORKSPACE_ALIGN
+        wrong = need and array.ptr % ALIGN
         for o, operand in zip(self.operands, arrays, strict=True):
             wrong = wrong or (operand is not None and -need < array.ptr - operand.ptr < o.nbytes)
         if wrong:
             raise LayoutError(
                 op=self.op,
                 argument="workspace",
-                expected=f"{need} bytes at a multiple of {_WORKSPACE_ALIGN}, apart from the operands",
+                expected=f"{need} bytes at a multiple of {ALIGN}, apart from the operands",
                 given=f"{array.nbytes} bytes at {array.ptr:#x}",
                 fix="ptxrt.empty(plan.workspace_size, 'uint8', device) is so placed",
             )
@@ -345,70 +396,37 @@ def preferred_language() -> str | None:
     return language
 
 
-_FOUND: list[Callable[[], None]] = []
+_FORGET: list[Callable[[], None]] = []
 
 
-def kept(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the last 256 plans that a function of an op has selected.
+def plan_cache(plan: type[PlanT]) -> Callable[..., PlanT]:
+    """Return ``find(device, *problem)``: the plan of the descriptor with these fields; it keeps the last 256."""
 
-    What is not hashable is no number, and goes on to the descriptor, which says so.
-    """
-    found = lru_cache(maxsize=256, typed=True)(select)
-    _FOUND.append(found.cache_clear)
+    @lru_cache(CACHED_PLANS, typed=True)
+    def select(device: Device, *problem: Any) -> PlanT:
+        return plan.select(device, plan.descriptor_type(*problem))
 
-    def find(*problem: Any) -> Any:
+    def find(*key: Any) -> PlanT:
         try:
-            return found(*problem)
+            return select(*key)
         except TypeError:
-            return select(*problem)
+            if _is_hashable(key):
+                raise
+            return select.__wrapped__(*key)  # the descriptor says what is wrong with that field
 
+    _FORGET.append(select.cache_clear)
     return find
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def forget_plans() -> None:
     """Let go of the plans that the functions of ops keep, so that a module cache can unload their kernels."""
-    for forget in _FOUND:
+    for forget in _FORGET:
         forget()
-
-
-def unpacked_out(out: Any, names: Sequence[str], op: str) -> Sequence[Any]:
-    """Return the arrays of an `out` that stands for several; Nones where it is None."""
-    if out is None:
-        return (None,) * len(names)
-    if not isinstance(out, (tuple, list)) or len(out) != len(names):
-        raise InvalidArgument(
-            op=op,
-            argument="out",
-            expected=f"a tuple of {len(names)}: {', '.join(names)}",
-            given=f"{len(out)}" if isinstance(out, (tuple, list)) else repr(out),
-        )
-    return out
-
-
-def beyond(problem: Any, limit: int, what: str, *names: str) -> str | None:
-    """Return in words which of a descriptor's counts is above `limit`, what a parameter or a grid holds; else None."""
-    over = [
-        f"{name} = {getattr(problem, name)} does not fit {what}" for name in names if getattr(problem, name) > limit
-    ]
-    return over[0] if over else None
-
-
-def whole_number(value: Any, op: str, argument: str, least: int) -> int:
-    """Return `value` as an int of at least `least`; InvalidArgument for anything else."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise InvalidArgument(
-            op=op, argument=argument, expected=f"a whole number of at least {least}", given=repr(value)
-        )
-    return int(value)
-
-
-def number(value: Any, op: str, argument: str, kind: ElementType, *, signed: bool = False) -> float:
-    """Return `value` as a float that is finite in `kind`, and at least 0 unless `signed`; else InvalidArgument."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    most = float(np.finfo(kind.numpy).max)
-    least = -most if signed else 0.0
-    plain = float(value) if isinstance(value, np.floating) else value  # to a float16 the bound would be infinity
-    if not real or not least <= plain <= most:
-        expected = f"a number from {least:g} to {most:g}"
-        raise InvalidArgument(op=op, argument=argument, expected=expected, given=repr(value))
-    return float(plain)

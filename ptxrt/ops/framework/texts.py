@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ptxrt.dtypes import BY_NAME
 from ptxrt.runtime.source import KernelSource
 
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["only", "read_kernel", "templates"]
+__all__ = ["context", "only", "read_kernel", "templates"]
 
 
 def _folder(name: str) -> Path:
@@ -22,18 +26,34 @@ def _folder(name: str) -> Path:
 
 
 @cache
-def read_kernel(family: str, entry: str | None = None, /, language: str = "ptx", **parameters: str) -> KernelSource:
+def read_kernel(
+    family: str, entry: str | None = None, /, language: str = "ptx", dtype: str = "f32", **parameters: str
+) -> KernelSource:
     """Return the source of an op family that comes with ptxrt, ``read_kernel("group_norm")``.
 
     The file, in PTX or in HIP C++, is a Jinja template whose directives are comments: lines that begin with ``//%``;
-    and ``{{ name }}`` stands for one of the `parameters`. docs/kernels.md tells how to write one. Given an `entry`,
-    the others of a PTX file are left out: a first call should compile what it launches.
+    and ``{{ name }}`` stands for one of the `parameters`, or for what :func:`context` has of the element type.
+    docs/kernels.md tells how to write one. Given an `entry`, the others of a PTX file are left out: a first call
+    should compile what it launches.
     """
     name = f"{family}.{language}"
-    text = templates(f"kernels_{language}").get_template(name).render(parameters)
+    text = templates(f"kernels_{language}").get_template(name).render(context(dtype), **parameters)
     if language == "hip":
         return KernelSource.hip(text, name=name)
     return KernelSource.ptx(text if entry is None else only(text, entry), name=name)
+
+
+def context(dtype: str) -> dict[str, Any]:
+    """Return what a template knows of its element type.
+
+    ``T`` is the element type, ``R`` that of registers which hold elements (f32 for f16 and bf16), ``P`` that of
+    weights, statistics and real scalars; each has `name`, `size` in bytes, `ptx` and `hip`. ``suffix`` ends the name of
+    an entry; ``target`` is the oldest target that can round to the element type.
+    """
+    element = BY_NAME[dtype]
+    real = BY_NAME["f64" if dtype == "f64" else "f32"]
+    target = "sm_80" if dtype == "bf16" else "sm_70"  # the first that rounds to it
+    return {"T": element, "R": real, "P": real, "suffix": "" if dtype == "f32" else f"_{dtype}", "target": target}
 
 
 # An entry, with the comment right above it; it goes to the next one or to the end.
@@ -53,7 +73,7 @@ def templates(folder: str = "kernels_ptx") -> jinja2.Environment:
     """Return the templates of a folder."""
     import jinja2  # noqa: PLC0415 (whoever brings texts of their own needs none)
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_folder(folder), encoding="ascii"),
         undefined=jinja2.StrictUndefined,
         line_statement_prefix="//%",
@@ -64,3 +84,12 @@ def templates(folder: str = "kernels_ptx") -> jinja2.Environment:
         comment_end_string="#*/",
         keep_trailing_newline=True,
     )
+    environment.globals |= {"number": literal, "inf": math.inf}
+    return environment
+
+
+def literal(value: float, dtype: Any) -> str:
+    """Return a number as a PTX constant of f32 or f64, in hexadecimal: ``literal(0.5, f32)`` is ``"0f3F000000"``."""
+    kind, word, prefix = (np.float64, np.uint64, "0d") if dtype.name == "f64" else (np.float32, np.uint32, "0f")
+    digits = 2 * np.dtype(kind).itemsize
+    return f"{prefix}{int(np.array(value, kind).view(word)):0{digits}X}"

@@ -1,0 +1,107 @@
+"""Descriptors, problems as pure data: what those of ops on ``[N, C, *]`` share, and the checks of fields."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from ptxrt.dtypes import ElementType, element_type
+from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch
+from ptxrt.runtime.layout import checked_shape
+
+__all__ = ["Descriptor", "ImageDescriptor", "number", "whole_number"]
+
+
+class Descriptor(Protocol):
+    """What a plan needs to know of its problem, whatever the op."""
+
+    @property
+    def dtype(self) -> ElementType:
+        """The element type, of the first operand."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: outputs that have elements all the same are zeros."""
+
+
+class ImageDescriptor:
+    """Base of a descriptor, a frozen dataclass, whose fields `shape` and `dtype` are those of an array ``[N, C, *]``.
+
+    Attributes
+    ----------
+    op, first
+        For messages: the op, and the operand that has this shape and type.
+    types
+        Names of the element types that the op has.
+    """
+
+    op: ClassVar[str]
+    first: ClassVar[str] = "x"
+    types: ClassVar[tuple[str, ...]]
+    shape: tuple[int, ...]
+    dtype: ElementType
+
+    def __post_init__(self) -> None:
+        shape = checked_shape(self.shape, self.op)
+        if len(shape) < 2:
+            raise ShapeMismatch(
+                op=self.op, argument=self.first, expected="at least two axes, [N, C, *]", given=str(shape)
+            )
+        kind = element_type(self.dtype, op=self.op, argument=self.first)
+        if kind.name not in self.types:
+            expected = " or ".join(self.types)
+            raise DTypeMismatch(op=self.op, argument=self.first, expected=expected, given=str(kind), fix="Convert it")
+        self._set(shape=shape, dtype=kind)
+
+    def _set(self, **fields: Any) -> None:
+        """Set fields to what their checks have made of them."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def batch(self) -> int:
+        """N."""
+        return self.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        return self.shape[1]
+
+    @property
+    def hw(self) -> int:
+        """Product of the trailing axes, 1 if there are none."""
+        return math.prod(self.shape[2:])
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no elements."""
+        return not self.elements
+
+
+def whole_number(value: Any, op: str, argument: str, least: int) -> int:
+    """Return `value` as an int of at least `least`; InvalidArgument for anything else."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise InvalidArgument(
+            op=op, argument=argument, expected=f"a whole number of at least {least}", given=repr(value)
+        )
+    return int(value)
+
+
+def number(value: Any, op: str, argument: str, kind: ElementType, *, signed: bool = False) -> float:
+    """Return `value` as a float that is finite in `kind`, and at least 0 unless `signed`; else InvalidArgument."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    most = float(np.finfo(kind.numpy).max)
+    least = -most if signed else 0.0
+    plain = float(value) if isinstance(value, np.floating) else value  # to a float16 the bound would be infinity
+    if not real or not least <= plain <= most:
+        expected = f"a number from {least:g} to {most:g}"
+        raise InvalidArgument(op=op, argument=argument, expected=expected, given=repr(value))
+    return float(plain)

@@ -1,0 +1,130 @@
+"""The kernels that come with ptxrt: a family of entries is a file, and names them in one way for all ops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.runtime.device import Device
+from ptxrt.runtime.kernel import Kernel, load
+from ptxrt.runtime.signature import Signature
+from ptxrt.runtime.source import KernelSource
+
+__all__ = ["KernelFamily", "KernelSpec", "Role", "parameter_type"]
+
+
+def parameter_type(dtype: ElementType) -> ElementType:
+    """Return the type of weights, statistics and real scalars beside values of `dtype`: f64 for f64, else f32."""
+    return BY_NAME["f64" if dtype.name == "f64" else "f32"]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """An entry that comes with ptxrt, and its ABI; made by :meth:`KernelFamily.kernel`.
+
+    Attributes
+    ----------
+    family
+        The file in ``kernels_ptx/`` or ``kernels_hip/``.
+    entry, signature
+        Its name there, and its parameters. What serves an op's backward has "backward" in its name.
+    dtype
+        The element type that it is for.
+    language
+        ``"ptx"`` or ``"hip"``. Entries of one name have the same parameters in both.
+    parameters
+        What the file is rendered with beside `dtype`: pairs of name and value.
+    """
+
+    family: str
+    entry: str
+    signature: Signature
+    dtype: str = "f32"
+    language: str = "ptx"
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def op(self) -> str:
+        """The op that it serves."""
+        return self.family + ("_backward" if "backward" in self.entry else "")
+
+    @property
+    def source(self) -> KernelSource:
+        """The text, as it is compiled: of a PTX family's entries this one alone."""
+        return read_kernel(self.family, self.entry, self.language, dtype=self.dtype, **dict(self.parameters))
+
+    def load(self, device: Device) -> Kernel:
+        """Return the entry on `device`, through its module cache."""
+        return load(self.source, self.entry, self.signature, device)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an entry does, whatever its element type and language.
+
+    Attributes
+    ----------
+    signature
+        As :meth:`ptxrt.Signature.parse` reads it, with ``T`` for the element type and ``P`` for that of weights,
+        statistics and real scalars (:func:`parameter_type`).
+    hip
+        Whether the family has it in HIP, too.
+    parameters
+        What its file is rendered with for it.
+    """
+
+    signature: str
+    hip: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class KernelFamily:
+    """The entries of one file in ``kernels_ptx/``, and of its twin in ``kernels_hip/``.
+
+    An entry is called by its role; its element type follows, ``softmax2d_kernel_f16``, unless it is `unnamed`.
+
+    Parameters
+    ----------
+    name
+        Of the files, without suffix.
+    dtypes
+        The element types that every role has, by name.
+    roles
+        Name -> :class:`Role`.
+    unnamed
+        The element type that the names leave out; None where they name each.
+    """
+
+    def __init__(
+        self, name: str, dtypes: tuple[str, ...], roles: Mapping[str, Role], unnamed: str | None = "f32"
+    ) -> None:
+        self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
+        self._kernels = {
+            (role, dtype, language): KernelSpec(
+                name,
+                role if dtype == unnamed else f"{role}_{dtype}",
+                _signature(described.signature, BY_NAME[dtype]),
+                dtype,
+                language,
+                tuple(sorted(described.parameters.items())),
+            )
+            for dtype in dtypes
+            for role, described in roles.items()
+            for language in (("ptx", "hip") if described.hip else ("ptx",))
+        }
+
+    def kernel(self, role: str, dtype: ElementType, language: str) -> KernelSpec:
+        """Return the entry of a role."""
+        return self._kernels[role, dtype.name, language]
+
+    def kernels(self) -> list[KernelSpec]:
+        """Return all entries, those in PTX first."""
+        return sorted(self._kernels.values(), key=lambda spec: spec.language != "ptx")
+
+
+def _signature(text: str, dtype: ElementType) -> Signature:
+    names = {"T": dtype.name, "P": parameter_type(dtype).name}
+    return Signature.parse(re.sub(r"\b[TP]\b", lambda letter: names[letter[0]], text))

@@ -1,0 +1,241 @@
+"""Schedule: how a variant runs one problem, as plain data: its launches, its workspace, its precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxrt.backends import DeviceProperties
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops.framework.kernels import KernelSpec
+
+__all__ = [
+    "ALIGN",
+    "Argument",
+    "Config",
+    "Launch",
+    "Limits",
+    "PrecisionGuarantee",
+    "Refusal",
+    "Region",
+    "Schedule",
+    "Step",
+    "Workspace",
+    "Zero",
+]
+
+ALIGN = 256
+"""A workspace, and each of its regions, begins at a multiple of this many bytes."""
+
+_HIP_THREADS = (1 << 32) - 1  # AMD's limit; the same everywhere, so that one device takes what another does
+_STATIC = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
+
+
+@dataclass(frozen=True)
+class PrecisionGuarantee:
+    """What a plan says of its results.
+
+    Attributes
+    ----------
+    math_precision, accumulator
+        Element types of the arithmetic and of the sums, ``"f32"``; ``"2 x f64"`` is a sum of a high and a low part.
+    deterministic
+        Equal inputs give equal bits from run to run.
+    bit_stable_on_same_hardware
+        They do so on every device of the same architecture.
+    """
+
+    math_precision: str
+    accumulator: str
+    deterministic: bool
+    bit_stable_on_same_hardware: bool
+
+
+class Limits(NamedTuple):
+    """What a schedule may depend on of a device. How many multiprocessors it has is not among it: results would differ.
+
+    Attributes
+    ----------
+    max_grid
+        Blocks along each axis.
+    max_grid_threads
+        Threads along each axis of a grid.
+    max_threads_per_block
+        Threads of a block.
+    max_shared_bytes
+        Dynamic shared memory of a block.
+    """
+
+    max_grid: tuple[int, int, int]
+    max_grid_threads: int
+    max_threads_per_block: int
+    max_shared_bytes: int
+
+    @classmethod
+    def of(cls, device: DeviceProperties, language: str = "ptx") -> Limits:
+        """Return those of a device; of a kernel in HIP, which no device launches with 2**32 threads along an axis."""
+        threads = min(device.max_grid_threads, _HIP_THREADS) if language == "hip" else device.max_grid_threads
+        shared = device.max_shared_dynamic - _STATIC
+        return cls(device.max_grid, threads, device.max_threads_per_block, shared)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named stretch of a workspace: `count` elements of `type`, `offset` bytes from its start."""
+
+    name: str
+    type: ElementType
+    count: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.count * self.type.size
+
+    def part(self, name: str, dtype: str, start: int, count: int) -> Region:
+        """Return `count` elements of `dtype` within it, from byte `start` on."""
+        return Region(name, BY_NAME[dtype], count, self.offset + start)
+
+
+class Workspace:
+    """Lays regions out one after another.
+
+    Attributes
+    ----------
+    regions : list of Region
+    size : int
+        Bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+        self.size = 0
+
+    def region(self, name: str, dtype: str, count: int) -> Region:
+        """Return a new region behind the others, for `count` elements of `dtype`."""
+        start = -(-self.size // ALIGN) * ALIGN
+        region = Region(name, BY_NAME[dtype], count, start)
+        self.regions.append(region)
+        self.size = start + region.nbytes
+        return region
+
+
+Argument = str | Region | NDArray[Any] | int | float
+"""Of a launch: an operand by its name, a region of the workspace, a table that the plan uploads once, or a scalar."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: what runs, how wide, on what.
+
+    Attributes
+    ----------
+    kernel
+        The entry.
+    grid
+        Up to three numbers.
+    block
+        Threads in a block.
+    arguments
+        One a parameter of the entry.
+    shared_bytes
+        Dynamic shared memory.
+    """
+
+    kernel: KernelSpec
+    grid: tuple[int, ...]
+    block: int
+    arguments: tuple[Argument, ...]
+    shared_bytes: int = 0
+
+    def refusal(self, limits: Limits) -> str | None:
+        """Return in words what does not fit the device or the entry's own parameters, or None."""
+        for axis, blocks, most in zip("xyz", self.grid, limits.max_grid, strict=False):
+            if blocks > most:
+                return f"{blocks} blocks do not fit grid.{axis}, which holds {most}"
+        if self.grid[0] * self.block > limits.max_grid_threads:
+            return f"{self.grid[0]} blocks of {self.block} threads are more than {limits.max_grid_threads} along x"
+        if self.shared_bytes > limits.max_shared_bytes:
+            return f"{self.shared_bytes} bytes of shared memory are more than {limits.max_shared_bytes}"
+        for parameter, value in zip(self.kernel.signature.parameters, self.arguments, strict=True):
+            if value.__class__ is int and value not in _RANGES.get(parameter.type.name, (value,)):
+                return f"{parameter.name} = {value} does not fit the kernel's {parameter.type}"
+        return None
+
+
+_RANGES = {
+    kind.name: range(int(limits.min), int(limits.max) + 1)
+    for kind in BY_NAME.values()
+    if kind.kind == "int" and kind.name != "bool"
+    for limits in [np.iinfo(kind.numpy)]
+}
+
+
+@dataclass(frozen=True)
+class Zero:
+    """A step in a launch's place: zeros for all of an operand, where there is one."""
+
+    operand: str
+
+
+Step = Launch | Zero
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs of a variant, such as how many slices there are; this one has none.
+
+    A variant with knobs derives a frozen dataclass from it. Both methods see the problem alone, so that results do not
+    depend on how large a device is.
+    """
+
+    @classmethod
+    def heuristic(cls, problem: Any) -> Config:
+        """Return what a plan takes where its preference names no config."""
+        del problem
+        return cls()
+
+    @classmethod
+    def candidates(cls, problem: Any) -> Sequence[Config]:
+        """Return all that are worth measuring, the heuristic's among them."""
+        return (cls.heuristic(problem),)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a variant runs one problem.
+
+    Attributes
+    ----------
+    steps
+        In order.
+    guarantee
+        What the results are.
+    workspace
+        The regions that the steps name.
+    """
+
+    steps: tuple[Step, ...]
+    guarantee: PrecisionGuarantee
+    workspace: Workspace = field(default_factory=Workspace)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The steps that launch a kernel."""
+        return tuple(step for step in self.steps if isinstance(step, Launch))
+
+    def refusal(self, limits: Limits) -> str | None:
+        """Return in words why a device cannot run it, or None."""
+        return next((reason for launch in self.launches if (reason := launch.refusal(limits))), None)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """In a schedule's place: why a variant cannot run a problem, in words."""
+
+    reason: str

@@ -1,0 +1,168 @@
+"""Ctrl-C at any point of a load, or of an unload, leaves nothing behind that waits for ever or stays loaded."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from texts import CONSTANT, source_for
+
+import ptxrt
+from ptxrt import runtime
+
+FOLDER = str(Path(runtime.__file__).parent)
+
+
+@cache
+def instructions(code: CodeType) -> tuple[dict[int, str], list[Any]]:
+    """The name of each instruction by its offset, and the exception table (which 3.10 has not)."""
+    found = dis.Bytecode(code)
+    return {each.offset: each.opname for each in found}, list(getattr(found, "exception_entries", ()))
+
+
+def handler(code: CodeType, offset: int) -> int | None:
+    """Where an exception at this instruction goes."""
+    return next((e.target for e in instructions(code)[1] if e.start <= offset < e.end), None)
+
+
+def looks_for_signals(code: CodeType, offset: int) -> bool:
+    name = instructions(code)[0][offset]
+    return name.startswith("CALL") or name in ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+
+
+def interrupted(work: Callable[[], Any], point: int) -> bool:
+    """Run `work`, with a KeyboardInterrupt at the point of that number in ptxrt/runtime; False if it has not so many.
+
+    A point is where the interpreter itself looks for signals: behind a call, at the beginning of a function, and where
+    a loop turns round. Between the end of a ``with`` block and its ``__exit__`` it does not look, so there is none.
+
+    Before the first point `work` must have run as number 0, where nothing happens: from 3.12 on a function's
+    instructions are traced from its second run on, and from 3.13 on if no thread has run it untraced since.
+    """
+    count = 0
+    last: dict[FrameType, int] = {}
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            code, before = frame.f_code, last.get(frame, 0)
+            last[frame] = frame.f_lasti
+            if looks_for_signals(code, before) and handler(code, before) == handler(code, frame.f_lasti):
+                count += 1
+                if count == point:
+                    raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        last.clear()
+    return False
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns in another thread, which a lock that is still held does not let in."""
+    results: list[Any] = []
+
+    def run() -> None:
+        results.append(work())
+
+    thread = threading.Thread(target=interrupted, args=(run, 0), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert results, "the load waits for ever, or has failed"
+    return results[0]
+
+
+@pytest.fixture
+def driver(device, clean_modules, monkeypatch) -> Iterator[list[int]]:
+    """The device's driver with a compiler that is done at once; the number of modules that are loaded there."""
+    compiled: dict[str, Any] = {}
+    compile_, load_, unload_ = device.backend.compile, device.backend.load, device.backend.unload
+    loaded = [0]
+
+    def compile_once(language, text, arch, **how):
+        if text not in compiled:
+            compiled[text] = compile_(language, text, arch, **how)
+        return compiled[text]
+
+    def load(*how):
+        loaded[0] += 1
+        return load_(*how)
+
+    def unload(*how):
+        loaded[0] -= 1
+        unload_(*how)
+
+    for name, call in (("compile", compile_once), ("load", load), ("unload", unload)):
+        monkeypatch.setattr(device.backend, name, call)
+    return loaded
+
+
+def load(device: ptxrt.Device, value: int) -> ptxrt.Kernel:
+    source = source_for(CONSTANT, device, name=f"constant{value}", value=value)
+    return ptxrt.load(source, "constant", "u32* out", device)
+
+
+def runs(device: ptxrt.Device, value: int) -> bool:
+    out = ptxrt.zeros(1, np.uint32, device)
+    load(device, value).launch(1, 1, out)
+    return int(out.to_host()[0]) == value
+
+
+def names(cache: ptxrt.ModuleCache) -> list[str]:
+    return [entry.name for entry in cache.entries()]
+
+
+def test_an_interrupted_load_leaves_nothing_behind(device, clean_modules, driver):
+    interrupted(lambda: load(device, 70), 0)
+    clean_modules.clear()
+    before, point, lost, stopped = driver[0], 0, 0, True
+    while stopped:
+        point += 1
+        stopped = interrupted(lambda: load(device, 70), point)
+        assert in_a_thread(lambda: runs(device, 70)), point
+        clean_modules.clear()
+        assert "constant70" not in names(clean_modules), point
+        lost += driver[0] - before
+        before = driver[0]
+    assert point > 50
+    # One point is left: the driver has loaded the module, and its handle is on the way to who unloads it.
+    assert lost <= 1
+
+
+@pytest.mark.parametrize("work", ["clear", "trim", "unload"])
+def test_an_interrupted_unload_leaves_nothing_behind(device, clean_modules, driver, work):
+    def use() -> None:
+        if work == "unload":
+            clean_modules.unload(next(each.digest for each in clean_modules.entries() if each.name == "constant71"))
+        else:
+            getattr(clean_modules, work)()
+
+    before, point, stopped = driver[0], -1, True
+    while stopped or point == 0:
+        point += 1
+        clean_modules.max_modules = 512
+        for value in (71, 72):
+            assert in_a_thread(lambda value=value: runs(device, value)), point
+        clean_modules.max_modules = len(clean_modules.entries()) - 2
+        stopped = interrupted(use, point)
+        clean_modules.clear()
+        assert not {"constant71", "constant72"} & set(names(clean_modules)), point
+        assert driver[0] == before, point
+    assert point > 5
