@@ -265,7 +265,8 @@ class MemoryFault(SimFault):
     """An access that memory does not allow.
 
     It is outside every allocation or variable, across the end of one, misaligned, or after the free; or a forbidden
-    write; or, where that is checked, a read of bytes that nobody has written.
+    write; or of another floating-point type than the signature declares for the array; or, where that is checked, a
+    read of bytes that nobody has written.
     """
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.errors import BackendUnavailable
 
-__all__ = ["Backend", "DeviceProperties", "Forked", "Function", "Imported", "Resources", "get"]
+__all__ = ["Backend", "DeviceProperties", "Forked", "Function", "Imported", "PointerParam", "Resources", "get"]
 
 Dim3 = tuple[int, int, int]
 
@@ -77,6 +77,26 @@ class Imported:
     dtype: Any
     readonly: bool
     owner: object
+
+
+@dataclass(frozen=True)
+class PointerParam:
+    """A pointer among the parameters of an entry, as the Signature declares it.
+
+    Attributes
+    ----------
+    index
+        Which parameter it is.
+    name, element
+        The array's name, and the type of its elements: ``"f32"``.
+    const
+        Whether the kernel must not write through it.
+    """
+
+    index: int
+    name: str
+    element: str
+    const: bool
 
 
 @dataclass(frozen=True)
@@ -171,9 +191,9 @@ class Backend(Protocol):
         """Unload a module once nothing on the device can be running it."""
 
     def function(
-        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+        self, ordinal: int, module: Any, binary: Binary, entry: str, pointers: tuple[PointerParam, ...]
     ) -> Function:
-        """Look an entry up. `const_params` are the indices of pointers that the kernel must not write through."""
+        """Look an entry up, whose declared pointers a device that checks accesses wants to know."""
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None:
         """Opt the entry in to that much dynamic shared memory."""

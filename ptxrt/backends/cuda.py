@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
@@ -341,9 +341,9 @@ class CudaBackend:
             self._call("cuLibraryUnload", module)
 
     def function(
-        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+        self, ordinal: int, module: Any, binary: Binary, entry: str, pointers: tuple[PointerParam, ...]
     ) -> Function:
-        del const_params  # the hardware has no read-only pointers
+        del pointers  # the hardware has neither read-only nor typed ones
         with self._current(ordinal):
             kernel = self._call("cuLibraryGetKernel", module, entry.encode())[1]
             function = self._call("cuKernelGetFunction", kernel)[1]

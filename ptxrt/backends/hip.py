@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.compilers import Binary, hiprtc
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 
@@ -328,9 +328,9 @@ class HipBackend:
             self._call("hipModuleUnload", module[0])
 
     def function(
-        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+        self, ordinal: int, module: Any, binary: Binary, entry: str, pointers: tuple[PointerParam, ...]
     ) -> Function:
-        del const_params  # the hardware has no read-only pointers
+        del pointers  # the hardware has neither read-only nor typed ones
         with self._current(ordinal):
             function = self._call("hipModuleGetFunction", module[0], entry.encode())[1]
 

@@ -10,14 +10,15 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ptxrt import sim
-from ptxrt.backends import DeviceProperties, Function, Imported, Resources, capsules
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.dtypes import BY_NUMPY
@@ -45,6 +46,7 @@ class SimBackend:
         # One kernel at a time on a device, as on a stream.
         self._locks: dict[int, threading.Lock] = {}
         os.register_at_fork(after_in_child=self._locks.clear)
+        self._thread = threading.local()
 
     # Discovery --------------------------------------------------------------------------------------------------
 
@@ -75,9 +77,10 @@ class SimBackend:
         )
 
     def _memory(self, ordinal: int) -> sim.GlobalMemory:
-        if ordinal not in self._memories:
-            self._memories[ordinal] = sim.GlobalMemory(_setting("PTXRT_SIM_MEMORY", 8 << 30))
-        return self._memories[ordinal]
+        memory = self._memories.get(ordinal)
+        if memory is None:  # of two threads that come here at once one makes it
+            memory = self._memories.setdefault(ordinal, sim.GlobalMemory(_setting("PTXRT_SIM_MEMORY", 8 << 30)))
+        return memory
 
     # Memory -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class SimBackend:
         sim.unload(module)
 
     def function(
-        self, ordinal: int, module: Any, binary: Binary, entry: str, const_params: tuple[int, ...]
+        self, ordinal: int, module: Any, binary: Binary, entry: str, pointers: tuple[PointerParam, ...]
     ) -> Function:
         found = module.program.entries[entry]
         resources = Resources(
@@ -220,9 +223,13 @@ class SimBackend:
             constant_bytes=found.const_bytes,
             max_threads=found.max_threads,
         )
-        offsets = tuple(found.params[i].offset for i in const_params if i < len(found.params))
+        arrays = tuple(
+            sim.ArrayParam(found.params[p.index].offset, p.name, p.element, p.const)
+            for p in pointers
+            if p.index < len(found.params)
+        )
         # What C++ tells of its parameters is more than its PTX does.
-        return Function(entry, (module, found, offsets), binary.entries[entry].params or _table(found), resources)
+        return Function(entry, (module, found, arrays), binary.entries[entry].params or _table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
@@ -235,22 +242,46 @@ class SimBackend:
         stream: int,
         arguments: Any,
     ) -> None:
-        module, entry, const_offsets = function
+        module, entry, arrays = function
         grid, block = dims[:3], dims[3:]
         if entry.required_block not in (None, block):
             raise LaunchError(
                 op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=str(block)
             )
-        memory = self._memory(ordinal)
-        params = bytearray(arguments.bytes())
-        for at in const_offsets:
-            pointer = int.from_bytes(params[at : at + 8], "little")
-            if pointer:
-                params[at : at + 8] = memory.read_only(pointer).to_bytes(8, "little")
-        with self._locks.setdefault(ordinal, threading.Lock()):
+        with self._one_at_a_time(ordinal, entry.name):
             sim.launch(
-                module, entry.name, grid, block, bytes(params), shared_bytes=shared_bytes, budget=arguments.budget
+                module,
+                entry.name,
+                grid,
+                block,
+                arguments.bytes(),
+                arrays=arrays,
+                shared_bytes=shared_bytes,
+                budget=arguments.budget,
             )
+
+    @contextmanager
+    def _one_at_a_time(self, ordinal: int, entry: str) -> Iterator[None]:
+        """Wait for the launches of other threads on the device, and let them wait.
+
+        A signal handler or a finalizer runs in the middle of whatever its thread does. If that is a launch, another can
+        neither wait for it, which goes on only when the handler is done, nor run before it ends, since it may read what
+        is not written yet. So it is refused; on another device too, or two threads could wait for each other.
+        """
+        if getattr(self._thread, "launching", False):
+            raise LaunchError(
+                op=entry,
+                argument="launch",
+                expected="a launch that interrupts no other",
+                given="one from a signal handler or a finalizer that runs in the middle of a launch of this thread",
+                fix="Note there what is to be done, and launch later",
+            )
+        try:
+            self._thread.launching = True
+            with self._locks.setdefault(ordinal, threading.Lock()):
+                yield
+        finally:
+            self._thread.launching = False
 
 
 def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> None:

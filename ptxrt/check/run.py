@@ -181,12 +181,25 @@ def check(
     loaded = sim.load(program, memory)
     profile = sim.Profile() if counts else None
     params = _pack(symbol, signature, [v.packed(memory, at) for v, at in zip(values, addresses, strict=True)])
+    arrays = [
+        sim.ArrayParam(offset, p.name, p.type.name, p.const)
+        for p, offset in zip(signature.parameters, signature.offsets, strict=True)
+        if p.pointer
+    ]
     fault: SimFault | None = None
     launch: sim.LaunchReport | None = None
     started = time.perf_counter()
     try:
         launch = sim.launch(
-            loaded, symbol, *dims, params, shared_bytes=shared_bytes, budget=budget, checks=names, profile=profile
+            loaded,
+            symbol,
+            *dims,
+            params,
+            arrays=arrays,
+            shared_bytes=shared_bytes,
+            budget=budget,
+            checks=names,
+            profile=profile,
         )
     except SimFault as error:
         fault = error

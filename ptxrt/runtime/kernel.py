@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxrt.backends import Resources
+from ptxrt.backends import PointerParam, Resources
 from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.errors import (
     DTypeMismatch,
@@ -114,11 +114,13 @@ class Kernel:
         self.entry, self.signature, self.device = entry, signature, device
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
-        const = tuple(i for i, p in enumerate(signature.parameters) if p.pointer and p.const)
-        function = module.functions.get((name, const))
+        pointers = tuple(
+            PointerParam(i, p.name, p.type.name, p.const) for i, p in enumerate(signature.parameters) if p.pointer
+        )
+        function = module.functions.get((name, pointers))
         if function is None:
-            function = device.backend.function(device.ordinal, module.handle, module.binary, name, const)
-            module.functions[name, const] = function
+            function = device.backend.function(device.ordinal, module.handle, module.binary, name, pointers)
+            module.functions[name, pointers] = function
         signature.agree(entry, function.params)
         self.resources: Resources = function.resources
         self._function = function.handle

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh, shown
 
 if TYPE_CHECKING:
-    from ptxrt.backends import Backend, DeviceProperties, Function
+    from ptxrt.backends import Backend, DeviceProperties, Function, PointerParam
     from ptxrt.compilers import Binary, Included
     from ptxrt.runtime.source import KernelSource
 
@@ -106,7 +106,7 @@ class LoadedModule:
         The driver's.
     binary : Binary
     functions : dict
-        The entries looked up so far, by name and by which of their pointers are const.
+        The entries looked up so far, by name and by what is known of their pointers.
     """
 
     handle: Any = None
@@ -114,7 +114,7 @@ class LoadedModule:
     def __init__(self, cache: ModuleCache, binary: Binary, name: str | None) -> None:
         self.cache = cache
         self.binary = binary
-        self.functions: dict[tuple[str, tuple[int, ...]], Function] = {}
+        self.functions: dict[tuple[str, tuple[PointerParam, ...]], Function] = {}
         self._kernels: list[weakref.ref[Any]] = []
         self.handle = cache.backend.load(cache.ordinal, binary, name)
 

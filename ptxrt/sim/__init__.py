@@ -9,19 +9,23 @@ run in chunks, one chunk after the other in the order of the grid: a block that 
 
 from __future__ import annotations
 
-from ptxrt.sim._launch import LaunchReport, Loaded, launch, load, parse, unload
+from ptxrt.sim._launch import LaunchReport, launch
+from ptxrt.sim._load import Loaded, load, parse, unload
 from ptxrt.sim._machine.checks import CHECKS
 from ptxrt.sim._machine.checks import chosen as chosen_checks
+from ptxrt.sim._machine.element_types import ArrayParam
+from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import LineCounts, Profile
+from ptxrt.sim._machine.program import Entry, Program
 from ptxrt.sim._text.parser import MAX_PTX_VERSION
-from ptxrt.sim._text.program import Entry, Param, Program
 from ptxrt.sim._text.types import TYPES
 
 __all__ = [
     "CHECKS",
     "MAX_PTX_VERSION",
     "TYPES",
+    "ArrayParam",
     "Entry",
     "GlobalMemory",
     "LaunchReport",

@@ -1,195 +1,31 @@
-"""Loading a program into a memory, and running a grid of it."""
+"""Running a grid of a loaded program."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ptxrt.errors import CompileError, InvalidArgument, LaunchError, PtxrtError
-from ptxrt.sim._instructions.decode import decode
+from ptxrt.errors import InvalidArgument, LaunchError
+from ptxrt.sim._load import Loaded
+from ptxrt.sim._machine.allocations import Store
 from ptxrt.sim._machine.checks import chosen
+from ptxrt.sim._machine.chunk import Chunk, Job
 from ptxrt.sim._machine.code import Code
+from ptxrt.sim._machine.element_types import ArrayParam, declared_elements
 from ptxrt.sim._machine.global_races import GlobalRaces
-from ptxrt.sim._machine.lanes import Job, Lanes
-from ptxrt.sim._machine.memory import GlobalMemory, Store
+from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.profile import Profile, instrument
-from ptxrt.sim._text.declarations import align_up
-from ptxrt.sim._text.lexer import Source
-from ptxrt.sim._text.parser import parse_module
-from ptxrt.sim._text.program import Entry, Param, Program, Variable
-from ptxrt.sim._text.specials import Shape
+from ptxrt.sim._machine.shape import Shape
 
-__all__ = ["LaunchReport", "Loaded", "launch", "load", "parse", "unload"]
+__all__ = ["LaunchReport", "launch"]
 
 _CHUNK_LANES = 1 << 15
 _CHUNK_BYTES = 256 << 20
 _MOST_LOCAL = 512 << 10
 _FREED_BYTES = 30 << 20
-
-
-def parse(text: str, name: str | None = None) -> Program:
-    """Parse, check and decode a PTX text.
-
-    Parameters
-    ----------
-    text
-        The PTX.
-    name
-        What messages call it where no entry is concerned.
-
-    Raises
-    ------
-    CompileError
-        For the first fault, with its line.
-    Unsupported
-        For an instruction that is right but that the machine does not run.
-    """
-    source = Source(text, name)
-    module = parse_module(source)
-    if module.address_size != 64:
-        raise CompileError(
-            f"the sim runs .address_size 64, not {module.address_size}",
-            kernel=name,
-            line=1,
-            source=text,
-        )
-    const_bytes = sum(v.size for v in module.variables.values() if v.space == "const")
-    entries = {}
-    for function in module.functions.values():
-        if not (function.is_entry and function.defined):
-            continue
-        code = decode(module, function)
-        shared_bytes = _place_shared(code, module.shared)
-        entries[function.name] = Entry(
-            name=function.name,
-            params=tuple(
-                Param(p.name, f".{p.type.name}", p.size, p.align, p.offset)
-                for p in function.params
-                if isinstance(p, Variable)
-            ),
-            shared_bytes=shared_bytes,
-            local_bytes=code.local_bytes,
-            const_bytes=const_bytes,
-            registers=function.register_units,
-            max_threads=function.max_threads,
-            required_block=function.required_block,
-            line=function.line,
-            code=code,
-            cluster=function.cluster,
-        )
-    return Program(
-        source=source,
-        version=module.version,
-        target=module.target,
-        entries=entries,
-        variables=module.variables,
-        functions={name: module.function_address(name) for name in module.functions},
-        address_size=module.address_size,
-    )
-
-
-def _place_shared(code: Code, declared: list[Variable]) -> int:
-    """Place the shared variables that an entry's code names, in the order of the text; return the static bytes.
-
-    Code that goes to shared memory by numbers alone has all of the text's: it must mean one of them.
-    """
-    if code.shared_accessed and not code.shared_places:
-        code.shared_places = dict.fromkeys(declared, 0)
-    static, alignment = 0, 16
-    for variable in declared:
-        if variable not in code.shared_places:
-            continue
-        if variable.size:
-            code.shared_places[variable] = align_up(static, variable.align)
-            static = code.shared_places[variable] + variable.size
-        else:
-            alignment = max(alignment, variable.align)
-    code.dynamic_offset = align_up(static, alignment)
-    for variable in code.shared_places:
-        if not variable.size:
-            code.shared_places[variable] = code.dynamic_offset
-    return static
-
-
-@dataclass(eq=False)
-class Loaded:
-    """A program in one memory: its module-scope .global and .const variables have addresses.
-
-    Attributes
-    ----------
-    program, memory
-        What is loaded where.
-    addresses
-        Address of each variable.
-    """
-
-    program: Program
-    memory: GlobalMemory
-    addresses: dict[Variable, int] = field(default_factory=dict)
-
-    def address_of(self, name: str) -> tuple[int, int]:
-        """Return address and size of a module-scope .global or .const variable.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none of that name.
-        """
-        variable = self.program.variables.get(name)
-        if variable is None or variable not in self.addresses:
-            raise InvalidArgument(op="load", argument=name, expected="a .global or .const variable", given="none")
-        return self.addresses[variable], variable.size
-
-
-def load(program: Program, memory: GlobalMemory) -> Loaded:
-    """Give a program's .global and .const variables a place in `memory`, with their first values.
-
-    Raises
-    ------
-    OutOfDeviceMemory
-        Where they do not fit; nothing stays allocated.
-    CompileError
-        For an initial value that names an unknown variable.
-    """
-    loaded = Loaded(program, memory)
-    try:
-        for variable in program.variables.values():
-            if variable.space in ("global", "const"):
-                label = f".{variable.space} {variable.name}"
-                address = memory.allocate(variable.size, label, is_const=variable.space == "const")
-                loaded.addresses[variable] = address
-                data = np.zeros(variable.size, np.uint8)
-                data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
-                memory.view(address, variable.size, writable=True)[:] = data
-        for variable, address in loaded.addresses.items():
-            for place, name, addend in variable.pointers:
-                target = program.variables.get(name)
-                start = program.functions.get(name) if target is None else loaded.addresses.get(target)
-                if start is None:
-                    raise CompileError(
-                        f"line {variable.line}: unknown variable {name} in the initial value of {variable.name}",
-                        line=variable.line,
-                        source=program.source.text,
-                    )
-                width = variable.type.size
-                value = (start + addend) & ((1 << 8 * width) - 1)
-                memory.view(address + place, width, writable=True)[:] = np.frombuffer(
-                    value.to_bytes(width, "little"), np.uint8
-                )
-    except PtxrtError:
-        unload(loaded)
-        raise
-    return loaded
-
-
-def unload(loaded: Loaded) -> None:
-    """Release the variables; the program can be loaded again."""
-    for address in loaded.addresses.values():
-        loaded.memory.free(address)
-    loaded.addresses.clear()
 
 
 @dataclass(frozen=True)
@@ -209,6 +45,7 @@ def launch(
     block: tuple[int, int, int],
     params: bytes,
     *,
+    arrays: Sequence[ArrayParam] = (),
     shared_bytes: int = 0,
     budget: int | None = None,
     races: bool = True,
@@ -227,6 +64,8 @@ def launch(
         Sizes along x, y, z; the limits of a device are the caller's to check.
     params
         The packed parameters, by the offsets of ``Entry.params``.
+    arrays
+        Which of them are arrays, as the signature declares them.
     shared_bytes
         Dynamic shared memory.
     budget
@@ -282,9 +121,20 @@ def launch(
         watcher = GlobalRaces(shape, found.code.global_word)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
-    store = Store(np.frombuffer(params, np.uint8))
-    code = found.code if profile is None else instrument(found.code, profile)
-    job = Job(program, code, shape, loaded.memory, loaded.addresses, store, budget, races, names, watcher, profile)
+    job = Job(
+        source=program.source,
+        code=found.code if profile is None else instrument(found.code, profile),
+        shape=shape,
+        memory=loaded.memory,
+        addresses=loaded.addresses,
+        params=Store(np.frombuffer(_with_read_only(params, arrays), np.uint8)),
+        elements=declared_elements(loaded.memory.table, params, found.params, arrays, found.code.float_types),
+        budget=budget,
+        races=races,
+        checks=names,
+        global_races=watcher,
+        profile=profile,
+    )
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)
     # glibc gives freed memory back to the system from a threshold on that follows the largest piece ever freed; without
@@ -292,12 +142,21 @@ def launch(
     np.empty(_FREED_BYTES, np.uint8)
     with np.errstate(all="ignore"):
         for first in range(0, shape.blocks, step):
-            lanes = Lanes(job, first, min(step, shape.blocks - first))
-            lanes.run()
-            instructions += lanes.spent
-            lane_instructions += lanes.lane_instructions
+            chunk = Chunk(job, first, min(step, shape.blocks - first))
+            chunk.run()
+            instructions += chunk.issued
+            lane_instructions += chunk.lane_instructions
             chunks += 1
     return LaunchReport(instructions, lane_instructions, shape.blocks * shape.threads, chunks)
+
+
+def _with_read_only(params: bytes, arrays: Sequence[ArrayParam]) -> bytes:
+    """Return the parameters with const pointers through which a kernel cannot write."""
+    changed = bytearray(params)
+    for array in arrays:
+        if array.const and any(changed[array.offset : array.offset + 8]):
+            changed[array.offset + 7] |= READ_ONLY_BIT >> 56
+    return bytes(changed)
 
 
 def _budget(text: str) -> int:

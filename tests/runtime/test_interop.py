@@ -25,7 +25,7 @@ NUMPY_2 = int(np.__version__.split(".")[0]) >= 2
 
 def mapped(device: ptxrt.Device) -> int:
     """How many arrays the machine's memory holds."""
-    return len(device.backend._memory(device.ordinal).bounds()[1])
+    return len(device.backend._memory(device.ordinal).table.allocations)
 
 
 def load_saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
@@ -157,6 +157,24 @@ def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim):
     assert_array_equal(host, np.ones(4))
     with refused(ptxrt.InvalidArgument, "DeviceArray.to_host", "array", "free()"):
         x.to_host()
+
+
+@pytest.mark.parametrize(("x", "out"), [(slice(0, 4), slice(2, 6)), (slice(2, 6), slice(0, 4))])
+def test_parts_of_a_numpy_array_overlap_on_sim_as_on_the_host(sim, x, out):
+    host = np.ones((6, 2, 3, 3), np.float32)
+    with refused(ptxrt.LayoutError, "softmax2d", "out", "memory apart from x"):
+        ptxrt.ops.softmax2d(ptxrt.from_dlpack(host[x]), out=ptxrt.from_dlpack(host[out]))
+    assert host.all()
+
+
+def test_arrays_that_overlap_and_are_no_parts_of_one_are_refused(sim):
+    lent = bytearray(64)
+    before = mapped(sim)
+    x = ptxrt.from_dlpack(np.frombuffer(lent, np.float32, 8))
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "overlaps", "Import the whole array first"):
+        ptxrt.from_dlpack(np.frombuffer(lent, np.float32))
+    x.free()
+    assert mapped(sim) == before
 
 
 REFUSED = {

@@ -10,7 +10,7 @@ from machine import kernel
 
 from ptxrt import sim
 from ptxrt.sim._launch import _blocks_at_once
-from ptxrt.sim._text.specials import Shape
+from ptxrt.sim._machine.shape import Shape
 
 _SCRIPT = """
 import resource, struct, sys

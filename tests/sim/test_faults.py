@@ -206,7 +206,7 @@ mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
 """
 
 
-@pytest.mark.parametrize(("code", "other"), [
+@pytest.mark.parametrize(("code", "distance"), [
     ("st.shared.u32 [s], v; // RACE", 0),
     ("st.shared.u32 [a], v; xor.b32 w, a, 4;\nld.shared.u32 v, [w]; // RACE", -1),
     ("ld.shared.u32 v, [s];\nst.shared.u32 [a], v; // RACE", -1),
@@ -214,12 +214,12 @@ mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
     ("st.shared.u32 [a], v; bar.sync 0; st.shared.u32 [a], v; bar.warp.sync -1; xor.b32 w, a, 128;\n"
      "ld.shared.u32 v, [w]; // RACE", -1),
 ])  # fmt: skip
-def test_races_are_found(code: str, other: int) -> None:
+def test_races_are_found(code: str, distance: int) -> None:
     text = kernel(RACE + code)
     with pytest.raises(DataRace) as caught:
         run(text, 0, grid=(3, 1, 1), block=(64, 1, 1), races=True)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "RACE" in words)
-    assert (caught.value.line, caught.value.other_line) == (line, line + other)
+    assert (caught.value.line, caught.value.other_line) == (line, line + distance)
     assert caught.value.other_thread != caught.value.thread
 
 

@@ -249,7 +249,7 @@ def test_an_asynchronous_copy_counts_on_both_sides():
 
 
 @pytest.mark.parametrize(
-    ("kept", "asked", "sectors", "least"),
+    ("wanted", "asked", "sectors", "least"),
     # Of 16 bytes that each of 32 lanes copies, how many come from global memory.
     [
         ("mov.u32 v, 16;", 512, 16, 16),
@@ -259,8 +259,8 @@ def test_an_asynchronous_copy_counts_on_both_sides():
         ("setp.lt.u32 q, t, 16; selp.u32 v, 16, 0, q;", 256, 8, 8),
     ],
 )
-def test_an_asynchronous_copy_of_a_part_is_one_request(kept, asked, sectors, least):
-    body = load(f"{kept} mul.lo.u32 u, t, 16;", "cp.async.cg.shared.global [u], [p], 16, v;")
+def test_an_asynchronous_copy_of_a_part_is_one_request(wanted, asked, sectors, least):
+    body = load(f"{wanted} mul.lo.u32 u, t, 16;", "cp.async.cg.shared.global [u], [p], 16, v;")
     line = counts(body, module=".shared .align 16 .b8 tile[512];")[1]
     assert (line.global_requests, line.global_bytes) == (1 if asked else 0, asked)
     assert (line.sectors, line.least_sectors) == (sectors, least)

@@ -15,7 +15,8 @@ from ptxrt.sim._instructions import (
     control,
     convert,
     copies,
-    data_movement,
+    load_store,
+    move,
     special_functions,
     warp,
 )
@@ -34,8 +35,9 @@ __all__ = [
     "control",
     "convert",
     "copies",
-    "data_movement",
     "definition",
+    "load_store",
+    "move",
     "special_functions",
     "warp",
 ]

@@ -105,7 +105,7 @@ def fma(op: Op) -> None:
         op.unsupported(op.ins.opcode)
     kind = op.type(*FLOATS)
     if direction is None:
-        if op.ins.name == "fma" or op.decoder.module.target_number >= 20:
+        if op.ins.name == "fma" or op.builder.module.target_number >= 20:
             op.fail(f"{op.ins.name}.{kind.name} needs a rounding, .rn .rz .rm or .rp")
         direction = "rn"
     if kind.name not in ("f32", "f64") and direction != "rn":

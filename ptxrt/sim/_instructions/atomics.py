@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxrt.sim._instructions.addressing import address, hinted, in_order, space_of
 from ptxrt.sim._instructions.arithmetic_float import clean, elementwise, extreme
-from ptxrt.sim._instructions.data_movement import address, elements, hinted, in_order, space_of, vector
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.rounding import flush
+from ptxrt.sim._instructions.vectors import elements, vector
+from ptxrt.sim._machine.element_types import float_type
+from ptxrt.sim._machine.protocol import Machine
 from ptxrt.sim._machine.spaces import locate
 from ptxrt.sim._text.types import Array, PtxType
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -107,12 +106,14 @@ def atom(op: Op) -> None:
     where, offset = address(op, place, space)
     value = [op.source(item, kind) for item in elements(op, place + 1, count)]
     swap = op.source(place + 2, kind) if how == "cas" else None
-    access = op.decoder.access(op.ins, space, kind.size * count, kind.size, True, offset, atomic=True, strong=True)
+    access = op.builder.access(
+        op.ins, space, kind.size * count, kind.size, True, offset, atomic=True, strong=True, float_type=float_type(kind)
+    )
     dtype = kind.dtype
     combine = _combine(how, kind)
     flushed = how == "add" and kind.name == "f32"
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         values = [m.spread(one(m)) for one in value]
         swaps = m.spread(swap(m)) if swap is not None else None
         found = [np.empty(m.count, dtype) for _ in values]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ptxrt.sim._instructions.cluster import cluster_barrier
-from ptxrt.sim._instructions.op import Getter, Op, instruction
+from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.warp import warp_barrier
-from ptxrt.sim._machine.barriers import Reduction
-from ptxrt.sim._machine.code import GONE
-from ptxrt.sim._text.program import Immediate
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.protocol import Getter, Machine, Reduction
+from ptxrt.sim._text.syntax import Immediate
 from ptxrt.sim._text.types import TYPES, Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -40,14 +36,14 @@ def bar(op: Op) -> None:
     if what == "sync":
         op.done(1, 2)
         number, count = _number(op, 0), _count(op, 1)
-        following = op.decoder.following(op.ins)
+        following = op.builder.following(op.ins)
         op.end(lambda m: _each(m, op, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following)))
     elif what == "arrive":
         op.done(2)
         number, count = _number(op, 0), _count(op, 1)
-        following = op.decoder.following(op.ins)
+        following = op.builder.following(op.ins)
 
-        def arrive(m: Lanes) -> int:
+        def arrive(m: Machine) -> int:
             def one(n: int, c: int | None) -> int:
                 m.barriers.arrive(n, c or 0)
                 return following
@@ -80,7 +76,7 @@ def _count(op: Op, place: int) -> Getter | None:
     return op.source(place, _U32)
 
 
-def _each(m: Lanes, op: Op, number: Getter, count: Getter | None, act: Callable[[int, int | None], int]) -> int:
+def _each(m: Machine, op: Op, number: Getter, count: Getter | None, act: Callable[[int, int | None], int]) -> int:
     """Call `act` for each barrier that the active lanes name, with those lanes active."""
     numbers = number(m)
     counts = count(m) if count is not None else None
@@ -102,7 +98,7 @@ def _each(m: Lanes, op: Op, number: Getter, count: Getter | None, act: Callable[
     return result if len(different) == 1 else GONE
 
 
-def _check(m: Lanes, op: Op, bad: Array, values: Array, problem: str) -> None:
+def _check(m: Machine, op: Op, bad: Array, values: Array, problem: str) -> None:
     if bad.any():
         first = int(bad.nonzero()[0][0])
         m.fault(op.ins, problem.format(int(values[first])), int(m.active()[first]))
@@ -118,10 +114,10 @@ def _red(op: Op) -> None:
     number = _number(op, 1)
     count = _count(op, 2) if len(op.ins.operands) == 4 else None
     read = op.source(len(op.ins.operands) - 1, _PRED)
-    following = op.decoder.following(op.ins)
+    following = op.builder.following(op.ins)
     reduction = Reduction("popc" if kind == "popc" else "and" if kind == "and" else "or", write)
 
-    def end(m: Lanes) -> int:
+    def end(m: Machine) -> int:
         return _each(
             m, op, number, count, lambda n, c: m.barriers.sync(op.ins, n, c, following, reduction, m.spread(read(m)))
         )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ptxrt.sim._instructions.op import Op, instruction
-from ptxrt.sim._text.program import Pair
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Pair
 from ptxrt.sim._text.types import TYPES, Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -215,16 +211,16 @@ def lop3(op: Op) -> None:
     pair = op.operand(0)
     if not isinstance(pair, Pair):
         op.fail(f"lop3.{joined} gives d|p")
-    write, write_flag, other = (
+    write, write_flag, read_flag = (
         op.dest(pair.first, kind),
         op.dest(pair.second, TYPES["pred"]),
         op.source(5, TYPES["pred"]),
     )
     join = np.logical_or if joined == "or" else np.logical_and
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         value = compute(*[one(m) for one in read])
-        flag = join(value != 0, other(m))
+        flag = join(value != 0, read_flag(m))
         write(m, value)
         write_flag(m, np.asarray(flag))
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from ptxrt.sim._instructions.data_movement import is_passed, read_words, write_words
-from ptxrt.sim._instructions.op import Getter, Op, Setter, getter, instruction, setter
-from ptxrt.sim._machine.calls import Outlined, Word
-from ptxrt.sim._machine.code import GONE, Step, Target
-from ptxrt.sim._machine.spaces import Access
-from ptxrt.sim._text.program import Function, Instruction, Name, Operand, Prototype, Register, Symbol, Tuple, Variable
+from ptxrt.sim._instructions.addressing import is_passed
+from ptxrt.sim._instructions.builder import Builder, Frame
+from ptxrt.sim._instructions.op import Op, getter, instruction, setter
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.branches import GONE, Target
+from ptxrt.sim._machine.code import Step
+from ptxrt.sim._machine.outlined import Outlined, Word
+from ptxrt.sim._machine.protocol import Getter, Machine, Setter
+from ptxrt.sim._machine.words import read_words, write_words
+from ptxrt.sim._text.syntax import Function, Instruction, Name, Operand, Prototype, Register, Symbol, Tuple, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
-
-if TYPE_CHECKING:
-    from ptxrt.sim._instructions.decode import Decoder, Frame
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["give_back", "receive"]
 
@@ -37,39 +35,39 @@ def call(op: Op) -> None:
         op.fail("call takes (results), a function, (arguments)")
     skip = Target()
     if op.ins.guard is not None:
-        op.decoder.branch(op.ins, skip, when=op.ins.guard_negated)
+        op.builder.branch(op.ins, skip, when=op.ins.guard_negated)
     if isinstance(name, Register):
         _by_pointer(op, name, operands, returns.items, given.items)
     elif isinstance(name, Name) and not operands:
         _by_name(op, name.text, returns.items, given.items)
     else:
         op.fail("call takes (results), a function, (arguments)")
-    op.decoder.bind(skip)
+    op.builder.bind(skip)
 
 
 def _by_name(op: Op, name: str, returns: tuple[Operand, ...], given: tuple[Operand, ...]) -> None:
-    function = op.decoder.module.functions.get(name)
+    function = op.builder.module.functions.get(name)
     if function is None:
         op.fail(f"unknown function {name}")
     if not function.defined:
         if name == "__assertfail":
-            op.decoder.emit(_plain(op.ins), lambda m: m.trap(op.ins, "an assertion failed"))
+            op.builder.emit(_plain(op.ins), lambda m: m.trap(op.ins, "an assertion failed"))
             return
         what = _SYSTEM.get(name)
         op.unsupported(f"{what} ({name})" if what else f"a call of {name}, which the text declares and does not define")
     if function.is_entry:
         op.fail(f"{name} is an .entry and cannot be called")
     _check(op, name, function, returns, given)
-    if op.decoder.can_inline(function):
+    if op.builder.can_inline(function):
         _inline(op, function, returns, given)
         return
-    callee = op.decoder.outlined(function)
+    callee = op.builder.outlined(function)
     for step in _arguments(op, callee.params, function.params, given):
-        op.decoder.emit(_plain(op.ins), step)
-    following = op.decoder.here + 1
-    op.decoder.close(lambda m: m.calls.enter(m, callee, following, op.ins), op.ins)
+        op.builder.emit(_plain(op.ins), step)
+    following = op.builder.here + 1
+    op.builder.close(lambda m: m.calls.enter(m, callee, following, op.ins), op.ins)
     for step in _results(op, callee.returns, function.returns, returns):
-        op.decoder.emit(_plain(op.ins), step)
+        op.builder.emit(_plain(op.ins), step)
 
 
 def _check(
@@ -86,9 +84,9 @@ def _check(
 
 
 def _inline(op: Op, function: Function, returns: tuple[Operand, ...], given: tuple[Operand, ...]) -> None:
-    decoder = op.decoder
+    builder = op.builder
     after = Target()
-    frame = decoder.new_frame(function, after)
+    frame = builder.new_frame(function, after)
     for formal, actual in zip(function.params, given, strict=True):
         _pass(op, frame, formal, actual)
     back = []
@@ -97,55 +95,55 @@ def _inline(op: Op, function: Function, returns: tuple[Operand, ...], given: tup
             _pass(op, frame, formal, actual)
         else:
             back.append((formal, actual))
-    decoder.inline(frame)
-    decoder.bind(after)
+    builder.inline(frame)
+    builder.bind(after)
     for formal, actual in back:
         read = _reader(op, frame, formal)
-        decoder.emit(_plain(op.ins), _copy(read, op.dest(actual, formal.type)))
+        builder.emit(_plain(op.ins), _copy(read, op.dest(actual, formal.type)))
 
 
 def _pass(op: Op, frame: Frame, formal: Variable | Register, actual: Operand) -> None:
     """Let a formal parameter stand for the caller's variable, or copy a register or constant into it."""
     if isinstance(formal, Variable) and isinstance(actual, Symbol) and is_passed(op, actual.variable):
-        frame.passed[formal] = (op.decoder.frame, actual.variable)
+        frame.passed[formal] = (op.builder.frame, actual.variable)
         return
     read = _source(op, actual, formal.type)
-    outer, op.decoder.frame = op.decoder.frame, frame
+    outer, op.builder.frame = op.builder.frame, frame
     if isinstance(formal, Variable):
-        step = _store(op.decoder, op.ins, formal, 0, formal.type, read)
+        step = _store(op.builder, op.ins, formal, 0, formal.type, read)
     else:
-        step = _copy(read, setter(op.decoder.register(formal), formal.type, formal.type))
-    op.decoder.frame = outer
-    op.decoder.emit(_plain(op.ins), step)
+        step = _copy(read, setter(op.builder.register(formal), formal.type, formal.type))
+    op.builder.frame = outer
+    op.builder.emit(_plain(op.ins), step)
 
 
 def _reader(op: Op, frame: Frame, formal: Variable | Register) -> Getter:
-    outer, op.decoder.frame = op.decoder.frame, frame
+    outer, op.builder.frame = op.builder.frame, frame
     if isinstance(formal, Variable):
-        read = _load(op.decoder, op.ins, formal, 0, formal.type)
+        read = _load(op.builder, op.ins, formal, 0, formal.type)
     else:
-        read = getter(op.decoder.register(formal), formal.type, formal.type)
-    op.decoder.frame = outer
+        read = getter(op.builder.register(formal), formal.type, formal.type)
+    op.builder.frame = outer
     return read
 
 
 def _source(op: Op, actual: Operand, kind: PtxType) -> Getter:
     if isinstance(actual, Symbol) and is_passed(op, actual.variable):
-        return _load(op.decoder, op.ins, actual.variable, actual.addend, kind)
+        return _load(op.builder, op.ins, actual.variable, actual.addend, kind)
     return op.source(actual, kind, special=True)
 
 
 # -- parameters in local memory ------------------------------------------------------------------------------------
 
 
-def _load(decoder: Decoder, ins: Instruction, variable: Variable, offset: int, kind: PtxType) -> Getter:
-    where = getter(decoder.home(variable), _U64, _U64)
+def _load(builder: Builder, ins: Instruction, variable: Variable, offset: int, kind: PtxType) -> Getter:
+    where = getter(builder.home(variable), _U64, _U64)
     access = Access(ins, "local", kind.size, False, offset)
     return lambda m: read_words(m, access, where(m), kind.size)[0].view(kind.dtype)
 
 
-def _store(decoder: Decoder, ins: Instruction, variable: Variable, offset: int, kind: PtxType, read: Getter) -> Step:
-    where = getter(decoder.home(variable), _U64, _U64)
+def _store(builder: Builder, ins: Instruction, variable: Variable, offset: int, kind: PtxType, read: Getter) -> Step:
+    where = getter(builder.home(variable), _U64, _U64)
     access = Access(ins, "local", kind.size, True, offset)
     return lambda m: write_words(m, access, where(m), [read(m).view(f"u{kind.size}")])
 
@@ -170,7 +168,7 @@ def _arguments(
     for parts, formal, actual in zip(words, formals, given, strict=True):
         if isinstance(actual, Symbol) and is_passed(op, actual.variable):
             for word in parts:
-                read = _load(op.decoder, op.ins, actual.variable, word.offset, word.type)
+                read = _load(op.builder, op.ins, actual.variable, word.offset, word.type)
                 found.append(_copy(read, setter(word.slot, word.type, word.type)))
         else:
             found.append(_copy(_source(op, actual, formal.type), setter(parts[0].slot, formal.type, parts[0].type)))
@@ -186,34 +184,34 @@ def _results(
         if isinstance(actual, Symbol) and is_passed(op, actual.variable):
             for word in parts:
                 read = getter(word.slot, word.type, word.type)
-                found.append(_store(op.decoder, op.ins, actual.variable, word.offset, word.type, read))
+                found.append(_store(op.builder, op.ins, actual.variable, word.offset, word.type, read))
         else:
             found.append(_copy(getter(parts[0].slot, parts[0].type, formal.type), op.dest(actual, formal.type)))
     return found
 
 
-def receive(decoder: Decoder, callee: Outlined) -> None:
+def receive(builder: Builder, callee: Outlined) -> None:
     """Emit what a function does first: take its arguments from their way."""
     ins = Instruction("call", (), (), None, False, callee.function.line, 0)
     for parts, formal in zip(callee.params, callee.function.params, strict=True):
         for word in parts:
             read = getter(word.slot, word.type, word.type)
             if isinstance(formal, Variable):
-                decoder.emit(ins, _store(decoder, ins, formal, word.offset, word.type, read))
+                builder.emit(ins, _store(builder, ins, formal, word.offset, word.type, read))
             else:
-                decoder.emit(ins, _copy(read, setter(decoder.register(formal), word.type, word.type)))
+                builder.emit(ins, _copy(read, setter(builder.register(formal), word.type, word.type)))
 
 
-def give_back(decoder: Decoder, callee: Outlined) -> list[Step]:
+def give_back(builder: Builder, callee: Outlined) -> list[Step]:
     """Return what a function does last: bring its results on their way."""
     ins = Instruction("ret", (), (), None, False, callee.function.line, 0)
     found = []
     for parts, formal in zip(callee.returns, callee.function.returns, strict=True):
         for word in parts:
             if isinstance(formal, Variable):
-                read = _load(decoder, ins, formal, word.offset, word.type)
+                read = _load(builder, ins, formal, word.offset, word.type)
             else:
-                read = getter(decoder.register(formal), word.type, word.type)
+                read = getter(builder.register(formal), word.type, word.type)
             found.append(_copy(read, setter(word.slot, word.type, word.type)))
     return found
 
@@ -223,10 +221,10 @@ def _by_pointer(
 ) -> None:
     if len(rest) != 1 or not isinstance(rest[0], Name):
         op.fail("a call by pointer names a .callprototype or .calltargets")
-    prototype = op.decoder.frame.function.prototypes.get(rest[0].text)
+    prototype = op.builder.frame.function.prototypes.get(rest[0].text)
     if prototype is None:
         op.fail(f"unknown .callprototype or .calltargets {rest[0].text}")
-    module = op.decoder.module
+    module = op.builder.module
     if prototype.targets is None:
         _check(op, rest[0].text, prototype, returns, given)
         functions = module.addressed()
@@ -243,11 +241,11 @@ def _by_pointer(
     after = Target()
     for function in functions:
         if function.defined and _sizes(function) == sizes:
-            callee = op.decoder.outlined(function)
+            callee = op.builder.outlined(function)
             steps = _arguments(op, callee.params, function.params, given)
             callees[module.function_address(function.name)] = (callee, steps, Target())
 
-    def end(m: Lanes) -> int:
+    def end(m: Machine) -> int:
         value, lanes = m.spread(read(m)), m.active()
         for one in np.unique(value).tolist():
             those = lanes[(value == one).nonzero()[0]]
@@ -261,14 +259,14 @@ def _by_pointer(
             m.defer(m.calls.enter(m, callee, back.block, op.ins), those)
         return GONE
 
-    op.decoder.close(end, op.ins)
+    op.builder.close(end, op.ins)
     # Each function has its results in slots of its own, hence a way back of its own.
     for callee, _, back in callees.values():
-        op.decoder.bind(back)
+        op.builder.bind(back)
         for step in _results(op, callee.returns, callee.function.returns, returns):
-            op.decoder.emit(_plain(op.ins), step)
-        op.decoder.close(lambda m: after.block, None)
-    op.decoder.bind(after)
+            op.builder.emit(_plain(op.ins), step)
+        op.builder.close(lambda m: after.block, None)
+    op.builder.bind(after)
 
 
 def _sizes(called: Function | Prototype) -> tuple[tuple[int, ...], tuple[int, ...]]:

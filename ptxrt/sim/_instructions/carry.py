@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ptxrt.sim._instructions.arithmetic_int import multiply_high
-from ptxrt.sim._instructions.op import Getter, Op, Setter, instruction
+from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.op import getter as read_slot
 from ptxrt.sim._instructions.op import setter as write_slot
+from ptxrt.sim._machine.protocol import Getter, Machine, Setter
 from ptxrt.sim._text.types import TYPES, Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["chained"]
 
@@ -22,7 +18,7 @@ _PRED = TYPES["pred"]
 
 
 def _flag(op: Op) -> tuple[Getter, Setter]:
-    slot = op.decoder.carry()
+    slot = op.builder.carry()
     return read_slot(slot, _PRED, _PRED), write_slot(slot, _PRED, _PRED)
 
 
@@ -45,7 +41,7 @@ def chained(op: Op) -> None:
     subtract = name.startswith("sub")
     dtype = unsigned.dtype
 
-    def run(m: Lanes) -> None:
+    def run(m: Machine) -> None:
         values = [source(m).view(kind.dtype) for source in sources]
         if part:
             product = values[0] * values[1] if part == "lo" else multiply_high(values[0], values[1])

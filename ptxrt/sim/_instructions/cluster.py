@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from ptxrt.sim._instructions.op import Getter, Op, getter, instruction
-from ptxrt.sim._machine.spaces import RANK_SHIFT, window_of
-from ptxrt.sim._text.program import Symbol
+from ptxrt.sim._instructions.op import Op, getter, instruction
+from ptxrt.sim._machine.access import RANK_SHIFT, window_of
+from ptxrt.sim._machine.protocol import Getter, Machine
+from ptxrt.sim._text.syntax import Symbol
 from ptxrt.sim._text.types import TYPES, Array, PtxType
 from ptxrt.sim._text.windows import SHARED_WINDOW
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["cluster_barrier"]
 
@@ -29,12 +25,12 @@ def cluster_barrier(op: Op) -> None:
     op.flag("release", "relaxed") if what == "arrive" else op.flag("acquire")
     op.flag("aligned")
     op.done(0)
-    following = op.decoder.following(op.ins)
+    following = op.builder.following(op.ins)
     if what == "wait":
         op.end(lambda m: m.cluster_barriers.wait(op.ins, following))
         return
 
-    def arrive(m: Lanes) -> int:
+    def arrive(m: Machine) -> int:
         outer = m.active()
         m.cluster_barriers.arrive()
         m.activate(outer)
@@ -48,11 +44,11 @@ def _address(op: Op, place: int, kind: PtxType, *, generic: bool) -> Getter:
     if isinstance(operand, Symbol):
         if operand.variable.space != "shared":
             op.fail(f"{op.ins.opcode} takes the address of a shared variable")
-        return getter(op.decoder.symbol(operand, kind, generic=generic), kind, kind)
+        return getter(op.builder.symbol(operand, kind, generic=generic), kind, kind)
     return op.source(place, kind)
 
 
-def _check_shared(m: Lanes, op: Op, where: Array) -> None:
+def _check_shared(m: Machine, op: Op, where: Array) -> None:
     """Check that generic addresses are in shared memory."""
     bad = window_of(where) != 1
     if bad.any():
@@ -72,7 +68,7 @@ def mapa(op: Op) -> None:
     write, read, rank = op.dest(0, kind), _address(op, 1, kind, generic=generic), op.source(2, _U32)
     window = SHARED_WINDOW if generic else 0
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         where = read(m).astype(np.uint64)
         if generic:
             _check_shared(m, op, where)
@@ -92,12 +88,12 @@ def getctarank(op: Op) -> None:
     op.done(2)
     write, read = op.dest(0, _U32), _address(op, 1, kind, generic=generic)
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         where = read(m).astype(np.uint64)
         if generic:
             _check_shared(m, op, where)
         number = where >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)
-        own = m.of_active(m.block) % m.job.shape.cluster_blocks
+        own = m.of_active(m.block) % m.shape.cluster_blocks
         write(m, np.where(number == 0, own, number.astype(np.int64) - 1).astype(np.uint32))
 
     op.emit(step)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.rounding import flush
-from ptxrt.sim._text.program import Pair
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Pair
 from ptxrt.sim._text.types import TYPES, Array, PtxType
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -78,23 +75,23 @@ def setp(op: Op) -> None:
     first = op.operand(0)
     pair = first if isinstance(first, Pair) else None
     write = op.dest(pair.first if pair else first, _PRED)
-    other = op.dest(pair.second, _PRED) if pair else None
+    write_opposite = op.dest(pair.second, _PRED) if pair else None
     a, b = op.source(1, kind), op.source(2, kind)
-    if other is None and combine is None:
+    if write_opposite is None and combine is None:
         op.compute(write, [a, b], compare)
         return
     with_third = op.source(3, _PRED) if combine else None
     mix = _COMBINE.get(combine or "")
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         result = compare(a(m), b(m))
         opposite = ~result
         if mix is not None and with_third is not None:
             third = with_third(m)
             result, opposite = mix(result, third), mix(opposite, third)
         write(m, result)
-        if other is not None:
-            other(m, opposite)
+        if write_opposite is not None:
+            write_opposite(m, opposite)
 
     op.emit(step)
 

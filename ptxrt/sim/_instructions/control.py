@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ptxrt.sim._instructions.op import Op, instruction
-from ptxrt.sim._machine.code import GONE
-from ptxrt.sim._text.program import Name
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Name
 from ptxrt.sim._text.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -24,8 +20,8 @@ def bra(op: Op) -> None:
     """Branch."""
     op.flag("uni")
     op.done(1)
-    target = op.decoder.label(op, op.operand(0))
-    op.decoder.branch(op.ins, target, when=not op.ins.guard_negated)
+    target = op.label(op.operand(0))
+    op.builder.branch(op.ins, target, when=not op.ins.guard_negated)
 
 
 @instruction("brx")
@@ -37,12 +33,12 @@ def brx(op: Op) -> None:
     op.done(2)
     index = op.source(0, _U32)
     name = op.operand(1)
-    table = op.decoder.frame.function.tables.get(name.text) if isinstance(name, Name) else None
+    table = op.builder.frame.function.tables.get(name.text) if isinstance(name, Name) else None
     if table is None:
         op.fail("brx.idx takes the label of .branchtargets, declared before it")
-    targets = [op.decoder.label(op, Name(label)) for label in table]
+    targets = [op.label(Name(label)) for label in table]
 
-    def end(m: Lanes) -> int:
+    def end(m: Machine) -> int:
         chosen = m.spread(index(m))
         lanes = m.active()
         for number in np.unique(chosen):
@@ -63,7 +59,7 @@ def ret(op: Op) -> None:
     if op.ins.name == "exit":
         op.end(lambda m: m.exit())
     else:
-        op.decoder.ret(op.ins)
+        op.builder.leave(op.ins)
 
 
 @instruction("trap")

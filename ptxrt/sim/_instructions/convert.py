@@ -12,7 +12,7 @@ from ptxrt.sim._instructions.exact import add64
 from ptxrt.sim._instructions.narrow_floats import eighths, to_tf32
 from ptxrt.sim._instructions.op import Op, getter, instruction
 from ptxrt.sim._instructions.rounding import flush, flush_result, lift, narrow, odd_sum, saturate
-from ptxrt.sim._text.program import Symbol
+from ptxrt.sim._text.syntax import Symbol
 from ptxrt.sim._text.types import TYPES, Array, PtxType
 from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
@@ -206,7 +206,7 @@ def cvta(op: Op) -> None:
             op.fail("cvta.to takes a register")
         if operand.variable.space != space.partition("::")[0]:
             op.fail(f"{operand.variable.name} is in .{operand.variable.space}, not .{space}")
-        read = getter(op.decoder.symbol(operand, kind, generic=True), kind, kind)
+        read = getter(op.builder.symbol(operand, kind, generic=True), kind, kind)
         op.compute(write, [read], np.copy)
         return
     read = op.source(1, kind)

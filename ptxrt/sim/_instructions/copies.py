@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from ptxrt.sim._instructions.data_movement import address, read_words
-from ptxrt.sim._instructions.op import Getter, Op, instruction
-from ptxrt.sim._machine.spaces import Access, locate
-from ptxrt.sim._text.program import Immediate, Register
+from ptxrt.sim._instructions.addressing import address
+from ptxrt.sim._instructions.op import Op, instruction
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.protocol import Getter, Machine
+from ptxrt.sim._machine.spaces import locate
+from ptxrt.sim._machine.words import read_words
+from ptxrt.sim._text.syntax import Immediate, Register
 from ptxrt.sim._text.types import TYPES, Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__: list[str] = []
 
@@ -55,24 +53,24 @@ def _copy(op: Op) -> None:
         op.fail("cp.async takes .ca, or .cg for 16 bytes")
     to, to_offset = address(op, 0, "shared")
     source, source_offset = address(op, 1, "global")
-    kept = _kept(op, size)
-    reading = op.decoder.access(op.ins, "global", size, 4, False, source_offset)
-    writing = op.decoder.access(op.ins, "shared", size, 4, True, to_offset)
+    wanted = _bytes_wanted(op, size)
+    reading = op.builder.access(op.ins, "global", size, 4, False, source_offset)
+    writing = op.builder.access(op.ins, "shared", size, 4, True, to_offset)
     announced = writing._replace(pending=True)
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         where = to(m)
         locate(m, announced, where)
-        if kept is None:
+        if wanted is None:
             values = [m.spread(value) for value in read_words(m, reading, source(m), 4)]
         else:
-            values = _read_some(m, reading, m.spread(source(m)), m.spread(kept(m)))
+            values = _read_some(m, reading, m.spread(source(m)), m.spread(wanted(m)))
         m.copies.start(m, writing, where, values)
 
     op.emit(step)
 
 
-def _kept(op: Op, size: int) -> Getter | None:
+def _bytes_wanted(op: Op, size: int) -> Getter | None:
     """Return the reader of how many bytes come from the source, zeros after them: given in bytes, or all or none."""
     if len(op.ins.operands) == 3:
         return None
@@ -88,9 +86,9 @@ def _kept(op: Op, size: int) -> Getter | None:
     return op.source(3, TYPES["u32"])
 
 
-def _read_some(m: Lanes, access: Access, where: Array, kept: Array) -> list[Array]:
+def _read_some(m: Machine, access: Access, where: Array, wanted: Array) -> list[Array]:
     """Read pieces of which some lanes want a part or nothing, and touch no memory that is not asked for."""
-    _check_kept(m, access, where, kept)
+    _check_wanted(m, access, where, wanted)
     found = np.zeros((m.count, access.size), np.uint8)
     outer_idx, outer_count, active = m.idx, m.count, m.active()
 
@@ -103,21 +101,21 @@ def _read_some(m: Lanes, access: Access, where: Array, kept: Array) -> list[Arra
             m.idx, m.count = outer_idx, outer_count
 
     for place in range(0, access.size, 4):
-        read((kept >= place + 4).nonzero()[0], 4, place)
+        read((wanted >= place + 4).nonzero()[0], 4, place)
         for rest in range(3):
-            read(((kept > place + rest) & (kept < place + 4)).nonzero()[0], 1, place + rest)
+            read(((wanted > place + rest) & (wanted < place + 4)).nonzero()[0], 1, place + rest)
     return list(np.ascontiguousarray(found.view(np.uint32).T))
 
 
-def _check_kept(m: Lanes, access: Access, where: Array, kept: Array) -> None:
+def _check_wanted(m: Machine, access: Access, where: Array, wanted: Array) -> None:
     """Check that no lane asks for more bytes than it copies, and that its source is aligned as the whole piece."""
     address = where + np.uint64(access.offset & _MASK64)
     for bad, problem in (
-        (kept > access.size, f"cp.async of {access.size} bytes that reads more"),
-        ((kept > 0) & ((address & np.uint64(access.size - 1)) != 0),
+        (wanted > access.size, f"cp.async of {access.size} bytes that reads more"),
+        ((wanted > 0) & ((address & np.uint64(access.size - 1)) != 0),
          f"cp.async of {access.size} bytes from an address that is not a multiple of {access.size}"),
     ):  # fmt: skip
         if bad.any():
             first = int(bad.nonzero()[0][0])
             at = int(address[first])
-            m.memory_fault(access.ins, problem, int(m.active()[first]), at, access.size, m.job.memory.describe(at))
+            m.memory_fault(access.ins, problem, int(m.active()[first]), at, access.size, m.memory.describe(at))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._text.syntax import Instruction
 
 __all__ = ["requirements"]
 

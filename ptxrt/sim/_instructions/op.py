@@ -14,12 +14,17 @@ It checks the text as ptxas does, and emits what runs. A function handed to `lan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from ptxrt.errors import CompileError, Unsupported
-from ptxrt.sim._text.program import (
+from ptxrt.sim._instructions.builder import Builder
+from ptxrt.sim._machine.branches import Target
+from ptxrt.sim._machine.code import End, Step
+from ptxrt.sim._machine.protocol import Getter, Machine, Setter
+from ptxrt.sim._text.specials import DYNAMIC, SPECIAL_TYPES
+from ptxrt.sim._text.syntax import (
     Immediate,
     Instruction,
     Name,
@@ -32,21 +37,9 @@ from ptxrt.sim._text.program import (
     Symbol,
     Tuple,
 )
-from ptxrt.sim._text.specials import DYNAMIC, SPECIAL_TYPES
 from ptxrt.sim._text.types import TYPES, Array, PtxType, agrees
 
-if TYPE_CHECKING:
-    from ptxrt.sim._instructions.decode import Decoder
-    from ptxrt.sim._machine.code import End, Step
-    from ptxrt.sim._machine.lanes import Lanes
-
-__all__ = ["DEFINITIONS", "Getter", "Op", "Setter", "definition", "instruction"]
-
-Getter = Callable[["Lanes"], Array]
-"""Reads a source for the active lanes: shape (active,) or (1,)."""
-
-Setter = Callable[["Lanes", Array], None]
-"""Writes a result to the active lanes; the array becomes the register's."""
+__all__ = ["DEFINITIONS", "Op", "definition", "getter", "instruction", "setter"]
 
 Compute = Callable[..., Array]
 Define = Callable[["Op"], None]
@@ -85,8 +78,8 @@ def definition(ins: Instruction) -> Define | None:
 class Op:
     """One instruction being decoded."""
 
-    def __init__(self, decoder: Decoder, ins: Instruction) -> None:
-        self.decoder = decoder
+    def __init__(self, builder: Builder, ins: Instruction) -> None:
+        self.builder = builder
         self.ins = ins
         self._left = list(ins.modifiers)
 
@@ -119,11 +112,11 @@ class Op:
         given = [name for name in self._left if name in TYPES]
         listed = ", ".join(f".{name}" for name in names)
         what = f"{self.ins.name} takes {listed}, not {'.' + given[0] if given else 'no type'}"
-        raise self.decoder.source.error(self.ins.line, what)
+        raise self.builder.source.error(self.ins.line, what)
 
     def needs(self, what: str, target: int, version: tuple[int, int]) -> None:
         """Check that the text's target and version are as new as a feature of the instruction wants them."""
-        module = self.decoder.module
+        module = self.builder.module
         if module.target_number < target:
             self.fail(f"{what} needs .target sm_{target} or newer, not {module.target}")
         if module.version < version:
@@ -140,16 +133,16 @@ class Op:
 
     def fail(self, problem: str) -> NoReturn:
         """Raise the CompileError for this line."""
-        self.decoder.source.fail(self.ins.line, problem)
+        self.builder.source.fail(self.ins.line, problem)
 
     def unsupported(self, what: str) -> NoReturn:
         """Raise Unsupported for this line."""
         line = self.ins.line
         raise Unsupported(
-            f"{self.decoder.code.entry}: line {line}: the sim does not run {what}: "
-            f"{self.decoder.source.line_text(line)!r}",
+            f"{self.builder.code.entry}: line {line}: the sim does not run {what}: "
+            f"{self.builder.source.line_text(line)!r}",
             op="compile",
-            argument=self.decoder.code.entry,
+            argument=self.builder.code.entry,
             given=what,
         )
 
@@ -167,7 +160,7 @@ class Op:
             problem = f"a vector where {self.ins.name} takes one value"
         elif isinstance(operand, Pair):
             problem = f"a pair of results where {self.ins.name} takes one value"
-        return self.decoder.source.error(self.ins.line, problem)
+        return self.builder.source.error(self.ins.line, problem)
 
     def source(self, place: int | Operand, kind: PtxType, *, wider: bool = False, special: bool = False) -> Getter:
         """Return the reader of a source operand as an array of ``kind.dtype``.
@@ -184,16 +177,15 @@ class Op:
             Special registers may stand here (mov, cvt).
         """
         operand = self.operand(place) if isinstance(place, int) else place
-        slots = self.decoder
         if isinstance(operand, Negated) and kind.kind == "pred":
             inner = self.source(operand.operand, kind)
             return lambda m: np.invert(inner(m))
         if isinstance(operand, Register):
             if not agrees(kind, operand.type, wider=wider):
                 self.fail(f"{operand.name} is .{operand.type.name} where {self.ins.opcode} takes .{kind.name}")
-            return getter(slots.register(operand), operand.type, kind)
+            return getter(self.builder.register(operand), operand.type, kind)
         if isinstance(operand, Immediate):
-            return getter(slots.constant(self.immediate(operand, kind)), kind, kind)
+            return getter(self.builder.constant(self.immediate(operand, kind)), kind, kind)
         if isinstance(operand, Special):
             own = SPECIAL_TYPES[operand.name]
             if "cluster" in operand.name:
@@ -205,9 +197,9 @@ class Op:
             if operand.name in DYNAMIC:
                 name = operand.name
                 return lambda m: convert_bits(m.clock(name), own, kind)
-            return getter(slots.special(operand.name), own, kind)
+            return getter(self.builder.special(operand.name), own, kind)
         if isinstance(operand, Symbol) and special and kind.is_int and kind.bits >= 32:
-            return getter(slots.symbol(operand, kind), kind, kind)
+            return getter(self.builder.symbol(operand, kind), kind, kind)
         raise self._unknown(operand)
 
     def immediate(self, operand: Immediate, kind: PtxType) -> Array:
@@ -245,17 +237,26 @@ class Op:
             self.fail(f"{self.ins.name} needs a register for its result")
         if not agrees(kind, operand.type, wider=wider):
             self.fail(f"{operand.name} is .{operand.type.name} where {self.ins.opcode} gives .{kind.name}")
-        return setter(self.decoder.register(operand), kind, operand.type)
+        return setter(self.builder.register(operand), kind, operand.type)
+
+    def label(self, name: Operand) -> Target:
+        """Return the target that a branch names, or raise CompileError."""
+        if not isinstance(name, Name):
+            self.fail(f"{self.ins.name} takes a label")
+        found = self.builder.frame.label(name.text, self.ins.scope)
+        if found is None:
+            self.fail(f"unknown label {name.text}")
+        return found
 
     # -- emission ------------------------------------------------------------------------------------------------
 
     def emit(self, step: Step) -> None:
         """Add a step; the guard `@p` is put around it, so that it sees only the lanes that do it."""
-        self.decoder.emit(self.ins, step)
+        self.builder.emit(self.ins, step)
 
     def end(self, end: End) -> None:
         """End the basic block with this instruction; under a guard, the other lanes jump over it."""
-        self.decoder.end(self.ins, end)
+        self.builder.end(self.ins, end)
 
     def lanewise(self, result: PtxType, sources: Sequence[PtxType], compute: Compute) -> None:
         """Emit ``operand 0 = compute(operand 1, ...)``, each of the type given, after checking all of them."""
@@ -292,7 +293,7 @@ def getter(slot: int, held: PtxType, wanted: PtxType) -> Getter:
     same = held.dtype == wanted.dtype
     if same:
 
-        def plain(m: Lanes) -> Array:
+        def plain(m: Machine) -> Array:
             value = m.regs[slot]
             idx = m.idx
             return value if idx is None or value.shape[0] == 1 else value[idx]
@@ -301,14 +302,14 @@ def getter(slot: int, held: PtxType, wanted: PtxType) -> Getter:
     if held.dtype.itemsize == wanted.dtype.itemsize:
         dtype = wanted.dtype
 
-        def viewed(m: Lanes) -> Array:
+        def viewed(m: Machine) -> Array:
             value = m.regs[slot]
             idx = m.idx
             return value.view(dtype) if idx is None or value.shape[0] == 1 else value[idx].view(dtype)
 
         return viewed
 
-    def cut(m: Lanes) -> Array:
+    def cut(m: Machine) -> Array:
         value = m.regs[slot]
         idx = m.idx
         return convert_bits(value if idx is None or value.shape[0] == 1 else value[idx], held, wanted)
@@ -320,7 +321,7 @@ def setter(slot: int, given: PtxType, held: PtxType) -> Setter:
     """Return the writer of results of type `given` to a slot that holds `held`."""
     if given.dtype == held.dtype:
 
-        def plain(m: Lanes, value: Array) -> None:
+        def plain(m: Machine, value: Array) -> None:
             if m.idx is None:
                 m.regs[slot] = value
             else:
@@ -330,7 +331,7 @@ def setter(slot: int, given: PtxType, held: PtxType) -> Setter:
     dtype = held.dtype
     if given.dtype.itemsize == dtype.itemsize:
 
-        def viewed(m: Lanes, value: Array) -> None:
+        def viewed(m: Machine, value: Array) -> None:
             if m.idx is None:
                 m.regs[slot] = value.view(dtype)
             else:
@@ -340,7 +341,7 @@ def setter(slot: int, given: PtxType, held: PtxType) -> Setter:
     narrow = np.dtype(f"{'i' if given.signed else 'u'}{given.dtype.itemsize}")
     wide = np.dtype(f"{'i' if given.signed else 'u'}{dtype.itemsize}")
 
-    def extended(m: Lanes, value: Array) -> None:
+    def extended(m: Machine, value: Array) -> None:
         m.set(slot, value.view(narrow).astype(wide).view(dtype))
 
     return extended

@@ -7,19 +7,16 @@ instruction. Reading a lane that takes no part answers the reader's own value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxrt.sim._instructions.op import Getter, Op, instruction
-from ptxrt.sim._machine.code import GONE
+from ptxrt.sim._instructions.op import Op, instruction
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.code import Step
+from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.warp_barriers import masks
-from ptxrt.sim._text.program import Pair
+from ptxrt.sim._text.syntax import Pair
 from ptxrt.sim._text.types import TYPES, Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.code import Step
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["warp_barrier"]
 
@@ -29,7 +26,7 @@ _PRED = TYPES["pred"]
 _FULL = 0xFFFFFFFF
 
 
-def ballot(m: Lanes, flags: Array) -> Array:
+def ballot(m: Machine, flags: Array) -> Array:
     """Return, for each active lane, the mask of its warp's active lanes whose flag is set."""
     places = m.of_active(m.origin)
     bits = np.zeros(m.blocks * m.padded, np.bool_)
@@ -37,7 +34,7 @@ def ballot(m: Lanes, flags: Array) -> Array:
     return np.asarray(np.packbits(bits, bitorder="little").view(np.uint32)[places >> 5])
 
 
-def _converge(m: Lanes, at: int, mask: Getter) -> bool:
+def _converge(m: Machine, at: int, mask: Getter) -> bool:
     """Join the lanes that wait at block `at`, park those whose warp is not complete; tell whether any go on."""
     held = m.waiting.pop(at, None)
     if held is not None:
@@ -59,9 +56,9 @@ def _converge(m: Lanes, at: int, mask: Getter) -> bool:
     return True
 
 
-def _check_named(m: Lanes, op: Op, mask: Getter) -> None:
+def _check_named(m: Machine, op: Op, mask: Getter) -> None:
     """Check, if a launch asks for it, that each lane is one of those that its mask names."""
-    if "shuffles" not in m.job.checks:
+    if "shuffles" not in m.checks:
         return
     own = (m.of_active(m.origin) & 31).astype(np.uint32)
     named = mask(m) >> own & np.uint32(1)
@@ -77,19 +74,19 @@ def _together(op: Op, mask: Getter | None, step: Step) -> None:
     """Emit `step` behind the convergence that `mask` asks for; None for the old forms, which ask for none."""
     if mask is None:
 
-        def at_once(m: Lanes) -> None:
+        def at_once(m: Machine) -> None:
             m.synchronised_warps()
             step(m)
 
         op.emit(at_once)
         return
     wanted = mask
-    decoder = op.decoder
+    decoder = op.builder
     decoder.start_block()
     at = decoder.here + (1 if op.ins.guard is not None else 0)
     following = at + 1
 
-    def end(m: Lanes) -> int:
+    def end(m: Machine) -> int:
         _check_named(m, op, wanted)
         if not _converge(m, at, wanted):
             return GONE
@@ -106,16 +103,16 @@ def warp_barrier(op: Op) -> None:
         op.fail("bar.warp takes .sync")
     op.done(1)
     wanted = op.source(0, _B32)
-    following = op.decoder.following(op.ins)
+    following = op.builder.following(op.ins)
 
-    def end(m: Lanes) -> int:
+    def end(m: Machine) -> int:
         _check_named(m, op, wanted)
         return m.warp_barriers.sync(op.ins, wanted(m), following)
 
     op.end(end)
 
 
-def _whole(m: Lanes, value: Array) -> tuple[Array, Array]:
+def _whole(m: Machine, value: Array) -> tuple[Array, Array]:
     """Return values and activity by padded place in the chunk."""
     places = m.of_active(m.origin)
     held = np.zeros(m.blocks * m.padded, value.dtype)
@@ -133,7 +130,7 @@ def shfl(op: Op) -> None:
     kind = op.type("b32")
     if way is None:
         op.fail("shfl takes .up, .down, .bfly or .idx")
-    if not sync and op.decoder.module.target_number >= 70:
+    if not sync and op.builder.module.target_number >= 70:
         op.fail("shfl without .sync is gone from sm_70 on")
     op.done(5 if sync else 4)
     first = op.operand(0)
@@ -143,7 +140,7 @@ def shfl(op: Op) -> None:
     value, offset, limits = op.source(1, kind), op.source(2, _B32), op.source(3, _B32)
     mask = op.source(4, _B32) if sync else None
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         places = m.of_active(m.origin)
         lane = places & 31
         by = offset(m).astype(np.int64) & 31
@@ -159,7 +156,7 @@ def shfl(op: Op) -> None:
             inside = source <= high
         held, active = _whole(m, value(m))
         at = np.where(inside, (places & ~31) + (source & 31), places)
-        if "shuffles" in m.job.checks and not active[at].all():
+        if "shuffles" in m.checks and not active[at].all():
             first = int(np.invert(active[at]).nonzero()[0][0])
             m.fault(
                 op.ins,
@@ -182,14 +179,14 @@ def vote(op: Op) -> None:
     how = op.choice("all", "any", "uni", "ballot")
     if how is None:
         op.fail("vote takes .all, .any, .uni or .ballot")
-    if not sync and op.decoder.module.target_number >= 70:
+    if not sync and op.builder.module.target_number >= 70:
         op.fail("vote without .sync is gone from sm_70 on")
     result = op.type("b32") if how == "ballot" else op.type("pred")
     op.done(3 if sync else 2)
     write, flags = op.dest(0, result), op.source(1, _PRED)
     mask = op.source(2, _B32) if sync else None
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         wanted = mask(m) if mask is not None else np.full(1, _FULL, np.uint32)
         yes = ballot(m, flags(m)) & wanted
         if how == "ballot":
@@ -225,7 +222,7 @@ def elect(op: Op) -> None:
         op.fail("elect.sync gives d|p")
     write, write_flag, mask = op.dest(first.first, _B32), op.dest(first.second, _PRED), op.source(1, _B32)
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         voters = ballot(m, np.ones(1, np.bool_)) & mask(m)
         lowest = voters & (~voters + np.uint32(1))
         leader = (np.frexp(lowest.astype(np.float64))[1] - 1).astype(np.uint32)
@@ -253,7 +250,7 @@ def match(op: Op) -> None:
     write_flag = op.dest(pair.second, _PRED) if pair else None
     value, mask = op.source(1, kind), op.source(2, _B32)
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         own = m.spread(value(m))
         held, active = _whole(m, own)
         base = m.of_active(m.origin) & ~31
@@ -292,12 +289,12 @@ def redux(op: Op) -> None:
     if how is None:
         op.fail(f"redux.sync takes one of .{' .'.join(_REDUCE)}")
     absolute, keeps_nan = op.flag("abs"), op.flag("NaN")
-    if how in ("min", "max") and op.decoder.module.target_number >= 100:
+    if how in ("min", "max") and op.builder.module.target_number >= 100:
         kind = op.type("u32", "s32", "f32")
     else:
         kind = op.type("b32") if how in ("and", "or", "xor") else op.type("u32", "s32")
-    if kind.is_float and not op.decoder.module.target.endswith(("a", "f")):
-        op.fail(f"redux.sync.{how}.f32 needs a target of its own such as sm_100a, not {op.decoder.module.target}")
+    if kind.is_float and not op.builder.module.target.endswith(("a", "f")):
+        op.fail(f"redux.sync.{how}.f32 needs a target of its own such as sm_100a, not {op.builder.module.target}")
     if (absolute or keeps_nan) and not kind.is_float:
         op.fail("redux.sync takes .abs and .NaN with .f32 only")
     op.done(3)
@@ -306,7 +303,7 @@ def redux(op: Op) -> None:
     if kind.is_float and not keeps_nan:
         combine = np.fmin if how == "min" else np.fmax
 
-    def step(m: Lanes) -> None:
+    def step(m: Machine) -> None:
         own = m.spread(np.abs(value(m)) if absolute else value(m))
         held, active = _whole(m, own)
         places = m.of_active(m.origin)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxrt.sim._instructions.data_movement import write_words
-from ptxrt.sim._machine.spaces import Access
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.protocol import Lanes, Machine
+from ptxrt.sim._machine.words import write_words
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["AsyncCopies"]
 
@@ -34,16 +31,16 @@ class AsyncCopies:
         self._committed = np.zeros(lanes.blocks * lanes.padded, np.int64)
         self._copies: list[_Copy] = []
 
-    def start(self, m: Lanes, access: Access, where: Array, values: list[Array]) -> None:
+    def start(self, m: Machine, access: Access, where: Array, values: list[Array]) -> None:
         """Begin a copy of the active lanes, as a part of the group that each has open."""
         places = m.of_active(m.origin)
         self._copies.append(_Copy(access, places, self._committed[places], m.spread(where), values))
 
-    def commit(self, m: Lanes) -> None:
+    def commit(self, m: Machine) -> None:
         """Close the open group of the active lanes."""
         self._committed[m.of_active(m.origin)] += 1
 
-    def wait(self, m: Lanes, but: int | None) -> None:
+    def wait(self, m: Machine, but: int | None) -> None:
         """Complete the active lanes' groups but the last `but`; None for all copies, committed or not."""
         limit = np.full(self._committed.shape[0], -1, np.int64)
         places = m.of_active(m.origin)

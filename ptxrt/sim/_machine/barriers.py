@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from ptxrt.sim._machine.code import GONE
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.protocol import Machine, Reduction
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
 
-if TYPE_CHECKING:
-    from ptxrt.sim._instructions.op import Setter
-    from ptxrt.sim._machine.lanes import Lanes
-
-__all__ = ["Barriers", "Reduction"]
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """What ``bar.red`` computes over the lanes of a block, and where the result goes."""
-
-    kind: Literal["popc", "and", "or"]
-    write: Setter
+__all__ = ["Barriers"]
 
 
 @dataclass(eq=False)
@@ -40,8 +29,8 @@ class _Park:
 class Barriers:
     """The sixteen barriers of each block of a chunk."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._parks: list[_Park] = []
         self._arrived: dict[int, tuple[Array, Array]] = {}
         """Per barrier: threads that came by bar.arrive in each block, and the count they named there."""
@@ -59,7 +48,7 @@ class Barriers:
 
         Answers `following` at once where every lane of every block has come (the usual case), else GONE.
         """
-        m = self._lanes
+        m = self._machine
         if m.idx is None and count is None and reduction is None and number not in self._arrived:
             m.passed_barrier(None)
             return following
@@ -69,7 +58,7 @@ class Barriers:
 
     def arrive(self, number: int, count: int) -> None:
         """Count the active lanes as arrived, without parking them."""
-        m = self._lanes
+        m = self._machine
         held, counts = self._arrived.get(number, (np.zeros(m.blocks, np.int64), np.ones(m.blocks, np.int64)))
         came = self._threads(m.active())
         counts = np.where(came > 0, count, counts)
@@ -88,7 +77,7 @@ class Barriers:
 
     def _threads(self, idx: Array) -> Array:
         """Count threads per block; a warp that is all here counts 32, as the hardware counts warps."""
-        m = self._lanes
+        m = self._machine
         warps = m.blocks * m.padded // 32
         here = np.bincount(m.origin[idx] >> 5, minlength=warps)
         live = np.bincount(m.origin >> 5, minlength=warps)
@@ -105,7 +94,7 @@ class Barriers:
             self._release(number)
 
     def _release(self, number: int) -> None:
-        m = self._lanes
+        m = self._machine
         parks = [park for park in self._parks if park.number == number]
         waiting = np.concatenate([park.idx for park in parks])
         here = np.bincount(m.block[waiting], minlength=m.blocks)
@@ -145,7 +134,7 @@ class Barriers:
         wanted = np.full(arrived.shape[0], none)
         for park in parks:
             if park.count is not None:
-                blocks = self._lanes.block[park.idx]
+                blocks = self._machine.block[park.idx]
                 wanted[blocks] = np.minimum(wanted[blocks], park.count)
         return np.where(wanted == none, arrived, wanted)
 
@@ -153,7 +142,7 @@ class Barriers:
         kinds = {park.reduction.kind for park in parks if park.reduction is not None}
         if not kinds:
             return None
-        m = self._lanes
+        m = self._machine
         total = np.zeros(m.blocks, np.int64)
         true = np.zeros(m.blocks, np.int64)
         for park in parks:
@@ -166,15 +155,15 @@ class Barriers:
 
     def deadlock(self) -> NoReturn:
         """Raise Deadlock for the first lane that is parked for ever."""
-        m = self._lanes
+        m = self._machine
         park = min(self._parks, key=lambda one: int(one.idx[0]))
         lane = int(park.idx[0])
         block = int(m.block[lane])
         here = int(np.count_nonzero(m.block[park.idx] == block))
         live = int(np.count_nonzero(m.block == block))
         wanted = park.count if park.count is not None else live
-        others = sorted({other.ins.line for other in self._parks if other is not park and block in m.block[other.idx]})
-        elsewhere = f"; others wait at line {', '.join(map(str, others))}" if others else ""
+        lines = sorted({one.ins.line for one in self._parks if one is not park and block in m.block[one.idx]})
+        elsewhere = f"; others wait at line {', '.join(map(str, lines))}" if lines else ""
         m.deadlock(
             park.ins,
             f"{here} threads wait at barrier {park.number} for {wanted}, {live} threads of the block are left, "

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from ptxrt.sim._machine.code import GONE
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["ClusterBarriers"]
 
@@ -29,10 +27,10 @@ class _Waiting:
 class ClusterBarriers:
     """The barrier of each cluster of a chunk."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._waiting: list[_Waiting] = []
-        clusters = lanes.blocks // lanes.job.shape.cluster_blocks
+        clusters = machine.blocks // machine.shape.cluster_blocks
         self._phase = np.zeros(clusters, np.int64)
         """How often the barrier of each cluster has been complete."""
         self._arrived: Array | None = None
@@ -42,24 +40,24 @@ class ClusterBarriers:
         return bool(self._waiting)
 
     def _clusters(self, lanes: Array) -> Array:
-        m = self._lanes
-        return m.block[lanes] // m.job.shape.cluster_blocks
+        m = self._machine
+        return m.block[lanes] // m.shape.cluster_blocks
 
     def _arrivals(self) -> Array:
         if self._arrived is None:
-            self._arrived = np.full(self._lanes.blocks * self._lanes.padded, _NEVER, np.int64)
+            self._arrived = np.full(self._machine.blocks * self._machine.padded, _NEVER, np.int64)
         return self._arrived
 
     def arrive(self) -> None:
         """Note that the active lanes have arrived."""
-        m = self._lanes
+        m = self._machine
         lanes = m.active()
         self._arrivals()[m.origin[lanes]] = self._phase[self._clusters(lanes)]
         self.release()
 
     def wait(self, ins: Instruction, following: int) -> int:
         """Let the active lanes wait for the barrier that they have arrived at."""
-        self._waiting.append(_Waiting(ins, self._lanes.active(), following))
+        self._waiting.append(_Waiting(ins, self._machine.active(), following))
         self.release()
         return GONE
 
@@ -69,7 +67,7 @@ class ClusterBarriers:
             if self._waiting:
                 self._arrivals()
             return
-        m = self._lanes
+        m = self._machine
         everyone = np.arange(m.n)
         clusters = self._clusters(everyone)
         here = self._arrived[m.origin] == self._phase[clusters]
@@ -77,7 +75,7 @@ class ClusterBarriers:
         complete = (np.bincount(clusters[here], minlength=self._phase.shape[0]) == live) & (live > 0)
         if complete.any():
             self._phase += complete
-            blocks = np.repeat(complete, m.job.shape.cluster_blocks)
+            blocks = np.repeat(complete, m.shape.cluster_blocks)
             m.passed_barrier(blocks)
             held_idx, held_count = m.idx, m.count
             m.activate(everyone[complete[clusters]])
@@ -98,7 +96,7 @@ class ClusterBarriers:
 
     def deadlock(self) -> NoReturn:
         """Raise Deadlock for the first lane that waits for ever."""
-        m = self._lanes
+        m = self._machine
         group = min(self._waiting, key=lambda one: int(one.lanes[0]))
         lane = int(group.lanes[0])
         arrived = self._arrivals()[m.origin[lane]] != _NEVER

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxrt.sim._text.program import Instruction, Variable
+from ptxrt.sim._machine.layout import Layout
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Instruction, Variable
 
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
+__all__ = ["Block", "Code", "End", "SlotStart", "SpecialStart", "Step", "SymbolStart"]
 
-__all__ = ["GONE", "Block", "Code", "End", "SlotStart", "Step", "Target"]
-
-Step = Callable[["Lanes"], None]
+Step = Callable[[Machine], None]
 """One instruction over the active lanes."""
 
-End = Callable[["Lanes"], int]
+End = Callable[[Machine], int]
 """The last instruction of a basic block: answers the next block of the active lanes, or GONE."""
-
-GONE = -1
-"""No lane goes on: all have exited, or wait."""
-
-
-@dataclass(eq=False)
-class Target:
-    """A place in the code, known once everything before it is decoded."""
-
-    block: int = GONE
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,31 +65,10 @@ SlotStart = np.ndarray | SpecialStart | SymbolStart
 
 
 @dataclass(eq=False)
-class Code:
-    """The decoded body of one entry, called functions inlined."""
+class Code(Layout):
+    """The decoded body of one entry, called functions inlined, and the layout of its memory."""
 
-    entry: str
     blocks: list[Block] = field(default_factory=list)
     slots: list[SlotStart] = field(default_factory=list)
     lane_bytes: int = 0
     """Bytes of registers a lane, for the size of chunks."""
-    shared_word: int = 0
-    """Bytes of the narrowest access that may go to shared memory; 0 for none."""
-    global_word: int = 0
-    """The same for global memory."""
-    shared_places: dict[Variable, int] = field(default_factory=dict)
-    """Where in a block's shared memory each variable lies that the code names; the others of the text take no place."""
-    shared_accessed: bool = False
-    """Whether an access says ``.shared``, by a variable's name or by a number."""
-    dynamic_offset: int = 0
-    """Where dynamic shared memory begins, behind them."""
-    local_bytes: int = 0
-    stack_base: int = 0
-    """Where in local memory the stack of functions that are not inlined begins."""
-    local_variables: list[tuple[Variable, int]] = field(default_factory=list)
-    """Local variables with their places, inlined functions' included."""
-
-    @property
-    def local_stride(self) -> int:
-        """Bytes from one lane's local memory to the next one's, so that each is aligned."""
-        return -(-self.local_bytes // 16) * 16

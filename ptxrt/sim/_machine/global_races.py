@@ -13,18 +13,14 @@ whether or not an atomic between them hands anything over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.allocations import Allocation
+from ptxrt.sim._machine.protocol import Lanes, Spaces
+from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
-    from ptxrt.sim._machine.memory import Allocation
-    from ptxrt.sim._machine.spaces import Access
-    from ptxrt.sim._text.program import Instruction
-    from ptxrt.sim._text.specials import Shape
 
 __all__ = ["GlobalRaces"]
 
@@ -78,7 +74,7 @@ class GlobalRaces:
         if wide:
             self._fenced[m.first_block + m.of_active(m.block)] = len(self._events)
 
-    def check(self, m: Lanes, access: Access, allocation: Allocation, at: Array, part: Array | None) -> None:
+    def check(self, m: Spaces, access: Access, allocation: Allocation, at: Array, part: Array | None) -> None:
         """Check and note an access of the active lanes (or of a part of them) at these bytes of an allocation.
 
         Raises
@@ -119,7 +115,7 @@ class GlobalRaces:
     def _shadow(self, allocation: Allocation) -> tuple[_Role, _Role, _Role]:
         found = self._shadows.get(allocation)
         if found is None:
-            size = (allocation.size >> self._shift) + 1
+            size = (allocation.bytes.size >> self._shift) + 1
             found = self._shadows[allocation] = (_Role(size), _Role(size), _Role(size))
         return found
 
@@ -131,7 +127,7 @@ class GlobalRaces:
         return self._place(who) // self._padded
 
     def _note_read(
-        self, m: Lanes, lanes: Array, own: Array, first: _Role, last: _Role, granule: Array, now: int
+        self, m: Spaces, lanes: Array, own: Array, first: _Role, last: _Role, granule: Array, now: int
     ) -> None:
         held = first.who[granule]
         same_block = self._block(held) == self._block(own)
@@ -140,11 +136,11 @@ class GlobalRaces:
         new = (fresh | (held >> _THREAD == own >> _THREAD)).nonzero()[0][::-1]
         first.note(granule[new], own[new], now)
         # Where several lanes read, the first is in one and the last in the other.
-        other = (first.who[granule] >> _THREAD != own >> _THREAD).nonzero()[0]
-        last.note(granule[other], own[other], now)
+        second = (first.who[granule] >> _THREAD != own >> _THREAD).nonzero()[0]
+        last.note(granule[second], own[second], now)
 
     def _against(
-        self, m: Lanes, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
+        self, m: Spaces, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
         granule: Array,
     ) -> None:  # fmt: skip
         held = role.who[granule]
@@ -156,8 +152,8 @@ class GlobalRaces:
         which = bad.nonzero()[0]
         time, lanes = role.time[granule[which]], lanes[which]
         there, here = self._place(held[which]), self._place(own[which])
-        block, other = here // self._padded, there // self._padded
-        same_block, same_warp = block == other, here >> 5 == there >> 5
+        block, other_block = here // self._padded, there // self._padded
+        same_block, same_warp = block == other_block, here >> 5 == there >> 5
         warp = m.origin[lanes] >> 5
         # The other's warp has a meaning only within the block, where it is in the chunk too.
         other_warp = np.where(same_block, warp + (there >> 5) - (here >> 5), warp)
@@ -165,7 +161,7 @@ class GlobalRaces:
         ordered |= same_block & (self._barrier[m.block[lanes]] >= time)
         ordered |= same_warp & (self._warp[warp] >= time)
         ordered |= same_block & (self._warp_fenced[warp] >= time) & (self._warp_fenced[other_warp] >= time)
-        ordered |= ~same_block & (self._fenced[block] >= time) & (self._fenced[other] >= time)
+        ordered |= ~same_block & (self._fenced[block] >= time) & (self._fenced[other_block] >= time)
         if ordered.all():
             return
         first = int((~ordered).nonzero()[0][0])
@@ -173,13 +169,13 @@ class GlobalRaces:
                      int(time[first]))  # fmt: skip
 
     def _report(
-        self, m: Lanes, access: Access, at: int, allocation: Allocation, lane: int, other: int, time: int
+        self, m: Spaces, access: Access, at: int, allocation: Allocation, lane: int, earlier: int, time: int
     ) -> None:
-        block, thread = divmod((other >> _THREAD) - 1, self._padded)
-        where = m.job.shape.block_index(block)
+        block, thread = divmod((earlier >> _THREAD) - 1, self._padded)
+        where = m.shape.block_index(block)
         m.race(
             f"{access.verb} of {access.size} bytes of global memory races with an access of block {where}, and "
-            f"nothing orders them\n  at: {m.job.memory.describe(allocation.base + at)}",
+            "nothing orders them",
             access.ins,
             lane,
             allocation.base + at,

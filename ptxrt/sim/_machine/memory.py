@@ -1,79 +1,33 @@
-"""The machine's global memory: allocations of their exact length, far apart, in a 64-bit address space of its own."""
+"""The machine's global memory: allocations of their exact length, far apart, in a 64-bit address space of its own.
+
+There is no lock: finalizers and signal handlers run in the middle of any function here, on the same thread, and both
+may free and allocate memory. So what is allocated is a table that never changes. Whoever looks something up reads one
+table from first to last, and a change puts the next one in its place, in one step.
+"""
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from ptxrt.errors import InvalidArgument, OutOfDeviceMemory
-from ptxrt.sim._text.types import Array, word_type
+from ptxrt.sim._machine.allocations import Allocation, Table
+from ptxrt.sim._text.types import Array
 
-__all__ = ["READ_ONLY_BIT", "Allocation", "GlobalMemory", "Store"]
+__all__ = ["READ_ONLY_BIT", "GlobalMemory"]
 
 BASE_ADDRESS = 0x7F00_0000_0000
 READ_ONLY_BIT = 1 << 60
 """An address with this bit names the same bytes, for reading only."""
 
-_ALIGN = 512
-_GUARD = 4096
 _POISON = 0xCD
 _REMEMBERED = 65536
 
-
-class Store:
-    """Bytes, and the same bytes as wider words."""
-
-    def __init__(self, data: Array) -> None:
-        self.bytes = data
-        self._words: dict[int, Array] = {}
-
-    def words(self, size: int) -> Array:
-        """Return the bytes as words of `size` bytes, a rest shorter than a word left out."""
-        found = self._words.get(size)
-        if found is None:
-            whole = self.bytes.size // size * size
-            found = self._words[size] = self.bytes[:whole].view(word_type(size))
-        return found
-
-
-class Allocation(Store):
-    """A live or freed piece of global memory."""
-
-    def __init__(self, base: int, data: Array, label: str, *, writable: bool = True, is_const: bool = False) -> None:
-        super().__init__(data)
-        self.base = base
-        self.size = data.size
-        self.label = label
-        self.writable = writable
-        self.is_const = is_const
-        self.adopted = False
-        self.written: Store | bool = True
-        """Which bytes have been written, a 1 for each that has; True for all of them, False for none."""
-
-    @property
-    def end(self) -> int:
-        """The first address behind it."""
-        return self.base + self.size
-
-    def marks(self) -> Store | None:
-        """Return the bytes' marks of having been written; None where all have been."""
-        if self.written is True:
-            return None
-        if self.written is False:
-            # Zeros that are never touched take no memory.
-            self.written = Store(np.zeros(self.size, np.uint8))
-        return self.written
-
-    def host_writes(self, start: int, nbytes: int) -> None:
-        """Note that the host may write these bytes."""
-        if nbytes == self.size:
-            self.written = True
-        marks = self.marks()
-        if marks is not None:
-            marks.bytes[start : start + nbytes] = 1
+Result = TypeVar("Result")
 
 
 class GlobalMemory:
@@ -82,22 +36,37 @@ class GlobalMemory:
     Parameters
     ----------
     limit_bytes
-        What all live allocations together may hold; adopted arrays do not count.
+        What all live allocations together may hold; memory that the host lends does not count.
     """
 
     def __init__(self, limit_bytes: int = 8 << 30) -> None:
         self.limit_bytes = limit_bytes
-        self._next = BASE_ADDRESS
-        self._bases: list[int] = []
-        self._live: list[Allocation] = []
+        self._table = Table(BASE_ADDRESS)
+        """The newest table, or one from which its successors lead there."""
         self._freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
-        self._in_use = 0
-        self._lock = threading.RLock()
+
+    @property
+    def table(self) -> Table:
+        """What is allocated now."""
+        table = self._table
+        while table.successor:
+            table = table.successor["next"]
+        return table
+
+    def _change(self, change: Callable[[Table], tuple[Table, Result]]) -> Result:
+        """Put the table that `change` makes in the place of the newest."""
+        while True:
+            before = self.table
+            after, result = change(before)
+            # setdefault is one step: where somebody else has put a successor there since, that one stays.
+            if before.successor.setdefault("next", after) is after:
+                self._table = after
+                return result
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes of all live allocations, without adopted arrays."""
-        return self._in_use
+        """Bytes of all live allocations, without what the host lends."""
+        return self.table.in_use
 
     def allocate(self, nbytes: int, label: str = "allocation", *, is_const: bool = False) -> int:
         """Return the address of `nbytes` new bytes, a multiple of 512, filled with 0xCD.
@@ -111,74 +80,90 @@ class GlobalMemory:
         """
         if nbytes < 0:
             raise InvalidArgument(op="allocate", argument="nbytes", expected="0 or more", given=nbytes)
-        with self._lock:
-            if self._in_use + nbytes > self.limit_bytes:
-                raise OutOfDeviceMemory(
-                    f"allocate: {nbytes} bytes asked for, {self._in_use} of {self.limit_bytes} are in use",
-                    op="allocate",
-                    argument="nbytes",
-                    expected=f"at most {self.limit_bytes - self._in_use}",
-                    given=nbytes,
-                )
-            try:
-                data = np.full(nbytes, _POISON, np.uint8)
-            except MemoryError:
-                raise OutOfDeviceMemory(
-                    f"allocate: the host has no {nbytes} bytes to lend", op="allocate", argument="nbytes", given=nbytes
-                ) from None
-            self._in_use += nbytes
-            allocation = self._map(data, label, writable=True, is_const=is_const)
-            allocation.written = False
-            return allocation.base
+        self._check_limit(self.table, nbytes)
+        try:
+            data = np.full(nbytes, _POISON, np.uint8)
+        except MemoryError:
+            raise OutOfDeviceMemory(
+                f"allocate: the host has no {nbytes} bytes to lend", op="allocate", argument="nbytes", given=nbytes
+            ) from None
 
-    def adopt(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], label: str) -> int:
+        def add(table: Table) -> tuple[Table, int]:
+            self._check_limit(table, nbytes)
+            allocation = Allocation(table.next_base, data, label, is_const=is_const)
+            return table.with_new(allocation, allocation.base), allocation.base
+
+        return self._change(add)
+
+    def _check_limit(self, table: Table, nbytes: int) -> None:
+        if table.in_use + nbytes > self.limit_bytes:
+            raise OutOfDeviceMemory(
+                f"allocate: {nbytes} bytes asked for, {table.in_use} of {self.limit_bytes} are in use",
+                op="allocate",
+                argument="nbytes",
+                expected=f"at most {self.limit_bytes - table.in_use}",
+                given=nbytes,
+            )
+
+    def adopt(self, array: Array, label: str) -> int:
         """Map a C-contiguous host array, without a copy, and return its address; `free` takes it out again.
+
+        Memory that is here already keeps its address: arrays that overlap on the host overlap here. That holds for all
+        parts of one NumPy array, whichever comes first.
 
         Raises
         ------
         InvalidArgument
-            For an array that is not C-contiguous.
+            For an array that is not C-contiguous, or that overlaps in part what is here already and is no part of the
+            same NumPy array.
         """
         if not array.flags.c_contiguous:
             raise InvalidArgument(
                 op="adopt", argument=label, expected="a C-contiguous array", given=f"strides {array.strides}"
             )
-        data = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-        with self._lock:
-            allocation = self._map(data, label, writable=bool(array.flags.writeable), is_const=False)
-            allocation.adopted = True
-            return allocation.base
+        whole = _whole(array)
+        data = np.asarray(whole).reshape(-1, order="A").view(np.uint8) if whole.size else np.empty(0, np.uint8)
+        host, nbytes, writable = _host_address(array), array.nbytes, bool(array.flags.writeable)
 
-    def _map(self, data: Array, label: str, *, writable: bool, is_const: bool) -> Allocation:
-        base = self._next
-        self._next = -(-(base + data.size + _GUARD) // _ALIGN) * _ALIGN
-        allocation = Allocation(base, data, label, writable=writable, is_const=is_const)
-        self._bases.append(base)  # addresses only grow, so the list stays sorted and freed ones never come back
-        self._live.append(allocation)
-        return allocation
+        def add(table: Table) -> tuple[Table, int]:
+            known = _array_with(table, host, host + nbytes) if nbytes else None
+            if known is not None:
+                if writable and not known.bytes.flags.writeable:
+                    raise _not_imported("memory of which no part is imported for reading only")
+                start = known.base + host - known.host
+                return table.with_part(known, start, start + nbytes, writable=writable), start
+            new = Allocation(table.next_base, data, label)
+            start = new.base + (host - new.host if nbytes else 0)
+            return table.with_new(new.lend(start, start + nbytes, writable=writable), start), start
+
+        return self._change(add)
 
     def free(self, address: int) -> None:
         """Release an allocation by the address that `allocate` or `adopt` gave.
+
+        Memory that was adopted several times, or of which overlapping parts were, stays until the last is released.
 
         Raises
         ------
         InvalidArgument
             For an address that is not the start of a live allocation.
         """
-        with self._lock:
-            allocation = self.find(address)
-            if allocation is None or allocation.base != address:
+
+        def remove(table: Table) -> tuple[Table, Allocation | None]:
+            allocation = table.find(address)
+            users = table.users_of(allocation)
+            if allocation is None or address not in users:
                 raise InvalidArgument(
                     op="free",
                     argument="address",
                     expected="the start of a live allocation",
-                    given=f"{address:#x}, {self.describe(address)}",
+                    given=f"{address:#x}, {self._describe(table, address)}",
                 )
-            place = bisect_right(self._bases, address) - 1
-            del self._bases[place], self._live[place]
-            self._freed.append((allocation.base, allocation.end, allocation.label))
-            if not allocation.adopted:
-                self._in_use -= allocation.size
+            return table.without(allocation, address), allocation if len(users) == 1 else None
+
+        gone = self._change(remove)
+        if gone is not None:
+            self._freed.append((gone.start, gone.end, gone.label))
 
     def read_only(self, address: int) -> int:
         """Return another address of the same byte, through which a kernel cannot write."""
@@ -186,12 +171,10 @@ class GlobalMemory:
 
     def find(self, address: int) -> Allocation | None:
         """Return the live allocation that holds the byte (or, if it is empty, starts) at `address`."""
-        with self._lock:
-            place = bisect_right(self._bases, address) - 1
-            if place < 0:
-                return None
-            allocation = self._live[place]
-            return allocation if address < allocation.end or address == allocation.base else None
+        table = self._table
+        while table.successor:  # as the property does, without the call
+            table = table.successor["next"]
+        return table.find(address)
 
     def view(self, address: int, nbytes: int, writable: bool = False) -> Array:
         """Return the bytes themselves as uint8, not a copy.
@@ -201,55 +184,88 @@ class GlobalMemory:
         InvalidArgument
             If they are not all inside one live allocation, or are to be written and are read-only.
         """
-        with self._lock:
-            allocation = self.find(address)
-            if allocation is None or nbytes < 0 or address + nbytes > allocation.end:
-                raise InvalidArgument(
-                    op="view",
-                    argument="address",
-                    expected="bytes inside one live allocation",
-                    given=f"{nbytes} bytes at {address:#x}, {self.describe(address)}",
-                )
-            if writable and not allocation.writable:
-                raise InvalidArgument(
-                    op="view", argument="address", expected="writable memory", given=f"{allocation.label}, read-only"
-                )
-            start = address - allocation.base
-            data = allocation.bytes[start : start + nbytes]
-            if writable:
-                allocation.host_writes(start, nbytes)
-            if not writable:
-                data = data.view()
-                data.flags.writeable = False
-            return data
+        table = self.table
+        allocation = table.find(address)
+        if allocation is None or nbytes < 0 or address + nbytes > allocation.end:
+            raise InvalidArgument(
+                op="view",
+                argument="address",
+                expected="bytes inside one live allocation",
+                given=f"{nbytes} bytes at {address:#x}, {self._describe(table, address)}",
+            )
+        if writable and not allocation.writable:
+            raise InvalidArgument(
+                op="view", argument="address", expected="writable memory", given=f"{allocation.label}, read-only"
+            )
+        start = address - allocation.base
+        data = allocation.bytes[start : start + nbytes]
+        if writable:
+            allocation.host_writes(start, nbytes)
+        else:
+            data = data.view()
+            data.flags.writeable = False
+        return data
 
     def describe(self, address: int) -> str:
         """Say in words where `address` lies: inside, past or before an allocation, live or freed."""
-        with self._lock:
-            address &= ~READ_ONLY_BIT
-            inside = self.find(address)
-            if inside is not None and address < inside.end:
-                return f"{address - inside.base} bytes into {inside.label} {inside.base:#x} of {inside.size} bytes"
-            for base, end, label in reversed(self._freed):
-                if base <= address < end:
-                    return f"inside freed {label} {base:#x} of {end - base} bytes"
-            place = bisect_right(self._bases, address)
-            near = []
-            if place:
-                before = self._live[place - 1]
-                past = address - before.end
-                near.append(
-                    (past, f"{past} bytes past the end of {before.label} {before.base:#x} of {before.size} bytes")
-                )
-            if place < len(self._live):
-                after = self._live[place]
-                gap = after.base - address
-                near.append((gap, f"{gap} bytes before {after.label} {after.base:#x} of {after.size} bytes"))
-            if not near:
-                return "no memory is allocated"
-            return min(near)[1]
+        return self._describe(self.table, address & ~READ_ONLY_BIT)
 
-    def bounds(self) -> tuple[Array, list[Allocation]]:
-        """Return the sorted bases as uint64, and the allocations in that order."""
-        with self._lock:
-            return np.array(self._bases, np.uint64), list(self._live)
+    def _describe(self, table: Table, address: int) -> str:
+        inside = table.find(address)
+        if inside is not None and address < inside.end:
+            return f"{address - inside.start} bytes into {inside}"
+        for start, end, label in reversed(self._freed.copy()):
+            if start <= address < end:
+                return f"inside freed {label} {start:#x} of {end - start} bytes"
+        place = bisect_right(table.starts, address)
+        near = []
+        if place:
+            before = table.allocations[place - 1]
+            near.append((address - before.end, f"{address - before.end} bytes past the end of {before}"))
+        if place < len(table.allocations):
+            after = table.allocations[place]
+            near.append((after.start - address, f"{after.start - address} bytes before {after}"))
+        return min(near)[1] if near else "no memory is allocated"
+
+
+def _host_address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _whole(array: Array) -> Array:
+    """Return the NumPy array of which this one is a part, or itself, all bytes of it side by side."""
+    whole, base = array, array.base
+    while base is not None:
+        if isinstance(base, np.ndarray):
+            whole = base
+        base = getattr(base, "base", None)  # of as_strided too, which puts an object of its own in between
+    behind = _host_address(array) - _host_address(whole)
+    side_by_side = whole.flags.forc and not whole.dtype.hasobject
+    inside = behind >= 0 and behind + array.nbytes <= whole.nbytes
+    return whole if side_by_side and inside and whole.flags.writeable >= array.flags.writeable else array
+
+
+def _array_with(table: Table, first: int, end: int) -> Allocation | None:
+    """Return an array of the host that has these bytes and is here, in parts at least; None where there is none.
+
+    Raises
+    ------
+    InvalidArgument
+        Where some of the bytes are accessible here, and the others have no place beside them.
+    """
+    having = [one for one in table.allocations if one.host <= first and end <= one.host + one.bytes.size]
+    overlapping = [one for one in table.allocations if one.host_start < end and first < one.host_start + one.size]
+    found = next(iter(overlapping or having), None)
+    if found is not None and (found not in having or any(one.base != found.base for one in overlapping)):
+        raise _not_imported("memory of which no part is imported, or of which all is a part of what is imported")
+    return found
+
+
+def _not_imported(expected: str) -> InvalidArgument:
+    return InvalidArgument(
+        op="from_dlpack",
+        argument="other",
+        expected=expected,
+        given="an array that overlaps another import",
+        fix="Import the whole array first and take parts of the result, or free the other import",
+    )

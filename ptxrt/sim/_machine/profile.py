@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from ptxrt.sim._machine.access import Access, Piece
+from ptxrt.sim._machine.allocations import Allocation
 from ptxrt.sim._machine.code import Block, Code, Step
-from ptxrt.sim._machine.memory import Allocation
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.protocol import Lanes, Machine
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
-    from ptxrt.sim._machine.spaces import Access, Piece
 
 __all__ = ["LineCounts", "Profile", "instrument"]
 
@@ -87,10 +85,10 @@ class LineCounts:
         self.sectors += int(_distinct(rows >> _SECTOR_BITS).sum())
         self.least_sectors += int((-(-asked // SECTOR)).sum())
 
-    def add(self, other: LineCounts) -> None:
+    def add(self, counts: LineCounts) -> None:
         """Add another line's counts."""
         for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+            setattr(self, one.name, getattr(self, one.name) + getattr(counts, one.name))
 
 
 @dataclass(eq=False)
@@ -156,7 +154,7 @@ class Profile:
     def in_parts(self, step: Step, line: LineCounts) -> Step:
         """Return the step, its accesses to global memory counted as parts of one request a warp."""
 
-        def whole(m: Lanes) -> None:
+        def whole(m: Machine) -> None:
             parts: list[tuple[int, Array]] = []
             self._parts = parts
             try:
@@ -264,12 +262,12 @@ Result = TypeVar("Result")
 
 
 def _counted(
-    do: Callable[[Lanes], Result], profile: Profile, ins: Instruction, slot: int | None
-) -> Callable[[Lanes], Result]:
+    do: Callable[[Machine], Result], profile: Profile, ins: Instruction, slot: int | None
+) -> Callable[[Machine], Result]:
     """Return what counts an instruction and does it; `slot` is its guard's, where the steps look at it themselves."""
     line, negated = profile.line(ins.line), ins.guard_negated
 
-    def counted(m: Lanes) -> Result:
+    def counted(m: Machine) -> Result:
         line.issued += profile.warps
         line.lanes += m.count if slot is None else _held(m, slot, negated)
         return do(m)
@@ -277,7 +275,7 @@ def _counted(
     return counted
 
 
-def _held(m: Lanes, slot: int, negated: bool) -> int:
+def _held(m: Machine, slot: int, negated: bool) -> int:
     """Return for how many of the active lanes a guard holds."""
     flags = m.regs[slot]
     if flags.shape[0] == 1:
@@ -288,7 +286,7 @@ def _held(m: Lanes, slot: int, negated: bool) -> int:
 
 def _warps(m: Lanes) -> int:
     """Return how many warps the active lanes belong to."""
-    shape = m.job.shape
+    shape = m.shape
     if m.count == m.blocks * shape.threads:
         return m.blocks * shape.warps
     warp = m.of_active(m.origin) >> 5

@@ -14,16 +14,13 @@ readers two are remembered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.protocol import Spaces
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
-    from ptxrt.sim._machine.spaces import Access
-    from ptxrt.sim._text.program import Instruction
 
 __all__ = ["Races"]
 
@@ -38,22 +35,22 @@ _WARP_MASK = (1 << (_EPOCH - _WARP)) - 1
 class Races:
     """The shadow of one chunk's shared memory."""
 
-    def __init__(self, lanes: Lanes, granule: int) -> None:
-        self._lanes = lanes
+    def __init__(self, machine: Spaces, granule: int) -> None:
+        self._machine = machine
         self._shift = granule.bit_length() - 1
-        size = lanes.shared.bytes.size >> self._shift
+        size = machine.shared.bytes.size >> self._shift
         self._writer, self._first, self._last = (np.zeros(size, np.int64) for _ in range(3))
         self._events: list[Instruction] = []
         """Accesses by number: an instruction gets a new one with the first access after a fence."""
         self._numbers: dict[Instruction, int] = {}
-        self._block_epoch = np.ones(lanes.blocks, np.int64)
-        self._warp_epoch = np.zeros(lanes.blocks * lanes.padded // 32, np.int64)
+        self._block_epoch = np.ones(machine.blocks, np.int64)
+        self._warp_epoch = np.zeros(machine.blocks * machine.padded // 32, np.int64)
         self._floor = self._stamp = np.zeros(0, np.int64)
         self._written = False
         """Whether anything was written since the last barrier of the whole chunk."""
         self._reads: list[tuple[Access, Array, Array, Array, Array, int]] = []
         self._write_event, self._first_event, self._last_event = (np.zeros(size, np.int32) for _ in range(3))
-        self._fenced = np.zeros(lanes.blocks * lanes.padded // 32, np.int64)
+        self._fenced = np.zeros(machine.blocks * machine.padded // 32, np.int64)
         """How many events there were when each warp last passed a fence."""
         self._stale = True
         self._passed = 0
@@ -63,7 +60,7 @@ class Races:
         self._stale = True
 
     def _refresh(self) -> None:
-        m = self._lanes
+        m = self._machine
         if not self._stale:
             if self._passed:
                 # Barriers of whole chunks, the usual ones, move all stamps alike.
@@ -89,7 +86,7 @@ class Races:
 
     def warp_sync(self) -> None:
         """Note that the warps of the active lanes have synchronised."""
-        m = self._lanes
+        m = self._machine
         flags = np.zeros(self._warp_epoch.shape[0], np.bool_)
         flags[m.of_active(m.origin) >> 5] = True
         self._warp_epoch += flags
@@ -97,7 +94,7 @@ class Races:
 
     def fence(self) -> None:
         """Note that the active lanes pass a fence."""
-        m = self._lanes
+        m = self._machine
         self._fenced[m.of_active(m.origin) >> 5] = len(self._events)
         self._numbers.clear()
 
@@ -116,7 +113,7 @@ class Races:
         DataRace
             For the first lane that races with an earlier access, or with another lane of this one.
         """
-        m = self._lanes
+        m = self._machine
         self._refresh()
         stamp, floor, block = m.of_active(self._stamp), m.of_active(self._floor), m.of_active(m.block)
         if access.strong:
@@ -148,7 +145,7 @@ class Races:
 
     def _granules(self, access: Access, place: Array, block: Array) -> Iterator[Array]:
         """Yield the granules that each lane touches, one after the other."""
-        first = (place + block * self._lanes.shared_stride) >> self._shift
+        first = (place + block * self._machine.shared_stride) >> self._shift
         yield first
         for further in range(1, access.size >> self._shift):
             yield first + further
@@ -173,8 +170,8 @@ class Races:
         new = (fresh | (((held ^ stamp) & _THREAD) == 0)).nonzero()[0][::-1]
         self._first[at[new]] = stamp[new]
         self._first_event[at[new]] = event
-        other = ((self._first[at] ^ stamp) & _THREAD) != 0
-        update = (other | fresh).nonzero()[0]
+        second = ((self._first[at] ^ stamp) & _THREAD) != 0
+        update = (second | fresh).nonzero()[0]
         self._last[at[update]] = stamp[update]
         self._last_event[at[update]] = event
 
@@ -188,11 +185,11 @@ class Races:
             return
         lanes = recent.nonzero()[0]
         old, own = held[lanes], stamp[lanes]
-        other = ((old ^ own) & _THREAD) != 0
+        distinct = ((old ^ own) & _THREAD) != 0
         weak = (old & own & _STRONG) == 0
         same_warp = ((old ^ own) & (_THREAD & ~31)) == 0
         ordered = same_warp & ((old >> _WARP & _WARP_MASK) < (own >> _WARP & _WARP_MASK))
-        bad = other & weak & ~ordered
+        bad = distinct & weak & ~ordered
         if not bad.any():
             return
         bad &= ~self._fences_between(lanes, old, events[at[lanes]])
@@ -203,13 +200,13 @@ class Races:
 
     def _fences_between(self, lanes: Array, old: Array, event: Array) -> Array:
         """Tell for which of these active lanes its warp and the other thread's have passed a fence since the event."""
-        m = self._lanes
+        m = self._machine
         own = m.of_active(m.origin)[lanes]
-        other = own // m.padded * m.padded + (old & _THREAD)
-        return np.asarray((self._fenced[own >> 5] > event) & (self._fenced[other >> 5] > event))
+        earlier = own // m.padded * m.padded + (old & _THREAD)
+        return np.asarray((self._fenced[own >> 5] > event) & (self._fenced[earlier >> 5] > event))
 
-    def _report(self, access: Access, place: Array, lane: int, old: int, other: Instruction) -> None:
-        m = self._lanes
+    def _report(self, access: Access, place: Array, lane: int, old: int, earlier: Instruction) -> None:
+        m = self._machine
         m.race(
             f"{access.verb} of {access.size} bytes of shared memory races with another thread's access, "
             "with no barrier in between",
@@ -217,6 +214,6 @@ class Races:
             int(m.active()[lane]),
             int(place[lane if place.shape[0] > 1 else 0]),
             access.size,
-            other,
+            earlier,
             old & _THREAD,
         )

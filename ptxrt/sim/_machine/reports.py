@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
 
 from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
-from ptxrt.sim._machine.spaces import nearest
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.layout import Layout
+from ptxrt.sim._machine.memory import GlobalMemory
+from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._text.lexer import Source
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Job, Lanes
 
 __all__ = ["Reports", "Trap"]
 
@@ -19,35 +20,44 @@ class Trap(SimFault, LaunchError):
     """What ``trap`` raises: a launch that failed, as on a GPU, with the fields of a fault."""
 
 
-class Reports:
-    """The part of Lanes that words faults."""
+class Reports(ABC):
+    """The part of a chunk that words faults."""
 
-    job: Job
+    source: Source
+    shape: Shape
+    layout: Layout
+    memory: GlobalMemory
     first_block: int
     padded: int
     origin: Array
 
+    @abstractmethod
     def active(self) -> Array:
         """Return the indices of the active lanes."""
-        raise NotImplementedError
 
     def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return thread and block index of a lane."""
         origin = int(self.origin[lane])
-        shape = self.job.shape
         return (
-            shape.thread_index(origin % self.padded),
-            shape.block_index(self.first_block + origin // self.padded),
+            self.shape.thread_index(origin % self.padded),
+            self.shape.block_index(self.first_block + origin // self.padded),
         )
 
     def _where(self, ins: Instruction, lane: int) -> dict[str, Any]:
         """Return the fields that every fault has; `lane` counts among all lanes present."""
         thread, block = self.place(lane)
-        text = self.job.program.source.line_text(ins.line)
-        return {"entry": self.job.code.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
+        text = self.source.line_text(ins.line)
+        return {"entry": self.layout.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
 
     def memory_fault(
-        self, ins: Instruction, problem: str, lane: int, address: int, size: int, nearest: str
+        self,
+        ins: Instruction,
+        problem: str,
+        lane: int,
+        address: int,
+        size: int,
+        nearest: str,
+        fix: str | None = None,
     ) -> NoReturn:
         """Raise MemoryFault; `lane` counts among all lanes present."""
         raise MemoryFault(
@@ -56,32 +66,28 @@ class Reports:
             address=address,
             size=size,
             nearest=nearest,
+            fix=fix,
         )
 
     def fault(self, ins: Instruction, problem: str, lane: int) -> NoReturn:
         """Raise a SimFault that is neither of memory nor a race nor a deadlock."""
         raise SimFault(problem, **self._where(ins, lane))
 
-    def race(self, problem: str, ins: Instruction, lane: int, address: int, size: int, other: Instruction,
-             other_thread: int) -> NoReturn:  # fmt: skip
-        """Raise DataRace between a lane and another thread.
-
-        For global memory `problem` says in words where that is; in shared memory, whose addresses are small, the
-        variable is looked for here.
-        """
-        shared = address < self.job.shape.shared_total
-        race = DataRace(
+    def race(
+        self, problem: str, ins: Instruction, lane: int, address: int, size: int, earlier: Instruction, thread: int
+    ) -> NoReturn:
+        """Raise DataRace between a lane and an earlier access of a thread of the block that `problem` names."""
+        total = self.shape.shared_total
+        shared = address < total  # global memory begins far behind
+        raise DataRace(
             problem,
             **self._where(ins, lane),
             address=address,
             size=size,
-            nearest=nearest(cast("Lanes", self), "shared", address) if shared else None,
-            other_line=other.line,
-            other_thread=self.job.shape.thread_index(other_thread),
+            nearest=self.layout.nearest("shared", address, total) if shared else self.memory.describe(address),
+            other_line=earlier.line,
+            other_thread=self.shape.thread_index(thread),
         )
-        if not shared:
-            race.nearest = self.job.memory.describe(address)
-        raise race
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
         """Raise Deadlock."""

@@ -2,61 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
-from ptxrt.sim._machine.memory import READ_ONLY_BIT, Allocation, Store
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.access import RANK_SHIFT, Access, Piece, window_of
+from ptxrt.sim._machine.allocations import Allocation, Store
+from ptxrt.sim._machine.memory import READ_ONLY_BIT
+from ptxrt.sim._machine.protocol import Spaces
 from ptxrt.sim._text.types import Array
 from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
-
-__all__ = ["RANK_SHIFT", "Access", "Piece", "locate", "window_of"]
-
-RANK_SHIFT = 24
-"""In the address of another block's shared memory, the place of 1 + its rank in the cluster."""
+__all__ = ["locate"]
 
 _MASK64 = (1 << 64) - 1
 _WINDOWS = {0: "global", 1: "shared::cluster", 2: "local", 4: "param"}
 _BASES = {"shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 
 
-class Access(NamedTuple):
-    """What one instruction does to memory: state space (or ``generic``), bytes a lane, and the constant offset."""
-
-    ins: Instruction
-    space: str
-    size: int
-    writes: bool
-    offset: int
-    atomic: bool = False
-    strong: bool = False
-    pending: bool = False
-    """The bytes arrive later, and have no value until then (cp.async)."""
-
-    @property
-    def verb(self) -> str:
-        """The access as a noun."""
-        return "atomic" if self.atomic else "write" if self.writes else "read"
-
-
-class Piece(NamedTuple):
-    """Lanes whose bytes lie in one store: byte offsets (shape (1,) if all the same), and which of the active lanes."""
-
-    store: Store
-    at: Array
-    lanes: Array | None
-
-
-def window_of(address: Array) -> Array:
-    """Return which window generic addresses are in: 0 global, 1 shared, 2 local, 4 param."""
-    return np.asarray((address >> np.uint64(56)) & np.uint64(7))
-
-
-def locate(m: Lanes, access: Access, address: Array) -> list[Piece]:
+def locate(m: Spaces, access: Access, address: Array) -> list[Piece]:
     """Return where the active lanes' bytes are.
 
     Parameters
@@ -73,7 +37,9 @@ def locate(m: Lanes, access: Access, address: Array) -> list[Piece]:
         return [_shared(m, access, address)]
     if access.space in ("global", "const"):
         pieces = _global(m, access, _as_u64(address))
-        if m.watches:
+        if access.float_type and m.elements:
+            _check_elements(m, access, pieces)
+        if m.watched:
             _watch(m, access, pieces)
         elif access.writes:
             for piece in pieces:
@@ -94,7 +60,7 @@ def _as_u64(address: Array) -> Array:
     return address.view(f"u{address.dtype.itemsize}").astype(np.uint64)
 
 
-def _lane(m: Lanes, place: int, lanes: int) -> int:
+def _lane(m: Spaces, place: int, lanes: int) -> int:
     """Return the lane behind a place among the addresses."""
     return int(m.active()[place if lanes > 1 or m.count == 1 else 0])
 
@@ -109,12 +75,12 @@ def _as_offsets(address: Array, offset: int) -> Array:
     return place + offset if offset else place
 
 
-def _shared(m: Lanes, access: Access, address: Array) -> Piece:
+def _shared(m: Spaces, access: Access, address: Array) -> Piece:
     place = _as_offsets(address, access.offset)
-    total = m.job.shape.shared_total
+    total = m.shape.shared_total
     size = access.size
     if int(place.min()) < 0 or int(place.max()) + size > total or int(np.bitwise_or.reduce(place)) & (size - 1):
-        if access.space == "shared::cluster" and m.job.shape.cluster_blocks > 1:
+        if access.space == "shared::cluster" and m.shape.cluster_blocks > 1:
             return _cluster(m, access, place)
         _bad_window(m, access, place, total, "shared")
     if m.races is not None:
@@ -127,13 +93,13 @@ def _shared(m: Lanes, access: Access, address: Array) -> Piece:
     return Piece(m.shared, at, None)
 
 
-def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
+def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
     """Shared memory of another block of the cluster, as mapa gives its addresses: 1 + rank in the upper byte.
 
     Accesses to another block's memory are left out of the race model.
     """
     rank, inside = (place >> RANK_SHIFT) - 1, place & ((1 << RANK_SHIFT) - 1)
-    total, size, blocks = m.job.shape.shared_total, access.size, m.job.shape.cluster_blocks
+    total, size, blocks = m.shape.shared_total, access.size, m.shape.cluster_blocks
     outside = (place < 0) | (rank >= blocks) | (inside + size > total)
     bad = outside | ((inside & (size - 1)) != 0)
     if bad.any():
@@ -151,7 +117,7 @@ def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
             _lane(m, first, place.shape[0]),
             int(place[first if place.shape[0] > 1 else 0]),
             size,
-            nearest(m, "shared", int(inside[first if place.shape[0] > 1 else 0])),
+            m.layout.nearest("shared", int(inside[first if place.shape[0] > 1 else 0]), m.shape.shared_total),
         )
     at = inside + block * m.shared_stride
     if m.shared_marks is not None:
@@ -159,22 +125,22 @@ def _cluster(m: Lanes, access: Access, place: Array) -> Piece:
     return Piece(m.shared, at, None)
 
 
-def _watch(m: Lanes, access: Access, pieces: list[Piece]) -> None:
+def _watch(m: Spaces, access: Access, pieces: list[Piece]) -> None:
     """Make the checks of global memory that a launch makes only when asked to."""
     for piece in pieces:
         allocation = cast(Allocation, piece.store)
-        if m.job.marks:
+        if m.marks:
             marks = allocation.marks()
             if marks is not None:
                 _check_written(m, access, marks, piece.at, piece.lanes, piece.at, allocation)
         elif access.writes:
             allocation.written = True
-        if m.job.global_races is not None:
-            m.job.global_races.check(m, access, allocation, piece.at, piece.lanes)
+        if m.global_races is not None:
+            m.global_races.check(m, access, allocation, piece.at, piece.lanes)
 
 
 def _check_written(
-    m: Lanes, access: Access, marks: Store, at: Array, lanes: Array | None, place: Array,
+    m: Spaces, access: Access, marks: Store, at: Array, lanes: Array | None, place: Array,
     allocation: Allocation | None = None,
 ) -> None:  # fmt: skip
     """Check that every byte read has been written once, and mark those that are written now."""
@@ -189,10 +155,10 @@ def _check_written(
                 known = lane if lanes is None else int(lanes[lane])
                 address = int(place[lane if place.shape[0] > 1 else 0])
                 if allocation is None:
-                    near = nearest(m, "shared", address & ((1 << RANK_SHIFT) - 1))
+                    near = m.layout.nearest("shared", address & ((1 << RANK_SHIFT) - 1), m.shape.shared_total)
                 else:
                     address += allocation.base
-                    near = m.job.memory.describe(address)
+                    near = m.memory.describe(address)
                 what = "shared" if allocation is None else "global"
                 m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory that nobody has "
                                "written, or not all of them", _lane(m, known, at.shape[0]), address, access.size,
@@ -201,21 +167,21 @@ def _check_written(
             words[index] = 0 if access.pending else full
 
 
-def _private(m: Lanes, access: Access, address: Array) -> Piece:
+def _private(m: Spaces, access: Access, address: Array) -> Piece:
     """Local memory is a lane's own; parameters are the same for all."""
     place = _as_offsets(address, access.offset)
-    total = m.job.code.local_bytes if access.space == "local" else m.job.params.bytes.size
+    total = m.layout.local_bytes if access.space == "local" else m.params.bytes.size
     size = access.size
     if int(place.min()) < 0 or int(place.max()) + size > total or int(np.bitwise_or.reduce(place)) & (size - 1):
         _bad_window(m, access, place, total, access.space)
     if access.space == "param":
         if access.writes:
             m.memory_fault(access.ins, "write to a parameter", _lane(m, 0, 1), int(place[0]), size, "kernel parameters")
-        return Piece(m.job.params, place, None)
-    return Piece(m.local, place + m.of_active(m.origin) * m.job.code.local_stride, None)
+        return Piece(m.params, place, None)
+    return Piece(m.local, place + m.of_active(m.origin) * m.layout.local_stride, None)
 
 
-def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, lane: int | None = None) -> None:
+def _bad_window(m: Spaces, access: Access, place: Array, total: int, space: str, lane: int | None = None) -> None:
     size = access.size
     outside = (place < 0) | (place + size > total)
     bad = outside | ((place & (size - 1)) != 0)
@@ -226,38 +192,15 @@ def _bad_window(m: Lanes, access: Access, place: Array, total: int, space: str, 
     else:
         problem = f"{access.verb} of {size} bytes outside the {total} bytes of {space} memory"
     lane = _lane(m, first, place.shape[0]) if lane is None else lane
-    m.memory_fault(access.ins, problem, lane, at, size, nearest(m, space, at))
+    m.memory_fault(access.ins, problem, lane, at, size, m.layout.nearest(space, at, m.shape.shared_total))
 
 
-def nearest(m: Lanes, space: str, at: int) -> str:
-    program = m.job.program
-    if space == "shared":
-        code, total = m.job.code, m.job.shape.shared_total
-        spans = [(place, v.size, v.name) for v, place in code.shared_places.items() if v.size]
-        dynamic = next((v.name for v in code.shared_places if not v.size), "dynamic shared memory")
-        if total > code.dynamic_offset:
-            spans.append((code.dynamic_offset, total - code.dynamic_offset, dynamic))
-    elif space == "local":
-        spans = [(place, v.size, v.name) for v, place in m.job.code.local_variables]
-    else:
-        entry = program.entries[m.job.code.entry]
-        spans = [(p.offset, p.size, p.name) for p in entry.params]
-    if not spans:
-        return f"there is no {space} memory"
-    start, length, name = min(spans, key=lambda s: max(s[0] - at, at - (s[0] + s[1]) + 1, 0))
-    if at < start:
-        return f"{start - at} bytes before {name} of {length} bytes"
-    if at < start + length:
-        return f"{at - start} bytes into {name} of {length} bytes"
-    return f"{at - start - length} bytes past the end of {name} of {length} bytes"
-
-
-def _global(m: Lanes, access: Access, address: Array) -> list[Piece]:
+def _global(m: Spaces, access: Access, address: Array) -> list[Piece]:
     offset, size = access.offset, access.size
     low = int(address.min()) + offset
     high = int(address.max()) + offset
     alias = low & READ_ONLY_BIT
-    allocation = m.job.memory.find(low - alias)
+    allocation = m.memory.find(low - alias)
     if (
         allocation is None
         or high - alias + size > allocation.end
@@ -272,42 +215,70 @@ def _global(m: Lanes, access: Access, address: Array) -> list[Piece]:
     return [Piece(allocation, index.view(np.int64), None)]
 
 
-def _scattered(m: Lanes, access: Access, address: Array) -> list[Piece]:
+def _scattered(m: Spaces, access: Access, address: Array) -> list[Piece]:
     """The general way: each lane may be in an allocation of its own, or at fault."""
     exact = address + np.uint64(access.offset & _MASK64)
     alias = (exact & np.uint64(READ_ONLY_BIT)) != 0
     plain = exact & np.uint64(READ_ONLY_BIT ^ _MASK64)
-    bases, live = m.job.memory.bounds()
+    table = m.memory.table
+    live, bounds = table.allocations, table.bounds
     size = access.size
     if not live:
         _bad_global(m, access, plain, 0, None, False)
-    place = np.searchsorted(bases, plain, side="right").astype(np.int64) - 1
+    place = np.searchsorted(bounds.starts, plain, side="right").astype(np.int64) - 1
     inside = place >= 0
     place = np.maximum(place, 0)
-    sizes = np.array([one.size for one in live], np.uint64)
-    index = plain - bases[place]
-    inside &= (sizes[place] >= np.uint64(size)) & (index <= sizes[place] - np.uint64(min(size, 1 << 62)))
+    ends = bounds.ends[place]
+    inside &= (plain < ends) & (ends - plain >= np.uint64(size))
     bad = ~inside | ((plain & np.uint64(size - 1)) != 0)
-    const = np.array([one.is_const for one in live], np.bool_)[place]
+    const = bounds.is_const[place]
     if access.writes:
-        bad |= alias | const | ~np.array([one.writable for one in live], np.bool_)[place]
+        bad |= alias | const | ~bounds.writable[place]
     if access.space == "const":
         bad |= ~const
+    index = (plain - bounds.bases[place]).view(np.int64)
     if bad.any():
+        if access.float_type and m.elements:
+            # With elements of another size than the array's an access leaves it before long: this is the reason.
+            _check_elements(m, access, _pieces(live, np.where(inside, place, -1), index, np.unique(place[inside])))
         first = _first(bad)
         _bad_global(m, access, plain, first, live[int(place[first])] if inside[first] else None, bool(alias[first]))
     if address.shape[0] == 1:
-        return [Piece(live[int(place[0])], index.view(np.int64), None)]
-    found = []
-    for number in np.unique(place):
-        lanes = (place == number).nonzero()[0]
-        found.append(Piece(live[int(number)], index[lanes].view(np.int64), lanes))
-    return found
+        return [Piece(live[int(place[0])], index, None)]
+    return _pieces(live, place, index, np.unique(place))
 
 
-def _bad_global(m: Lanes, access: Access, plain: Array, first: int, inside: Allocation | None, alias: bool) -> None:
+def _pieces(live: list[Allocation], place: Array, index: Array, numbers: Array) -> list[Piece]:
+    """Return the pieces in the allocations of these numbers; `place` has each lane's."""
+    lanes = [(place == number).nonzero()[0] for number in numbers]
+    return [Piece(live[int(number)], index[which], which) for number, which in zip(numbers, lanes, strict=True)]
+
+
+def _check_elements(m: Spaces, access: Access, pieces: list[Piece]) -> None:
+    """Check that the access has the floating-point type that the signature declares for the array."""
+    for piece in pieces:
+        allocation = cast(Allocation, piece.store)
+        elements = m.elements.get(allocation)
+        found = None if elements is None else elements.contradicted(access.float_type, piece.at)
+        if found is None:
+            continue
+        place, array = found
+        address = allocation.base + int(piece.at[place])
+        lane = place if piece.lanes is None else int(piece.lanes[place])
+        m.memory_fault(
+            access.ins,
+            f"{access.verb} of .{access.float_type} in {array.name}, which the signature declares as {array.element}*",
+            _lane(m, lane, m.count if piece.lanes is not None else piece.at.shape[0]),
+            address,
+            access.size,
+            m.memory.describe(address),
+            fix=f"Access {array.element} elements in the text, or declare {access.float_type}* in the signature",
+        )
+
+
+def _bad_global(m: Spaces, access: Access, plain: Array, first: int, inside: Allocation | None, alias: bool) -> None:
     at, size = int(plain[first]), access.size
-    memory = m.job.memory
+    memory = m.memory
     start = memory.find(at)
     if inside is None and start is not None and at < start.end:
         problem = f"{access.verb} of {size} bytes across the end of an allocation"
@@ -328,7 +299,7 @@ def _bad_global(m: Lanes, access: Access, plain: Array, first: int, inside: Allo
     m.memory_fault(access.ins, problem, _lane(m, first, plain.shape[0]), at, size, memory.describe(at))
 
 
-def _generic(m: Lanes, access: Access, address: Array) -> list[Piece]:
+def _generic(m: Spaces, access: Access, address: Array) -> list[Piece]:
     # Which window it is, the whole address tells: the register alone may lie outside.
     low = int(address.min()) + access.offset
     high = int(address.max()) + access.offset

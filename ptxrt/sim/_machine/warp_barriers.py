@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from ptxrt.sim._machine.code import GONE
-from ptxrt.sim._text.program import Instruction
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.protocol import Lanes, Machine
+from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
-
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
 
 __all__ = ["WarpBarriers", "masks"]
 
@@ -35,8 +33,8 @@ class _Waiting:
 class WarpBarriers:
     """Who waits at which bar.warp.sync of one chunk."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._waiting: list[_Waiting] = []
 
     def __bool__(self) -> bool:
@@ -44,7 +42,7 @@ class WarpBarriers:
 
     def sync(self, ins: Instruction, wanted: Array, following: int) -> int:
         """Let the active lanes wait until all lanes that `wanted` names, and that have not exited, wait too."""
-        m = self._lanes
+        m = self._machine
         if m.idx is None and not self._waiting:
             m.synchronised_warps()
             return following
@@ -56,7 +54,7 @@ class WarpBarriers:
         """Let those go on whose warp is complete."""
         if not self._waiting:
             return
-        m = self._lanes
+        m = self._machine
         present = masks(m, np.arange(m.n))
         lanes = np.concatenate([group.lanes for group in self._waiting])
         wanted = np.concatenate([group.wanted for group in self._waiting])
@@ -87,7 +85,7 @@ class WarpBarriers:
     def deadlock(self) -> NoReturn:
         """Raise Deadlock for the first lane that waits for ever."""
         group = min(self._waiting, key=lambda one: int(one.lanes[0]))
-        self._lanes.deadlock(
+        self._machine.deadlock(
             group.ins,
             f"{group.ins.name} waits for lanes of its warp that its mask names and that never come",
             int(group.lanes[0]),

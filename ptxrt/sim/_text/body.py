@@ -1,77 +1,28 @@
-"""The statements of one function: declarations, scopes, labels, instructions and their operands."""
+"""The statements of one function: declarations, scopes, labels, instructions."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
 from ptxrt.errors import Unsupported
-from ptxrt.sim._text.declarations import Declarations, Module, align_up
-from ptxrt.sim._text.expressions import TokenStream, constant
+from ptxrt.sim._text.declarations import Module, align_up
+from ptxrt.sim._text.expressions import TokenStream
 from ptxrt.sim._text.lexer import Token
-from ptxrt.sim._text.program import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Label,
-    Name,
-    Negated,
-    Operand,
-    Pair,
-    Prototype,
-    Register,
-    Sink,
-    Special,
-    Symbol,
-    Tuple,
-    Variable,
-)
+from ptxrt.sim._text.operands import OperandReader
+from ptxrt.sim._text.scopes import MAX_DIGITS, Scope, is_member
 from ptxrt.sim._text.specials import SPECIAL_TYPES
-from ptxrt.sim._text.types import PtxType
+from ptxrt.sim._text.syntax import Function, Instruction, Label, Operand, Prototype, Register, Tuple, Variable
 
 __all__ = ["BodyReader"]
 
 _Named = TypeVar("_Named", Register, Variable, Tuple)
 
 
-class _Scope:
-    """The names declared between one pair of braces."""
-
-    def __init__(self, number: int, parent: _Scope | None) -> None:
-        self.number = number
-        self.parent = parent
-        self.names: dict[str, Register | Variable | Tuple] = {}
-        self.ranges: dict[str, tuple[int, PtxType]] = {}
-        self.labels: set[str] = set()
-
-    def find(self, name: str) -> Register | Variable | Tuple | None:
-        """Return what `name` means here; members of a range such as %f<8> come to be at their first use."""
-        stem = name.rstrip("0123456789")
-        digits = name[len(stem) :]
-        scope: _Scope | None = self
-        while scope is not None:
-            found = scope.names.get(name)
-            if found is not None:
-                return found
-            # A stem may itself end in digits (%x1<4> declares %x10 to %x13), so every split is tried.
-            for cut in range(len(stem), len(name) if digits else 0):
-                span = scope.ranges.get(name[:cut])
-                number = name[cut:]
-                if span is not None and int(number) < span[0] and str(int(number)) == number:
-                    return scope.names.setdefault(name, Register(name, span[1]))
-            scope = scope.parent
-        return None
-
-
-class BodyReader:
+class BodyReader(OperandReader):
     """Reads one function's parameters and body."""
 
     def __init__(self, stream: TokenStream, module: Module) -> None:
-        self.stream = stream
-        self.source = stream.source
-        self.module = module
-        self.declare = Declarations(stream, module)
-        self.scope = _Scope(0, None)
+        super().__init__(stream, module)
         self.scope_count = 1
         self.function = Function("", False, 0)
 
@@ -136,7 +87,7 @@ class BodyReader:
             if token.kind == "end":
                 self.source.fail(opening.line, f"the body of {function.name} is never closed")
             if self.stream.accept("{"):
-                self.scope = _Scope(self.scope_count, self.scope)
+                self.scope = Scope(self.scope_count, self.scope)
                 function.scopes[self.scope_count] = self.scope.parent.number if self.scope.parent else -1
                 self.scope_count += 1
                 depth += 1
@@ -189,16 +140,16 @@ class BodyReader:
                 parts = tuple(Register(f"{name.text}.{axis}", kind) for axis in "xyzw"[:lanes])
                 self._add(name, Tuple(parts))
             elif self.stream.accept("<"):
-                count = int(self._plain_integer())
+                count = self._plain_integer()
                 self.stream.expect(">")
                 # %f<4> declares %f0 to %f3, and leaves %f itself free.
-                taken = name.text if name.text in self.scope.ranges else None
-                members = (other for other in self.scope.names if _is_member(other, name.text, count))
-                if taken := taken or next(members, None):
-                    self.source.fail(name.line, f"{taken} is declared twice")
+                declared = (known for known in self.scope.names if is_member(known, name.text, count))
+                twice = name.text if name.text in self.scope.ranges else next(declared, None)
+                if twice is not None:
+                    self.source.fail(name.line, f"{twice} is declared twice")
                 self.scope.ranges[name.text] = (count, kind)
             else:
-                if any(_is_member(name.text, stem, count) for stem, (count, _) in self.scope.ranges.items()):
+                if any(is_member(name.text, stem, count) for stem, (count, _) in self.scope.ranges.items()):
                     self.source.fail(name.line, f"{name.text} is declared twice")
                 self._add(name, Register(name.text, kind))
             self.function.register_units += units * count
@@ -210,6 +161,8 @@ class BodyReader:
         token = self.stream.now
         if token.kind != "int" or not token.text.isdigit():
             self.stream.fail(f"expected a number of registers, found {self.stream.found()}")
+        if len(token.text) > MAX_DIGITS:
+            self.stream.fail(f"{token.text:.30} registers are too many")
         self.stream.take()
         return int(token.text)
 
@@ -260,7 +213,7 @@ class BodyReader:
 
     def _prototype(self) -> Prototype:
         """Read ``(.param .b32 _) _ (.param .b64 _) .noreturn;``; the names mean nothing."""
-        self.scope = _Scope(self.scope_count, self.scope)
+        self.scope = Scope(self.scope_count, self.scope)
         returns = self.formals(entry=False) if self.stream.now.text == "(" else ()
         self.stream.word("_")
         params = self.formals(entry=False) if self.stream.now.text == "(" else ()
@@ -291,7 +244,7 @@ class BodyReader:
         while self.stream.now.text != ";":
             if operands:
                 self.stream.expect(",")
-            operands.append(self._operand())
+            operands.append(self.operand())
             if self.stream.now.text not in (",", ";"):
                 self.stream.fail(f"expected ',' or ';', found {self.stream.found()}")
         self.stream.take()
@@ -306,108 +259,3 @@ class BodyReader:
                 self.scope.number,
             )
         )
-
-    def _operand(self) -> Operand:
-        token = self.stream.now
-        if token.kind == "word" and token.text != "WARP_SZ":
-            first = self._named()
-            if self.stream.now.text == "|" and self.stream.ahead().kind == "word":
-                self.stream.take()
-                return Pair(first, self._named())
-            return first
-        if token.text == "!" and self.stream.ahead().kind == "word":
-            self.stream.take()
-            return Negated(self._named())
-        if token.text == "[":
-            return self._address()
-        if token.text in ("{", "("):
-            # A parenthesis may also open a constant expression; only a call has names in it.
-            if token.text == "(" and self.stream.ahead().kind != "word" and self.stream.ahead().text != ")":
-                return self._immediate()
-            return self._tuple("}" if token.text == "{" else ")")
-        if token.kind == "mark" and token.text == "-" and self.stream.ahead().kind == "word":
-            self.source.fail(token.line, "a register cannot be negated in an operand; use neg")
-        return self._immediate()
-
-    def _tuple(self, closing: str) -> Tuple:
-        self.stream.take()
-        items: list[Operand] = []
-        while not self.stream.accept(closing):
-            if items:
-                self.stream.expect(",")
-            items.append(self._operand())
-        return Tuple(tuple(items))
-
-    def _immediate(self) -> Immediate:
-        text = self.stream.now.text
-        value = constant(self.stream)
-        width = {"0f": 32, "0d": 64}.get(text[:2].lower()) if isinstance(value, float) else None
-        return Immediate(value, isinstance(value, float), (width, int(text[2:], 16)) if width else None)
-
-    def _named(self) -> Operand:
-        token = self.stream.take()
-        if token.text == "_":
-            return Sink()
-        name = token.text
-        if self.stream.now.kind == "dot" and self.stream.now.glued and name + self.stream.now.text in SPECIAL_TYPES:
-            return Special(name + self.stream.take().text)
-        found = self.scope.find(name) or self.module.variables.get(name)
-        if isinstance(found, Tuple):
-            return self._element(token, found)
-        if isinstance(found, Register):
-            if self.stream.now.kind == "dot" and self.stream.now.glued:
-                self.source.fail(token.line, f"{name} is not a vector: {name}{self.stream.now.text}")
-            return found
-        if isinstance(found, Variable) and self.stream.accept("["):
-            index = self.declare.integer()
-            self.stream.expect("]")
-            return Symbol(found, index * found.type.size, indexed=True)
-        if isinstance(found, Variable):
-            addend = self.declare.integer() if self.stream.now.text in ("+", "-") else 0
-            return Symbol(found, addend)
-        if name in SPECIAL_TYPES:
-            return Special(name)
-        return Name(name)
-
-    def _element(self, token: Token, vector: Tuple) -> Operand:
-        """Read ``.x`` behind the name of a vector of registers; the vector itself where there is none."""
-        if self.stream.now.kind != "dot" or not self.stream.now.glued:
-            return vector
-        letter = self.stream.take().text[1:]
-        for names in ("xyzw", "rgba"):
-            if len(letter) == 1 and letter in names[: len(vector.items)]:
-                return vector.items[names.index(letter)]
-        raise self.source.error(token.line, f"{token.text} has no element .{letter}")
-
-    def _register_of(self, token: Token, vector: Tuple) -> Register:
-        element = self._element(token, vector)
-        if not isinstance(element, Register):
-            self.source.fail(token.line, f"{token.text} is a vector, which is no address")
-        return element
-
-    def _address(self) -> Address:
-        self.stream.expect("[")
-        token = self.stream.now
-        base: Register | Variable | None = None
-        if token.kind == "word" and token.text != "WARP_SZ":
-            self.stream.take()
-            found = self.scope.find(token.text) or self.module.variables.get(token.text)
-            base = self._register_of(token, found) if isinstance(found, Tuple) else found
-            if base is None:
-                self.source.fail(token.line, f"unknown register or variable {token.text}")
-            offset = 0
-            if self.stream.now.text == "+":
-                self.stream.take()
-                offset = self.declare.integer()
-            elif self.stream.now.text == "-":
-                self.stream.fail("an address takes +offset; write +-4 for a negative one")
-        else:
-            offset = self.declare.integer()
-        self.stream.expect("]")
-        return Address(base, offset)
-
-
-def _is_member(name: str, stem: str, count: int) -> bool:
-    """Whether a range of `count` registers declares `name`."""
-    number = name[len(stem) :]
-    return name.startswith(stem) and number.isdecimal() and str(int(number)) == number and int(number) < count

@@ -11,11 +11,13 @@ import numpy as np
 
 from ptxrt.sim._text.expressions import TokenStream, constant
 from ptxrt.sim._text.lexer import Source
-from ptxrt.sim._text.program import Function, Instruction, Name, Variable
+from ptxrt.sim._text.syntax import Function, Instruction, Name, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
 from ptxrt.sim._text.windows import FUNCTION_WINDOW
 
 __all__ = ["Declarations", "Module", "align_up", "pack"]
+
+_MAX_BYTES = 1 << 63
 
 
 @dataclass
@@ -127,6 +129,8 @@ class Declarations:
             if length <= 0:
                 self.stream.source.fail(name.line, f"the array {name.text} has the length {length}")
             count *= length
+            if count * kind.size > _MAX_BYTES:
+                self.stream.source.fail(name.line, f"the array {name.text} has more than 2**63 bytes")
             self.stream.expect("]")
         data = b""
         pointers: tuple[tuple[int, str, int], ...] = ()

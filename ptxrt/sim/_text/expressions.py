@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from ptxrt.sim._text.lexer import Source, Token
@@ -34,15 +35,19 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "<=": lambda a, b: int(a <= b),
     ">": lambda a, b: int(a > b),
     ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << min(b, 64),
-    ">>": lambda a, b: a >> min(b, 64),
+    "<<": lambda a, b: a << (b if 0 <= b < 64 else 64),
+    ">>": lambda a, b: a >> (b if 0 <= b < 64 else 64),
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
-    # C's division, toward zero; the shift counts above are clamped so that no text can ask for a huge number.
+    # C's division, toward zero.
     "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
 }
+_STRENGTH = {operator: level for level, operators in enumerate(_LEVELS) for operator in operators}
+
+_MAX_NESTING = 64
+"""Parentheses, braces or signs around one another; C asks its compilers for 63. Python's own stack ends far behind."""
 
 
 class TokenStream:
@@ -52,6 +57,7 @@ class TokenStream:
         self.source = source
         self.tokens = tokens
         self.place = 0
+        self._nesting = 0
 
     @property
     def now(self) -> Token:
@@ -88,6 +94,15 @@ class TokenStream:
             self.fail(f"expected {what}, found {self.found()}")
         return self.take()
 
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Read what stands inside of something of its own kind, or raise CompileError where that nests too deep."""
+        if self._nesting == _MAX_NESTING:
+            self.fail(f"parentheses, braces or signs that nest too deep: {_MAX_NESTING} is the most")
+        self._nesting += 1
+        yield
+        self._nesting -= 1
+
     def found(self) -> str:
         """The token at the cursor in words."""
         return "the end of the text" if self.now.kind == "end" else repr(self.now.text)
@@ -101,16 +116,22 @@ class TokenStream:
 
 
 def integer_literal(text: str) -> int:
-    """Return the value of a decimal, hexadecimal, octal or binary literal, U or not."""
+    """Return the value of a decimal, hexadecimal, octal or binary literal, U or not.
+
+    Raises
+    ------
+    ValueError
+        For a digit that is none there: 09.
+    OverflowError
+        For a number that does not fit 64 bits.
+    """
     digits = text.rstrip("U")
-    lowered = digits.lower()
-    if lowered.startswith("0x"):
-        return int(digits, 16)
-    if lowered.startswith("0b"):
-        return int(digits, 2)
-    if len(digits) > 1 and digits[0] == "0":
-        return int(digits, 8)
-    return int(digits)
+    base = {"0x": 16, "0b": 2}.get(digits[:2].lower(), 8 if len(digits) > 1 and digits[0] == "0" else 10)
+    # Of longer decimal numbers Python itself refuses some.
+    value = int(digits, base) if base != 10 or len(digits) <= 20 else 1 << 64
+    if value >= 1 << 64:
+        raise OverflowError
+    return value
 
 
 def float_literal(text: str) -> float:
@@ -123,56 +144,50 @@ def float_literal(text: str) -> float:
     return float(text)
 
 
-def constant(stream: TokenStream, level: int = 0) -> int | float:
-    """Read one constant expression; integers as in C, floats only with unary signs.
+def constant(stream: TokenStream, weakest: int = 0) -> int | float:
+    """Read one constant expression; integers of 64 bits as in C, floats only with unary signs.
+
+    Parameters
+    ----------
+    weakest
+        Level of the operators that end the expression, and do not belong to it, if they are weaker.
 
     Raises
     ------
     CompileError
         For anything that is not a constant.
     """
-    if level == len(_LEVELS):
-        return _unary(stream)
-    left = constant(stream, level + 1)
-    while stream.now.kind == "mark" and stream.now.text in _LEVELS[level]:
+    left = _unary(stream)
+    while stream.now.kind == "mark" and _STRENGTH.get(stream.now.text, -1) >= weakest:
         operator = stream.take()
-        right = constant(stream, level + 1)
+        right = constant(stream, _STRENGTH[operator.text] + 1)
         if isinstance(left, float) or isinstance(right, float):
             stream.source.fail(operator.line, f"{operator.text!r} between floating-point constants")
         if operator.text in ("/", "%") and right == 0:
             stream.source.fail(operator.line, "division by zero in a constant expression")
-        left = _BINARY[operator.text](int(left), int(right))
+        left = _wrapped(_BINARY[operator.text](left, right))
     return left
+
+
+def _wrapped(value: int) -> int:
+    """Return a number of 64 bits, signed or not; what is neither wraps to an unsigned one."""
+    return value if -(1 << 63) <= value < 1 << 64 else value & ((1 << 64) - 1)
 
 
 def _unary(stream: TokenStream) -> int | float:
     token = stream.now
-    if stream.accept("-"):
-        return -_unary(stream)
-    if stream.accept("+"):
-        return _unary(stream)
-    if token.text in ("~", "!") and token.kind == "mark":
+    if token.kind == "mark" and token.text in ("-", "+", "~", "!", "("):
         stream.take()
-        value = _unary(stream)
-        if isinstance(value, float):
-            stream.source.fail(token.line, f"{token.text!r} of a floating-point constant")
-        return ~int(value) if token.text == "~" else int(not value)
-    if stream.accept("("):
-        if stream.now.kind == "dot" and stream.now.text in (".s64", ".u64"):
-            stream.take()
-            stream.expect(")")
-            return _unary(stream)
-        value = constant(stream)
-        stream.expect(")")
-        return value
+        with stream.nested():
+            return _parenthesised(stream) if token.text == "(" else _signed(stream, token)
     if token.kind == "int":
         try:
             value = integer_literal(token.text)
+        except OverflowError:
+            stream.fail(f"{token.text:.30} does not fit 64 bits")
         except ValueError:
-            stream.fail(f"{token.text!r} is not a number")
+            stream.fail(f"{token.text:.30} is not a number")
         stream.take()
-        if value >= 1 << 64:
-            stream.source.fail(token.line, f"{token.text} does not fit 64 bits")
         return value
     if token.kind == "float":
         return float_literal(stream.take().text)
@@ -180,3 +195,24 @@ def _unary(stream: TokenStream) -> int | float:
         stream.take()
         return 32
     raise stream.source.error(token.line, f"expected a constant, found {stream.found()}")
+
+
+def _signed(stream: TokenStream, sign: Token) -> int | float:
+    value = _unary(stream)
+    if sign.text == "+":
+        return value
+    if sign.text == "-":
+        return -value if isinstance(value, float) else _wrapped(-value)
+    if isinstance(value, float):
+        stream.source.fail(sign.line, f"{sign.text!r} of a floating-point constant")
+    return _wrapped(~value) if sign.text == "~" else int(not value)
+
+
+def _parenthesised(stream: TokenStream) -> int | float:
+    if stream.now.kind == "dot" and stream.now.text in (".s64", ".u64"):
+        stream.take()
+        stream.expect(")")
+        return _unary(stream)
+    value = constant(stream)
+    stream.expect(")")
+    return value

@@ -9,7 +9,7 @@ from ptxrt.sim._text.body import BodyReader
 from ptxrt.sim._text.declarations import Declarations, Module
 from ptxrt.sim._text.expressions import TokenStream
 from ptxrt.sim._text.lexer import Source, Token, tokenize
-from ptxrt.sim._text.program import Function, Register, Variable
+from ptxrt.sim._text.syntax import Function, Register, Variable
 from ptxrt.sim._text.targets import TARGETS, VERSIONS, parameter_bytes, since
 
 __all__ = ["MAX_PTX_VERSION", "parse_module"]
@@ -40,10 +40,7 @@ def parse_module(source: Source) -> Module:
     if stream.now.kind == "end":
         raise CompileError("the text has nothing but comments", kernel=source.name, line=1, source=source.text)
     reader = _ModuleReader(stream)
-    try:
-        reader.read()
-    except RecursionError:
-        source.fail(stream.now.line, "parentheses, braces or signs that nest too deep")
+    reader.read()
     return reader.module
 
 
@@ -65,8 +62,8 @@ class _ModuleReader:
             self.source.fail(token.line, "not PTX: a PTX text begins with .version")
         self.stream.take()
         number = self.stream.take()
-        if not re.fullmatch(r"\d+\.\d+", number.text):
-            self.source.fail(number.line, f".version wants two numbers such as 8.0, not {number.text!r}")
+        if not re.fullmatch(r"\d{1,9}\.\d{1,9}", number.text):
+            self.source.fail(number.line, f".version wants two numbers such as 8.0, not {number.text:.30}")
         major, minor = (int(part) for part in number.text.split("."))
         if (major, minor) > MAX_PTX_VERSION:
             newest = ".".join(map(str, MAX_PTX_VERSION))

@@ -29,19 +29,19 @@ CASES = [
            "add.u32 x, x, w; add.u64 h, h, 4; add.u32 k, k, 1;\n@@ @q bra L;\nst.global.u32 [p], x;",
            "setp.le.u32 q, k, 64;", "setp.lt.u32 q, k, 64;"),
     memory("across the end", "across the end", "@@ // FAULT", "ld.global.u32 v, [z+248];", "ld.global.u16 v, [z+248];",
-           other="250 bytes"),
+           third="250 bytes"),
     memory("misaligned word", "not a multiple of 4", "@@ // FAULT", "ld.global.u32 v, [g+2];", "ld.global.u16 v, [g+2];"),
     memory("misaligned vector", "not a multiple of 16", "mul.wide.u32 o, t, @@; add.u64 h, h, o;\n"
            "ld.global.v4.u32 {v, w, x, b}, [h]; // FAULT", "8", "16", 1, size=(1, 16)),
     memory("null pointer", "null pointer", "@@\nst.global.u32 [p], v; // FAULT", "mov.u64 p, 0;", ""),
     memory("after free", "inside freed", "setp.eq.u32 q, t, 40;\n@@ ld.global.u32 v, [z]; // FAULT", "", "@q",
-           other="freed"),
+           third="freed"),
     memory("write to const", ".const", "mov.u64 d, table;\n@@ // FAULT", "st.global.u32 [d], v;",
            "ld.const.u32 v, [d];", module=".const .u32 table[4] = {1, 2, 3, 4};"),
     memory("write through a const pointer", "calls const", "@@ // FAULT", "st.global.u32 [z], v;", "ld.global.u32 v, [z];",
-           other="read-only"),
+           third="read-only"),
     memory("write to lent memory", "host lent", "@@ // FAULT", "red.global.add.u32 [z], v;", "ld.global.u32 v, [z];",
-           other="lent"),
+           third="lent"),
     memory("past the end of shared memory", "past the end of s", "@@ // FAULT", "st.shared.u32 [a+256], v;",
            "st.shared.u32 [a+124], v;"),
     memory("stride of eight in shared memory", "outside the 256 bytes", "mov.u32 a, s; mad.lo.u32 a, t, @@, a;\n"
@@ -53,7 +53,7 @@ CASES = [
     memory("local array too short", "local", ".local .u32 l[4]; mov.u64 d, l; rem.u32 w, t, @@; mul.wide.u32 o, w, 4;\n"
            "add.u64 d, d, o; st.local.u32 [d], v; // FAULT", "5", "4", 4),
     memory("atomic out of the counters", "past the end", "mul.wide.u32 o, @@, 4; add.u64 z, z, o;\n"
-           "red.global.add.u32 [z], v; // FAULT", "i", "t", 0, 1, other="128 bytes"),
+           "red.global.add.u32 [z], v; // FAULT", "i", "t", 0, 1, third="128 bytes"),
     memory("unsigned index below zero", "outside every", "sub.u32 w, i, 1; @@\nadd.u64 h, h, o; "
            "ld.global.u32 v, [h]; // FAULT", "mul.wide.u32 o, w, 4;", "max.s32 w, w, 0; mul.wide.u32 o, w, 4;"),
     memory("pointer to no function", "no function", "mov.u64 d, fun; @@\n"

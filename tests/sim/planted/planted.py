@@ -13,7 +13,7 @@ __all__ = ["START", "Planted"]
 START = """.reg .u32 t, c, n, i, v, w, x, a, b, k; .reg .u64 p, g, h, o, z, d; .reg .pred q, e; .reg .f32 f; .reg .b16 s16;
 .shared .align 16 .u32 s[64];
 mov.u32 t, %tid.x; mov.u32 c, %ctaid.x; mov.u32 n, %ntid.x; mad.lo.u32 i, c, n, t; mul.wide.u32 o, i, 4;
-ld.param.u64 p, [out]; add.u64 p, p, o; ld.param.u64 h, [in_a]; add.u64 g, h, o; ld.param.u64 z, [other];
+ld.param.u64 p, [out]; add.u64 p, p, o; ld.param.u64 h, [in_a]; add.u64 g, h, o; ld.param.u64 z, [third];
 mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1; mov.u32 k, 0;
 """
 """Registers; i the number of the thread; p and g its cells of out (nobody has written) and in_a (0, 1, 2, ...); h the
@@ -35,7 +35,7 @@ class Planted:
         Where; None where PTX does not determine it.
     words
         A part of the message.
-    other
+    third
         What the third parameter is: see the test.
     """
 
@@ -48,7 +48,7 @@ class Planted:
     thread: tuple[int, int, int] | None = (0, 0, 0)
     block: tuple[int, int, int] | None = (0, 0, 0)
     size: tuple[int, int] = (2, 32)
-    other: str = "zeros"
+    third: str = "zeros"
     module: str = ""
     after: str = ""
     options: dict[str, Any] = field(default_factory=dict)

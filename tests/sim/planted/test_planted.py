@@ -22,7 +22,7 @@ CASES = [*memory_faults.CASES, *races.CASES, *waits.CASES, *undefined_values.CAS
 def text_of(case: Planted, part: str) -> str:
     """Return the whole text, broken or repaired."""
     head = HEAD.replace("8.0", "8.6").replace("sm_80", "sm_90")
-    entry = f".visible .entry k(.param .u64 out, .param .u64 in_a, .param .u64 other) {case.after}"
+    entry = f".visible .entry k(.param .u64 out, .param .u64 in_a, .param .u64 third) {case.after}"
     return f"{head}{case.module}\n{entry}\n{{\n{START}{case.body.replace('@@', part)}\nret;\n}}\n"
 
 
@@ -36,19 +36,19 @@ def run(case: Planted, text: str) -> None:
 
     out, source = memory.allocate(256), filled(256)
     memory.view(source, 256, writable=True).view(np.uint32)[:] = np.arange(64)
-    size = int(case.other.split()[0]) if case.other[0].isdigit() else 256
-    other = filled(size)
-    if case.other == "freed":
-        memory.free(other)
-    elif case.other == "read-only":
-        other = memory.read_only(other)
-    elif case.other == "lent":
+    size = int(case.third.split()[0]) if case.third[0].isdigit() else 256
+    third = filled(size)
+    if case.third == "freed":
+        memory.free(third)
+    elif case.third == "read-only":
+        third = memory.read_only(third)
+    elif case.third == "lent":
         lent = np.zeros(64, np.uint32)
         lent.flags.writeable = False
-        other = memory.adopt(lent, "lent")
+        third = memory.adopt(lent, "lent")
     loaded = sim.load(sim.parse(text), memory)
     blocks, threads = case.size
-    params = struct.pack("<QQQ", out, source, other)
+    params = struct.pack("<QQQ", out, source, third)
     sim.launch(loaded, "k", (blocks, 1, 1), (threads, 1, 1), params, checks="all", **case.options)
 
 

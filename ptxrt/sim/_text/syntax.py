@@ -1,19 +1,13 @@
-"""What a PTX text means: registers, variables, instructions, functions, and the program that holds them."""
+"""What a PTX text is made of: registers, variables, instructions, functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ptxrt.sim._text.types import PtxType
 
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.code import Code
-    from ptxrt.sim._text.lexer import Source
-
 __all__ = [
     "Address",
-    "Entry",
     "Function",
     "Immediate",
     "Instruction",
@@ -22,8 +16,6 @@ __all__ = [
     "Negated",
     "Operand",
     "Pair",
-    "Param",
-    "Program",
     "Prototype",
     "Register",
     "Sink",
@@ -53,7 +45,7 @@ class Variable:
     size
         Bytes; 0 for an ``.extern .shared`` array of no length.
     offset
-        Place in its window: a thread's local memory, or the parameters of an entry; :class:`Code` places shared ones.
+        Place in its window: a thread's local memory, or the parameters of an entry; :class:`Layout` places shared ones.
     data
         Initial bytes (global and const).
     pointers
@@ -200,80 +192,3 @@ class Function:
     max_threads: int = 1024
     required_block: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] | None = None
-
-
-@dataclass(frozen=True)
-class Param:
-    """One parameter of an entry: PTX type with the dot, whole size and alignment in bytes, place in the buffer."""
-
-    name: str
-    type: str
-    size: int
-    align: int
-    offset: int
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A kernel.
-
-    Attributes
-    ----------
-    name, params
-        The entry and its parameter table.
-    shared_bytes, local_bytes, const_bytes
-        Static memory: a block's shared as far as the code names it, a thread's local, the module's constants.
-    registers
-        Declared virtual registers in 32-bit units: an upper bound of what an assembler would use.
-    max_threads
-        Product of ``.maxntid``, or 1024.
-    required_block
-        ``.reqntid``, or None.
-    line
-        Where it is declared, from 1.
-    cluster
-        Blocks of a cluster along x, y, z as ``.reqnctapercluster`` says, or None.
-    """
-
-    name: str
-    params: tuple[Param, ...]
-    shared_bytes: int
-    local_bytes: int
-    const_bytes: int
-    registers: int
-    max_threads: int
-    required_block: tuple[int, int, int] | None
-    line: int
-    code: Code = field(repr=False)
-    cluster: tuple[int, int, int] | None = None
-
-    @property
-    def params_bytes(self) -> int:
-        """Length of the packed parameter buffer."""
-        return max((p.offset + p.size for p in self.params), default=0)
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A parsed, checked and decoded PTX text.
-
-    Attributes
-    ----------
-    version
-        ``.version`` as (major, minor).
-    target
-        ``.target`` as written: ``"sm_90a"``.
-    entries
-        The kernels by name.
-    variables
-        Module-scope variables of every space, by name.
-    """
-
-    source: Source
-    version: tuple[int, int]
-    target: str
-    entries: dict[str, Entry]
-    variables: dict[str, Variable]
-    functions: dict[str, int] = field(default_factory=dict)
-    """Addresses of the functions."""
-    address_size: int = 64

@@ -1,4 +1,4 @@
-"""Functions that are not inlined, for recursion and function pointers: their code stands once, behind the entry's.
+"""The stack of the functions that are not inlined.
 
 Such a function has one set of slots. A call saves them for the lanes that make it, as a callee saves registers, and the
 return puts them back, so that an outer activation of the same function finds what it left. Arguments and results go
@@ -7,75 +7,21 @@ through slots of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from ptxrt.sim._machine.code import GONE, Target
-from ptxrt.sim._text.program import Function, Instruction, Register, Variable
-from ptxrt.sim._text.types import TYPES, Array, PtxType
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.outlined import Outlined
+from ptxrt.sim._machine.protocol import Lanes, Machine
+from ptxrt.sim._text.syntax import Instruction
+from ptxrt.sim._text.types import Array
 from ptxrt.sim._text.windows import LOCAL_WINDOW
 
-if TYPE_CHECKING:
-    from ptxrt.sim._machine.lanes import Lanes
-
-__all__ = ["CALL_STACK_BYTES", "LOCAL_STACK_BYTES", "CallStack", "Outlined", "Word", "words_of"]
+__all__ = ["CALL_STACK_BYTES", "LOCAL_STACK_BYTES", "CallStack"]
 
 CALL_STACK_BYTES = 16 << 10
 """Saved registers that a lane may have."""
 LOCAL_STACK_BYTES = 8 << 10
 """Local memory of a lane for the variables of functions that are not inlined."""
-
-
-@dataclass(frozen=True)
-class Word:
-    """A part of an argument or a result on its way: its place in the parameter, its type, and the slot it goes in."""
-
-    offset: int
-    type: PtxType
-    slot: int
-
-
-def words_of(formal: Variable | Register) -> list[tuple[int, PtxType]]:
-    """Return the words that a parameter is passed in: its offset and type, for each."""
-    if isinstance(formal, Register):
-        return [(0, formal.type)]
-    found = []
-    at, size = 0, min(formal.align, 8)
-    while at < formal.size:
-        while at + size > formal.size:
-            size //= 2
-        found.append((at, TYPES[f"b{8 * size}"]))
-        at += size
-    return found
-
-
-@dataclass(eq=False)
-class Outlined:
-    """A function whose code stands once.
-
-    Attributes
-    ----------
-    start
-        Its first block.
-    params, returns
-        The words of each parameter and result.
-    saved
-        Slots that a call saves.
-    addresses
-        Slots that a call fills with addresses of local variables: slot, place, dtype, generic or not.
-    local_bytes
-        Local memory of one activation.
-    """
-
-    function: Function
-    start: Target
-    params: list[list[Word]]
-    returns: list[list[Word]]
-    saved: list[int] = field(default_factory=list)
-    addresses: list[tuple[int, int, np.dtype[np.generic], bool]] = field(default_factory=list)
-    local_bytes: int = 0
 
 
 class CallStack:
@@ -88,7 +34,7 @@ class CallStack:
         self._depth = np.zeros(places, np.int64)
         self._local = np.zeros(places, np.int64)
 
-    def enter(self, m: Lanes, callee: Outlined, following: int, ins: Instruction) -> int:
+    def enter(self, m: Machine, callee: Outlined, following: int, ins: Instruction) -> int:
         """Save what the callee's slots hold for the active lanes; they will go on at `following`."""
         places = m.of_active(m.origin)
         depth, local = self._depth[places], self._local[places]
@@ -101,12 +47,12 @@ class CallStack:
         self._words[depth + len(callee.saved), places] = following
         self._depth[places] = depth + len(callee.saved) + 1
         self._local[places] = local + size
-        base = local + m.job.code.stack_base
+        base = local + m.layout.stack_base
         for slot, place, dtype, generic in callee.addresses:
             m.set(slot, (base + place + (LOCAL_WINDOW if generic else 0)).astype(f"u{dtype.itemsize}").view(dtype))
         return callee.start.block
 
-    def _check(self, m: Lanes, ins: Instruction, wanted: Array, limit: int, what: str) -> None:
+    def _check(self, m: Machine, ins: Instruction, wanted: Array, limit: int, what: str) -> None:
         bad = (wanted > limit).nonzero()[0]
         if bad.size:
             m.memory_fault(
@@ -118,7 +64,7 @@ class CallStack:
                 "",
             )
 
-    def leave(self, m: Lanes, callee: Outlined) -> int:
+    def leave(self, m: Machine, callee: Outlined) -> int:
         """Put back what the call saved, and send the active lanes where they came from."""
         places = m.of_active(m.origin)
         depth = self._depth[places] - len(callee.saved) - 1

@@ -2,7 +2,7 @@
 
 Lanes with the same program counter form a group and run together; of several groups the one with the lowest counter
 runs first, so that the ways of a branch meet again where the text lets them. A register that holds the same value in
-every lane is kept as an array of shape (1,), and costs next to nothing.
+every lane is an array of shape (1,), and costs next to nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +12,28 @@ from typing import NoReturn
 
 import numpy as np
 
+from ptxrt.sim._machine.allocations import Allocation, Store
 from ptxrt.sim._machine.async_copies import AsyncCopies
 from ptxrt.sim._machine.barriers import Barriers
-from ptxrt.sim._machine.calls import CallStack
+from ptxrt.sim._machine.branches import GONE
+from ptxrt.sim._machine.call_stack import CallStack
 from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
-from ptxrt.sim._machine.code import GONE, Code, SpecialStart, SymbolStart
+from ptxrt.sim._machine.code import Code, SpecialStart, SymbolStart
+from ptxrt.sim._machine.element_types import Elements
 from ptxrt.sim._machine.global_races import GlobalRaces
-from ptxrt.sim._machine.memory import GlobalMemory, Store
+from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import Profile
 from ptxrt.sim._machine.races import Races
 from ptxrt.sim._machine.reports import Reports
+from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._machine.special_values import special_values
 from ptxrt.sim._machine.warp_barriers import WarpBarriers
-from ptxrt.sim._text.program import Instruction, Program, Variable
-from ptxrt.sim._text.specials import Shape, special_values
+from ptxrt.sim._text.lexer import Source
+from ptxrt.sim._text.syntax import Instruction, Variable
 from ptxrt.sim._text.types import Array
 from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
-__all__ = ["Job", "Lanes"]
+__all__ = ["Chunk", "Job"]
 
 _TURN = 4096
 _PATIENCE = 512
@@ -40,7 +45,7 @@ loop for what another will do."""
 class Job:
     """What all chunks of one launch have in common."""
 
-    program: Program
+    source: Source
     code: Code
     shape: Shape
     memory: GlobalMemory
@@ -48,36 +53,20 @@ class Job:
     params: Store
     budget: int | None
     races: bool
-    checks: frozenset[str] = frozenset()
-    global_races: GlobalRaces | None = None
-    profile: Profile | None = None
-
-    @property
-    def marks(self) -> bool:
-        """Whether to look for reads of bytes that nobody has written."""
-        return "uninitialised" in self.checks
+    elements: dict[Allocation, Elements]
+    checks: frozenset[str]
+    global_races: GlobalRaces | None
+    profile: Profile | None
 
 
-class Lanes(Reports):
-    """The state of one chunk.
-
-    Attributes
-    ----------
-    regs
-        One array a slot, of shape (n,) or (1,).
-    n, count
-        Lanes present (exited ones are gone), and active now.
-    idx
-        Which lanes are active, ascending; None for all that are present.
-    origin
-        Place of each lane in the chunk, each block padded to whole warps.
-    block
-        Number of each lane's block within the chunk.
-    """
+class Chunk(Reports):
+    """The state of one chunk: what ``protocol.Machine`` stands for."""
 
     def __init__(self, job: Job, first_block: int, blocks: int) -> None:
         shape = job.shape
-        self.job = job
+        self.source, self.layout, self.shape, self.memory = job.source, job.code, shape, job.memory
+        self.params, self.addresses, self.elements = job.params, job.addresses, job.elements
+        self.checks, self.global_races, self.profile = job.checks, job.global_races, job.profile
         self.first_block = first_block
         self.blocks = blocks
         self.padded = shape.warps * 32
@@ -89,11 +78,10 @@ class Lanes(Reports):
         self.shared = Store(np.full(self.shared_stride * blocks, 0xCD, np.uint8))
         self.local = Store(np.full(job.code.local_stride * blocks * self.padded, 0xCD, np.uint8))
         self.regs: list[Array] = [self._start(start) for start in job.code.slots]
-        self.ready: dict[int, Array] = {}
         self.waiting: dict[int, Array] = {}
-        self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if job.marks else None
-        """A 1 for each byte of shared memory that has been written, if that is to be checked."""
-        self.watches = job.marks or job.global_races is not None
+        self.marks = "uninitialised" in job.checks
+        self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if self.marks else None
+        self.watched = self.marks or job.global_races is not None
         if job.global_races is not None:
             job.global_races.begin(self)
         self.barriers = Barriers(self)
@@ -104,22 +92,24 @@ class Lanes(Reports):
         self.races: Races | None = None
         if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
             self.races = Races(self, job.code.shared_word)
-        self.profile = job.profile
-        self.spent = 0
+        self.issued = 0
         self.lane_instructions = 0
+        self._code = job.code
+        self._limit = (1 << 23) // (1 + self.n // 8192) if job.budget is None else job.budget
+        self._ready: dict[int, Array] = {}
         self._turns = 0
         self._positions: Array | None = None
 
     def _start(self, start: Array | SpecialStart | SymbolStart) -> Array:
         if isinstance(start, SpecialStart):
-            return special_values(start.name, self.job.shape, self.first_block, self.blocks)
+            return special_values(start.name, self.shape, self.first_block, self.blocks)
         if isinstance(start, SymbolStart):
             variable = start.variable
             if variable.space in ("global", "const"):
-                address = self.job.addresses[variable]
+                address = self.addresses[variable]
             else:
                 window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}[variable.space]
-                place = self.job.code.shared_places.get(variable, variable.offset)
+                place = self.layout.shared_places.get(variable, variable.offset)
                 address = place + (window if start.generic else 0)
             width = start.dtype.itemsize
             return np.array([(address + start.addend) & ((1 << 8 * width) - 1)], f"u{width}").view(start.dtype)
@@ -145,22 +135,22 @@ class Lanes(Reports):
         """Tell the race models that these blocks (all for None) have passed a barrier."""
         if self.races is not None:
             self.races.barrier(blocks)
-        if self.job.global_races is not None:
-            self.job.global_races.barrier(blocks)
+        if self.global_races is not None:
+            self.global_races.barrier(blocks)
 
     def synchronised_warps(self) -> None:
         """Tell the race models that the warps of the active lanes have synchronised."""
         if self.races is not None:
             self.races.warp_sync()
-        if self.job.global_races is not None:
-            self.job.global_races.warp_sync(self)
+        if self.global_races is not None:
+            self.global_races.warp_sync(self)
 
     def fence(self, *, wide: bool = True) -> None:
         """Tell the race models that the active lanes pass a fence; `wide` if its scope is more than the block."""
         if self.races is not None:
             self.races.fence()
-        if self.job.global_races is not None:
-            self.job.global_races.fence(self, wide=wide)
+        if self.global_races is not None:
+            self.global_races.fence(self, wide=wide)
 
     # -- registers -----------------------------------------------------------------------------------------------
 
@@ -200,10 +190,10 @@ class Lanes(Reports):
     def clock(self, name: str) -> Array:
         """Return a clock register: instructions executed so far."""
         if name.endswith("_hi"):
-            return np.array([self.spent >> 32 & 0xFFFFFFFF], np.uint32)
+            return np.array([self.issued >> 32 & 0xFFFFFFFF], np.uint32)
         if name in ("%clock64", "%globaltimer"):
-            return np.array([self.spent], np.uint64)
-        return np.array([self.spent & 0xFFFFFFFF], np.uint32)
+            return np.array([self.issued], np.uint64)
+        return np.array([self.issued & 0xFFFFFFFF], np.uint32)
 
     # -- groups --------------------------------------------------------------------------------------------------
 
@@ -223,8 +213,8 @@ class Lanes(Reports):
 
     def defer(self, block: int, idx: Array) -> None:
         """Let a group run later from `block`."""
-        held = self.ready.get(block)
-        self.ready[block] = idx if held is None else self.merge(held, idx)
+        held = self._ready.get(block)
+        self._ready[block] = idx if held is None else self.merge(held, idx)
 
     def split(self, slot: int, when: bool, target: int, following: int) -> int:
         """Send the active lanes whose predicate equals `when` to `target`, and go on with the others."""
@@ -239,11 +229,11 @@ class Lanes(Reports):
             return target if (yes > 0) is when else following
         holds = flags.nonzero()[0]
         fails = np.invert(flags).nonzero()[0]
-        taken, rest = (holds, fails) if when else (fails, holds)
+        jumping, staying = (holds, fails) if when else (fails, holds)
         if idx is not None:
-            taken, rest = idx[taken], idx[rest]
-        self.defer(target, taken)
-        self.activate(rest)
+            jumping, staying = idx[jumping], idx[staying]
+        self.defer(target, jumping)
+        self.activate(staying)
         return following
 
     def exit(self) -> int:
@@ -251,86 +241,77 @@ class Lanes(Reports):
         if self.idx is None:
             self.n = self.count = 0
             return GONE
-        keep = np.ones(self.n, np.bool_)
-        keep[self.idx] = False
-        kept = keep.nonzero()[0]
-        moved = np.cumsum(keep) - 1
+        stays = np.ones(self.n, np.bool_)
+        stays[self.idx] = False
+        remaining = stays.nonzero()[0]
+        moved = np.cumsum(stays) - 1
         before = self.n
-        self.regs = [value if value.shape[0] != before else value[kept] for value in self.regs]
-        self.origin = self.origin[kept]
-        self.block = self.block[kept]
+        self.regs = [value if value.shape[0] != before else value[remaining] for value in self.regs]
+        self.origin = self.origin[remaining]
+        self.block = self.block[remaining]
         self._positions = None
         if self.races is not None:
             self.races.changed()
-        self.n = kept.shape[0]
-        self.ready = {block: moved[idx] for block, idx in self.ready.items()}
+        self.n = remaining.shape[0]
+        self._ready = {block: moved[idx] for block, idx in self._ready.items()}
         waiting, self.waiting = self.waiting, {}
         for block, idx in waiting.items():
             # Whom they wait for may just have left.
             self.defer(block, moved[idx])
-        self.barriers.renumber(moved)
-        self.barriers.release()
-        self.warp_barriers.renumber(moved)
-        self.warp_barriers.release()
-        self.cluster_barriers.renumber(moved)
-        self.cluster_barriers.release()
+        for barriers in (self.barriers, self.warp_barriers, self.cluster_barriers):
+            barriers.renumber(moved)
+            barriers.release()
         return GONE
 
     def run(self) -> None:
         """Run until every lane has exited."""
-        blocks = self.job.code.blocks
-        budget = self._budget()
+        blocks = self._code.blocks
+        budget = self._limit  # by default some ten seconds' worth
         at = 0
         while True:
             block = blocks[at]
             for step in block.steps:
                 step(self)
-            self.spent += block.cost
+            self.issued += block.cost
             self.lane_instructions += block.cost * self.count
-            if self.spent > budget:
-                self._spent_all(block.last, budget)
+            if self.issued > budget:
+                self._out_of_budget(block.last, budget)
             following = block.end(self)
-            if self.ready or following < 0:
+            if self._ready or following < 0:
                 following = self._choose(following)
                 if following < 0:
                     return
             at = following
-
-    def _budget(self) -> int:
-        """Return how many instructions the chunk may issue: some ten seconds' worth, unless it was given."""
-        if self.job.budget is not None:
-            return self.job.budget
-        return (1 << 23) // (1 + self.n // 8192)
 
     def _choose(self, following: int) -> int:
         """Return the block to run next and make its group active; `following` is where the active lanes would go."""
         self._turns += 1
         patient = self._turns % _TURN >= _TURN - _PATIENCE
         if following >= 0:
-            if following in self.ready:
-                self.activate(self.merge(self.ready.pop(following), self.active()))
-                if not self.ready:
+            if following in self._ready:
+                self.activate(self.merge(self._ready.pop(following), self.active()))
+                if not self._ready:
                     return following
             furthest = patient and self._turns % _TURN == _TURN - _PATIENCE
             if furthest:
-                lowest = max(self.ready)
+                lowest = max(self._ready)
             else:
-                lowest = min(self.ready)
+                lowest = min(self._ready)
                 if patient or following < lowest:
                     return following
             self.defer(following, self.active())
-        elif self.ready:
-            lowest = min(self.ready)
+        elif self._ready:
+            lowest = min(self._ready)
         else:
             if self.n == 0:
                 return GONE
             self._stalled()
-        self.activate(self.ready.pop(lowest))
+        self.activate(self._ready.pop(lowest))
         return lowest
 
     # -- what ends a run ---------------------------------------------------------------------------------------------
 
-    def _spent_all(self, ins: Instruction | None, budget: int) -> NoReturn:
+    def _out_of_budget(self, ins: Instruction | None, budget: int) -> NoReturn:
         if ins is None:
             raise RuntimeError("a block without instructions spent the budget")
         self.deadlock(
@@ -341,7 +322,7 @@ class Lanes(Reports):
         )
 
     def _stalled(self) -> NoReturn:
-        blocks = self.job.code.blocks
+        blocks = self._code.blocks
         if self.waiting:
             at, idx = min(self.waiting.items(), key=lambda item: int(item[1][0]))
             ins = blocks[at].last

@@ -1,0 +1,186 @@
+"""ld, st, ldu, prefetch, createpolicy, isspacep."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptxrt.sim._instructions.addressing import (
+    HINTS,
+    SPACES,
+    address,
+    hinted,
+    in_order,
+    is_passed,
+    is_strong,
+    space_of,
+)
+from ptxrt.sim._instructions.op import Op, getter, instruction
+from ptxrt.sim._instructions.vectors import elements, vector
+from ptxrt.sim._machine.access import RANK_SHIFT, window_of
+from ptxrt.sim._machine.element_types import float_type
+from ptxrt.sim._machine.protocol import Getter, Machine
+from ptxrt.sim._machine.words import read_words, write_words
+from ptxrt.sim._text.syntax import Address, Sink, Variable
+from ptxrt.sim._text.types import TYPES, PtxType, word_type
+
+__all__: list[str] = []
+
+_TYPES = ("b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+_U64 = TYPES["u64"]
+
+
+@instruction("ld", "ldu")
+def ld(op: Op) -> None:
+    """Load one value or a vector."""
+    space = space_of(op)
+    count = vector(op)
+    kind = op.type(*_TYPES)
+    if kind.bits == 128:
+        op.needs(op.ins.opcode, 70, (8, 3))
+    hinted(op, 2, space)
+    _check_width(op, kind, count, space)
+    write = [op.dest(item, kind, wider=True) for item in elements(op, 0, count)]
+    passed = _passed(op, 1, space)
+    where, offset = passed or address(op, 1, space)
+    if passed:
+        space = "local"
+    access = op.builder.access(
+        op.ins, space, kind.size * count, kind.size, False, offset, strong=is_strong(op), float_type=_moved(kind, count)
+    )
+    word, dtype = kind.size, kind.dtype
+    if count == 1:
+        single = write[0]
+        op.emit(in_order(op, lambda m: single(m, read_words(m, access, where(m), word)[0].view(dtype))))
+        return
+
+    def step(m: Machine) -> None:
+        for one, value in zip(write, read_words(m, access, where(m), word), strict=True):
+            one(m, value.view(dtype))
+
+    op.emit(in_order(op, step))
+
+
+@instruction("st")
+def st(op: Op) -> None:
+    """Store one value or a vector."""
+    space = space_of(op)
+    count = vector(op)
+    kind = op.type(*_TYPES)
+    if kind.bits == 128:
+        op.needs(op.ins.opcode, 70, (8, 3))
+    hinted(op, 2, space)
+    _check_width(op, kind, count, space)
+    items = elements(op, 1, count)
+    if any(isinstance(item, Sink) for item in items):
+        op.fail("a value to store is missing")
+    read = [op.source(item, kind, wider=True) for item in items]
+    passed = _passed(op, 0, space)
+    if space in ("const", "param") and not passed:
+        op.fail(f"st cannot write to .{space}")
+    where, offset = passed or address(op, 0, space)
+    if passed:
+        space = "local"
+    access = op.builder.access(
+        op.ins, space, kind.size * count, kind.size, True, offset, strong=is_strong(op), float_type=_moved(kind, count)
+    )
+    unsigned = word_type(kind.size)
+
+    def step(m: Machine) -> None:
+        write_words(m, access, where(m), [one(m).view(unsigned) for one in read])
+
+    op.emit(in_order(op, step))
+
+
+def _moved(kind: PtxType, count: int) -> str:
+    """Return the floating-point type that ld and st name; none for a vector, in which compilers move any bytes."""
+    return float_type(kind) if count == 1 else ""
+
+
+def _check_width(op: Op, kind: PtxType, count: int, space: str) -> None:
+    module = op.builder.module
+    newer = module.target_number >= 100 and module.version >= (8, 8)
+    wide = newer and kind.size >= 4 and space in ("generic", "global")
+    if kind.size * count > (32 if wide else 16) or (count == 8 and kind.size != 4):
+        op.fail(
+            f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most "
+            "(32 in .global from .target sm_100 and .version 8.8 on)"
+        )
+
+
+def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
+    """Return address and offset in local memory where the operand is a parameter of a call: those live there."""
+    operand = op.operand(place)
+    if space != "param" or not isinstance(operand, Address) or not isinstance(operand.base, Variable):
+        return None
+    if not is_passed(op, operand.base):
+        return None
+    return getter(op.builder.home(operand.base), _U64, _U64), operand.offset
+
+
+@instruction("prefetch", "prefetchu")
+def prefetch(op: Op) -> None:
+    """Nothing to do: there are no caches."""
+    space = space_of(op)
+    op.flag("L1", "L2", "tensormap")
+    op.done(1)
+    address(op, 0, space)
+
+
+@instruction("createpolicy")
+def createpolicy(op: Op) -> None:
+    """A cache policy: a value that means nothing here."""
+    how = op.choice("fractional", "range", "cvt")
+    kind = op.type("b64")
+    while op.flag(*HINTS, "L2::evict_unchanged", "L2", "global"):
+        pass
+    write = op.dest(0, kind)
+    if how == "fractional":
+        op.done(1, 2)
+        if len(op.ins.operands) == 2:
+            op.source(1, TYPES["f32"])
+    elif how == "range":
+        op.done(4)
+        address(op, 1, "global")
+        for place in (2, 3):
+            op.source(place, TYPES["u32"])
+    elif how == "cvt":
+        op.done(2)
+        op.source(1, kind)
+    else:
+        op.fail("createpolicy takes .fractional, .range or .cvt")
+    op.emit(lambda m: write(m, np.zeros(1, kind.dtype)))
+
+
+@instruction("isspacep")
+def isspacep(op: Op) -> None:
+    """Tell whether a generic address is in a state space."""
+    space = op.choice(*SPACES)
+    if space is None:
+        op.fail("isspacep names a state space")
+    op.done(2)
+    write, read = op.dest(0, TYPES["pred"]), op.source(1, _U64)
+    if space in ("shared", "shared::cta"):
+
+        def own(m: Machine) -> None:
+            value = read(m)
+            rank = (value >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)).astype(np.int64) - 1
+            here = m.of_active(m.block) % m.shape.cluster_blocks
+            write(m, (window_of(value) == 1) & ((rank < 0) | (rank == here)))
+
+        op.emit(own)
+    elif space == "const":
+
+        def constant(m: Machine) -> None:
+            value = read(m)
+            found = np.zeros(value.shape[0], np.bool_)
+            for variable, base in m.addresses.items():
+                if variable.space == "const":
+                    found |= (value >= np.uint64(base)) & (value < np.uint64(base + variable.size))
+            write(m, found)
+
+        op.emit(constant)
+    else:
+        number = {"shared::cluster": 1, "local": 2, "param": 4}.get(
+            space.partition("::")[0] if "param" in space else space, 0
+        )
+        op.compute(write, [read], lambda a: window_of(a) == np.uint64(number))

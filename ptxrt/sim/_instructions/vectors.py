@@ -1,0 +1,34 @@
+"""Operands that are vectors, and how many elements an instruction takes."""
+
+from __future__ import annotations
+
+from ptxrt.sim._instructions.op import Op
+from ptxrt.sim._text.syntax import Operand, Register, Tuple
+
+__all__ = ["alike", "elements", "vector"]
+
+
+def vector(op: Op) -> int:
+    """Return how many elements the modifier .v2, .v4 or .v8 says; 1 for none."""
+    given = op.choice("v2", "v4", "v8")
+    return int(given[1:]) if given else 1
+
+
+def elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
+    """Return the elements of an operand that is a vector, or the operand itself where `count` is 1."""
+    operand = op.operand(place)
+    if count == 1:
+        if isinstance(operand, Tuple) and len(operand.items) == 1:
+            return operand.items
+        return (operand,)
+    if not isinstance(operand, Tuple) or len(operand.items) != count:
+        op.fail(f"{op.ins.opcode} takes a vector of {count} elements")
+    alike(op, operand)
+    return operand.items
+
+
+def alike(op: Op, operand: Tuple) -> None:
+    """Check that the registers of a vector have one type."""
+    names = {item.type.name for item in operand.items if isinstance(item, Register)}
+    if len(names) > 1:
+        op.fail(f"the elements of a vector have one type, not {' and '.join(f'.{name}' for name in sorted(names))}")
