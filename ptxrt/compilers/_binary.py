@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,7 +43,7 @@ class ParamInfo:
 
     def __str__(self) -> str:
         declared = self.cxx
-        if self.type and not (self.kind == "pointer" and self.cxx.count("*") > 1):
+        if self.type and not (self.kind == "pointer" and len(re.findall("[*]|&+", self.cxx)) > 1):
             declared = f"{'const ' if self.const else ''}{self.type}{'*' if self.kind == 'pointer' else ''}"
         return f"{declared}{': ' if declared else ''}{self.kind or 'any'}, {self.size} bytes at {self.offset}"
 

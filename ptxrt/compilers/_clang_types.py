@@ -21,7 +21,7 @@ _LINES = """
 
 # 1 "{file}" 3
  template <class T> void {template}() __attribute__((diagnose_if(true, "", "warning")));
- typedef __typeof__({template}<__typeof__(&{entry})>()) {template}_answer;
+ typedef __typeof__({template}<__typeof__(+({entry}))>()) {template}_answer;
 # {line} "{program}"
 """
 _SAID = re.compile(rf"^{QUESTION}:\d+:\d+: (?:fatal )?(?P<kind>\w+): .*\n?(?:[ \t].*\n?)*", re.MULTILINE)
@@ -31,7 +31,7 @@ _COUNTED = re.compile(r"^(?P<counts>\d+ (?:warning|error)s?(?: and \d+ errors?)?
 def question(text: str, entry: str, program: str) -> str:
     """Return the lines to put behind `text`, which clang knows as the file `program`."""
     line = text.count("\n") + 2
-    return _LINES.format(file=QUESTION, template=TEMPLATE, entry=entry.lstrip(" &"), line=line, program=program)
+    return _LINES.format(file=QUESTION, template=TEMPLATE, entry=entry, line=line, program=program)
 
 
 def answered(log: str) -> tuple[tuple[str, ...] | None, str]:

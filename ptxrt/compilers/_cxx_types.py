@@ -1,7 +1,8 @@
 """The types of a kernel's parameters in C++, asked of the compiler that reads the text.
 
 The question is a function template that is declared and never defined, with the type of the kernel's address as its
-argument: ``ptxrt_type<decltype(&saxpy)>``. NVRTC mangles the name of it, clang writes it in a warning; either way it is
+argument: ``ptxrt_type<decltype(+(saxpy))>``. The plus makes an address of a name, and leaves an address alone. NVRTC
+mangles the template's name, clang writes it in a warning; either way it is
 ``ptxrt_type<void (*)(const float *, float *, unsigned int, float)>``, and no instruction is made of it.
 """
 
@@ -48,11 +49,13 @@ def typed(entry: EntryInfo, types: tuple[str, ...] | None) -> EntryInfo:
 
 
 def _typed(param: ParamInfo, spelled: str) -> ParamInfo:
-    spelled = spelled.replace(" *", "*")
-    tokens = re.findall(r"\*|[^\s*]+", spelled)
+    spelled = re.sub(r" (?=[*&])", "", spelled)
+    # A reference is passed as an address is, and an array's address as that of its first element.
+    words = re.sub(r"\(\*\) ?\[[^()]*\Z", "*", re.sub("&+", "*", spelled))
+    if re.match(r"[^<]*(?:\(|::)\*", words):  # of a function, or of a member in its class
+        return replace(param, kind=None, cxx=spelled)
+    tokens = re.findall(r"\*|[^\s*]+", words)
     _unqualify(tokens)
-    if re.match(r"[^<]*\(\*", spelled):  # to a function or to an array
-        return replace(param, kind="pointer", cxx=spelled)
     if tokens[-1] != "*":
         word = _WORDS.get(" ".join(tokens), "")
         # A struct and an enumeration are what the binary says: bytes, and the integer that it passes.

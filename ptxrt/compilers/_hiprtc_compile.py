@@ -12,7 +12,7 @@ from ptxrt.compilers._cxx_types import typed
 from ptxrt.compilers._hip_headers import virtual_headers
 from ptxrt.compilers._hiprtc_faults import Job, clang_problems, missing_headers, plain_log
 from ptxrt.compilers._included import Included, may_include, watched
-from ptxrt.compilers._options import include_folders
+from ptxrt.compilers._options import include_folders, macro_lines
 from ptxrt.compilers.toolkit import current_folder
 from ptxrt.errors import InvalidArgument
 
@@ -67,7 +67,7 @@ class HiprtcCompile:
         if self.job.behind_the_text(log):
             bare_status, bare_log, *_ = self._compile(None, question_too=False)
             if not self._failed(bare_status, bare_log):
-                raise self.job.no_entry(clang_problems(log)[0].text, log)
+                raise self.job.no_entry(clang_problems(log)[0].text, answered(log)[1] or log)
             status, log = bare_status, bare_log  # a brace that is never closed shows there, too
         types, log = answered(log)
         if self._failed(status, log):
@@ -76,7 +76,8 @@ class HiprtcCompile:
         if plain and entry is not None and entry not in found.entries:
             status, log, code, lowered = self._compile(entry)
             if self._failed(status, log):
-                raise self.job.no_entry(clang_problems(log)[0].text if clang_problems(log) else status, log)
+                why = clang_problems(log)[0].text if clang_problems(log) else status
+                raise self.job.no_entry(why, answered(log)[1] or log)
             types, log = answered(log)
             found = self._read(code, log)
         symbols = {symbol: symbol for symbol in found.entries}
@@ -96,7 +97,7 @@ class HiprtcCompile:
             text += question(text, job.entry, job.program_name)
             # -w would silence what is asked for, too.
             options = ["-Wno-everything" if option == "-w" else option for option in (*options, *OPTIONS)]
-        reads = may_include(job.text, self.options)
+        reads = may_include(macro_lines(job.options) + job.text, self.options)
         answer, code = self.ask(
             {
                 "do": "compile",
@@ -119,7 +120,8 @@ class HiprtcCompile:
             return Included(known=False)
         search = [self.folder, *include_folders(self.options)]
         opened = [path for path in opened if path not in own]
-        return watched(self.job.text, opened, own=[""], search=search, missing=missing_headers(log))
+        text = macro_lines(self.job.options) + self.job.text
+        return watched(text, opened, own=[""], search=search, missing=missing_headers(log))
 
     @staticmethod
     def _failed(status: str, log: str) -> bool:

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument
 
-__all__ = ["HIPRTC", "NVJITLINK", "NVRTC", "OptionTable", "include_folders"]
+__all__ = ["HIPRTC", "NVJITLINK", "NVRTC", "OptionTable", "include_folders", "macro_lines"]
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w#+-]*)(?:(?P<sign>=|\s+)(?P<value>.*))?", re.ASCII)
 _PLAIN = re.compile(r"[\w.,:+-]*", re.ASCII)  # a value that is no path
@@ -191,12 +191,21 @@ HIPRTC = OptionTable(
 
 def include_folders(options: tuple[str, ...]) -> list[str]:
     """Return the folders that options name for headers, in their order."""
-    folders = []
+    return _values("include-path|isystem|iquote|idirafter|I", options)
+
+
+def macro_lines(options: tuple[str, ...]) -> str:
+    """Return the macros that options define, as the lines of a text that would define them."""
+    return "".join(f"#define {macro.replace('=', ' ', 1)}\n" for macro in _values("define-macro|D", options))
+
+
+def _values(names: str, options: tuple[str, ...]) -> list[str]:
+    """Return the values of those options whose name `names` matches."""
+    values = []
     for option, after in zip_longest(options, options[1:], fillvalue=""):
-        match = re.match(r"--?(include-path|isystem|iquote|idirafter|I)[=\s]*(.*)", option.strip(), re.DOTALL)
-        if match:
-            folders.append((match[2] or after).strip())
-    return folders
+        if match := re.match(rf"--?(?:{names})[=\s]*(.*)", option.strip(), re.DOTALL):
+            values.append((match[1] or after).strip())
+    return values
 
 
 def _wrong(expected: str, given: str, fix: str | None = None) -> InvalidArgument:

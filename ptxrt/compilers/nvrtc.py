@@ -18,7 +18,7 @@ from ptxrt.compilers._included import Included, may_include, watched
 from ptxrt.compilers._logs import resource_reports
 from ptxrt.compilers._nvrtc_faults import Job, missing_headers
 from ptxrt.compilers._nvrtc_program import Outcome, compile_program
-from ptxrt.compilers._options import NVRTC, include_folders
+from ptxrt.compilers._options import NVRTC, include_folders, macro_lines
 from ptxrt.compilers.ptx_text import entries_of
 from ptxrt.compilers.toolkit import check_arch, current_folder, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, InvalidArgument
@@ -138,10 +138,10 @@ def compile_cuda(
     if entry is not None:
         asked = [entry]
         if not any(map(_WITHOUT_DECLTYPE.fullmatch, options)):
-            asked.append(f"{TEMPLATE}<decltype(&{entry.lstrip(' &')})>")
+            asked.append(f"{TEMPLATE}<decltype(+({entry}))>")
             virtual[_TYPES_HEADER] = _TYPES
             first = [f"--pre-include={_TYPES_HEADER}"]
-    reads = may_include("".join([text, *(virtual[header] for header in before)]), options)
+    reads = may_include("".join([macro_lines(given), text, *(virtual[header] for header in before)]), options)
     started = time.perf_counter()
     outcome = compile_program(
         library,
@@ -190,7 +190,7 @@ def _included(job: Job, outcome: Outcome, options: tuple[str, ...]) -> Included:
         return Included(known=False)
     ours = include_directories()
     return watched(
-        job.text,
+        macro_lines(job.options) + job.text,
         outcome.opened,
         own=[os.path.dirname(job.program_name), ""],  # an option's header is looked for in the current folder
         search=[*include_folders(options), *ours],

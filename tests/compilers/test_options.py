@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
-from ptxrt.compilers._options import HIPRTC, NVJITLINK, NVRTC, include_folders
+from ptxrt.compilers._options import HIPRTC, NVJITLINK, NVRTC, include_folders, macro_lines
 from ptxrt.errors import InvalidArgument
 
 TABLES = {"NVRTC": NVRTC, "nvJitLink": NVJITLINK, "hipRTC": HIPRTC}
@@ -126,3 +126,8 @@ def test_each_compiler_checks_its_options_before_it_does_anything(ask):
 def test_the_folders_of_headers_are_those_of_the_options_in_their_order():
     options = ("-Ia", "-I", "b", "--include-path=c", "-isystem/d", "-I e", "-DI=f", "-iquote", "g", "-include", "h")
     assert include_folders(options) == ["a", "b", "c", "/d", "e", "g"]
+
+
+def test_the_macros_that_options_define_are_lines_of_a_text():
+    options = ("-DN=4", "-D", "F(x)=x=1", "--define-macro=Q", "-UN", "-Dx", "-I", "folder", "-dopt=on")
+    assert macro_lines(options) == "#define N 4\n#define F(x) x=1\n#define Q\n#define x\n"

@@ -58,6 +58,15 @@ PARAMETERS = [
     # An address among addresses is a number of 8 bytes.
     ("float** x", "u64*", "f32* f64* const u64*"),
     ("float* const* x", "const i64*", "const f32*"),
+    # A reference is an address, that of an array is its first element's.
+    ("float& x", "f32*", "f64* const f32* u64"),
+    ("const float& x", "const f32*", "const f64*"),
+    ("float (&x)[4]", "f32*", "f64* const f32*"),
+    ("float (*x)[4]", "f32*", "f64* const f32*"),
+    ("const float (*x)[2][4]", "const f32*", "const f64*"),
+    # The address of a function, and a member's place in its class, are numbers to Python.
+    ("void (*x)(int)", "u64", "u32"),
+    ("int Pair::*x", "u64", "u32"),
     ("float x", "f32", "u32 i32 f64 f32*"),
     ("double x", "f64", "u64 i64 f32"),
     ("const float x", "f32", "u32"),
@@ -148,7 +157,7 @@ def test_a_kernel_that_agrees_loads_and_runs(device):
 
 FORMS = [
     ("template <class T> __global__ void k(const T* x, T a) {}", "k<double>", ["const f64*", "f64"]),
-    ("template <class T, int N> __global__ void k(T (*x)[N], T* y) {}", "k<float, 4>", ["*", "f32*"]),
+    ("template <class T, int N> __global__ void k(T (*x)[N], T* y) {}", "k<float, 4>", ["f32*", "f32*"]),
     ("template <class... T> __global__ void k(T*... x) {}", "k<float, int>", ["f32*", "i32*"]),
     ("namespace a { namespace b { __global__ void k(float* x) {} } }", "a::b::k", ["f32*"]),
     ("__global__ void k(float* x) {}", "k", ["f32*"]),
@@ -157,7 +166,7 @@ FORMS = [
     ('extern "C" { __global__ void k(float* x); } __global__ void k(float* x) {}', "k", ["f32*"]),
     ("__global__ void k(float* x) {} __global__ void k(float* x, int n) {}", "k", None),
     ('extern "C" __global__ void k() {}', "k", []),
-    ('extern "C" __global__ void k(void (*f)(float, int), float* x) {}', "k", ["*", "f32*"]),
+    ('extern "C" __global__ void k(void (*f)(float, int), float* x) {}', "k", ["", "f32*"]),
     ('extern "C" __global__ void k(float* x) {} // no line end', "k", ["f32*"]),
     ('extern "C" __global__ void k(float* x) {} // spliced \\', "k", ["f32*"]),
 ]  # fmt: skip
@@ -178,6 +187,26 @@ def test_however_the_kernel_is_declared(compiled, text, entry, expected):
     # The question leaves nothing behind.
     assert b"ptxrt" not in binary.code
     assert "ptxrt" not in binary.log
+
+
+OVERLOADED = """__global__ void k(float* x) {} __global__ void k(double* x) {}
+template <class T> __global__ void t(T* x) {} template <class T, class U> __global__ void t(T* x, U* y) {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [("(void (*)(float*))k", ["f32*"]), ("static_cast<void (*)(double*)>(k)", ["f64*"]), ("(t<int>)", ["i32*"]),
+     ("t<int, float>", ["i32*", "f32*"]), ("(void (*)(int*))&t<int>", ["i32*"])],
+)  # fmt: skip
+def test_an_entry_may_be_an_expression_where_the_compiler_takes_one(compiled, request, entry, expected):
+    if "NVRTC" in request.node.name or entry.startswith("t<"):
+        assert words(compiled(OVERLOADED, entry)[1]) == expected
+        return
+    with pytest.raises(ptxrt.CompileError, match="no entry") as caught:  # hipRTC looks up names alone
+        compiled(OVERLOADED, entry)
+    assert caught.value.log
+    assert "ptxrt" not in caught.value.log
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ptxrt.backends import get
 from ptxrt.compilers import _hiprtc_compile as hiprtc_compile
 from ptxrt.compilers import _included, nvrtc
 from ptxrt.compilers._included import watched
+from ptxrt.runtime import modules
 from ptxrt.runtime.modules import ModuleCache
 
 # The header's outcome can be read off the names of the entries.
@@ -243,6 +244,23 @@ def test_whether_a_header_is_there_may_be_asked(cache, question):
 
 
 @pytest.mark.parametrize(
+    "macros",
+    [
+        {"defines": {"MINE": '__has_include("mine.h")'}},
+        {"options": ('-DMINE=__has_include("mine.h")',)},
+        {"options": ("-D", 'MINE=__has_include("mine.h")')},
+    ],
+    ids=["a define", "an option", "two options"],
+)
+def test_a_macro_from_outside_of_the_text_may_ask(cache, macros):
+    text = "#if MINE" + CHOICE
+    assert names(cache, text, **macros) == names(cache, text, **macros) == {"missing"}
+    write("mine.h", "")
+    assert names(cache, text, **macros) == {"there"}
+    assert compiles(cache) == 2
+
+
+@pytest.mark.parametrize(
     "question",
     [
         "#define S(x) #x\n#if __has_include(S(mine.h))",
@@ -314,6 +332,28 @@ def test_what_was_cleared_is_forgotten(cache):
     assert not cache._included
     assert names(cache) == {"one"}
     assert compiles(cache) == 2
+
+
+def test_a_load_that_ends_while_another_one_looks_at_the_headers_is_found(cache, monkeypatch):
+    define("mine.h", "one")
+    with_headers = modules._with_headers
+
+    def late(*args):
+        monkeypatch.setattr(modules, "_with_headers", with_headers)
+        key = with_headers(*args)
+        assert names(cache) == {"one"}
+        return key
+
+    monkeypatch.setattr(modules, "_with_headers", late)
+    assert names(cache) == {"one"}
+    assert compiles(cache) == 1
+
+
+def test_what_is_unloaded_one_by_one_is_forgotten(cache):
+    define("mine.h", "one")
+    assert names(cache) == {"one"}
+    cache.unload(cache.entries()[0].digest)
+    assert not cache._included
 
 
 def test_threads_share_a_compile_of_a_text_with_headers(cache):
