@@ -32,6 +32,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -214,29 +215,29 @@ class BatchNormBackwardDescriptor(_Problem):
 class BatchNormArgs(NamedTuple):
     """Operands of :class:`BatchNormPlan`; results that are None are allocated."""
 
-    x: Any
-    weight: Any = None
-    bias: Any = None
-    running_mean: Any = None
-    running_var: Any = None
-    y: Any = None
-    batch_mean: Any = None
-    batch_var: Any = None
+    x: DeviceArrayLike
+    weight: DeviceArrayLike | None = None
+    bias: DeviceArrayLike | None = None
+    running_mean: DeviceArrayLike | None = None
+    running_var: DeviceArrayLike | None = None
+    y: DeviceArrayLike | None = None
+    batch_mean: DeviceArrayLike | None = None
+    batch_var: DeviceArrayLike | None = None
 
 
 class BatchNormBackwardArgs(NamedTuple):
     """Operands of :class:`BatchNormBackwardPlan`; results that are None are allocated."""
 
-    grad_out: Any
-    x: Any
-    weight: Any = None
-    running_mean: Any = None
-    running_var: Any = None
-    batch_mean: Any = None
-    batch_var: Any = None
-    grad_input: Any = None
-    grad_weight: Any = None
-    grad_bias: Any = None
+    grad_out: DeviceArrayLike
+    x: DeviceArrayLike
+    weight: DeviceArrayLike | None = None
+    running_mean: DeviceArrayLike | None = None
+    running_var: DeviceArrayLike | None = None
+    batch_mean: DeviceArrayLike | None = None
+    batch_var: DeviceArrayLike | None = None
+    grad_input: DeviceArrayLike | None = None
+    grad_weight: DeviceArrayLike | None = None
+    grad_bias: DeviceArrayLike | None = None
 
 
 class BatchNormResult(NamedTuple):
@@ -720,18 +721,18 @@ _backward_plan = plan_cache(BatchNormBackwardPlan)
 
 
 def batch_norm(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    x: DeviceArrayLike,
+    weight: DeviceArrayLike | None,
+    bias: DeviceArrayLike | None,
+    running_mean: DeviceArrayLike | None,
+    running_var: DeviceArrayLike | None,
     *,
     training: bool,
     momentum: float = 0.1,
     eps: float = 1e-5,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: Sequence[DeviceArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormResult:
     """Normalise each channel to mean 0 and deviation 1, then scale and shift.
 
     ``y[n, c, p] = (x[n, c, p] - mean[c]) / sqrt(var[c] + eps) * weight[c] + bias[c]`` (Ioffe and Szegedy, Batch
@@ -769,30 +770,30 @@ def batch_norm(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "batch_norm", "x", stream)
     results = BatchNormPlan.unpacked(out)
     running = _both("batch_norm", running_mean, running_var, "running")
     if training is False:
         _needed("batch_norm", running)
     plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running)
-    return plan.run((x, weight, bias, running_mean, running_var, *results), stream)
+    return plan._run((x, weight, bias, running_mean, running_var, *results), stream)
 
 
 def batch_norm_backward(
-    grad_out: Any,
-    x: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
+    grad_out: DeviceArrayLike,
+    x: DeviceArrayLike,
+    weight: DeviceArrayLike | None,
+    running_mean: DeviceArrayLike | None,
+    running_var: DeviceArrayLike | None,
     *,
     training: bool,
     eps: float = 1e-5,
-    batch_mean: Any = None,
-    batch_var: Any = None,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    batch_mean: DeviceArrayLike | None = None,
+    batch_var: DeviceArrayLike | None = None,
+    out: Sequence[DeviceArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormGradients:
     """Return the gradients of :func:`batch_norm`.
 
     With ``sum_go = sum(grad_out)``, ``dot = sum((x - mean) * grad_out)``, ``inv = 1 / sqrt(var + eps)`` of each channel
@@ -834,7 +835,7 @@ def batch_norm_backward(
         Naming the operand; nothing has been launched then.
     """
     op = "batch_norm_backward"
-    if grad_out.__class__ is not DeviceArray:
+    if type(grad_out) is not DeviceArray:
         grad_out = as_array(grad_out, None, op, "grad_out", stream)
     results = BatchNormBackwardPlan.unpacked(out)
     running = _both(op, running_mean, running_var, "running")
@@ -849,4 +850,4 @@ def batch_norm_backward(
                 given=repr(batch_mean),
             )
     plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
-    return plan.run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)
+    return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

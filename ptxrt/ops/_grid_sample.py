@@ -31,6 +31,7 @@ from ptxrt.ops.framework import (
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import checked_shape
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -206,19 +207,19 @@ class GridSampleBackwardDescriptor(GridSampleDescriptor):
 class GridSampleArgs(NamedTuple):
     """Operands of :class:`GridSamplePlan`; without `out` the result is allocated."""
 
-    x: Any
-    grid: Any
-    out: Any = None
+    x: DeviceArrayLike
+    grid: DeviceArrayLike
+    out: DeviceArrayLike | None = None
 
 
 class GridSampleBackwardArgs(NamedTuple):
     """Operands of :class:`GridSampleBackwardPlan`; what is None of the last two is allocated."""
 
-    grad_out: Any
-    x: Any
-    grid: Any
-    grad_input: Any = None
-    grad_grid: Any = None
+    grad_out: DeviceArrayLike
+    x: DeviceArrayLike
+    grid: DeviceArrayLike
+    grad_input: DeviceArrayLike | None = None
+    grad_grid: DeviceArrayLike | None = None
 
 
 class GridSampleGradients(NamedTuple):
@@ -432,9 +433,9 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
 
 def _arrays(op: str, x: Any, grid: Any, stream: Any) -> tuple[DeviceArray, DeviceArray]:
     """Return x and grid, whose shapes make the problem, as DeviceArrays."""
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, op, "x", stream)
-    if grid.__class__ is not DeviceArray:
+    if type(grid) is not DeviceArray:
         grid = as_array(grid, x.device, op, "grid", stream)
     return x, grid
 
@@ -444,15 +445,15 @@ _backward_plan = plan_cache(GridSampleBackwardPlan)
 
 
 def grid_sample(
-    x: Any,
-    grid: Any,
+    x: DeviceArrayLike,
+    grid: DeviceArrayLike,
     *,
     mode: str = "bilinear",
     padding_mode: str = "zeros",
     align_corners: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: DeviceArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Read images at the points of a grid.
 
     ``y[n, c, i, j] = sum of wy * wx * x[n, c, row, column]`` over the four pixels round the point (sx, sy), weighted by
@@ -486,20 +487,20 @@ def grid_sample(
     """
     x, grid = _arrays("grid_sample", x, grid, stream)
     plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
-    return plan.run((x, grid, out), stream)
+    return plan._run((x, grid, out), stream)
 
 
 def grid_sample_backward(
-    grad_out: Any,
-    x: Any,
-    grid: Any,
+    grad_out: DeviceArrayLike,
+    x: DeviceArrayLike,
+    grid: DeviceArrayLike,
     *,
     mode: str = "bilinear",
     padding_mode: str = "zeros",
     align_corners: bool = False,
-    out: Any = None,
-    stream: Any = None,
-) -> tuple[Any, Any]:
+    out: Sequence[DeviceArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> GridSampleGradients:
     """Return the gradients of :func:`grid_sample` by x and by grid.
 
     Each pixel of a point that lies in the image gets ``grad_out * wy * wx``. With 0 for pixels outside, and 0 and 1 for
@@ -536,4 +537,4 @@ def grid_sample_backward(
     gradients = GridSampleBackwardPlan.unpacked(out)
     x, grid = _arrays("grid_sample_backward", x, grid, stream)
     plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
-    return plan.run((grad_out, x, grid, *gradients), stream)
+    return plan._run((grad_out, x, grid, *gradients), stream)

@@ -31,6 +31,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -166,21 +167,21 @@ class GroupNormBackwardDescriptor(_Problem):
 class GroupNormArgs(NamedTuple):
     """Operands of :class:`GroupNormPlan`; without `out` the result is allocated."""
 
-    x: Any
-    weight: Any = None
-    bias: Any = None
-    out: Any = None
+    x: DeviceArrayLike
+    weight: DeviceArrayLike | None = None
+    bias: DeviceArrayLike | None = None
+    out: DeviceArrayLike | None = None
 
 
 class GroupNormBackwardArgs(NamedTuple):
     """Operands of :class:`GroupNormBackwardPlan`; results that are left out are allocated."""
 
-    grad_out: Any
-    x: Any
-    weight: Any = None
-    grad_input: Any = None
-    grad_weight: Any = None
-    grad_bias: Any = None
+    grad_out: DeviceArrayLike
+    x: DeviceArrayLike
+    weight: DeviceArrayLike | None = None
+    grad_input: DeviceArrayLike | None = None
+    grad_weight: DeviceArrayLike | None = None
+    grad_bias: DeviceArrayLike | None = None
 
 
 class GroupNormGradients(NamedTuple):
@@ -486,8 +487,15 @@ _backward_plan = plan_cache(GroupNormBackwardPlan)
 
 
 def group_norm(
-    x: Any, weight: Any, bias: Any, groups: int, eps: float = 1e-5, *, out: Any = None, stream: Any = None
-) -> Any:
+    x: DeviceArrayLike,
+    weight: DeviceArrayLike | None,
+    bias: DeviceArrayLike | None,
+    groups: int,
+    eps: float = 1e-5,
+    *,
+    out: DeviceArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Normalise each group of channels of each image to mean 0 and deviation 1, then scale and shift.
 
     ``y[n, c, p] = (x[n, c, p] - mean) / sqrt(var + eps) * weight[c] + bias[c]``, with mean and biased variance over
@@ -518,15 +526,22 @@ def group_norm(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
     plan = _plan(x.device, x.shape, groups, x.dtype, eps)
-    return plan.run((x, weight, bias, out), stream)
+    return plan._run((x, weight, bias, out), stream)
 
 
 def group_norm_backward(
-    grad_out: Any, x: Any, weight: Any, groups: int, eps: float = 1e-5, *, out: Any = None, stream: Any = None
-) -> Any:
+    grad_out: DeviceArrayLike,
+    x: DeviceArrayLike,
+    weight: DeviceArrayLike | None,
+    groups: int,
+    eps: float = 1e-5,
+    *,
+    out: Sequence[DeviceArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> GroupNormGradients:
     """Return the gradients of :func:`group_norm`.
 
     With ``xhat = (x - mean) / sqrt(var + eps)`` and ``d = grad_out * weight[c]``, means over the group::
@@ -565,8 +580,8 @@ def group_norm_backward(
         Naming the operand; nothing has been launched then.
     """
     op = GroupNormBackwardPlan.op
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, op, "x", stream)
     outputs = GroupNormBackwardPlan.unpacked(out)
     plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps)
-    return plan.run((grad_out, x, weight, *outputs), stream)
+    return plan._run((grad_out, x, weight, *outputs), stream)

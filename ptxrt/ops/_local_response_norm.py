@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
@@ -27,6 +27,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -149,18 +150,18 @@ class LocalResponseNormBackwardDescriptor(_Problem):
 class LocalResponseNormArgs(NamedTuple):
     """Operands of :class:`LocalResponseNormPlan`; an output that is None is allocated."""
 
-    x: Any
-    out: Any = None
-    denom: Any = None
+    x: DeviceArrayLike
+    out: DeviceArrayLike | None = None
+    denom: DeviceArrayLike | None = None
 
 
 class LocalResponseNormBackwardArgs(NamedTuple):
     """Operands of :class:`LocalResponseNormBackwardPlan`; without `out` the result is allocated."""
 
-    grad_out: Any
-    x: Any
-    denom: Any
-    out: Any = None
+    grad_out: DeviceArrayLike
+    x: DeviceArrayLike
+    denom: DeviceArrayLike
+    out: DeviceArrayLike | None = None
 
 
 class LocalResponseNormResult(NamedTuple):
@@ -285,8 +286,15 @@ _backward_plan = plan_cache(LocalResponseNormBackwardPlan)
 
 
 def local_response_norm(
-    x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0, *, out: Any = None, stream: Any = None
-) -> Any:
+    x: DeviceArrayLike,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    *,
+    out: Sequence[DeviceArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> LocalResponseNormResult:
     """Divide each value by a power of the mean square of its neighbours along the channels.
 
     ``denom[n, c, p] = sum(x[n, j, p]^2) / size * alpha + k`` over the channels j of the window
@@ -323,23 +331,23 @@ def local_response_norm(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument, Unsupported
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "local_response_norm", "x", stream)
     plan = _plan(x.device, x.shape, size, x.dtype, alpha, beta, k)
-    return plan.run((x, *LocalResponseNormPlan.unpacked(out)), stream)
+    return plan._run((x, *LocalResponseNormPlan.unpacked(out)), stream)
 
 
 def local_response_norm_backward(
-    grad_out: Any,
-    x: Any,
-    denom: Any,
+    grad_out: DeviceArrayLike,
+    x: DeviceArrayLike,
+    denom: DeviceArrayLike,
     size: int,
     alpha: float = 1e-4,
     beta: float = 0.75,
     *,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: DeviceArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Gradient of :func:`local_response_norm` by x.
 
     ``grad_out * denom^-beta - 2 * beta * alpha / size * x * sum(grad_out * x * denom^(-beta - 1))``, the sum over the
@@ -371,7 +379,7 @@ def local_response_norm_backward(
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument, Unsupported
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "local_response_norm_backward", "x", stream)
     plan = _backward_plan(x.device, x.shape, size, x.dtype, alpha, beta)
-    return plan.run((grad_out, x, denom, out), stream)
+    return plan._run((grad_out, x, denom, out), stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
@@ -25,6 +25,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -111,16 +112,16 @@ class Softmax2dBackwardDescriptor(_Problem):
 class Softmax2dArgs(NamedTuple):
     """Operands of :class:`Softmax2dPlan`; without `out` the result is allocated."""
 
-    x: Any
-    out: Any = None
+    x: DeviceArrayLike
+    out: DeviceArrayLike | None = None
 
 
 class Softmax2dBackwardArgs(NamedTuple):
     """Operands of :class:`Softmax2dBackwardPlan`; without `out`, which is grad_input, the result is allocated."""
 
-    grad_out: Any
-    y: Any
-    out: Any = None
+    grad_out: DeviceArrayLike
+    y: DeviceArrayLike
+    out: DeviceArrayLike | None = None
 
 
 class _Tile(NamedTuple):
@@ -279,7 +280,9 @@ _plan = plan_cache(Softmax2dPlan)
 _backward_plan = plan_cache(Softmax2dBackwardPlan)
 
 
-def softmax2d(x: Any, *, out: Any = None, stream: Any = None) -> Any:
+def softmax2d(
+    x: DeviceArrayLike, *, out: DeviceArrayLike | None = None, stream: StreamLike | None = None
+) -> DeviceArray:
     """Softmax over the channels at each position.
 
     ``y[n, c, p] = exp(x[n, c, p] - m) / sum_c exp(x[n, c, p] - m)`` with ``m = max_c x[n, c, p]``, as
@@ -304,12 +307,18 @@ def softmax2d(x: Any, *, out: Any = None, stream: Any = None) -> Any:
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "softmax2d", "x", stream)
-    return _plan(x.device, x.shape, x.dtype).run((x, out), stream)
+    return _plan(x.device, x.shape, x.dtype)._run((x, out), stream)
 
 
-def softmax2d_backward(grad_out: Any, y: Any, *, out: Any = None, stream: Any = None) -> Any:
+def softmax2d_backward(
+    grad_out: DeviceArrayLike,
+    y: DeviceArrayLike,
+    *,
+    out: DeviceArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Gradient of :func:`softmax2d` from its output: ``grad_input = y * (grad_out - sum_c grad_out * y)``.
 
     Parameters
@@ -333,7 +342,7 @@ def softmax2d_backward(grad_out: Any, y: Any, *, out: Any = None, stream: Any = 
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
     """
-    if grad_out.__class__ is not DeviceArray:
+    if type(grad_out) is not DeviceArray:
         grad_out = as_array(grad_out, None, "softmax2d_backward", "grad_out", stream)
     plan = _backward_plan(grad_out.device, grad_out.shape, grad_out.dtype)
-    return plan.run((grad_out, y, out), stream)
+    return plan._run((grad_out, y, out), stream)

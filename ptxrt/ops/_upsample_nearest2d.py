@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from ptxrt.ops.framework import (
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import checked_shape, span, whole_numbers
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
     "FAMILY",
@@ -153,8 +154,8 @@ class UpsampleNearest2dDescriptor:
 class UpsampleNearest2dArgs(NamedTuple):
     """Operands of :class:`UpsampleNearest2dPlan`; without `out` the result is allocated."""
 
-    x: Any
-    out: Any = None
+    x: DeviceArrayLike
+    out: DeviceArrayLike | None = None
 
 
 _VECTOR_BYTES = 16
@@ -258,7 +259,9 @@ class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dA
 _plan = plan_cache(UpsampleNearest2dPlan)
 
 
-def upsample_nearest2d(x: Any, out_h: int, out_w: int, *, out: Any = None, stream: Any = None) -> Any:
+def upsample_nearest2d(
+    x: DeviceArrayLike, out_h: int, out_w: int, *, out: DeviceArrayLike | None = None, stream: StreamLike | None = None
+) -> DeviceArray:
     """Resize each image of x to out_h x out_w, up or down, by taking the nearest element before each place.
 
     ``y[n, c, i, j] = x[n, c, row(i), column(j)]`` with ``row(i) = min(trunc(i * (H / out_h)), H - 1)``, and column(j)
@@ -287,7 +290,7 @@ def upsample_nearest2d(x: Any, out_h: int, out_w: int, *, out: Any = None, strea
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
     """
-    if x.__class__ is not DeviceArray:
+    if type(x) is not DeviceArray:
         x = as_array(x, None, "upsample_nearest2d", "x", stream)
     plan = _plan(x.device, x.shape, x.strides, out_h, out_w, x.dtype)
-    return plan.run((x, out), stream)
+    return plan._run((x, out), stream)

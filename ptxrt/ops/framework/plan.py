@@ -28,6 +28,7 @@ from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.kernel import Dims
 from ptxrt.runtime.layout import contiguous, same_layout
+from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import Stream, as_stream
 
 __all__ = ["Plan", "forget_plans", "plan_cache", "preferred_language"]
@@ -107,7 +108,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     @classmethod
     def select(
-        cls: type[PlanT], device: Device | str | None, descriptor: Any, preference: PlanPreference | None = None
+        cls: type[PlanT], device: Device | str | None, descriptor: DescriptorT, preference: PlanPreference | None = None
     ) -> PlanT:
         """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
@@ -159,7 +160,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         )
 
     @classmethod
-    def unpacked(cls, out: Any) -> Sequence[Any]:
+    def unpacked(cls, out: Sequence[DeviceArrayLike | None] | None) -> Sequence[DeviceArrayLike | None]:
         """Return the arrays of an `out` that stands for several outputs; Nones where it is None."""
         names = cls.result_type._fields
         if out is None:
@@ -199,11 +200,11 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         """What it says of its results."""
         return self.schedule.guarantee
 
-    def can_implement(self, args: ArgsT | tuple[Any, ...]) -> None:
+    def can_implement(self, args: ArgsT) -> None:
         """Raise the first disagreement of `args` with the plan; return None if there is none."""
         self._check(args, self.device.default_stream)
 
-    def run(self, args: ArgsT | tuple[Any, ...], stream: Any = None, workspace: Any = None) -> ResultT:
+    def run(self, args: ArgsT, stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None) -> ResultT:
         """Check `args`, launch, and return the outputs; those that are None are allocated.
 
         Parameters
@@ -227,6 +228,12 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         PtxrtError
             As :meth:`can_implement`; nothing has been launched or allocated then.
         """
+        return self._run(args, stream, workspace)
+
+    def _run(
+        self, args: Sequence[Any], stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None
+    ) -> ResultT:
+        """Run, of a plain tuple too: the ops' functions spare themselves the NamedTuple."""
         queue = self.device.default_stream if stream is None else as_stream(stream, self.device, self.op)
         values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
         scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
@@ -353,7 +360,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             fix="Write to an array of its own",
         )
 
-    def _checked_workspace(self, workspace: Any, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
+    def _checked_workspace(self, workspace: DeviceArrayLike, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
         array = as_array(workspace, self.device, self.op, "workspace", queue)
         array.check(self.op, "workspace", writable=True)
         need = self.workspace_size

@@ -1,4 +1,4 @@
-"""What docs/design.md says of the package's rooms, beside the layers that `make lint` checks."""
+"""What docs/design.md says of the package's folders, beside the layers that `make lint` checks."""
 
 from __future__ import annotations
 
