@@ -9,7 +9,7 @@
 //   grad_input = (go - sum(go) / M - (x - mean) * dot / M * inv^2) * inv * w      in training
 //   grad_input = go * inv * w                                                     in eval
 //
-// How that is computed, and why it is accurate, is told in batch_norm.ptx: sums in float64, of d = x - k where k is the
+// How that is computed, and why it is accurate, is said in batch_norm.ptx: sums in float64, of d = x - k where k is the
 // channel's first value, or the mean where it is given, and each result is rounded to float32 once. Every product that
 // is added to something is an fma() in the text, so that no compiler has a choice which one to contract. 1 / sqrt(), of
 // which AMD's makes one operation, is right to an ulp of float64.

@@ -7,7 +7,7 @@
 //   grad_grid[n,p].y   = IH/2 * sum_c go[n,c,p] * (wx0*(v10 - v00) + wx1*(v11 - v01))
 //
 // p is a position of the OH x OW. Each corner is inside or not by itself; one outside is read as 0, never from memory.
-// A coordinate that is below -1, at or beyond the image's length, infinite or not a number has no corner inside, and its
+// A coordinate that is below -1, at or past the image's length, infinite or not a number has no corner inside, and its
 // weights are finite: its result is 0. A corner inside counts with a weight of 0 too (infinity there gives NaN, as in
 // PyTorch).
 //

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import errors, launch, ops, sim
+from benchmarks import errors, launch, ops, report, sim
 
 BENCHMARKS = (launch, ops, sim, errors)
 
@@ -27,7 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         benchmark.add_arguments(command)
         command.set_defaults(run=benchmark.run)
     given = parser.parse_args(arguments)
-    code: int = given.run(given)
+    try:
+        code: int = given.run(given)
+    except report.NotStorable as error:
+        print(f"bench.py: {error}", file=sys.stderr)
+        return 2
     return code
 
 

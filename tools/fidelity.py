@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ What is the hardware's or the compiler's freedom, and not counted as a differenc
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, write both files, and return 1 if anything differs that should not."""
     parser = argparse.ArgumentParser(prog="fidelity.py", description="Compare sim with a GPU.")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where to write")
+    report.add_out(parser)
     parser.add_argument("--device", default="cuda:0", help="what to compare sim with (cuda:0)")
     parser.add_argument("--instructions", type=int, default=24_000, metavar="N", help="drawn, at least (24000)")
     parser.add_argument("--seed", type=int, default=2026, help="of the drawing (2026)")
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         sim, other = ptxrt.Device("sim:0"), ptxrt.Device(given.device)
-    except ptxrt.PtxrtError as error:
+        measurement = report.Measurement(given.out, ["ptxrt/sim", "tests/fidelity"])
+    except (ptxrt.PtxrtError, report.NotStorable) as error:
         print(error, file=sys.stderr)
         return 2
     started = time.perf_counter()
@@ -66,19 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawings = sequences.draw(given.instructions, seed=given.seed)
     drawn = compare_sequences(drawings, sim, other, threads=given.threads)
     record = {
-        "environment": report.environment(other),
         "seconds": round(time.perf_counter() - started, 1),
         "seed": given.seed,
         "kernels": [_kernel(one) for one in kernels],
         "edges": _sequences(edges),
         "sequences": _sequences(drawn),
+        "threads": sequences.THREADS,
+        "forms": len(FORMS),
+        "bounds": {form.name: asdict(form.bound) for form in FORMS if form.bound is not None},
         # What tests/fidelity holds sim to where there is no GPU.
         "digests": sequences.digests(other, ("-O0",) if other.kind == "cuda" else ()),
     }
-    title = f"Fidelity of sim, compared with {other.name}"
-    for path in report.save(
-        given.out, f"fidelity-{report.slug(other.name)}", title, record, _body(kernels, edges, drawn)
-    ):
+    for path in measurement.save(KIND, f"fidelity-{report.slug(other.name)}", other, record):
         print(path)
     wrong = [one for one in kernels if one.wrong]
     lines = [*edges.differences, *drawn.differences]
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{drawn.instructions} drawn instructions, {len(lines)} differ")
     for kernel in wrong:
         print(f"  {kernel.case.name}: {kernel.wrong} of {kernel.results}, {kernel.example}")
-    for line in _listed(lines):
+    for line in _listed([_difference(one) for one in lines]):
         print(f"  {line}")
     return 1 if wrong or lines else 0
 
@@ -132,14 +133,14 @@ def _sequences(one: SequenceReport) -> dict[str, Any]:
     }
 
 
-def _listed(lines: Iterable[Difference]) -> list[str]:
+def _listed(lines: Iterable[report.Record]) -> list[str]:
     """One line for each form that differs."""
-    forms: dict[str, list[Difference]] = {}
+    forms: dict[str, list[report.Record]] = {}
     for one in lines:
-        forms.setdefault(one.drawn.form.name, []).append(one)
+        forms.setdefault(one["form"], []).append(one)
     return [
-        f"{name}, {len(found)} lines: `{found[0].drawn.text}` of {', '.join(found[0].operands)}: "
-        f"sim {', '.join(found[0].sim)}, device {', '.join(found[0].other)}"
+        f"{name}, {len(found)} lines: `{found[0]['line']}` of {', '.join(found[0]['operands'])}: "
+        f"sim {', '.join(found[0]['sim'])}, device {', '.join(found[0]['device'])}"
         for name, found in sorted(forms.items())
     ]
 
@@ -148,54 +149,44 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"## {title}", "", *([f"- {line}" for line in lines] or ["None."]), ""]
 
 
-def _body(kernels: Sequence[KernelReport], edges: SequenceReport, drawn: SequenceReport) -> str:
-    exact = [one for one in kernels if not one.case.ulps]
-    values, equal = sum(one.results for one in kernels), sum(one.equal for one in kernels)
-    wrong = sum(bool(one.wrong) for one in kernels)
+def _body(record: report.Record) -> str:
+    kernels, edges, drawn = record["kernels"], record["edges"], record["sequences"]
+    exact = sum(not one["bound_ulp"] for one in kernels)
+    values, equal = sum(one["values"] for one in kernels), sum(one["equal"] for one in kernels)
+    wrong = sum(bool(one["wrong"]) for one in kernels)
     summary = [
-        f"{len(kernels)} kernels of CUDA C++: {len(exact)} equal by definition, {len(kernels) - len(exact)} within a "
+        f"{len(kernels)} kernels of CUDA C++: {exact} equal by definition, {len(kernels) - exact} within a "
         f"bound; {wrong} differ. {equal} of {values} values are the same bit for bit.",
-        f"{drawn.instructions} instructions of {len(drawn.counts)} of {len(FORMS)} forms drawn in {drawn.kernels} "
-        f"kernels of {sequences.THREADS} threads, {drawn.results} values: {len(drawn.differences)} lines differ, "
-        f"{len(drawn.optimised)} were optimised, {drawn.free} values are another NaN.",
-        f"{edges.kernels} forms with chosen operands: {len(edges.differences)} differ, {edges.free} values are "
-        "another NaN.",
+        f"{drawn['instructions']} instructions of {len(drawn['counts'])} of {record['forms']} forms drawn in "
+        f"{drawn['kernels']} kernels of {record['threads']} threads, {drawn['values']} values: "
+        f"{len(drawn['differences'])} lines differ, {len(drawn['optimised'])} were optimised, {drawn['other_nan']} "
+        "values are another NaN.",
+        f"{edges['kernels']} forms with chosen operands: {len(edges['differences'])} differ, {edges['other_nan']} "
+        "values are another NaN.",
     ]
     head = ("kernel", "values", "equal", "worst, ulp", "bound", "why")
     rows = [
         (
-            one.case.name,
-            str(one.results),
-            str(one.equal),
-            f"{one.worst:g}",
-            _bound(one.case.ulps, one.case.absolute),
-            one.case.why,
+            one["name"],
+            str(one["values"]),
+            str(one["equal"]),
+            f"{one['worst_ulp']:g}",
+            _bound(one["bound_ulp"], one["bound_absolute"]),
+            one["why"],
         )
         for one in kernels
     ]
-    lines = [
-        "## Summary",
-        "",
-        *(f"- {line}" for line in summary),
-        "",
-        "## Kernels",
-        "",
-        report.markdown_table(head, rows),
-        "",
-    ]
-    lines += ["## Instructions with a bound", "", _approximate(edges, drawn), ""]
-    lines += [
-        "## Instructions drawn",
-        "",
-        _by_opcode(drawn.counts),
-        "",
-        "The count of each form is in the .json file.",
-        "",
-    ]
-    lines += ["## Freedom", "", FREEDOM]
-    lines += _section("Lines that ptxas's optimiser made different", _listed([*edges.optimised, *drawn.optimised]))
-    lines += _section("Differences", _listed([*edges.differences, *drawn.differences]))
-    return "\n".join(lines).rstrip()
+    lines = ["## Summary", "", *(f"- {line}" for line in summary), ""]
+    lines += ["## Kernels", "", report.markdown_table(head, rows), ""]
+    lines += ["## Instructions with a bound", "", _approximate(record), ""]
+    lines += ["## Instructions drawn", "", _by_opcode(drawn["counts"]), ""]
+    lines += ["The count of each form is in the .json file.", "", "## Freedom", "", FREEDOM]
+    for title, name in (
+        ("Lines that ptxas's optimiser made different", "optimised"),
+        ("Differences", "differences"),
+    ):
+        lines += _section(title, _listed([*edges[name], *drawn[name]]))
+    return "\n".join(lines)
 
 
 def _bound(ulps: float, absolute: float) -> str:
@@ -204,15 +195,15 @@ def _bound(ulps: float, absolute: float) -> str:
     return f"{ulps:g} ulp" + (f" or {absolute:.1e}" if absolute else "")
 
 
-def _approximate(*reports: SequenceReport) -> str:
+def _approximate(record: report.Record) -> str:
     worst: dict[str, float] = {}
-    for one in reports:
-        for name, far in one.worst.items():
+    for part in ("edges", "sequences"):
+        for name, far in record[part]["worst_ulp"].items():
             worst[name] = max(far, worst.get(name, 0.0))
     rows = [
-        (form.name, f"{worst[form.name]:g}", _bound(form.bound.ulps, form.bound.absolute), form.bound.why)
-        for form in FORMS
-        if form.bound is not None and form.name in worst
+        (name, f"{worst[name]:g}", _bound(bound["ulps"], bound["absolute"]), bound["why"])
+        for name, bound in record["bounds"].items()
+        if name in worst
     ]
     return report.markdown_table(("form", "worst, ulp", "bound", "why"), rows)
 
@@ -223,6 +214,9 @@ def _by_opcode(counts: Mapping[str, int]) -> str:
         found.setdefault(name.partition(".")[0], []).append(count)
     rows = [(name, str(len(each)), str(sum(each))) for name, each in sorted(found.items())]
     return report.markdown_table(("opcode", "forms", "times"), rows)
+
+
+KIND = report.Kind("fidelity", lambda r: f"Fidelity of sim, compared with {r['environment']['device_name']}", _body)
 
 
 if __name__ == "__main__":

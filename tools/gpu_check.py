@@ -25,8 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import report
 from benchmarks.errors import save_errors
+from benchmarks.launch import BASE
+from benchmarks.report import Kind, Measurement, NotStorable, Record, add_out, markdown_table, slug
 
 import ptxrt
 
@@ -39,16 +40,17 @@ _SECONDS = 600
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all checks, write the record, and return 0 if everything passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
+    add_out(parser)
     out = parser.parse_args(arguments).out.resolve()
     try:
         device = ptxrt.Device("cuda:0")
-    except ptxrt.PtxrtError as error:
+        measurement = Measurement(out, ["ptxrt", "kernels_ptx", "kernels_hip", "tests"])
+    except (ptxrt.PtxrtError, NotStorable) as error:
         print(error, file=sys.stderr)
         return 1
     # The benchmarks first: after minutes of tests the host's processor is slower.
     launch = [sys.executable, "tools/bench.py", "launch", "--check", "--out", str(out)]
-    rows = [_run("launch benchmark, bounds checked", launch, r".* us above .*")]
+    rows = [_run("launch benchmark, bounds checked", launch, rf".* {re.escape(BASE)}: .*")]
     if importlib.util.find_spec("torch"):
         ops = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
         rows.append(_run("ops, none slower than torch eager", ops, r"stored .*"))
@@ -59,15 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors = json.loads(file.read_text()) if file.exists() else []
     rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
     save_errors(out, device, errors)
-    record = {"environment": report.environment(device), "gpus": _count(), "checks": rows}
-    table = report.markdown_table(
-        ["check", "result", "what it said", "seconds"],
-        [[row["check"], row["result"], "; ".join(row["said"]), f"{row['seconds']:.0f}"] for row in rows],
-    )
-    for path in report.save(out, f"gpu-check-{report.slug(device.name)}", "The checks of a GPU machine", record, table):
+    record = {"gpus": _count(), "checks": rows}
+    for path in measurement.save(KIND, f"gpu-check-{slug(device.name)}", device, record):
         print("stored", path)
-    print(table)
+    print(_body(record))
     return 0 if all(row["result"] in ("passed", "not there") for row in rows) else 1
+
+
+def _body(record: Record) -> str:
+    return markdown_table(
+        ["check", "result", "what it said", "seconds"],
+        [[row["check"], row["result"], "; ".join(row["said"]), f"{row['seconds']:.0f}"] for row in record["checks"]],
+    )
+
+
+KIND = Kind("gpu-check", lambda _: "The checks of a GPU machine", _body)
 
 
 def _shared_by(processes: int) -> list[str]:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import report
 from mutation.equivalent import EQUIVALENT
 from mutation.mutants import Mutant, families, mutants
-from mutation.trial import Checkout, Outcome
+from mutation.trial import Checkout, Outcome, measured
 
 import ptxrt
 
@@ -37,24 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other lines (0)")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time (2)")
     parser.add_argument("--line", type=int, help="only the mutants of this line of the file")
-    parser.add_argument("--out", type=Path, default=report.ROOT / "docs" / "results", help="folder for the table")
+    report.add_out(parser)
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.families) - set(families())):
         parser.error(f"no file of kernels for {', '.join(unknown)}; there are {', '.join(families())}")
     survived = False
     for family in given.families or families():
+        try:
+            measurement = report.Measurement(given.out, measured(family))
+        except report.NotStorable as error:
+            print(f"mutate.py: {error}", file=sys.stderr)
+            return 2
         made = [m for m in mutants(family, given.each, given.seed) if given.line in (None, m.number)]
         outcomes = _try_all(made, given.jobs)
         survived = survived or any(outcome.result == "SURVIVED" for outcome in outcomes)
-        text = _table(made, outcomes)
-        print(text, flush=True)
-        record = {
-            "environment": report.environment(ptxrt.Device("sim:0")),
-            "mutants": [{**mutant.facts(), **outcome.facts()} for mutant, outcome in zip(made, outcomes, strict=True)],
-        }
+        facts = [{**mutant.facts(), **outcome.facts()} for mutant, outcome in zip(made, outcomes, strict=True)]
+        record = {"family": family, "mutants": facts}
+        print(_table(record), flush=True)
         if given.line is None:
-            title = f"What the tests notice when {family} is broken"
-            for path in report.save(given.out, f"mutants-{family.replace('/', '-')}", title, record, text):
+            name = f"mutants-{family.replace('/', '-')}"
+            for path in measurement.save(KIND, name, ptxrt.Device("sim:0"), record):
                 print("stored", path)
     return 1 if survived else 0
 
@@ -80,21 +82,26 @@ def _try_all(made: Sequence[Mutant], jobs: int) -> list[Outcome]:
         return list(pool.map(attempt, made))
 
 
-def _table(made: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
+def _table(record: report.Record) -> str:
     kernels: dict[tuple[str, str], Counter[str]] = {}
-    for mutant, outcome in zip(made, outcomes, strict=True):
-        kernels.setdefault((mutant.family, mutant.kernel), Counter())[outcome.result] += 1
+    for one in record["mutants"]:
+        kernels.setdefault((one["family"], one["kernel"]), Counter())[one["result"]] += 1
     columns = ["noticed", "equivalent", "SURVIVED"]
     rows = [[*kernel, str(sum(found.values())), *(str(found[c]) for c in columns)] for kernel, found in kernels.items()]
+    none = "None.\n"
     text = report.markdown_table(["family", "kernel", "mutants", *columns], rows) + "\n"
     for result, title in (("SURVIVED", "Survived"), ("equivalent", "Equivalent, and why")):
-        found = [(m, o) for m, o in zip(made, outcomes, strict=True) if o.result == result]
-        text += f"\n## {title}\n\n" + "".join(
-            f"- {m.family}, {m.kernel}, line {m.number} ({m.kind}): `{m.before}` became `{m.after}`. {o.by}\n"
-            for m, o in found
+        found = "".join(
+            f"- {one['family']}, {one['kernel']}, line {one['number']} ({one['kind']}): `{one['before']}` became "
+            f"`{one['after']}`. {one['by']}\n"
+            for one in record["mutants"]
+            if one["result"] == result
         )
-        text += "" if found else "None.\n"
+        text += f"\n## {title}\n\n{found or none}"
     return text
+
+
+KIND = report.Kind("mutants", lambda record: f"What the tests notice when {record['family']} is broken", _table)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class DeviceProperties:
     max_shared_dynamic: int
     driver: str
     max_grid_threads: int = 2**63 - 1
-    """Threads along one axis of a grid, where the device limits them beyond the blocks."""
+    """Threads along one axis of a grid, where the device limits them besides the blocks."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class Backend(Protocol):
         """Give memory back once `stream` and all streams of `used_on` have passed this point."""
 
     def trim_memory(self, ordinal: int) -> None:
-        """Give back to the driver what is kept of freed memory."""
+        """Give back to the driver what is reserved of freed memory."""
 
-    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+    def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
         """Look into another library's array; `stream` waits for its producer."""
 
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
@@ -164,7 +164,7 @@ class Backend(Protocol):
     def destroy_event(self, ordinal: int, event: int) -> None: ...
     def record(self, ordinal: int, event: int, stream: int) -> None: ...
     def wait(self, ordinal: int, stream: int, event: int) -> None: ...
-    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+    def wait_stream(self, ordinal: int, stream: int, awaited: int) -> None:
         """Let `stream` wait for all that `other` has been given so far."""
 
     def event_done(self, ordinal: int, event: int) -> bool: ...

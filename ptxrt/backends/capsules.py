@@ -59,12 +59,12 @@ class _Bits:
 
 
 def set_device(capsule: Any, code: int, ordinal: int) -> None:
-    """Set where the memory of a capsule lies, one that nobody has taken yet."""
+    """Set where the memory of a capsule lies, one that nobody has consumed yet."""
     (ctypes.c_int32 * 2).from_address(_tensor(capsule) + _DEVICE)[:] = [code, ordinal]
 
 
 def set_type(capsule: Any, code: int) -> None:
-    """Set the type code of a capsule that nobody has taken yet; the bits stay what they are."""
+    """Set the type code of a capsule that nobody has consumed yet; the bits stay what they are."""
     ctypes.c_uint8.from_address(_tensor(capsule) + _CODE).value = code
 
 

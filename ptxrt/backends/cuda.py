@@ -208,11 +208,11 @@ class CudaBackend:
         with self._current(ordinal):
             self._call("cuMemPoolTrimTo", int(self._core.Device(ordinal).memory_resource.handle), 0)
 
-    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+    def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
         with self._current(ordinal):
             # In DLPack's numbering 1 is the legacy default stream, and 0 is not allowed.
-            view = self._core.utils.StridedMemoryView.from_any_interface(other, stream_ptr=stream or 1)
-        return Imported(view.ptr, tuple(view.shape), view.strides, view.dtype, view.readonly, (view, other))
+            view = self._core.utils.StridedMemoryView.from_any_interface(array, stream_ptr=stream or 1)
+        return Imported(view.ptr, tuple(view.shape), view.strides, view.dtype, view.readonly, (view, array))
 
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
         with self._current(ordinal):
@@ -298,9 +298,9 @@ class CudaBackend:
         with self._current(ordinal):
             self._call("cuStreamWaitEvent", stream, event, 0)
 
-    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+    def wait_stream(self, ordinal: int, stream: int, awaited: int) -> None:
         with self._current(ordinal):
-            self._stream(stream).wait(self._stream(other))
+            self._stream(stream).wait(self._stream(awaited))
 
     def event_done(self, ordinal: int, event: int) -> bool:
         with self._current(ordinal):

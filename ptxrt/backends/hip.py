@@ -209,12 +209,12 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipMemPoolTrimTo", self._call("hipDeviceGetMemPool", ordinal)[1], 0)
 
-    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+    def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
         # In DLPack's numbering of ROCm's streams 0 is the default one.
         with self._current(ordinal):
-            view = capsules.as_numpy(lambda **_: other.__dlpack__(stream=stream))
+            view = capsules.as_numpy(lambda **_: array.__dlpack__(stream=stream))
         strides = tuple(step // view.itemsize for step in view.strides)
-        return Imported(view.__array_interface__["data"][0], view.shape, strides, view.dtype, False, (view, other))
+        return Imported(view.__array_interface__["data"][0], view.shape, strides, view.dtype, False, (view, array))
 
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
         return _Shared(array, dtype)
@@ -278,11 +278,11 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipStreamWaitEvent", stream, event, 0)
 
-    def wait_stream(self, ordinal: int, stream: int, other: int) -> None:
+    def wait_stream(self, ordinal: int, stream: int, awaited: int) -> None:
         with self._current(ordinal):
             event = _handle(self._call("hipEventCreateWithFlags", _NO_TIMING)[1])
             try:
-                self._call("hipEventRecord", event, other)
+                self._call("hipEventRecord", event, awaited)
                 self._call("hipStreamWaitEvent", stream, event, 0)
             finally:
                 self._call("hipEventDestroy", event)  # at once; what the device still needs of it stays

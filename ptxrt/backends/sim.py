@@ -92,9 +92,9 @@ class SimBackend:
 
     def trim_memory(self, ordinal: int) -> None: ...
 
-    def import_array(self, ordinal: int, other: Any, stream: int) -> Imported:
+    def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
         # NumPy's own arrays need no DLPack, which NumPy 1 reads as read-only.
-        host = other if isinstance(other, np.ndarray) else capsules.as_numpy(other.__dlpack__)
+        host = array if isinstance(array, np.ndarray) else capsules.as_numpy(array.__dlpack__)
         if host.dtype not in BY_NUMPY:  # refused by whoever asked
             return Imported(0, host.shape, None, host.dtype, False, None)
         if any(step % host.itemsize for step in host.strides):
@@ -104,7 +104,7 @@ class SimBackend:
         if host.size and min((0, *steps)) >= 0:  # negative strides are refused by whoever asked
             span = 1 + sum((n - 1) * step for n, step in zip(host.shape, steps, strict=True))
             flat = np.lib.stride_tricks.as_strided(host, (span,), (host.itemsize,), writeable=host.flags.writeable)
-            ptr = self._memory(ordinal).adopt(flat, f"shared with {type(other).__name__}")
+            ptr = self._memory(ordinal).adopt(flat, f"shared with {type(array).__name__}")
         # The machine's memory keeps the host array alive until the address is freed, hence no owner.
         return Imported(ptr, host.shape, steps, host.dtype, not host.flags.writeable, None)
 
@@ -158,7 +158,7 @@ class SimBackend:
         self._events[event] = time.perf_counter()
 
     def wait(self, ordinal: int, stream: int, event: int) -> None: ...
-    def wait_stream(self, ordinal: int, stream: int, other: int) -> None: ...
+    def wait_stream(self, ordinal: int, stream: int, awaited: int) -> None: ...
 
     def event_done(self, ordinal: int, event: int) -> bool:
         return True

@@ -58,7 +58,7 @@ class Report:
         What read the text.
     signature : Signature
         As given, or as taken from the text.
-    taken : bool
+    signature_from_text : bool
         Whether the signature was taken from the text's .param list.
     values : tuple of Value
         One a parameter: what was passed.
@@ -85,7 +85,7 @@ class Report:
     text: str
     compiler: str
     signature: Signature
-    taken: bool
+    signature_from_text: bool
     values: tuple[Value, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -137,9 +137,9 @@ def check(
     seed
         Of the random arrays.
     checks
-        The checks to make beyond those of every launch: ``all``, or names out of ``ptxrt.sim.CHECKS``.
+        The checks to make besides those of every launch: ``all``, or names out of ``ptxrt.sim.CHECKS``.
     counts
-        Count what each line does; the launch takes up to twice as long.
+        Count what each line does; the launch takes longer.
     arch
         For C++ only: what to compile for. ``sm_90``, or PTXRT_SIM_ARCH, if left out.
 
@@ -210,7 +210,7 @@ def check(
         text=program.source.text,
         compiler=compiler,
         signature=signature,
-        taken=from_text,
+        signature_from_text=from_text,
         values=tuple(values),
         grid=dims[0],
         block=dims[1],

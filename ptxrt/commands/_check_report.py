@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, str] = {
     "sectors": "32-byte sectors of global memory, summed over the requests of warps",
     "least": "the fewest sectors that would have held the same bytes",
     "eff": "least by sectors",
-    "conflicts": "turns of shared memory beyond those needed without bank conflicts",
+    "conflicts": "turns of shared memory above those needed without bank conflicts",
     "serial": "turns that atomics of a warp to one address waited for each other",
 }
 """The columns of the table, and what each is; docs/sim.md has the formulas."""
@@ -53,7 +53,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     rows = [
         ("entry", f"{entry.name}, line {entry.line} of {report.name}"),
         ("compiler", report.compiler),
-        ("signature", f"{report.signature}" + (" (taken from the .param list)" if report.taken else "")),
+        ("signature", f"{report.signature}" + (" (taken from the .param list)" if report.signature_from_text else "")),
         *((f"  {value.parameter.name}", _value(value)) for value in report.values),
         (
             "resources",
@@ -134,7 +134,7 @@ def as_json(report: Report) -> str:
         "name": report.name,
         "compiler": report.compiler,
         "signature": str(report.signature),
-        "signature_taken": report.taken,
+        "signature_from_text": report.signature_from_text,
         "arguments": {value.parameter.name: value.form for value in report.values},
         "resources": {
             "registers": report.entry.registers,

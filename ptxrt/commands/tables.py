@@ -14,7 +14,7 @@ def printable(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Return rows under a head, in columns two spaces apart; those numbered in `right` end at one line."""
+    """Return rows under a head, in columns separated by two spaces; those numbered in `right` end at one line."""
     lines = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     numbers = set(right)

@@ -146,7 +146,7 @@ def _kind(value_kind: str, row: dict[str, Any]) -> Literal["float", "int", "poin
         return "pointer"
     if value_kind != "by_value":
         return None  # images, samplers, pipes: nothing that a Signature declares
-    # Up to code object V3 the compiler told a scalar's type.
+    # Up to code object V3 the compiler wrote a scalar's type down.
     letter = _word(row, ".value_type")[:1]
     return "float" if letter == "f" else "int" if letter in ("i", "u") else "bits"
 

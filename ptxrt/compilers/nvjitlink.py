@@ -44,7 +44,7 @@ def architectures() -> tuple[str, ...]:
     """Return the architectures that this nvJitLink makes code for, without suffixes; empty where it does not tell.
 
     nvJitLink has no call for it. From 13.0 on it refuses an unknown architecture at once, so asking for each in turn
-    is an answer (some 100 ms, once); before that it accepts any.
+    is an answer, got once; before that it accepts any.
     """
     library = _library()
     if library.version()[0] < 13:

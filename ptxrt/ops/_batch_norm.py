@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.errors import InvalidArgument, ShapeMismatch
+from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -102,7 +102,7 @@ class _Problem(ImageDescriptor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.training.__class__ is not bool:
-            raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=repr(self.training))
+            raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=shown(self.training))
         if self.training and self.count < 2:
             raise ShapeMismatch(
                 op=self.op,
@@ -163,7 +163,7 @@ class BatchNormDescriptor(_Problem):
         momentum = number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype))
         if momentum > 1:
             raise InvalidArgument(
-                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=repr(self.momentum)
+                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=shown(self.momentum)
             )
         self._set(momentum=momentum)
         if self.running.__class__ is not bool or not (self.running or self.training):
@@ -171,7 +171,7 @@ class BatchNormDescriptor(_Problem):
                 op="batch_norm",
                 argument="running",
                 expected="True or False" if self.training else "True, since eval reads the running statistics",
-                given=repr(self.running),
+                given=shown(self.running),
             )
 
 
@@ -203,7 +203,7 @@ class BatchNormBackwardDescriptor(_Problem):
                 op="batch_norm_backward",
                 argument="handed",
                 expected="True or False" if self.training else "False, since eval has no batch statistics",
-                given=repr(self.handed),
+                given=shown(self.handed),
             )
 
     @property
@@ -364,13 +364,13 @@ class ColumnsConfig(WriteConfig):
 _GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
-def _kept_bytes(problem: _Problem, arrays: int) -> int:
+def _shared_bytes(problem: _Problem, arrays: int) -> int:
     return problem.dtype.size * arrays * problem.count
 
 
-def _worth_keeping(problem: _Problem, arrays: int) -> bool:
+def _worth_caching(problem: _Problem, arrays: int) -> bool:
     """Return whether one block a channel is fastest: as measured on an H200."""
-    size, values = _kept_bytes(problem, arrays), problem.channels * problem.count
+    size, values = _shared_bytes(problem, arrays), problem.channels * problem.count
     if size > 112 << 10:  # else two blocks fit a multiprocessor, and one reads while the other writes
         return arrays == 1 and size <= 224 << 10 and problem.channels >= 256 and problem.hw % 4 == 0
     long_rows = problem.hw >= 8 and (problem.hw % 4 == 0 or arrays == 2 or values <= 10 << 20)
@@ -423,7 +423,7 @@ class Cached(Variant[BatchNormDescriptor, Config]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where the block's shared memory leaves enough of them."""
-        return _worth_keeping(problem, 1)
+        return _worth_caching(problem, 1)
 
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -432,7 +432,7 @@ class Cached(Variant[BatchNormDescriptor, Config]):
         arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, problem.momentum)
         kernel = problem.kernel("cached", self.language)
-        return Schedule((Launch(kernel, (problem.channels,), 256, arguments, _kept_bytes(problem, 1)),), _GUARANTEE)
+        return Schedule((Launch(kernel, (problem.channels,), 256, arguments, _shared_bytes(problem, 1)),), _GUARANTEE)
 
 
 def _summed(
@@ -578,7 +578,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where the block's shared memory leaves enough of them."""
-        return _worth_keeping(problem, 2)
+        return _worth_caching(problem, 2)
 
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -586,7 +586,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
             return _NO_STATISTICS
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
         kernel = problem.kernel("backward_cached", self.language)
-        return Schedule((Launch(kernel, (problem.channels,), 512, arguments, _kept_bytes(problem, 2)),), _GUARANTEE)
+        return Schedule((Launch(kernel, (problem.channels,), 512, arguments, _shared_bytes(problem, 2)),), _GUARANTEE)
 
 
 def _backward_summed(
@@ -847,7 +847,7 @@ def batch_norm_backward(
                 op=op,
                 argument="batch_mean",
                 expected="None, since eval has no batch statistics",
-                given=repr(batch_mean),
+                given=shown(batch_mean),
             )
     plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

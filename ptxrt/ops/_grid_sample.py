@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported
+from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -126,10 +126,10 @@ class GridSampleDescriptor:
             given = getattr(self, name)
             if given.__class__ is not known[0].__class__ or given not in known:
                 expected = " or ".join(repr(value) for value in known)
-                raise InvalidArgument(op=op, argument=name, expected=expected, given=repr(given))
+                raise InvalidArgument(op=op, argument=name, expected=expected, given=shown(given))
             if given != known[0]:
                 raise Unsupported(
-                    op=op, argument=name, expected=repr(known[0]), given=repr(given), fix="Only that is written so far"
+                    op=op, argument=name, expected=repr(known[0]), given=shown(given), fix="Only that is written so far"
                 )
 
     @property
@@ -471,7 +471,7 @@ def grid_sample(
     mode, padding_mode, align_corners
         "bilinear", "zeros" and False; others that PyTorch knows are Unsupported.
     out
-        Where to write, ``[N, C, OH, OW]``, apart from x and grid.
+        Where to write, ``[N, C, OH, OW]``, not shared with x and grid.
     stream
         The device's default stream if left out.
 
@@ -519,7 +519,7 @@ def grid_sample_backward(
     x, grid, mode, padding_mode, align_corners
         As for :func:`grid_sample`.
     out
-        (grad_input, grad_grid): where to write, of the shapes of x and grid, apart from each other and the rest;
+        (grad_input, grad_grid): where to write, of the shapes of x and grid, not shared with each other or the rest;
         what is in them before does not matter.
     stream
         The device's default stream if left out.

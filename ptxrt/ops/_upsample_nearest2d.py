@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -88,10 +88,9 @@ class UpsampleNearest2dDescriptor:
         if len(shape) != 4:
             raise ShapeMismatch(op=op, argument="x", expected="four axes, [N, C, H, W]", given=str(shape))
         strides = whole_numbers(self.strides)
-        if strides is None or len(strides) != 4 or min(strides) < 0:
-            raise LayoutError(
-                op=op, argument="strides", expected="four strides of 0 or more, in elements", given=repr(self.strides)
-            )
+        if strides is None or len(strides) != 4 or not 0 <= min(strides) <= max(strides) < 1 << 63:
+            expected = "four strides from 0 to 2**63 - 1, in elements"
+            raise LayoutError(op=op, argument="strides", expected=expected, given=shown(self.strides))
         for name in ("out_h", "out_w"):
             object.__setattr__(self, name, whole_number(getattr(self, name), op, name, 1))
         if 0 in shape[2:] and 0 not in shape[:2]:
@@ -276,7 +275,7 @@ def upsample_nearest2d(
     out_h, out_w
         At least 1.
     out
-        Where to write, contiguous, apart from x.
+        Where to write, contiguous, not shared with x.
     stream
         The device's default stream if left out.
 

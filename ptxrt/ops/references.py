@@ -345,7 +345,7 @@ def nearest_source_indices(size_in: int, size_out: int) -> list[int]:
 
 
 def upsample_nearest2d(x: Array, out_h: int, out_w: int) -> Array:
-    """Nearest-neighbour resizing of ``x`` [N, C, H, W] to [N, C, out_h, out_w]; the element type is kept.
+    """Nearest-neighbour resizing of ``x`` [N, C, H, W] to [N, C, out_h, out_w]; the element type stays the same.
 
     ``y[n, c, i, j] = x[n, c, rows[i], columns[j]]``, with rows and columns by `nearest_source_indices`.
     """

@@ -25,7 +25,7 @@ class Memory:
     home : Stream or None
         The same while the memory is alive, None once freed: a launch there needs no note by :meth:`used_on`.
     owner : object
-        Who owns the memory, if not we: it is kept alive, and nothing is freed.
+        Who owns the memory, if not we: it is held, and nothing is freed.
     """
 
     __slots__ = ("_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")

@@ -70,7 +70,7 @@ class DeviceArray:
         dtype, device
             What lies there, and where.
         owner
-            Kept alive as long as the array and its views.
+            Held as long as the array and its views are there.
 
         Raises
         ------

@@ -1,8 +1,8 @@
 """The check that every launch makes of its arrays, written out as straight-line Python.
 
-A launch takes some microseconds in the driver, so a loop over the operands with its lookups would cost half as much
-again. For each kernel and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that tests
-the common case of each array in one expression and hands everything else to its owner's slow, explaining methods.
+A loop over the operands with its lookups would cost a good part of what a launch takes in the driver. For each kernel
+and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that tests the common case of each
+array in one expression and hands everything else to its owner's slow, explaining methods.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Device:
     modules : ModuleCache
         What is loaded on this device.
     default_stream : Stream
-        The driver's legacy default stream, the one other libraries use unless told otherwise.
+        The driver's legacy default stream, the one other libraries use by default.
 
     Raises
     ------
@@ -128,8 +128,8 @@ class Device:
     def trim_memory(self) -> None:
         """Wait for all work on the device, and give back to the driver the memory of freed arrays.
 
-        Otherwise it is kept for later arrays, which are then allocated faster; other libraries and processes cannot
-        have it.
+        Otherwise it stays reserved for later arrays, which are then allocated faster, and other libraries and processes
+        cannot have it.
         """
         self.synchronize()
         self.backend.trim_memory(self.ordinal)

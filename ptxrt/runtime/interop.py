@@ -1,6 +1,6 @@
 """Arrays of other libraries, in and out, without a copy: DLPack and ``__cuda_array_interface__``.
 
-The order of work is kept on the device, never by waiting on the host:
+Work is ordered on the device, never by waiting on the host:
 
 - in: the stream that will use the array here waits for the producer's current stream, once, at the import;
 - out: the consumer's stream waits for every stream that the array was used on here.
@@ -28,7 +28,7 @@ _KINDS = {capsules.HOST: "sim", 2: "cuda", 10: "hip"}  # DLPack's device types
 
 
 def from_dlpack(
-    other: DeviceArrayLike, device: Device | str | None = None, *, stream: StreamLike | None = None
+    x: DeviceArrayLike, device: Device | str | None = None, *, stream: StreamLike | None = None
 ) -> DeviceArray:
     """Return an array over the memory of another library's array, without a copy.
 
@@ -52,10 +52,10 @@ def from_dlpack(
         For an element type, strides or a kind of memory that ptxrt does not support.
     """
     where = None if device is None else Device(device)
-    if isinstance(other, DeviceArray):
-        other.check("from_dlpack", "other")
-        return as_array(other[...], where, "from_dlpack", "other")
-    return _imported(other, where, "from_dlpack", "other", stream)
+    if isinstance(x, DeviceArray):
+        x.check("from_dlpack", "x")
+        return as_array(x[...], where, "from_dlpack", "x")
+    return _imported(x, where, "from_dlpack", "x", stream)
 
 
 def as_array(
@@ -182,7 +182,7 @@ def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:
     backend, ordinal = array.device.backend, array.device.ordinal
     if array.dtype != BY_NAME["bf16"].numpy:
         return backend.export_array(ordinal, array, array.dtype).__dlpack__(**how)
-    # Neither cuda.core nor NumPy exports bfloat16: they export its bits, and the capsule is told what they are.
+    # Neither cuda.core nor NumPy exports bfloat16: they export its bits, and the capsule gets their type.
     capsule = backend.export_array(ordinal, array, BY_NAME["u16"].numpy).__dlpack__(**how)
     capsules.set_type(capsule, capsules.BFLOAT)
     return capsule

@@ -80,14 +80,15 @@ class Stream:
         event.recorded = True
         return event
 
-    def wait(self, other: Event | StreamLike) -> None:
+    def wait(self, event_or_stream: Event | StreamLike) -> None:
         """Let later work on this stream wait, on the device, for an event or for another stream's work so far."""
         backend, ordinal = self.device.backend, self.device.ordinal
-        if isinstance(other, Event):
-            _need_event(other, "Stream.wait", "other", self.device)
-            backend.wait(ordinal, self.handle, other.handle)
+        if isinstance(event_or_stream, Event):
+            _need_event(event_or_stream, "Stream.wait", "event_or_stream", self.device)
+            backend.wait(ordinal, self.handle, event_or_stream.handle)
         else:
-            backend.wait_stream(ordinal, self.handle, as_stream(other, self.device, "Stream.wait", "other").handle)
+            awaited = as_stream(event_or_stream, self.device, "Stream.wait", "event_or_stream")
+            backend.wait_stream(ordinal, self.handle, awaited.handle)
 
 
 class Event:
@@ -150,7 +151,7 @@ class Event:
 def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str = "stream") -> Stream:
     """Return `stream` as a Stream of `device`.
 
-    None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is taken as it is.
+    None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is used as it is.
 
     Raises
     ------

@@ -69,9 +69,9 @@ def launch(
     shared_bytes
         Dynamic shared memory.
     budget
-        Instructions that a chunk of blocks may issue; None for PTXRT_SIM_BUDGET, or some ten seconds' worth.
+        Instructions that a chunk of blocks may issue; None for PTXRT_SIM_BUDGET, or as many as docs/sim.md says.
     races
-        Look for data races in shared memory; without it a kernel that lives in shared memory takes some 30% less time.
+        Look for data races in shared memory, which costs a kernel that lives there much of its time.
     checks
         Names of further checks to make: ``uninitialised`` (reads of bytes of global or shared memory that nobody has
         written; what a launch without this check wrote to counts as written throughout), ``global-races`` (data races
@@ -138,7 +138,7 @@ def launch(
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)
     # glibc gives freed memory back to the system from a threshold on that follows the largest piece ever freed; without
-    # this one (never touched) each instruction's result would be paged in anew, at three times the cost.
+    # this one (never touched) each instruction's result would be paged in anew, at a multiple of the cost.
     np.empty(_FREED_BYTES, np.uint8)
     with np.errstate(all="ignore"):
         for first in range(0, shape.blocks, step):

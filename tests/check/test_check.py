@@ -53,7 +53,7 @@ def test_a_good_kernel_has_no_fault_and_its_results_are_there():
     report = saxpy()
     assert report.fault is None
     assert report.entry.name == "saxpy"
-    assert (report.launch.threads, report.profile, report.taken) == (1024, None, False)
+    assert (report.launch.threads, report.profile, report.signature_from_text) == (1024, None, False)
     x, y = report.arrays["x"], report.arrays["y"]
     np.testing.assert_array_equal(y, 2 * x)
     assert abs(float(x.mean())) < 0.2
@@ -76,7 +76,7 @@ def test_the_seed_makes_the_arrays():
 def test_without_a_signature_the_texts_own_parameters_are_taken():
     report = saxpy(signature=None, arguments={f"{k}_ptr" if k in "xy" else k: v for k, v in GOOD.items()})
     assert report.fault is None
-    assert report.taken
+    assert report.signature_from_text
     assert str(report.signature) == "f32* x_ptr, f32* y_ptr, u32 n, f32 a"
     assert "(taken from the .param list)" in as_text(report)
 

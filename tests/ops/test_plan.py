@@ -10,6 +10,7 @@ import pytest
 from helpers import refused
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     Config,
@@ -177,7 +178,7 @@ def test_a_workspace_must_be_aligned(sim):
 def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
     whole = ptxrt.zeros(512, np.uint8, sim)
     y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
-    with refused(ptxrt.LayoutError, "made_up", "workspace", "apart from the operands"):
+    with refused(ptxrt.LayoutError, "made_up", "workspace", "not shared with the operands"):
         select(sim, deterministic=True).run((y,), workspace=whole[:256])
     select(sim, deterministic=True).run((y,), workspace=whole[256:])
 
@@ -389,7 +390,7 @@ def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reaso
 def test_two_outputs_must_not_share_memory(device, shift):
     plan, x, _ = shift
     both = ptxrt.zeros(6, np.float32, device)
-    with refused(ptxrt.LayoutError, "shift", "y", "apart from counts"):
+    with refused(ptxrt.LayoutError, "shift", "y", "not shared with counts"):
         plan.can_implement((x, x, both[2:], both[:4], None))
 
 
@@ -405,7 +406,7 @@ def test_an_operand_may_have_strides_of_its_own(device):
     with refused(ptxrt.LayoutError, "shift", "x", "strides (2,)"):
         plan.can_implement((wide[:4], None, None, None, None))
     # What lies between its elements counts as its own.
-    with refused(ptxrt.LayoutError, "shift", "y", "apart from x"):
+    with refused(ptxrt.LayoutError, "shift", "y", "not shared with x"):
         plan.can_implement((wide[::2], None, wide[3:7], None, None))
 
 
@@ -488,3 +489,20 @@ def test_any_kind_of_number_is_a_number(value):
 def test_what_is_no_number_of_the_type_is_refused(value):
     with refused(ptxrt.InvalidArgument, "op", "eps", "3.40282e+38"):
         number(value, "op", "eps", BY_NAME["f32"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("groups", lambda huge: ops.GroupNormDescriptor((1, 2, 3), huge)),
+        ("eps", lambda huge: ops.GroupNormDescriptor((1, 2, 3), 2, eps=huge)),
+        ("size", lambda huge: ops.LocalResponseNormDescriptor((1, 2, 3), huge)),
+        ("out_w", lambda huge: ops.UpsampleNearest2dDescriptor((1, 1, 3, 3), (9, 9, 3, 1), 3, huge)),
+        ("strides", lambda huge: ops.UpsampleNearest2dDescriptor((1, 1, 3, 3), (huge, 9, 3, 1), 3, 3)),
+        ("shape", lambda huge: ops.Softmax2dDescriptor((huge, 2))),
+    ],
+)
+def test_numbers_that_python_does_not_print_are_refused(argument, make):
+    with pytest.raises(ptxrt.PtxrtError) as caught:
+        make(10**5000)
+    assert caught.value.argument == argument

@@ -616,7 +616,7 @@ USES = {
 def test_using_a_freed_array_or_a_view_of_it_is_refused(x, op, of_view):
     view = x[1]
     x.free()
-    with refused(ptxrt.InvalidArgument, op, "other" if op == "from_dlpack" else "array", "a live array", "free()"):
+    with refused(ptxrt.InvalidArgument, op, "x" if op == "from_dlpack" else "array", "a live array", "free()"):
         USES[op](view if of_view else x)
 
 

@@ -162,7 +162,7 @@ def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim):
 @pytest.mark.parametrize(("x", "out"), [(slice(0, 4), slice(2, 6)), (slice(2, 6), slice(0, 4))])
 def test_parts_of_a_numpy_array_overlap_on_sim_as_on_the_host(sim, x, out):
     host = np.ones((6, 2, 3, 3), np.float32)
-    with refused(ptxrt.LayoutError, "softmax2d", "out", "memory apart from x"):
+    with refused(ptxrt.LayoutError, "softmax2d", "out", "memory not shared with x"):
         ptxrt.ops.softmax2d(ptxrt.from_dlpack(host[x]), out=ptxrt.from_dlpack(host[out]))
     assert host.all()
 
@@ -171,7 +171,7 @@ def test_arrays_that_overlap_and_are_no_parts_of_one_are_refused(sim):
     lent = bytearray(64)
     before = mapped(sim)
     x = ptxrt.from_dlpack(np.frombuffer(lent, np.float32, 8))
-    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "overlaps", "Import the whole array first"):
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "overlaps", "Import the whole array first"):
         ptxrt.from_dlpack(np.frombuffer(lent, np.float32))
     x.free()
     assert mapped(sim) == before
@@ -192,7 +192,7 @@ def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_kept(sim, case
     host, kind, word = REFUSED[case]
     gc.collect()
     before = mapped(sim)
-    with refused(kind, "from_dlpack", "other", word):
+    with refused(kind, "from_dlpack", "x", word):
         ptxrt.from_dlpack(host)
     assert mapped(sim) == before
 
@@ -250,7 +250,7 @@ def test_torchs_tensors_of_the_host_are_taken(device):
     ways = ("Tensor in host memory", "Write ptxrt.to_device(x)")
     with refused(ptxrt.InvalidArgument, "softmax2d", "x", *ways):
         ptxrt.ops.softmax2d(torch.zeros(1, 2, 3, 4))
-    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "gradient", "detach"):
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "gradient", "detach"):
         ptxrt.from_dlpack(torch.zeros(3, requires_grad=True))
 
 
@@ -259,17 +259,17 @@ def test_torchs_tensors_of_the_host_are_taken(device):
 
 @pytest.mark.parametrize("other", [None, 3, [1.0], "x", object()], ids=lambda other: type(other).__name__)
 def test_what_has_no_protocol_is_refused(other):
-    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "__dlpack__ or __cuda_array_interface__", "to_device"):
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "__dlpack__ or __cuda_array_interface__", "to_device"):
         ptxrt.from_dlpack(other)
 
 
 def test_memory_of_a_cuda_device_is_not_on_sim(sim):
-    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", "memory of sim:0", "memory of cuda:1"):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", "memory of sim:0", "memory of cuda:1"):
         ptxrt.from_dlpack(Producer(2, 1), sim)
 
 
 def test_host_memory_is_not_on_cuda(cuda):
-    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", "memory of cuda:0", "host memory"):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", "memory of cuda:0", "host memory"):
         ptxrt.from_dlpack(np.ones(3), cuda)
 
 
@@ -286,12 +286,12 @@ def test_cuda_memory_without_cuda_is_unavailable(other):
 
 @pytest.mark.parametrize("kind", [3, 4, 11, 13])
 def test_memory_of_another_kind_is_unsupported(kind):
-    with refused(ptxrt.Unsupported, "from_dlpack", "other", "a CUDA or HIP device", f"type {kind}", "Copy"):
+    with refused(ptxrt.Unsupported, "from_dlpack", "x", "a CUDA or HIP device", f"type {kind}", "Copy"):
         ptxrt.from_dlpack(Producer(kind))
 
 
 def test_the_refusal_of_the_other_library_is_told(sim):
-    with refused(ptxrt.InvalidArgument, "from_dlpack", "other", "BufferError: requires grad") as caught:
+    with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "BufferError: requires grad") as caught:
         ptxrt.from_dlpack(Producer(1, error=BufferError("requires grad")))
     assert isinstance(caught.value.__cause__, BufferError)
 
@@ -303,7 +303,7 @@ def test_our_own_array_comes_back_as_a_view(device):
 
 
 def test_our_own_array_is_not_on_another_device(device, other_device):
-    with refused(ptxrt.DeviceMismatch, "from_dlpack", "other", f"an array on {other_device}", f"one on {device}"):
+    with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", f"an array on {other_device}", f"one on {device}"):
         ptxrt.from_dlpack(ptxrt.zeros(3, np.float32, device), other_device)
 
 
@@ -482,7 +482,7 @@ def test_torchs_tensor_lives_as_long_as_our_array(torch, cuda):
 
 
 def test_a_complex_tensor_is_refused(torch, cuda):
-    with refused(ptxrt.DTypeMismatch, "from_dlpack", "other", "one of f32"):
+    with refused(ptxrt.DTypeMismatch, "from_dlpack", "x", "one of f32"):
         ptxrt.from_dlpack(torch.ones(3, device="cuda", dtype=torch.complex64))
 
 
@@ -762,5 +762,5 @@ def test_an_array_at_an_odd_address_is_refused(cuda):
         x = ptxrt.zeros(8, np.float32, cuda)
         __cuda_array_interface__ = {**x.__cuda_array_interface__, "data": (x.ptr + 2, False), "shape": (4,)}  # noqa: RUF012
 
-    with refused(ptxrt.LayoutError, "from_dlpack", "other", "multiple of 4"):
+    with refused(ptxrt.LayoutError, "from_dlpack", "x", "multiple of 4"):
         ptxrt.from_dlpack(Odd())

@@ -173,7 +173,7 @@ def test_an_event_of_another_device_is_not_recorded(device, other_device):
 
 
 def test_an_event_of_another_device_is_not_waited_for(device, other_device):
-    with refused(ptxrt.DeviceMismatch, "Stream.wait", "other", str(device), str(other_device)):
+    with refused(ptxrt.DeviceMismatch, "Stream.wait", "event_or_stream", str(device), str(other_device)):
         device.default_stream.wait(other_device.default_stream.record())
 
 
@@ -239,7 +239,7 @@ def test_what_is_no_stream_is_refused(x, saxpy, op, stream):
 
 
 def test_a_stream_waits_for_no_integer(device):
-    with refused(ptxrt.InvalidArgument, "Stream.wait", "other", "__cuda_stream__"):
+    with refused(ptxrt.InvalidArgument, "Stream.wait", "event_or_stream", "__cuda_stream__"):
         device.default_stream.wait(3)
 
 

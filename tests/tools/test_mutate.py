@@ -158,9 +158,9 @@ def test_a_mutant_that_no_compiler_takes_is_none():
 
 def test_the_table_counts_and_names_what_survived():
     one, two, three = mutants.mutants("upsample_nearest2d", 1, 0)[:3]
-    text = mutate._table(
-        [one, two, three], [Outcome("noticed", "t"), Outcome("equivalent", "Why."), Outcome("SURVIVED")]
-    )
+    outcomes = [Outcome("noticed", "t"), Outcome("equivalent", "Why."), Outcome("SURVIVED")]
+    facts = [{**m.facts(), **outcome.facts()} for m, outcome in zip((one, two, three), outcomes, strict=True)]
+    text = mutate.KIND.body({"mutants": facts})
     assert f"| {one.kernel} " in text.replace("\\|", "|")
     assert f"line {two.number} ({two.kind})" in text.split("## Equivalent")[1]
     assert f"`{three.after}`" in text.split("## Survived")[1].split("## Equivalent")[0]

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import ptxrt
-from benchmarks.report import ROOT, environment, markdown_table, save, slug
+from benchmarks.measured import kernel_keys
+from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
+from ptxrt.dtypes import BY_NAME
 
-__all__ = ["HELP", "NAME", "add_arguments", "run", "save_errors"]
+__all__ = ["HELP", "KIND", "NAME", "add_arguments", "run", "save_errors"]
 
 NAME = "errors"
 HELP = "store the worst errors that the ops' tests have seen: of the file that PTXRT_ERRORS named for them"
+
+_SHORT = {str(dtype.numpy): name for name, dtype in BY_NAME.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("file", type=Path, metavar="FILE", help="what the tests wrote")
     parser.add_argument("--device", default="sim:0", help="the device of its kind whose rows are stored (sim:0)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
+    add_out(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,6 +50,12 @@ def save_errors(folder: Path, device: ptxrt.Device, errors: Sequence[dict[str, A
     rows = [row for row in errors if row["device"] == device.kind]
     if not rows:
         return []
+    measured = {(row["op"].split()[0].removesuffix("_backward"), row["dtype"], row["language"]) for row in rows}
+    keys = [key for op, dtype, language in measured for key in kernel_keys(op, _SHORT[dtype], language)]
+    return Measurement(folder, keys).save(KIND, f"{NAME}-{slug(device.name)}", device, {"errors": rows})
+
+
+def _body(record: Record) -> str:
     head = ["op, result", "dtype", "device", "language", "cases", "||error|| / ||ref||", "of its bar", "worst element"]
     cells = [
         [
@@ -55,7 +65,9 @@ def save_errors(folder: Path, device: ptxrt.Device, errors: Sequence[dict[str, A
             f"{row['of_bar']:.0%}",
             f"{row['element']:.1e}",
         ]
-        for row in rows
+        for row in record["errors"]
     ]
-    record = {"environment": environment(device), "errors": rows}
-    return save(folder, f"errors-{slug(device.name)}", "Worst errors of the ops", record, markdown_table(head, cells))
+    return markdown_table(head, cells)
+
+
+KIND = Kind(NAME, lambda _: "Worst errors of the ops", _body)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -16,15 +18,96 @@ from typing import Any
 import numpy as np
 
 import ptxrt
+from benchmarks.measured import ROOT, changed, digests
 from ptxrt.compilers import nvjitlink, nvrtc
 
-__all__ = ["environment", "markdown_table", "save", "slug"]
+__all__ = ["RESULTS", "ROOT", "Kind", "Measurement", "NotStorable", "Record", "add_out", "markdown_table", "slug"]
 
-ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+Record = Mapping[str, Any]
 _PACKAGES = re.compile(r"cuda-core|cuda-bindings|cuda-python|cupy(-.*)?|torch|triton|ml[-_]dtypes")
 
 
-def environment(device: ptxrt.Device) -> dict[str, Any]:
+class NotStorable(Exception):
+    """Nothing may be stored where it was asked for."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of result.
+
+    Attributes
+    ----------
+    name
+        Of the kind, as records have it under ``"kind"``.
+    title, body
+        The heading and the tables of the .md file, from the record alone.
+    """
+
+    name: str
+    title: Callable[[Record], str]
+    body: Callable[[Record], str]
+
+    def text(self, record: Record) -> str:
+        """Return the .md file of a record: the title, the environment, the body."""
+        facts = dict(record["environment"])
+        facts["packages"] = ", ".join(f"{package} {version}" for package, version in facts["packages"].items())
+        lines = [f"# {self.title(record)}", "", *(f"- {key}: {value}" for key, value in facts.items())]
+        return "\n".join([*lines, "", self.body(record).rstrip("\n"), ""])
+
+
+class Measurement:
+    """A result in the making: where it will be stored, and what it measures. Made before anything is measured.
+
+    Parameters
+    ----------
+    folder
+        For the .json and the .md; made when they are stored.
+    keys
+        What is measured, as :mod:`benchmarks.measured` names it.
+
+    Raises
+    ------
+    NotStorable
+        If the folder is docs/results/ and the checkout is of no commit, or has changed since.
+    """
+
+    def __init__(self, folder: Path, keys: Iterable[str]) -> None:
+        self.folder, self.commit = folder.resolve(), _commit()
+        # Elsewhere the commit's "-dirty" marks what is stored.
+        if self.folder.is_relative_to(RESULTS) and re.search("-dirty$|^unknown$", self.commit):
+            raise NotStorable(
+                f"docs/results/ has results of commits alone, and this checkout's is {self.commit}. Commit first, set "
+                "PTXRT_COMMIT on a machine without git, or name another folder with --out"
+            )
+        self.measured = digests(keys)
+
+    def save(self, kind: Kind, name: str, device: ptxrt.Device, record: Record) -> list[Path]:
+        """Write ``NAME.json`` and ``NAME.md`` and return their paths.
+
+        Raises
+        ------
+        NotStorable
+            If what was measured has changed meanwhile.
+        """
+        if files := changed(self.measured):
+            raise NotStorable(f"{', '.join(files)} changed while it was measured: nothing is stored")
+        facts = {"environment": _environment(device, self.commit), "measured": self.measured}
+        record = {"kind": kind.name, **facts, **record}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data, text = self.folder / f"{name}.json", self.folder / f"{name}.md"
+        data.write_text(json.dumps(record, indent=1) + "\n")
+        text.write_text(kind.text(json.loads(data.read_text())))
+        return [data, text]
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add ``--out``."""
+    words = "folder for the .json and the .md (docs/results/, for results of a commit alone)"
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help=words)
+
+
+def _environment(device: ptxrt.Device, commit: str) -> dict[str, Any]:
     """Return what the numbers depend on: device, driver, processor, versions, commit, date."""
     packages = {"numpy": np.__version__}
     for package in metadata.distributions():
@@ -35,7 +118,7 @@ def environment(device: ptxrt.Device) -> dict[str, Any]:
         packages[name] = "not there" if compiler.available() else compiler.version()
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit,
         "device": str(device),
         "device_name": device.name,
         "arch": device.arch,
@@ -52,13 +135,19 @@ def _commit() -> str:
     """Return what PTXRT_COMMIT says, else the checkout's commit, with "-dirty" for one that was changed."""
     if named := os.environ.get("PTXRT_COMMIT"):
         return named  # a copy may have come with the history of an older one
-    # --no-optional-locks: a benchmark must not write to the repository that it measures.
-    describe = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True)
+        head = _git("rev-parse", "HEAD")
+        # A result just stored is no change.
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return done.stdout.strip()
+    return head + ("-dirty" if changes else "")
+
+
+def _git(*command: str) -> str:
+    # --no-optional-locks: a benchmark must not write to the repository that it measures.
+    whole = ["git", "--no-optional-locks", *command]
+    return subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _processor() -> str:
@@ -82,18 +171,3 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
-
-
-def save(folder: Path, name: str, title: str, record: Mapping[str, Any], body: str) -> list[Path]:
-    """Write ``NAME.json`` and ``NAME.md`` into `folder`, which is made, and return their paths.
-
-    `record` has the environment under ``"environment"``; the .md file is the title, the environment and `body`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    data, text = folder / f"{name}.json", folder / f"{name}.md"
-    data.write_text(json.dumps(record, indent=1) + "\n")
-    facts = dict(record["environment"])
-    facts["packages"] = ", ".join(f"{package} {version}" for package, version in facts["packages"].items())
-    lines = [f"# {title}", "", *(f"- {key}: {value}" for key, value in facts.items()), "", body, ""]
-    text.write_text("\n".join(lines))
-    return [data, text]

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import ptxrt
-from benchmarks.report import ROOT, environment, markdown_table, save, slug
+from benchmarks.report import ROOT, Kind, Measurement, Record, add_out, markdown_table, slug
 from benchmarks.sim_kernels import CASES, Case
 from ptxrt import sim
 
-__all__ = ["HELP", "MEMORY_BOUND", "NAME", "RATE_BOUND", "add_arguments", "measure", "peak_memory", "run"]
+__all__ = ["HELP", "KIND", "MEMORY_BOUND", "NAME", "RATE_BOUND", "add_arguments", "measure", "peak_memory", "run"]
 
 NAME = "sim"
 HELP = "speed of the PTX machine on one core: the kernels of the ops, a matmul, and the memory of a large launch"
@@ -33,6 +33,7 @@ RATE_BOUND = 20e6
 """Lane-instructions a second that each kernel of the ops must reach."""
 MEMORY_BOUND = 2 << 30
 ELEMENTS = 1 << 24
+_MEASURED = ("ptxrt/sim", "tools/benchmarks/sim_kernels.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="launches of each kernel, of which the best counts (5)")
     parser.add_argument("--only", action="append", help="rows whose name contains this; may be given several times")
     parser.add_argument("--elements", type=int, default=ELEMENTS, help="of the launch whose memory is measured (2**24)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the .json and the .md")
+    add_out(parser)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed, or cannot be told")
 
 
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.repeats < 1 or arguments.elements < 1:
         print("bench.py: --repeats and --elements are at least 1", file=sys.stderr)
         return 2
+    measurement = Measurement(arguments.out, _MEASURED)
     cases = [case for case in CASES if not arguments.only or any(part in case.name for part in arguments.only)]
     rows: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
@@ -63,16 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if peak is None or peak > MEMORY_BOUND:
         missed.append("peak memory")
 
-    body = f"Least of {arguments.repeats} launches each, on one core.\n\n{_table(rows, failed)}\n\n"
-    told = "not measured" if peak is None else f"{peak / 2**30:.2f} GiB"
-    verdict = "within" if "peak memory" not in missed else "ABOVE"
-    body += f"Peak memory of the process, a launch of {arguments.elements} threads over two arrays of f32: {told}, "
-    body += f"{verdict} the bound of {MEMORY_BOUND / 2**30:.0f} GiB\n"
-    device = ptxrt.Device("sim:0")
-    print(body)
     record = {
-        "benchmark": NAME,
-        "environment": environment(device),
         "repeats": arguments.repeats,
         "rows": rows,
         "failed": failed,
@@ -81,11 +74,26 @@ def run(arguments: argparse.Namespace) -> int:
         "bounds": {"lane_instructions_per_second": RATE_BOUND, "peak_bytes": MEMORY_BOUND},
         "missed": missed,
     }
-    for path in save(arguments.out, f"{NAME}-{slug(device.name)}", "Speed of the PTX machine", record, body):
+    print(_body(record))
+    device = ptxrt.Device("sim:0")
+    for path in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
         print(f"stored {path}")
     if missed:
         print(f"missed: {', '.join(missed)}")
     return 1 if arguments.check and missed else 0
+
+
+def _body(record: Record) -> str:
+    peak, bound = record["peak_bytes"], record["bounds"]["peak_bytes"]
+    size = "not measured" if peak is None else f"{peak / 2**30:.2f} GiB"
+    return (
+        f"Least of {record['repeats']} launches each, on one core.\n\n{_table(record['rows'], record['failed'])}\n\n"
+        f"Peak memory of the process, a launch of {record['peak_elements']} threads over two arrays of f32: {size}, "
+        f"{'within' if 'peak memory' not in record['missed'] else 'ABOVE'} the bound of {bound / 2**30:.0f} GiB\n"
+    )
+
+
+KIND = Kind(NAME, lambda _: "Speed of the PTX machine", _body)
 
 
 def measure(case: Case, repeats: int) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def lines(text: str) -> Iterator[tuple[str, int, str]]:
 
 def compiles(name: str, templates: jinja2.Environment) -> bool:
     """Whether the first family that the changed file changes compiles, and to something else."""
-    families = ("batch_norm", "group_norm") if name in INCLUDES else (name,)
-    for family, dtype in sorted({(spec.family, spec.dtype) for spec in ops.kernels() if spec.family in families}):
+    rendered = {(spec.family, spec.dtype) for spec in ops.kernels() if spec.language == "hip"}
+    for family, dtype in sorted(one for one in rendered if name in (*INCLUDES, one[0])):
         before = texts.read_kernel(family, language="hip", dtype=dtype).text
         try:
             after = templates.get_template(f"{family}{SUFFIX}").render(texts.context(dtype))

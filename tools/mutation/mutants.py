@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,10 +14,11 @@ import jinja2
 from mutation import hip_text, ptx_text
 from ptxrt.ops.framework import texts
 
-__all__ = ["Mutant", "families", "mutants"]
+__all__ = ["Mutant", "families", "files", "mutants", "users"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _HIP = "hip/"
+_TAKES_IN = re.compile(r'//% (?:include|from) "(\w+\.jinja)"')
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Mutant:
     @property
     def path(self) -> Path:
         """The file, from the top of a checkout."""
-        return Path(self.language.FOLDER) / _file(self.family)
+        return _path(self.family)
 
     def applied(self, text: str) -> str:
         """Return the file's text with the line changed."""
@@ -74,7 +76,8 @@ class Mutant:
         """Whether it is a text of its language still, and another program."""
         changed = jinja2.DictLoader({self.path.name: self.applied((ROOT / self.path).read_text("ascii"))})
         templates = texts.templates(self.language.FOLDER)
-        templates = templates.overlay(loader=jinja2.ChoiceLoader([changed, templates.loader]))
+        loaders = [changed, *filter(None, [templates.loader])]
+        templates = templates.overlay(loader=jinja2.ChoiceLoader(loaders))
         return bool(self.language.compiles(self.name, templates))
 
     def facts(self) -> dict[str, str | int]:
@@ -94,7 +97,7 @@ def families() -> list[str]:
 def mutants(family: str, each: int, seed: int) -> list[Mutant]:
     """Return at least `each` mutants of every kernel of a file: one of each kind first, then others, as drawn."""
     language = _language(family)
-    text = (ROOT / language.FOLDER / _file(family)).read_text("ascii")
+    text = (ROOT / _path(family)).read_text("ascii")
     by_kernel: dict[str, list[Mutant]] = {}
     for kernel, number, line in language.lines(text):
         for kind, change in language.KINDS.items():
@@ -105,18 +108,35 @@ def mutants(family: str, each: int, seed: int) -> list[Mutant]:
     for kernel, all_of_it in by_kernel.items():
         draw = random.Random(f"{family} {kernel} {seed}")
         draw.shuffle(all_of_it)
-        kinds: set[str] = set()
-        first = [mutant for mutant in all_of_it if mutant.kind not in kinds and not kinds.add(mutant.kind)]
+        first = list({mutant.kind: mutant for mutant in reversed(all_of_it)}.values())
         others = [mutant for mutant in all_of_it if mutant not in first]
         good = (mutant for mutant in first + others if mutant.compiles())
         chosen += sorted(islice(good, max(each, len(first))), key=lambda mutant: mutant.number)
     return chosen
 
 
+def files(family: str) -> list[Path]:
+    """Return a file of kernels and all that it takes in, from the top of a checkout."""
+    found = [_path(family)]
+    for path in found:
+        for name in _TAKES_IN.findall((ROOT / path).read_text("ascii")):
+            if path.with_name(name) not in found:
+                found.append(path.with_name(name))
+    return found
+
+
+def users(family: str) -> list[str]:
+    """Return the names of the ops whose kernels are made of a file: one, or all that take it in."""
+    language, path = _language(family), _path(family)
+    prefix = _HIP if family.startswith(_HIP) else ""
+    ops = [name.removeprefix(prefix) for name in families() if name.startswith(_HIP) == bool(prefix)]
+    return [name for name in ops if name not in language.INCLUDES and path in files(prefix + name)]
+
+
 def _language(family: str) -> ModuleType:
     return hip_text if family.startswith(_HIP) else ptx_text
 
 
-def _file(family: str) -> str:
+def _path(family: str) -> Path:
     language, name = _language(family), family.removeprefix(_HIP)
-    return name + (".jinja" if name in language.INCLUDES else language.SUFFIX)
+    return Path(language.FOLDER) / (name + (".jinja" if name in language.INCLUDES else language.SUFFIX))

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutation import hip_text, ptx_text
-from mutation.mutants import Mutant
+from mutation.mutants import Mutant, files, users
 
-__all__ = ["Checkout", "Outcome"]
+__all__ = ["Checkout", "Outcome", "measured"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 600
 # No test issues as many instructions in a chunk of blocks: a loop that a mutant made endless ends here.
 _BUDGET = str(2_000_000)
-_SELECTION = {ptx_text: ["-m", "not cuda"], hip_text: ["-m", "not cuda", "-k", "sim and (hip or drawn)"]}
+_SELECTION = {ptx_text: "not hip:0", hip_text: "sim and (hip or drawn)"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,17 @@ class Outcome:
     def facts(self) -> dict[str, str | None]:
         """Return what a record holds of it."""
         return dict(vars(self))
+
+
+def measured(family: str) -> list[str]:
+    """Return what a table of a family's mutants was made of, as :mod:`benchmarks.measured` names it."""
+    return [path.as_posix() for path in (*files(family), *_tests(family))]
+
+
+def _tests(family: str) -> list[Path]:
+    names = [Path(files(family)[0]).stem, *users(family), "every_plan", "launch_shapes"]
+    found = [path for name in names for path in sorted((ROOT / "tests").rglob(f"test_{name}*.py"))]
+    return [path.relative_to(ROOT) for path in dict.fromkeys(found)]
 
 
 class Checkout:
@@ -64,13 +75,10 @@ class Checkout:
             path.write_text(text, "ascii")
 
     def _run(self, mutant: Mutant) -> Outcome:
-        names = [mutant.name]
-        if mutant.name in mutant.language.INCLUDES:
-            names += ["batch_norm", "group_norm", "local_response_norm", "softmax2d"]
-        names.append("launch_shapes")
-        tests = [path for name in names for path in sorted((self.folder / "tests").rglob(f"test_{name}*.py"))]
-        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", *_SELECTION[mutant.language]]
-        command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
+        # Of the tests of every plan those of its ops alone.
+        chosen = f"({_SELECTION[mutant.language]}) and (not every_plan or {' or '.join(users(mutant.family))})"
+        options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not cuda", "-k", chosen]
+        command = [sys.executable, "-m", "pytest", *options, *map(str, _tests(mutant.family))]
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PTXRT_SIM_BUDGET": _BUDGET}
         try:
             done = subprocess.run(

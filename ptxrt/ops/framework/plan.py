@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
@@ -129,7 +129,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         ):
             if given.__class__ is not kind:  # an op's backward may have a descriptor derived from its forward's
                 raise InvalidArgument(
-                    op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=repr(given)
+                    op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=shown(given)
                 )
         if wish.language is None and (language := preferred_language()):
             wish = replace(wish, language=language)
@@ -170,7 +170,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 op=cls.op,
                 argument="out",
                 expected=f"a tuple of {len(names)}: {', '.join(names)}",
-                given=f"{len(out)}" if isinstance(out, (tuple, list)) else repr(out),
+                given=f"{len(out)}" if isinstance(out, (tuple, list)) else shown(out),
             )
         return out
 
@@ -214,7 +214,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         stream
             Where to launch; the device's default stream if left out.
         workspace
-            A DeviceArray of at least `workspace_size` bytes, at a multiple of 256 and apart from the operands; or
+            A DeviceArray of at least `workspace_size` bytes, at a multiple of 256 and not shared with the operands; or
             None to have it allocated.
 
         Returns
@@ -254,7 +254,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             table.memory.used_on(queue)
         for kernel, dims, shared_bytes, pick in ready.steps:
             kernel.enqueue(dims, shared_bytes, queue, pick(values))
-        # Not by the NamedTuple's own constructor, which takes three times as long.
+        # Not by the NamedTuple's own constructor, which is slower.
         result: ResultT = results[0] if len(results) == 1 else tuple.__new__(self.result_type, results)
         return result
 
@@ -308,14 +308,14 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 op=self.op,
                 argument="args",
                 expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
-                given=f"{len(args)}" if isinstance(args, (tuple, list)) else repr(args),
+                given=f"{len(args)}" if isinstance(args, (tuple, list)) else shown(args),
             )
         values, arrays = self._bind(self, queue, *args)
         for i in self._conditional:
             if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
                 name = self.operands[i].name
                 raise InvalidArgument(
-                    op=self.op, argument=name, expected=f"None, since {reason}", given=repr(arrays[i])
+                    op=self.op, argument=name, expected=f"None, since {reason}", given=shown(arrays[i])
                 )
         return values, arrays
 
@@ -355,7 +355,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         raise LayoutError(
             op=self.op,
             argument=ours.name,
-            expected=f"memory apart from {theirs.name}{in_place}",
+            expected=f"memory not shared with {theirs.name}{in_place}",
             given=f"{one.nbytes} bytes at {one.ptr:#x}; {theirs.name} has {two.nbytes} at {two.ptr:#x}",
             fix="Write to an array of its own",
         )
@@ -375,7 +375,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             raise LayoutError(
                 op=self.op,
                 argument="workspace",
-                expected=f"{need} bytes at a multiple of {ALIGN}, apart from the operands",
+                expected=f"{need} bytes at a multiple of {ALIGN}, not shared with the operands",
                 given=f"{array.nbytes} bytes at {array.ptr:#x}",
                 fix="ptxrt.empty(plan.workspace_size, 'uint8', device) is so placed",
             )
@@ -399,7 +399,7 @@ def preferred_language() -> str | None:
     """Return what PTXRT_LANGUAGE says, the language of the kernels that ops select; None where it is not set."""
     language = os.environ.get("PTXRT_LANGUAGE") or None
     if language not in (None, "ptx", "hip"):
-        raise InvalidArgument(op="PTXRT_LANGUAGE", argument="environment", expected="ptx or hip", given=repr(language))
+        raise InvalidArgument(op="PTXRT_LANGUAGE", argument="environment", expected="ptx or hip", given=shown(language))
     return language
 
 

@@ -114,7 +114,7 @@ _NEEDS: dict[tuple[str, str], Need] = {
 }
 """By name and modifier, ``*`` any name and an empty modifier any: the least target and version.
 
-What is by both stands for what is by the modifier alone. Targets below sm_20 are not told apart: their instructions
+What is by both stands for what is by the modifier alone. Targets below sm_20 are not distinguished: their instructions
 that came with sm_11 to sm_20 are not here.
 """
 

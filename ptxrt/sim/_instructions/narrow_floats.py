@@ -36,7 +36,7 @@ def eighths(op: Op, direction: str | None, *, relu: bool) -> None:
 
 
 def _narrowed(value: Array, to: str, relu: bool) -> Array:
-    """Return one part as an 8-bit pattern; values beyond the largest stop there, NaN is the canonical one."""
+    """Return one part as an 8-bit pattern; values above the largest stop there, NaN is the canonical one."""
     wide = value.astype(np.float32)
     if relu:
         wide = np.where(wide <= 0, np.float32(0), wide)

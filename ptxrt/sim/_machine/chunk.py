@@ -266,7 +266,7 @@ class Chunk(Reports):
     def run(self) -> None:
         """Run until every lane has exited."""
         blocks = self._code.blocks
-        budget = self._limit  # by default some ten seconds' worth
+        budget = self._limit
         at = 0
         while True:
             block = blocks[at]

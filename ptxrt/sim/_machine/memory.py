@@ -264,7 +264,7 @@ def _array_with(table: Table, first: int, end: int) -> Allocation | None:
 def _not_imported(expected: str) -> InvalidArgument:
     return InvalidArgument(
         op="from_dlpack",
-        argument="other",
+        argument="x",
         expected=expected,
         given="an array that overlaps another import",
         fix="Import the whole array first and take parts of the result, or free the other import",

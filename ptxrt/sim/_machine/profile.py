@@ -73,7 +73,7 @@ class LineCounts:
 
     @property
     def conflicts(self) -> int:
-        """Turns of shared memory beyond those that would be needed without conflicts."""
+        """Turns of shared memory above those that would be needed without conflicts."""
         return self.wavefronts - self.least_wavefronts
 
     def add_requests(self, parts: list[tuple[int, Array]]) -> None:

@@ -105,7 +105,7 @@ class Groups(Lanes, Protocol):
 
 
 class Order(Protocol):
-    """What orders the accesses of different threads; the race models are told of it."""
+    """What orders the accesses of different threads; the race models are informed of it."""
 
     def passed_barrier(self, blocks: Array | None) -> None:
         """Note that these blocks (all for None) have passed a barrier."""

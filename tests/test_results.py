@@ -1,0 +1,111 @@
+"""The stored results of docs/results/: which are stale (``pytest -rx`` lists them), and that nobody has touched them.
+
+A result that is stale is an expected failure: its numbers were true, of a text that has changed since. One without
+digests is so too, if it is among those that were stored before there were any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from helpers import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+import results
+
+FOLDER = ROOT / "docs" / "results"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+# Measured before results had digests; who measures one again takes its name out of the file.
+WITHOUT_DIGESTS = set((FOLDER / "without_digests.txt").read_text().split())
+each = pytest.mark.parametrize("name", NAMES)
+each_with_digests = pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_DIGESTS))
+
+
+def read(name: str) -> dict[str, object]:
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def test_every_result_has_both_files() -> None:
+    assert NAMES
+    assert sorted(path.stem for path in FOLDER.glob("*.md")) == NAMES
+
+
+def test_no_new_result_is_without_digests() -> None:
+    assert {name for name in NAMES if "measured" not in read(name)} == WITHOUT_DIGESTS
+
+
+@each
+def test_it_is_of_a_commit(name: str) -> None:
+    assert re.fullmatch("[0-9a-f]{7,40}", read(name)["environment"]["commit"])
+
+
+@each
+def test_it_is_fresh(name: str) -> None:
+    if reason := results.why_stale(read(name)):
+        pytest.xfail(reason)
+
+
+@each_with_digests
+def test_its_text_says_what_its_data_say(name: str) -> None:
+    record = read(name)
+    assert (FOLDER / f"{name}.md").read_text() == results.KINDS[record["kind"]].text(record)
+
+
+@each_with_digests
+def test_it_measured_what_its_commit_has(name: str) -> None:
+    record = read(name)
+    there = digests_at(record["environment"]["commit"], tuple(record["measured"]))
+    if there is None:
+        pytest.skip(f"git does not know {record['environment']['commit']} here")
+    assert record["measured"] == there
+
+
+@cache
+def digests_at(commit: str, keys: tuple[str, ...]) -> dict[str, str] | None:
+    """The digests of a commit's files, as that commit's own tool makes them; None where git does not know it."""
+    if not shutil.which("git"):
+        return None
+    git = ["git", "-C", str(ROOT), "--no-optional-locks"]
+    with TemporaryDirectory() as folder:
+        archive = Path(folder) / "archive.tar"
+        made = subprocess.run([*git, "archive", "-o", archive, commit], capture_output=True, check=False)
+        if made.returncode:
+            return None
+        subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
+        path = os.pathsep.join((folder, f"{folder}/tools"))
+        script = [sys.executable, "-m", "benchmarks.measured", *keys]
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+
+# The checks themselves ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({}, "no digest of what it measured"),
+        ({"measured": {"nothing": "not there"}, "environment": {"commit": "0123456789"}}, ""),
+        (
+            {"measured": {"nothing": "0", "README.md": "1"}, "environment": {"commit": "0123456789"}},
+            "stale: measured at 0123456, nothing, README.md changed since",
+        ),
+    ],
+)
+def test_why_a_result_is_stale(record: dict[str, object], why: str) -> None:
+    assert results.why_stale(record) == why
+
+
+def test_a_commit_that_git_does_not_know_has_no_digests() -> None:
+    assert digests_at("f" * 40, ("README.md",)) is None
