@@ -70,7 +70,7 @@ def compiled(stand_in, monkeypatch):
 
     monkeypatch.setattr(BACKEND, "compile", compile_)
     monkeypatch.setattr(BACKEND, "compiler", lambda language: "made up 1.0")
-    monkeypatch.setattr(BACKEND, "effective_options", lambda language, text, options: options)
+    monkeypatch.setattr(BACKEND, "effective_options", lambda language, options, name: options)
 
     def clear():
         gc.collect()  # Kernels that a caught exception's traceback holds

@@ -498,7 +498,12 @@ def test_what_is_no_number_of_the_type_is_refused(value):
         ("eps", lambda huge: ops.GroupNormDescriptor((1, 2, 3), 2, eps=huge)),
         ("size", lambda huge: ops.LocalResponseNormDescriptor((1, 2, 3), huge)),
         ("out_w", lambda huge: ops.UpsampleNearest2dDescriptor((1, 1, 3, 3), (9, 9, 3, 1), 3, huge)),
-        ("strides", lambda huge: ops.UpsampleNearest2dDescriptor((1, 1, 3, 3), (huge, 9, 3, 1), 3, 3)),
+        (
+            "descriptor",
+            lambda huge: ops.UpsampleNearest2dPlan.select(
+                "sim", ops.UpsampleNearest2dDescriptor((1, 2, 3, 3), (9, huge, 3, 1), 3, 3)
+            ),
+        ),
         ("shape", lambda huge: ops.Softmax2dDescriptor((huge, 2))),
     ],
 )

@@ -155,7 +155,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             op=cls.op,
             argument="descriptor",
             expected="a problem and a preference that a variant can serve",
-            given=f"{descriptor}; " + "; ".join(reasons),
+            given=f"{shown(descriptor)}; " + "; ".join(reasons),
             fix="Loosen the preference, or change the problem",
         )
 
