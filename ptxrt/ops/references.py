@@ -148,10 +148,17 @@ def softmax2d(x: Array) -> Array:
 
 
 def softmax2d_backward(grad_out: Array, y: Array) -> Array:
-    """Gradient of `softmax2d` from its output: ``y * (grad_out - sum_c grad_out * y)``."""
+    """Gradient of `softmax2d` from its output: ``y * (grad_out - sum_c grad_out * y)``.
+
+    Gradients that differ by less than they are large cancel here: so channel 0's is subtracted from all of them first,
+    ``go = k + d``, and then ``go - sum(go * y) = d - sum(d * y) + k * (1 - sum(y))``.
+    """
     work = work_dtype(grad_out)
     go, out = grad_out.astype(work), y.astype(work)
-    return np.asarray(out * (go - (go * out).sum(axis=1, keepdims=True)))
+    finite = (np.isfinite(go) & np.isfinite(out)).all(axis=1, keepdims=True)
+    k, lacking = np.where(finite, go[:, :1], 0), np.where(finite, 1 - out.sum(axis=1, keepdims=True), 0)
+    d = go - k
+    return np.asarray(out * (d - (d * out).sum(axis=1, keepdims=True) + k * lacking))
 
 
 def _channel_count(x: Array, training: bool) -> int:

@@ -369,7 +369,7 @@ def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
 
 
 @pytest.mark.parametrize(
-    ("kind", "variant"), [("eval", "split"), ("handed", "split"), ("handed", "baseline"), ("handed", "hip")]
+    ("kind", "variant"), [("eval", "split"), ("handed", "split"), ("handed", "baseline"), ("handed", "hip/baseline")]
 )
 @pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
 def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, kind, variant):
