@@ -9,12 +9,15 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 import ptxrt
 from ptxrt.compilers import nvrtc
+
+Capture: TypeAlias = pytest.CaptureFixture[str]
+Patch: TypeAlias = pytest.MonkeyPatch
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()

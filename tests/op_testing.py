@@ -1,4 +1,4 @@
-"""What the tests of all ops share: outputs that show what was written, errors held to a bar and kept, drawn cases."""
+"""What the tests of all ops share: outputs that show what was written, errors and their bar, drawn cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10}
 
 
 class Guarded:
-    """An array on a device with every byte 0xFF (NaN in each float type), inside a larger one that tells of writes
+    """An array on a device with every byte 0xFF (NaN in each float type), inside a larger one that shows writes
     outside.
 
     Parameters
@@ -49,7 +49,7 @@ class Guarded:
         return whole[self.first : self.end].reshape(self.array.shape)
 
 
-def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> ptxrt.DeviceArray:
+def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> Any:
     """Copy a host array to a device, `offset` elements behind a multiple of 256 bytes; None stays None."""
     if values is None or not offset:
         return None if values is None else ptxrt.to_device(values, device)
@@ -79,7 +79,7 @@ def wish(key: str | None = None, **more: Any) -> ptxrt.PlanPreference:
 
 _WORST: dict[tuple[str, ...], dict[str, Any]] = {}
 _KEY = ("op", "dtype", "device", "language")
-_last_language: list[str] = []  # not the plan, which would keep its modules loaded
+_last_language: list[str] = []  # not the plan, which would hold its modules loaded
 
 
 def _remember_the_last_language() -> None:
@@ -98,7 +98,7 @@ _remember_the_last_language()
 def check_error(
     op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, case: object = "", language: str | None = None
 ) -> None:
-    """Hold ``||got - want|| / ||want||`` to `bar`; keep the worst of each op, dtype, kind of device, and language.
+    """Hold ``||got - want|| / ||want||`` to `bar`; record the worst of each op, dtype, kind of device, and language.
 
     Parameters
     ----------
@@ -144,5 +144,5 @@ def write_worst_errors(path: Path) -> None:
 
 
 def for_drawn(device: ptxrt.Device, body: Callable[..., None], /, **strategies: st.SearchStrategy[Any]) -> None:
-    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 10 on AMD's stand-in; tell the smallest that fails."""
+    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 10 on AMD's stand-in; show the smallest that fails."""
     settings(max_examples=DRAWN_CASES[device.kind])(given(**strategies)(body))()
