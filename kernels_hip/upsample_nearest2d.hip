@@ -41,8 +41,9 @@ __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale,
 #define UPSAMPLE_NEAREST2D(type, Bits)                                                                                 \
     extern "C" __global__ void __launch_bounds__(1024) upsample_nearest2d_##type(                                      \
         const size_t w_out, const size_t h_out, const double w_scale, const double h_scale, const size_t* info,        \
-        const Bits* src, Bits* dst) {                                                                                  \
-        upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, src, dst);                                            \
+        const void* src, void* dst) {                                                                                  \
+        upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, static_cast<const Bits*>(src),                        \
+                           static_cast<Bits*>(dst));                                                                   \
     }
 
 //% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}

@@ -7,7 +7,7 @@ All of them are :class:`PtxrtError`. Each carries ``op``, ``argument``, ``expect
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = [
     "BackendUnavailable",
@@ -73,7 +73,8 @@ class PtxrtError(Exception):
                 message = f"{where}: {message}"
             if fix:
                 message = f"{message}. {fix}"
-        super().__init__(message)
+        # What has no UTF-8 (a lone surrogate in an entry's name) could not be printed.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception's own pickling calls the class with args alone and would lose the keyword fields.
@@ -137,9 +138,12 @@ class CompileError(PtxrtError):
     compiler_lost : bool
         The compiler itself ended, or had to be stopped. The same text may compile the next time, so a module cache
         does not remember such an error.
+    included
+        The files that the outcome depends on, for a module cache; None where it depends on none.
     """
 
     compiler_lost = False
+    included: Any = None
 
     def __init__(
         self,

@@ -109,9 +109,9 @@ def source_for(text: str, device: ptxrt.Device, *, name: str | None = None, **va
 
 
 _HIP_TYPES = {
-    "u8": "unsigned char", "s8": "signed char", "u16": "unsigned short", "s16": "short", "b16": "unsigned short",
+    "u8": "unsigned char", "s8": "signed char", "u16": "unsigned short", "s16": "short", "b16": "Bits",
     "u32": "unsigned int", "s32": "int", "u64": "unsigned long long", "s64": "long long", "f32": "float",
-    "f64": "double",
+    "f64": "double", "b64": "const void*",
 }  # fmt: skip
 
 
@@ -123,9 +123,11 @@ def store_params(types: str, device: ptxrt.Device) -> ptxrt.KernelSource:
     kinds = types.split()
     if device.kind == "hip":
         params = "".join(f", {_HIP_TYPES[kind]} p{i}" for i, kind in enumerate(kinds))
-        body = "".join(f"    *({_HIP_TYPES[kind]}*)(out + {8 * i}) = p{i};\n" for i, kind in enumerate(kinds))
+        body = "".join(f"    *({_HIP_TYPES[kind]}*)((char*)out + {8 * i}) = p{i};\n" for i, kind in enumerate(kinds))
         return ptxrt.KernelSource.hip(
-            f'extern "C" __global__ void store(unsigned char* out{params}) {{\n{body}}}\n', name="store"
+            "struct Bits { unsigned short bits; };\n"
+            f'extern "C" __global__ void store(void* out{params}) {{\n{body}}}\n',
+            name="store",
         )
     params = "".join(f", .param .{kind} p{i}" for i, kind in enumerate(kinds))
     body = ""

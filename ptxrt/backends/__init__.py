@@ -175,8 +175,11 @@ class Backend(Protocol):
     def compiler(self, language: str) -> str:
         """Return name and version of the compiler that takes `language`, one of `languages`."""
 
-    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        """Return all options that :meth:`compile` would use, and what else decides the outcome, for a cache key."""
+    def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+        """Return all options that :meth:`compile` would use, and what else decides the outcome, for a cache key.
+
+        `name` is the source's. What the headers hold that a compile reads is in its Binary and in its CompileError.
+        """
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         """Turn text into what :meth:`load` takes; needs no device. Raises CompileError."""

@@ -321,8 +321,8 @@ class CudaBackend:
             return f"nvJitLink {nvjitlink.version()}"
         return f"NVRTC {nvrtc.version()}"
 
-    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, text, options)
+    def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, options, name)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":

@@ -310,8 +310,8 @@ class HipBackend:
     def compiler(self, language: str) -> str:
         return f"hipRTC {hiprtc.version()}"
 
-    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        return hiprtc.effective_options(text, options)
+    def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+        return hiprtc.effective_options(options, name)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         return hiprtc.compile_hip(text, arch, **how)

@@ -19,9 +19,8 @@ import numpy as np
 
 from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
-from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvrtc
+from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
-from ptxrt.compilers.toolkit import check_options
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
 
@@ -177,19 +176,24 @@ class SimBackend:
             return machine
         return f"NVRTC {nvrtc.version()}, {machine}"
 
-    def effective_options(self, language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, text, options)
+    def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, options, name)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":
             # The PTX on the way to a cubin, which is what the machine runs.
             binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", **how)
-            _parsed(binary.code.decode("ascii"), how["name"])
+            try:
+                _parsed(binary.code.decode("ascii"), how["name"])
+            except CompileError as error:
+                error.included = binary.included
+                raise
             return binary
-        check_options(how["options"])
+        nvjitlink.check_options(how["options"])
         started = time.perf_counter()
+        header = scan(text, how["name"])
         program = _parsed(text, how["name"])
-        _check_target(scan(text, how["name"]), arch, text, how["name"])
+        _check_target(header, arch, text, how["name"])
         return Binary(
             code=text.encode("ascii"),
             kind="ptx",
@@ -224,7 +228,8 @@ class SimBackend:
             for p in pointers
             if p.index < len(found.params)
         )
-        return Function(entry, (module, found, arrays), _table(found), resources)
+        # What C++ tells of its parameters is more than its PTX does.
+        return Function(entry, (module, found, arrays), binary.entries[entry].params or _table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 

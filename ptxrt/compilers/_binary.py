@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
+
+from ptxrt.compilers._included import Included
 
 __all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]
 
@@ -17,19 +20,32 @@ class ParamInfo:
     offset, size
         Bytes, in the entry's parameter block.
     kind
-        ``"float"`` or ``"int"`` where the declaration tells, ``"bits"`` for an untyped or an aggregate one
-        (``.b32``, ``.b8 x[16]``, a struct, a half that NVRTC passes as two bytes), None where nothing is known.
+        ``"float"``, ``"int"`` or ``"pointer"`` where the declaration tells (PTX passes an address as an integer),
+        ``"bits"`` for an untyped or an aggregate one (``.b32``, ``.b8 x[16]``, a struct), None where nothing is known.
     name
         As the text spells it; for messages only. Empty where there is none.
+    type
+        The element type in the words of a Signature, ``"f32"``: of a scalar, or of what a pointer points to. Empty
+        where it is not known, or is none of those: ``void``, a struct, an enumeration.
+    const
+        Of a pointer: whether the kernel can only read through it; None where it is not known.
+    cxx
+        The whole type in the words of the C++ compiler, ``"const float *"``; empty where there is none.
     """
 
     offset: int
     size: int
-    kind: Literal["float", "int", "bits"] | None
+    kind: Literal["float", "int", "pointer", "bits"] | None
     name: str = ""
+    type: str = ""
+    const: bool | None = None
+    cxx: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind or 'any'}, {self.size} bytes at {self.offset}"
+        declared = self.cxx
+        if self.type and not (self.kind == "pointer" and len(re.findall("[*]|&+", self.cxx)) > 1):
+            declared = f"{'const ' if self.const else ''}{self.type}{'*' if self.kind == 'pointer' else ''}"
+        return f"{declared}{': ' if declared else ''}{self.kind or 'any'}, {self.size} bytes at {self.offset}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +115,7 @@ class Binary:
     compiler
         Name and version: ``"nvJitLink 13.5.37"``, ``"hipRTC 7.2.53211"``.
     options
-        As given to the compiler, less the architecture and the verbosity, which are always the same.
+        As given to the compiler, less what is always the same: architecture, verbosity, the folders of CUDA's headers.
     log
         The compiler's own words, warnings included. Holds times, so it differs from run to run.
     seconds
@@ -108,6 +124,8 @@ class Binary:
         By the entry's name in the binary.
     symbols
         Entry as asked -> name in the binary. Every entry's own name is in it too.
+    included
+        The files that the outcome depends on.
     """
 
     code: bytes
@@ -120,3 +138,4 @@ class Binary:
     entries: dict[str, EntryInfo] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
+    included: Included = field(default_factory=Included)

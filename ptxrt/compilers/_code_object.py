@@ -141,9 +141,9 @@ def _params(table: list[Any], kernel: str) -> Iterator[ParamInfo]:
         yield ParamInfo(offset, size, _kind(kind, row), _word(row, ".name"))
 
 
-def _kind(value_kind: str, row: dict[str, Any]) -> Literal["float", "int", "bits"] | None:
+def _kind(value_kind: str, row: dict[str, Any]) -> Literal["float", "int", "pointer", "bits"] | None:
     if value_kind in _POINTERS:
-        return "int"
+        return "pointer"
     if value_kind != "by_value":
         return None  # images, samplers, pipes: nothing that a Signature declares
     # Up to code object V3 the compiler wrote a scalar's type down.

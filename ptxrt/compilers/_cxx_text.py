@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ptxrt.compilers._included import Included
 from ptxrt.compilers._logs import Problem, summary
-from ptxrt.compilers.ptx_text import suggestion
-from ptxrt.errors import CompileError, InvalidArgument
+from ptxrt.compilers.ptx_text import file_hint, suggestion
+from ptxrt.errors import CompileError, InvalidArgument, shown
 
-__all__ = ["CxxJob", "Defines", "check_text", "define_options"]
+__all__ = ["CxxJob", "Defines", "check_text", "define_options", "program_name"]
 
 Defines = Mapping[str, "str | int | None"]
 
@@ -47,15 +48,21 @@ def define_options(defines: Defines) -> tuple[str, ...]:
     options = []
     for macro, value in sorted(defines.items(), key=lambda item: str(item[0])):
         if not isinstance(macro, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?", macro, re.ASCII):
-            raise InvalidArgument(op="compile", argument="defines", expected="a macro's name", given=repr(macro))
+            raise InvalidArgument(op="compile", argument="defines", expected="a macro's name", given=shown(macro))
         odd = isinstance(value, str) and re.search("[\n\r\0\ud800-\udfff]", value)
-        if odd or not isinstance(value, (str, int, type(None))):
-            expected = f"{macro}: a str of one line, an int or None"
-            raise InvalidArgument(op="compile", argument="defines", expected=expected, given=repr(value))
+        large = isinstance(value, int) and not -(2**63) <= value < 2**64
+        if odd or large or not isinstance(value, (str, int, type(None))):
+            expected = f"{macro}: a str of one line, an int or None; an int has 64 bits"
+            raise InvalidArgument(op="compile", argument="defines", expected=expected, given=shown(value))
         # int() makes 1 of True, which C++ could not read as a name.
         text = str(int(value)) if isinstance(value, int) else value
         options.append(f"-D{macro}" if text is None else f"-D{macro}={text}")
     return tuple(options)
+
+
+def program_name(name: str | None, default: str) -> str:
+    """Return what a compiler calls a source: its name, in characters that a path may have."""
+    return re.sub(r"[\0-\x1f\ud800-\udfff]", "?", name or default)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,12 @@ class CxxJob:
     options: tuple[str, ...]
     compiler: str
     architectures: tuple[str, ...]
+    included: Included = field(default_factory=Included)
+
+    def check_entry(self) -> None:
+        """Raise CompileError for an entry that could not be handed to a compiler."""
+        if self.entry is not None and re.search("[\0-\x1f\ud800-\udfff]", self.entry):
+            raise self.no_entry("no C++ expression has these characters")
 
     def no_entry(self, why: str, log: str = "") -> CompileError:
         """Return the error for an entry that the text does not define."""
@@ -115,7 +128,7 @@ class CxxJob:
         given: object = None,
     ) -> CompileError:
         """Return a CompileError that knows all there is to know of this compile."""
-        return CompileError(
+        error = CompileError(
             message,
             kernel=self.kernel,
             log=log,
@@ -127,12 +140,14 @@ class CxxJob:
             expected=expected,
             given=given,
         )
+        error.included = self.included
+        return error
 
-    def ptx_hint(self) -> str | None:
-        """Return what to do about a text that is PTX, None where it is none."""
+    def hint(self) -> str | None:
+        """Return what to do about a text that is PTX, or a file's name; None where it is neither."""
         if re.search(r"^\s*\.version\s+\d", self.text, re.MULTILINE):
             return "It looks like PTX: use KernelSource.ptx"
-        return None
+        return file_hint(self.text)
 
     def _global_names(self) -> list[str]:
         plain = _HIDDEN.sub(" ", self.text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from ptxrt.compilers._options import include_folders
+
 __all__ = ["digest", "virtual_headers"]
 
 _BUILT_IN = "// hipRTC has it built in.\n"
@@ -19,13 +21,12 @@ _HEADERS = {"hip/hip_runtime.h": _BUILT_IN, "hip/hip_fp16.h": _BUILT_IN, "hip/hi
 
 
 def virtual_headers(options: tuple[str, ...]) -> dict[str, str]:
-    """Return name -> text of the headers to hand to hipRTC: those that no ``-I`` among the options leads to."""
-    following = (*options[1:], "")
-    folders = [options[i][2:] or following[i] for i in range(len(options)) if options[i].startswith("-I")]
+    """Return name -> text of the headers to hand to hipRTC: those that no folder among the options has."""
+    folders = include_folders(options)
     return {
         name: header
         for name, header in _HEADERS.items()
-        if not any(os.path.exists(os.path.join(folder.strip(), name)) for folder in folders)
+        if not any(os.path.exists(os.path.join(folder, name)) for folder in folders)
     }
 
 

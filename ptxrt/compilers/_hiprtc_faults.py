@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from ptxrt.compilers._clang_types import QUESTION
 from ptxrt.compilers._cxx_text import CxxJob
 from ptxrt.compilers._hiprtc_process import Lost
 from ptxrt.compilers._logs import Problem
 from ptxrt.compilers.toolkit import standard_header_fix
 from ptxrt.errors import CompileError
 
-__all__ = ["OWN_OPTIONS", "Job", "clang_problems", "plain_log"]
+__all__ = ["OWN_OPTIONS", "Job", "clang_problems", "missing_headers", "plain_log"]
 
 # The dialect of NVRTC, which takes the same texts; hipRTC before ROCm 7 has an older one. And without the machine's own
 # headers, which NVRTC has not, and which no cache key could name.
@@ -20,6 +21,7 @@ _CLANG = re.compile(
     r"^(?:(?P<file>[^\s:][^:\n]*):(?P<line>\d+):\d+: |clang(?:-\d+)?: |ld\.lld: )?(?:fatal )?error: (?P<text>.+?)\s*$",
     re.MULTILINE,
 )
+_MISSING = re.compile(r"'(.+)' file not found")
 # The compiler library works in a folder of its own, another one for each compile.
 _FOLDER = re.compile(r"(?:/[^\s/:]+)*/comgr-[\w-]+/(?:input|include)/")
 
@@ -34,6 +36,11 @@ def clang_problems(log: str) -> list[Problem]:
     return [Problem(m["text"], int(m["line"]) if m["line"] else None, m["file"]) for m in _CLANG.finditer(log)]
 
 
+def missing_headers(log: str) -> list[str]:
+    """Return the headers that clang did not find."""
+    return [match[1] for problem in clang_problems(log) if (match := _MISSING.fullmatch(problem.text))]
+
+
 class Job(CxxJob):
     """One compile by hipRTC."""
 
@@ -43,7 +50,7 @@ class Job(CxxJob):
         if problems:
             return self.front_end(problems, log, self._fix(problems))
         if log:
-            return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.ptx_hint())
+            return self.error(f"{self.compiler} refused the text: {status}", log, fix=self.hint())
         return self.error(f"{self.compiler} refused {self.arch} without a word ({status})", fix=self._ways_out())
 
     def unknown_target(self) -> CompileError:
@@ -77,19 +84,21 @@ class Job(CxxJob):
         return self.error(f"{self.compiler} ended while it compiled: {lost.status}; {last}", lost.words, fix=fix)
 
     def behind_the_text(self, log: str) -> bool:
-        """Return whether all errors are on lines that hipRTC added, where it looks a name expression up."""
+        """Return whether all errors are in our question, or on lines that hipRTC added, where it looks a name up."""
         last = self.text.count("\n") + (not self.text.endswith("\n"))
         problems = clang_problems(log)
-        return bool(problems) and all(p.file == self.program_name and (p.line or 0) > last for p in problems)
+        return bool(problems) and all(
+            p.file == QUESTION or (p.file == self.program_name and (p.line or 0) > last) for p in problems
+        )
 
     def _fix(self, problems: list[Problem]) -> str | None:
         for problem in problems:
-            if header := re.fullmatch(r"'(.+)' file not found", problem.text):
+            if header := _MISSING.fullmatch(problem.text):
                 name = header[1]
                 if name.startswith(("rocm", "hip")):
                     return f"{name} comes with ROCm's headers; name their folder: ('-I/opt/rocm/include',)"
                 return standard_header_fix(name) or f"Add its folder to the options: ('-I/folder/of/{name}',)"
-        return self.ptx_hint()
+        return self.hint()
 
     def _ways_out(self) -> str:
         """Return what to try where the compiler gives no reason: something else than each thing that may be one."""

@@ -19,6 +19,7 @@ import re
 import shutil
 import struct
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -123,13 +124,24 @@ def _targets(folder: str) -> list[str]:
 
 
 def _compile(record: dict[str, Any], text: bytes) -> tuple[dict[str, Any], bytes]:
+    if not record["list_files"]:
+        return _compiled(record, text, [])
+    with tempfile.NamedTemporaryFile() as listing:
+        # clang's own -H goes where nobody reads it, and -MD is silent about a compile that failed.
+        asked = ["-H", "-header-include-file", listing.name, "-fshow-skipped-includes"]
+        answer, code = _compiled(record, text, [part for word in asked for part in ("-Xclang", word)])
+        answer["opened"] = os.fsdecode(listing.read()).splitlines()
+    return answer, code
+
+
+def _compiled(record: dict[str, Any], text: bytes, asked: list[str]) -> tuple[dict[str, Any], bytes]:
     hiprtc = _hiprtc()
     if record["folder"]:
         with suppress(OSError):  # one that may not be entered by its name is at most where we have been all along
             os.chdir(record["folder"])  # relative -I are the caller's
     names = [name.encode() for name in record["headers"]]
     bodies = [body.encode() for body in record["headers"].values()]
-    options = [os.fsencode(option) for option in record["options"]]
+    options = [os.fsencode(option) for option in [*record["options"], *asked]]
     expression = record["expression"].encode() if record["expression"] else None
     status, program = hiprtc.hiprtcCreateProgram(text, record["name"].encode(), len(names), bodies, names)
     if status:

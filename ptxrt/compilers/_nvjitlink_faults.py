@@ -63,9 +63,9 @@ def explain(
         )
     if "Unsupported .target" in log:
         known = architectures()
-        newest = f"; the newest it knows is {known[-1]}" if known else ""
+        there_are = f"; it knows {', '.join(known)}" if known else ""
         return Fault(
-            f"the text says .target {target}, which {ours} does not know{newest}",
+            f"the text says .target {target}, which {ours} does not know{there_are}",
             header.target_line,
             f"Write .target {arch} or older, or install a newer nvJitLink",
             expected=f".target {arch} or older",

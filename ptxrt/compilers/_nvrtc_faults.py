@@ -9,9 +9,15 @@ from ptxrt.compilers._cxx_text import CxxJob
 from ptxrt.compilers._logs import Problem, nvrtc_problems, ptxas_problems, summary
 from ptxrt.errors import CompileError, numbered_excerpt
 
-__all__ = ["Job"]
+__all__ = ["Job", "missing_headers"]
 
+_MISSING = re.compile(r'(?:could not|cannot) open source file "(.+?)"')
 _NAME_MAP = "__nv_name_map"  # the file in which NVRTC looks a name expression up
+
+
+def missing_headers(log: str) -> list[str]:
+    """Return the headers that NVRTC did not find."""
+    return _MISSING.findall(log)
 
 
 class Job(CxxJob):
@@ -35,8 +41,8 @@ class Job(CxxJob):
 
     def _fix(self, problems: list[Problem]) -> str | None:
         for problem in problems:
-            if header := re.search(r'(?:could not|cannot) open source file "(.+?)"', problem.text):
+            if header := _MISSING.search(problem.text):
                 return header_fix(header[1])
             if "invalid value for --gpu-architecture" in problem.text:
                 return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
-        return self.ptx_hint()
+        return self.hint()

@@ -12,7 +12,6 @@ from ptxrt.compilers import nvrtc
 from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._cxx_text import check_text
 from ptxrt.compilers._hip_headers import digest
-from ptxrt.compilers.toolkit import check_options
 
 __all__ = ["HEADERS", "compile_cxx", "compile_hip_text", "cxx_options", "effective_options"]
 
@@ -55,28 +54,21 @@ _WORDS = {
 }
 
 
-def _options(text: str, options: tuple[str, ...]) -> tuple[str, ...]:
-    wanted = [f"--pre-include={header}" for header, words in _WORDS.items() if words.search(text)]
-    folders = nvrtc.include_directories() if len(wanted) > 1 else ()
-    return (*wanted, *options, *(f"--include-path={folder}" for folder in folders))
-
-
-def effective_options(text: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the options that a text is compiled with, and what stands for our headers, for a cache key."""
-    check_options(options)
-    return (*nvrtc.effective_options(text, options), *_options(text, ()), f"headers={digest(HEADERS)}")
+def effective_options(options: tuple[str, ...] = (), name: str | None = None) -> tuple[str, ...]:
+    """Return what :func:`ptxrt.compilers.nvrtc.effective_options` does, and what stands for our headers."""
+    return (*nvrtc.effective_options(options, name), f"headers={digest(HEADERS)}")
 
 
 def compile_hip_text(text: str, arch: str, options: tuple[str, ...] = (), **how: Any) -> Binary:
     """Compile HIP C++ for an architecture of NVIDIA; otherwise :func:`ptxrt.compilers.nvrtc.compile_cuda`."""
-    check_options(options)
     check_text(text, how.get("entry") or how.get("name"), "HIP")
-    return nvrtc.compile_cuda(text, arch, _options(text, options), headers=HEADERS, **how)
+    before = tuple(header for header, words in _WORDS.items() if words.search(text))
+    return nvrtc.compile_cuda(text, arch, options, headers=HEADERS, before=before, **how)
 
 
-def cxx_options(language: str, text: str, options: tuple[str, ...]) -> tuple[str, ...]:
+def cxx_options(language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
     """Return what a cache key wants of a text in `language`, ``"cuda"`` or ``"hip"``."""
-    return (effective_options if language == "hip" else nvrtc.effective_options)(text, options)
+    return (effective_options if language == "hip" else nvrtc.effective_options)(options, name)
 
 
 def compile_cxx(language: str, text: str, arch: str, **how: Any) -> Binary:

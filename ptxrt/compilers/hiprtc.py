@@ -13,28 +13,22 @@ import shlex
 import sys
 import threading
 import time
+from typing import Any
 
 from ptxrt.compilers._binary import Binary
-from ptxrt.compilers._code_object import CodeObject, read_code_object
-from ptxrt.compilers._cxx_text import Defines, check_text, define_options
+from ptxrt.compilers._cxx_text import Defines, check_text, define_options, program_name
 from ptxrt.compilers._hip_headers import digest, virtual_headers
-from ptxrt.compilers._hiprtc_faults import OWN_OPTIONS, Job, clang_problems, plain_log
+from ptxrt.compilers._hiprtc_compile import HiprtcCompile
+from ptxrt.compilers._hiprtc_faults import OWN_OPTIONS, Job
 from ptxrt.compilers._hiprtc_process import Lost, Worker
-from ptxrt.compilers.toolkit import check_options, current_folder
+from ptxrt.compilers._options import HIPRTC
+from ptxrt.compilers.toolkit import current_folder
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["architectures", "available", "check_target", "compile_hip", "effective_options", "version"]
 
 _TARGET = re.compile(r"gfx(?:\d{1,2}[0-9a-f]{2}|\d{1,2}(?:-\d)?-generic)((?::[a-z]+[+-])*)")
 _FLAGS = {"sramecc", "xnack"}
-_ARCH_OPTIONS = {
-    "offload-arch", "no-offload-arch", "offload", "gpu-architecture", "cuda-gpu-arch", "mcpu", "march", "target",
-}  # fmt: skip
-_FILE_OPTIONS = {
-    "o", "output", "save-temps", "ftime-trace", "fsave-optimization-record", "foptimization-record-file",
-    "serialize-diagnostics", "MD", "MMD", "MF", "MJ",
-}  # fmt: skip
-_JOINED_FILE = re.compile(r"-(?:o|MF|MJ)[^=\s]")
 _PROGRAM = "kernel.hip"  # a name of the caller's would become a path in the compiler's own folder
 _START_SECONDS = 60.0
 _lock = threading.Lock()
@@ -83,14 +77,14 @@ def check_target(arch: str) -> None:
         )
 
 
-def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines | None = None) -> tuple[str, ...]:
-    """Return the options that the text is compiled with, less the architecture, and what stands for files.
+def effective_options(options: tuple[str, ...] = (), name: str | None = None) -> tuple[str, ...]:
+    """Return what a cache key wants of a text besides its digest: all options, and what else shows in the binary.
 
-    A cache key wants these and not `options` alone: they name our headers, and the folder that relative paths among the
-    caller's options start from. Without options hipRTC follows none.
+    Quoted headers are looked for first in the folder of the source's name. With options the binary may tell the current
+    folder (``-g``). What the headers hold is the part of :attr:`Binary.included`, save for our own.
     """
     folder = (f"folder={current_folder()}",) if options else ()
-    return (*_options(options, defines), *folder, f"headers={digest(virtual_headers(options))}")
+    return (*_options(options), *folder, f"quoted={_folder(name)}", f"headers={digest(virtual_headers(options))}")
 
 
 def compile_hip(
@@ -121,7 +115,7 @@ def compile_hip(
         hipRTC instantiate a template, and ``symbols[entry]`` of the result is its name in the binary. None: all
         kernels that are no templates.
     name
-        The source's name, for messages.
+        The source's name, for messages; quoted headers are looked for in its folder first.
 
     Raises
     ------
@@ -129,7 +123,7 @@ def compile_hip(
         The text, an option or the target is at fault, or the worker died or was too slow
         (PTXRT_HIPRTC_TIMEOUT, in seconds; 600) while it compiled; has the log, and the line where there is one.
     InvalidArgument
-        `arch` is no target's name; `options` is no tuple of str, or names an architecture or an output file; a
+        `arch` is no target's name; `options` is no tuple of str, or has one that may name an architecture or a file; a
         macro's name or value cannot be one.
     BackendUnavailable
         hipRTC, hip-python or the interpreter for them are not there.
@@ -140,121 +134,65 @@ def compile_hip(
     given = _options(options, defines)
     seconds = _timeout()
     with _lock:
-        started = time.perf_counter()
+        started = time.monotonic()
         hired = _hired()
         job = Job(text, _PROGRAM, kernel, entry, arch, given, f"hipRTC {hired.version}", hired.targets)
         if hired.targets and arch.partition(":")[0] not in hired.targets:
             raise job.unknown_target()
-        if entry is not None and re.search(r'[\0-\x1f"\\\ud800-\udfff]', entry):
+        job.check_entry()
+        if re.search(r'["\\]', entry or ""):  # hipRTC puts it in quotes of its own
             raise job.no_entry("no C++ expression has these characters")
-        compiled = _Compile(job, virtual_headers(options), seconds)
-        log, code, found, symbols = compiled.run()
+        deadline = started + seconds  # of all requests together
+
+        def ask(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+            return _answer(job, request, deadline, seconds)
+
+        outcome = HiprtcCompile(job, options, _folder(name), ask).run()
     return Binary(
-        code=code,
+        code=outcome.code,
         kind="hsaco",
         arch=arch,
-        compiler=compiled.job.compiler,
+        compiler=job.compiler,
         options=given,
-        log=log,
-        seconds=time.perf_counter() - started,
-        entries=found.entries,
-        reports=found.reports,
-        symbols=symbols,
+        log=outcome.log,
+        seconds=time.monotonic() - started,
+        entries=outcome.found.entries,
+        reports=outcome.found.reports,
+        symbols=outcome.symbols,
+        included=outcome.included,
     )
 
 
-class _Compile:
-    """The one or more requests of one compile; the lock is held."""
-
-    def __init__(self, job: Job, headers: dict[str, str], seconds: float) -> None:
-        self.job = job
-        self.headers = headers
-        self.seconds = seconds
-        self.deadline = time.monotonic() + seconds  # of all requests together
-
-    def run(self) -> tuple[str, bytes, CodeObject, dict[str, str]]:
-        """Return log, code, what the code tells, and symbols."""
-        job, entry = self.job, self.job.entry
-        # hipRTC looks an expression up in lines that it adds to the text, and in the binary they stay. The name of
-        # an extern "C" kernel needs none.
-        plain = entry is None or entry.isidentifier()
-        status, log, code, lowered = self._ask(None if plain else entry)
-        if not plain and job.behind_the_text(log):
-            bare_status, bare_log, *_ = self._ask(None)
-            if not self._failed(bare_status, bare_log):
-                raise job.no_entry(clang_problems(log)[0].text, log)
-            status, log = bare_status, bare_log  # a brace that is never closed shows there, too
-        if self._failed(status, log):
-            raise job.refused(log, status)
-        found = self._read(code, log)
-        if plain and entry is not None and entry not in found.entries:
-            status, log, code, lowered = self._ask(entry)
-            if self._failed(status, log):
-                raise job.no_entry(clang_problems(log)[0].text if clang_problems(log) else status, log)
-            found = self._read(code, log)
-        symbols = {symbol: symbol for symbol in found.entries}
-        if entry is not None:
-            symbol = lowered or entry
-            if symbol not in found.entries:
-                raise job.no_entry("the text knows the name, but as no __global__ function", log)
-            symbols[entry] = symbol
-        return log, code, found, symbols
-
-    def _ask(self, expression: str | None) -> tuple[str, str, bytes, str | None]:
-        request = {
-            "do": "compile",
-            "name": _PROGRAM,
-            "options": [f"--offload-arch={self.job.arch}", *self.job.options],
-            "headers": self.headers,
-            "expression": expression,
-            "folder": current_folder(),
-        }
-        body = self.job.text.encode()
+def _answer(job: Job, request: dict[str, Any], deadline: float, seconds: float) -> tuple[dict[str, Any], bytes]:
+    """Have the worker compile; the lock is held."""
+    body, worker = request.pop("text").encode(), _hired().worker
+    try:
         try:
-            worker = _hired().worker
-            try:
-                answer, code = worker.ask(request, body, seconds=self.deadline - time.monotonic())
-            except Lost as lost:
-                if lost.begun or lost.how != "ended":
-                    raise
-                # It had died before it was asked: that is no fault of the text.
-                worker = _hired().worker
-                answer, code = worker.ask(request, body, seconds=self.deadline - time.monotonic())
+            answer, code = worker.ask(request, body, seconds=deadline - time.monotonic())
         except Lost as lost:
-            if lost.how == "garbled" or (lost.how == "ended" and not lost.begun):
-                raise _unusable(lost) from None
-            raise self.job.lost(lost, self.seconds) from None
-        status, log, lowered = (answer.get(key) for key in ("status", "log", "lowered"))
-        if not isinstance(status, str) or not isinstance(log, str) or not isinstance(lowered, (str, type(None))):
-            worker.close()
-            raise _unusable(_garbled())
-        return status, plain_log(log), code, lowered
-
-    @staticmethod
-    def _failed(status: str, log: str) -> bool:
-        # 7.2 says "error: unsupported option", drops the option, and calls it a success.
-        return status != "HIPRTC_SUCCESS" or bool(clang_problems(log))
-
-    def _read(self, code: bytes, log: str) -> CodeObject:
-        if not code:
-            raise self.job.error(f"{self.job.compiler} made no code: an option asks for something else", log)
-        try:
-            return read_code_object(code)
-        except InvalidArgument as error:
-            raise self.job.error(f"{self.job.compiler} made no code object: {error}", log) from error
+            if lost.begun or lost.how != "ended":
+                raise
+            # It had died before it was asked: that is no fault of the text.
+            worker = _hired().worker
+            answer, code = worker.ask(request, body, seconds=deadline - time.monotonic())
+    except Lost as lost:
+        if lost.how == "garbled" or (lost.how == "ended" and not lost.begun):
+            raise _unusable(lost) from None
+        raise job.lost(lost, seconds) from None
+    kinds: dict[str, Any] = {"status": str, "log": str, "lowered": (str, type(None)), "opened": (list, type(None))}
+    if not all(isinstance(answer.get(key), kind) for key, kind in kinds.items()):
+        worker.close()
+        raise _unusable(_garbled())
+    return answer, code
 
 
-def _options(options: tuple[str, ...], defines: Defines | None) -> tuple[str, ...]:
-    check_options(options, _ARCH_OPTIONS, _FILE_OPTIONS)
-    for option in options:
-        wrong = "no option that writes a file" if _JOINED_FILE.match(option.strip()) else None
-        try:
-            os.fsencode(option)
-        except UnicodeEncodeError:
-            wrong = "text that can be passed to a compiler"
-        if wrong:
-            raise InvalidArgument(op="compile", argument="options", expected=wrong, given=repr(option))
+def _options(options: tuple[str, ...], defines: Defines | None = None) -> tuple[str, ...]:
+    HIPRTC.check(options)
     return (*OWN_OPTIONS, *define_options(defines or {}), *options)
+
+
+def _folder(name: str | None) -> str:
+    return os.path.dirname(program_name(name, "")) or "."
 
 
 def _timeout() -> float:

@@ -13,11 +13,15 @@ from typing import Any
 from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._logs import resource_reports
 from ptxrt.compilers._nvjitlink_faults import explain
+from ptxrt.compilers._options import NVJITLINK
 from ptxrt.compilers.ptx_text import require_entry, scan
-from ptxrt.compilers.toolkit import check_arch, check_options, exact_version, load_bindings
+from ptxrt.compilers.toolkit import check_arch, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, CompileError
 
-__all__ = ["architectures", "available", "compile_ptx", "version"]
+__all__ = ["architectures", "available", "check_options", "compile_ptx", "version"]
+
+check_options = NVJITLINK.check
+"""Raise InvalidArgument for options that are no tuple of str, or that are not known to name no file."""
 
 
 def available() -> str | None:
@@ -81,7 +85,8 @@ def compile_ptx(
     CompileError
         The text or an option is at fault; has the log, and the line where there is one.
     InvalidArgument
-        `arch` is no architecture's name; `options` is no tuple of str, or names an architecture or an output file.
+        `arch` is no architecture's name; `options` is no tuple of str, or has one that may name an
+        architecture or a file.
     BackendUnavailable
         nvJitLink is not installed.
     """

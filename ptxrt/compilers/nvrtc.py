@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._cuda_headers import include_directories
-from ptxrt.compilers._cxx_text import Defines, check_text, define_options
+from ptxrt.compilers._cxx_text import Defines, check_text, define_options, program_name
+from ptxrt.compilers._cxx_types import TEMPLATE, demangled, parameter_types, typed
+from ptxrt.compilers._included import Included, may_include, watched
 from ptxrt.compilers._logs import resource_reports
-from ptxrt.compilers._nvrtc_faults import Job
+from ptxrt.compilers._nvrtc_faults import Job, missing_headers
+from ptxrt.compilers._nvrtc_program import Outcome, compile_program
+from ptxrt.compilers._options import NVRTC, include_folders, macro_lines
 from ptxrt.compilers.ptx_text import entries_of
-from ptxrt.compilers.toolkit import check_arch, check_options, current_folder, exact_version, load_bindings
+from ptxrt.compilers.toolkit import check_arch, current_folder, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["architectures", "available", "compile_cuda", "effective_options", "include_directories", "version"]
+
+_PROGRAM = "kernel.cu"
+_TYPES_HEADER = "ptxrt/types.h"
+# As a kernel, because NVRTC looks up the names of kernels and variables alone.
+_TYPES = f"template <class T> __global__ void {TEMPLATE}();\n"
+_WITHOUT_DECLTYPE = re.compile(r"--?std=(?:c|gnu)\+\+(?:98|03)")
 
 
 def available() -> str | None:
@@ -43,24 +55,23 @@ def architectures() -> tuple[str, ...]:
     return () if int(status) else tuple(f"sm_{number}" for number in numbers)
 
 
-def effective_options(text: str, options: tuple[str, ...] = (), defines: Defines | None = None) -> tuple[str, ...]:
-    """Return the options that the text is compiled with, less the architecture, and what stands for files.
+def effective_options(options: tuple[str, ...] = (), name: str | None = None) -> tuple[str, ...]:
+    """Return what a cache key wants of a text besides its digest: all options, and what else shows in the binary.
 
-    A cache key of CUDA text wants these and not `options` alone, since the headers found are part of the outcome:
-    CUDA's, and what relative paths, among the options or in an ``#include "..."``, lead to from the current folder.
+    The source's name is ``__FILE__``, and its folder is where quoted headers are looked for first. With options the
+    binary may tell the current folder (``-lineinfo``). What the headers hold is the part of :attr:`Binary.included`.
     """
-    folder = (f"folder={current_folder()}",) if options or re.search(r"#\s*include|__has_include", text) else ()
-    return (*_options(text, options, defines), *folder)
+    folder = (f"folder={current_folder()}",) if options else ()
+    return (*_options(options), *_own_folders(), *folder, f"name={program_name(name, _PROGRAM)}")
 
 
-def _options(text: str, options: tuple[str, ...], defines: Defines | None) -> tuple[str, ...]:
-    check_options(options)
-    return (
-        *define_options(defines or {}),
-        *options,
-        # Behind the caller's own, so that -I wins; and only where an #include could use them.
-        *(f"--include-path={d}" for d in (include_directories() if "#include" in text else ())),
-    )
+def _options(options: tuple[str, ...], defines: Defines | None = None) -> tuple[str, ...]:
+    NVRTC.check(options)
+    return (*define_options(defines or {}), *options)
+
+
+def _own_folders() -> tuple[str, ...]:
+    return tuple(f"--include-path={folder}" for folder in include_directories())
 
 
 def compile_cuda(
@@ -73,6 +84,7 @@ def compile_cuda(
     name: str | None = None,
     output: Literal["cubin", "ptx"] = "cubin",
     headers: Mapping[str, str] | None = None,
+    before: tuple[str, ...] = (),
 ) -> Binary:
     """Compile CUDA C++.
 
@@ -91,19 +103,21 @@ def compile_cuda(
         template, and ``symbols[entry]`` of the result is its name in the binary. None: all kernels that are no
         templates.
     name
-        The source's name, for messages.
+        The source's name, for messages and ``__FILE__``; quoted headers are looked for in its folder first.
     output
         ``"cubin"`` or ``"ptx"``.
     headers
         Texts that stand for header files: name, as an ``#include`` spells it -> text.
+    before
+        Those of `headers` that are included before the text.
 
     Raises
     ------
     CompileError
         The text, an option or the architecture is at fault; has the log, and the line where there is one.
     InvalidArgument
-        `arch` is no architecture's name; `options` is no tuple of str, or names an architecture or an output file; a
-        macro's name or value cannot be one; `output` is neither of the two.
+        `arch` is no architecture's name; `options` is no tuple of str, or has one that may name an architecture or a
+        file; a macro's name or value cannot be one; `output` is neither of the two.
     BackendUnavailable
         NVRTC is not installed.
     """
@@ -112,75 +126,79 @@ def compile_cuda(
         raise InvalidArgument(op="compile", argument="output", expected="'cubin' or 'ptx'", given=repr(output))
     kernel = entry or name
     check_text(text, kernel, "CUDA")
-    given = _options(text, options, defines)
+    given = (*(f"--pre-include={header}" for header in before), *_options(options, defines))
     target = f"-arch={arch}" if output == "cubin" else f"-arch=compute_{arch[3:]}"
-    # ptxas tells registers and spills only when asked to; asking changes no instruction.
-    verbose = ("--ptxas-options=-v",) if output == "cubin" else ()
+    # ptxas tells registers and spills only when asked to, which changes no instruction, and when it runs: beside a
+    # driver NVRTC takes its outcome from the driver's cache (13.0 on an H100).
+    verbose = ("--ptxas-options=-v", "--no-cache") if output == "cubin" else ()
     library = _library()
-    compiler = f"NVRTC {version()}"
-    job = Job(text, name or "kernel.cu", kernel, entry, arch, given, compiler, architectures())
+    job = Job(text, program_name(name, _PROGRAM), kernel, entry, arch, given, f"NVRTC {version()}", architectures())
+    job.check_entry()
+    virtual, asked, first = dict(headers or {}), [], []
+    if entry is not None:
+        asked = [entry]
+        if not any(map(_WITHOUT_DECLTYPE.fullmatch, options)):
+            asked.append(f"{TEMPLATE}<decltype(+({entry}))>")
+            virtual[_TYPES_HEADER] = _TYPES
+            first = [f"--pre-include={_TYPES_HEADER}"]
+    reads = may_include("".join([macro_lines(given), text, *(virtual[header] for header in before)]), options)
     started = time.perf_counter()
-    names, bodies = [[part.encode() for part in parts] for parts in ((headers or {}).keys(), (headers or {}).values())]
-    status, program = library.nvrtcCreateProgram(
-        text.encode(), job.program_name.encode(errors="replace"), len(names), bodies, names
+    outcome = compile_program(
+        library,
+        text,
+        job.program_name,
+        # CUDA's own folders behind the caller's, so that -I wins.
+        (target, *verbose, *first, *given, *_own_folders()),
+        headers=virtual,
+        expressions=asked,
+        list_files=reads,
     )
-    if int(status):
-        raise job.error(f"{compiler} took no text: {_words(library, status)}")
-    try:
-        if entry is not None:
-            library.nvrtcAddNameExpression(program, entry.encode())
-        flags = [option.encode() for option in (target, *verbose, *given)]
-        (status,) = library.nvrtcCompileProgram(program, len(flags), flags)
-        printed = _read(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
-        log = printed.decode(errors="replace").strip("\0 \n")
-        ptx = _read(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
-        if int(status):
-            raise job.refused(log, ptx, _words(library, status))
-        code = ptx if output == "ptx" else _read(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
-        lowered = library.nvrtcGetLoweredName(program, entry.encode())[1] if entry is not None else None
-    finally:
-        library.nvrtcDestroyProgram(program)
+    if reads:
+        job = replace(job, included=_included(job, outcome, options))
+    if outcome.fault:
+        raise job.refused(outcome.log, outcome.ptx, outcome.fault)
+    code = outcome.ptx if output == "ptx" else outcome.cubin
     if not code:
-        raise job.error(f"{compiler} made no {output}: an option asks for something else", log)
+        raise job.error(f"{job.compiler} made no {output}: an option asks for something else", outcome.log)
     # The cubin does not tell a float from an int; the PTX on the way to it does.
-    entries = entries_of(ptx.decode(errors="replace"))
+    entries = entries_of(outcome.ptx.decode(errors="replace"))
     symbols = {found: found for found in entries}
     if entry is not None:
-        symbol = lowered.decode() if lowered else entry
+        symbol = outcome.symbols[0] or entry
         if symbol not in entries:
-            raise job.no_entry("the text knows the name, but as no __global__ function", log)
+            raise job.no_entry("the text knows the name, but as no __global__ function", outcome.log)
         symbols[entry] = symbol
+        entries[symbol] = typed(entries[symbol], parameter_types(demangled(outcome.symbols[-1] or "")))
     return Binary(
         code=code,
         kind=output,
         arch=arch,
-        compiler=compiler,
+        compiler=job.compiler,
         options=given,
-        log=log,
+        log=outcome.log,
         seconds=time.perf_counter() - started,
         entries=entries,
-        reports=resource_reports(log),
+        reports=resource_reports(outcome.log),
         symbols=symbols,
+        included=job.included,
+    )
+
+
+def _included(job: Job, outcome: Outcome, options: tuple[str, ...]) -> Included:
+    """Return which files the compile depends on."""
+    if outcome.opened is None:
+        return Included(known=False)
+    ours = include_directories()
+    return watched(
+        macro_lines(job.options) + job.text,
+        outcome.opened,
+        own=[os.path.dirname(job.program_name), ""],  # an option's header is looked for in the current folder
+        search=[*include_folders(options), *ours],
+        fixed=ours,
+        missing=missing_headers(outcome.log) if outcome.fault else (),
     )
 
 
 @functools.lru_cache(maxsize=1)
 def _library() -> Any:
     return load_bindings("nvrtc", "nvrtcVersion", "NVRTC")
-
-
-def _words(library: Any, status: Any) -> str:
-    text = library.nvrtcGetErrorString(status)[1]
-    return text.decode() if isinstance(text, bytes) else str(text)
-
-
-def _read(size: Any, get: Any, program: Any) -> bytes:
-    """Return one of a program's texts, less the NUL at its end; empty where there is none."""
-    status, length = size(program)
-    # The bindings write into the bytes object itself. Python shares the objects of length 0 and 1 through the whole
-    # process, so those are never handed out: length 1 is an empty text's NUL.
-    if int(status) or length < 2:
-        return b""
-    buffer = bytes(length)
-    (status,) = get(program, buffer)
-    return b"" if int(status) else buffer.removesuffix(b"\0")

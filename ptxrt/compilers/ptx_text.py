@@ -15,16 +15,16 @@ from typing import Literal
 from ptxrt.compilers._binary import EntryInfo, ParamInfo
 from ptxrt.errors import CompileError
 
-__all__ = ["PtxHeader", "entries_of", "output_arch", "require_entry", "scan", "suggestion"]
+__all__ = ["PtxHeader", "entries_of", "file_hint", "output_arch", "require_entry", "scan", "suggestion"]
 
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\[^\n]|[^"\\\n])*"?', re.DOTALL)
-_VERSION = re.compile(r"\.version\s+(\d+)\.(\d+)(?![\w.])")
+_VERSION = re.compile(r"\.version\s+(\d{1,9})\.(\d{1,9})(?![\w.])")
 _TARGET = re.compile(r"\.target\s+([A-Za-z]\w*)")
-_ADDRESS_SIZE = re.compile(r"\.address_size\s+(\d+)")
+_ADDRESS_SIZE = re.compile(r"\.address_size\s+(\d{1,9})(?!\d)")
 _NAME = r"[A-Za-z_$%][\w$]*"
 _ENTRY = re.compile(rf"\.entry\s+({_NAME})\s*")
 _PARAM = re.compile(
-    r"\s*\.param\s*(?:\.align\s+(?P<align>\d+)\s*)?(?:\.v(?P<lanes>[248])\s*)?\.(?P<type>[a-z]+\d+(?:x2)?)"
+    r"\s*\.param\s*(?:\.align\s+(?P<align>\d{1,9})\s*)?(?:\.v(?P<lanes>[248])\s*)?\.(?P<type>[a-z]+\d+(?:x2)?)"
     # The .align after .ptr is that of the memory pointed to, not of the parameter.
     r"(?:\s*\.ptr(?:\s*\.(?:global|shared|local|const))?(?:\s*\.align\s+\d+)?)?"
     rf"\s+(?P<name>{_NAME})\s*(?P<dims>(?:\[[^\]]*\]\s*)*)"
@@ -133,6 +133,13 @@ def suggestion(word: str, words: Iterable[str]) -> str | None:
     return f"Did you mean {' or '.join(close)}?" if close else None
 
 
+def file_hint(text: str) -> str | None:
+    """Return what to do about a text that looks like a file's name, None for any other."""
+    if not re.fullmatch(r"[^\n{};]+\.(?:ptx|cuh?|hip|cpp|cc|cxx|hpp|h|txt)", text.strip()):
+        return None
+    return f"It looks like a file's name: pass what is in it, Path({text.strip()!r}).read_text()"
+
+
 def output_arch(target: str, arch: str) -> str:
     """Return what to compile a text of ``.target`` `target` for, on a device of architecture `arch`.
 
@@ -196,7 +203,7 @@ def _no_version(text: str, plain: str, name: str | None) -> CompileError:
         given=text.strip()[:40],
         fix="It looks like C++: use KernelSource.cuda or KernelSource.hip"
         if looks_like_cpp
-        else "PTX begins with .version, .target and .address_size 64",
+        else file_hint(text) or "PTX begins with .version, .target and .address_size 64",
     )
 
 

@@ -1,11 +1,10 @@
-"""What the compilers share: checks of arch and options; for CUDA's, finding the libraries, naming what to install."""
+"""What the compilers share: the check of an architecture; for CUDA's, finding the libraries, naming what to install."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-from collections.abc import Set
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = [
     "check_arch",
-    "check_options",
     "cuda_extra",
     "current_folder",
     "exact_version",
@@ -23,10 +21,6 @@ __all__ = [
 ]
 
 _ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?")
-# What these decide is decided by ptxrt: the architecture is part of the cache key, and the binary is returned.
-_ARCH_OPTIONS = frozenset({"arch", "gpu-architecture", "gpu-name"})
-_FILE_OPTIONS = frozenset({"o", "output-file", "fdevice-time-trace"})
-_PASSED_ON = re.compile(r"--?(?:Xptxas|ptxas-options)[=\s]+(.*)", re.DOTALL)
 _OF_C = (
     "assert|complex|ctype|errno|fenv|float|inttypes|limits|locale|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio|"
     "stdlib|string|time|uchar|wchar|wctype"
@@ -49,42 +43,6 @@ def check_arch(arch: str) -> None:
             given=repr(arch),
             fix="Pass the architecture that the device reports",
         )
-
-
-def check_options(
-    options: tuple[str, ...], arch_options: Set[str] = _ARCH_OPTIONS, file_options: Set[str] = _FILE_OPTIONS
-) -> None:
-    """Raise InvalidArgument for options that are not a tuple of str, or that name an architecture or an output file.
-
-    `arch_options` and `file_options` are the compiler's names of those, without dashes and values; NVIDIA's if left
-    out.
-    """
-    if not isinstance(options, tuple) or not all(isinstance(option, str) for option in options):
-        raise InvalidArgument(
-            op="compile",
-            argument="options",
-            expected="a tuple of str",
-            given=repr(options),
-            fix="A single option is written ('-O1',)",
-        )
-    for option in options:
-        if not option.strip() or "\0" in option:
-            raise InvalidArgument(op="compile", argument="options", expected="no empty option", given=repr(option))
-        passed_on = _PASSED_ON.fullmatch(option)
-        for part in (option, *(passed_on[1].split(",") if passed_on else ())):
-            key, equals, _ = part.strip().partition("=")
-            word = (key.split() or [""])[0].lstrip("-")
-            if not part.strip().startswith("-"):
-                continue
-            if word in arch_options:
-                raise _refused(option, "no architecture among the options", "It is the argument `arch`")
-            # NVRTC's --time=FILE writes a file; nvJitLink's plain -time prints to the log.
-            if word in file_options or (word == "time" and equals):
-                raise _refused(option, "no option that writes a file", "The binary is what the call returns")
-
-
-def _refused(option: str, expected: str, fix: str) -> InvalidArgument:
-    return InvalidArgument(op="compile", argument="options", expected=expected, given=repr(option), fix=fix)
 
 
 def current_folder() -> str | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.errors import InvalidArgument, ShapeMismatch
+from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -102,7 +102,7 @@ class _Problem(ImageDescriptor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.training.__class__ is not bool:
-            raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=repr(self.training))
+            raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=shown(self.training))
         if self.training and self.count < 2:
             raise ShapeMismatch(
                 op=self.op,
@@ -163,7 +163,7 @@ class BatchNormDescriptor(_Problem):
         momentum = number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype))
         if momentum > 1:
             raise InvalidArgument(
-                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=repr(self.momentum)
+                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=shown(self.momentum)
             )
         self._set(momentum=momentum)
         if self.running.__class__ is not bool or not (self.running or self.training):
@@ -171,7 +171,7 @@ class BatchNormDescriptor(_Problem):
                 op="batch_norm",
                 argument="running",
                 expected="True or False" if self.training else "True, since eval reads the running statistics",
-                given=repr(self.running),
+                given=shown(self.running),
             )
 
 
@@ -203,7 +203,7 @@ class BatchNormBackwardDescriptor(_Problem):
                 op="batch_norm_backward",
                 argument="handed",
                 expected="True or False" if self.training else "False, since eval has no batch statistics",
-                given=repr(self.handed),
+                given=shown(self.handed),
             )
 
     @property
@@ -847,7 +847,7 @@ def batch_norm_backward(
                 op=op,
                 argument="batch_mean",
                 expected="None, since eval has no batch statistics",
-                given=repr(batch_mean),
+                given=shown(batch_mean),
             )
     plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

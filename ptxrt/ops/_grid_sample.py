@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported
+from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -126,10 +126,10 @@ class GridSampleDescriptor:
             given = getattr(self, name)
             if given.__class__ is not known[0].__class__ or given not in known:
                 expected = " or ".join(repr(value) for value in known)
-                raise InvalidArgument(op=op, argument=name, expected=expected, given=repr(given))
+                raise InvalidArgument(op=op, argument=name, expected=expected, given=shown(given))
             if given != known[0]:
                 raise Unsupported(
-                    op=op, argument=name, expected=repr(known[0]), given=repr(given), fix="Only that is written so far"
+                    op=op, argument=name, expected=repr(known[0]), given=shown(given), fix="Only that is written so far"
                 )
 
     @property

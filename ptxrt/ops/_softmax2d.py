@@ -42,18 +42,22 @@ __all__ = [
 HELD = 32
 """Channels that a thread holds in registers."""
 
+SECTOR = 32
+"""Bytes of memory that are read at once."""
+
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
 _TILE = "u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes"
 FAMILY = KernelFamily(
     "softmax2d",
-    ("f32",),
+    ("f32", "f64", "f16", "bf16"),
     {
         "softmax2d_kernel": Role(_FORWARD + _COUNTS, hip=True),
         "softmax2d_tiled_kernel": Role(_FORWARD + _TILE),
         "softmax2d_backward_kernel": Role(_BACKWARD + _COUNTS, hip=True),
         "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE),
     },
+    targets={"bf16": 80},
 )
 
 
@@ -149,8 +153,9 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     A block has `threads`, about, or as many as one column needs; at most `most_threads`.
     """
     batch, channels, hw = problem.batch, problem.channels, problem.hw
-    lanes = min(_parts(channels, HELD), most_threads // min(hw, 8))
-    unit = 1 if hw % 8 else 8  # where rows begin with a sector, so do strips
+    sector = SECTOR // problem.dtype.size
+    lanes = min(_parts(channels, HELD), most_threads // min(hw, sector))
+    unit = 1 if hw % sector else sector  # where rows begin with a sector, so do strips
     columns = min(max(threads, 32 * lanes), most_threads) // lanes // unit * unit
     positions = _parts(_parts(hw, _parts(hw, columns)), unit) * unit
     lanes = max(lanes, min(_parts(channels, 8), 32 // positions))  # where channels lie side by side, so do lanes
@@ -159,11 +164,15 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
 
 
 class _Direction(NamedTuple):
-    """What forward and backward differ in: the entries' name, the arrays, and the threads that a tile may have."""
+    """What forward and backward differ in: the entries' name, the arrays, and the threads that registers allow."""
 
     name: str
     arrays: tuple[str, ...]
-    most_threads: int
+    threads: int
+
+    def most_threads(self, dtype: ElementType) -> int:
+        """Of a block in PTX: a number of f64 takes two registers."""
+        return self.threads // 2 if dtype.name == "f64" else self.threads
 
 
 _FORWARD_WAY = _Direction("softmax2d", ("x", "out"), 1024)
@@ -190,9 +199,9 @@ class ThreadsConfig(Config):
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
-        """Return blocks of 128, 256 and 512."""
-        del problem
-        return tuple(cls(threads) for threads in (128, 256, 512))
+        """Return blocks of 128, 256 and 512, the last not for f64: its backward has no registers for as many."""
+        most = 256 if problem.dtype.name == "f64" else 512
+        return tuple(cls(threads) for threads in (128, 256, 512) if threads <= most)
 
 
 class Columns(Variant[_Problem, ThreadsConfig]):
@@ -211,6 +220,9 @@ class Columns(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        most = self.way.most_threads(problem.dtype) if self.language == "ptx" else limits.max_threads_per_block
+        if config.threads > most:
+            return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         kernel = FAMILY.kernel(f"{self.way.name}_kernel", problem.dtype, self.language)
         arguments: tuple[Argument, ...] = (*self.way.arrays, problem.positions, problem.channels, problem.hw)
         grid = (_parts(problem.positions, config.threads),)
@@ -229,7 +241,7 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        tile = _tile(problem, config.threads, self.way.most_threads)
+        tile = _tile(problem, config.threads, self.way.most_threads(problem.dtype))
         kernel = FAMILY.kernel(f"{self.way.name}_tiled_kernel", problem.dtype, self.language)
         sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
         return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), _guarantee(problem))
@@ -291,7 +303,7 @@ def softmax2d(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     out
         Where to write, of x's shape; it may be x.
     stream
@@ -324,7 +336,7 @@ def softmax2d_backward(
     Parameters
     ----------
     grad_out
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     y
         What softmax2d returned, of the same shape.
     out

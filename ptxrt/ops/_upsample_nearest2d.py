@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -89,9 +89,8 @@ class UpsampleNearest2dDescriptor:
             raise ShapeMismatch(op=op, argument="x", expected="four axes, [N, C, H, W]", given=str(shape))
         strides = whole_numbers(self.strides)
         if strides is None or len(strides) != 4 or min(strides) < 0:
-            raise LayoutError(
-                op=op, argument="strides", expected="four strides of 0 or more, in elements", given=repr(self.strides)
-            )
+            expected = "four strides of 0 or more, in elements"
+            raise LayoutError(op=op, argument="strides", expected=expected, given=shown(self.strides))
         for name in ("out_h", "out_w"):
             object.__setattr__(self, name, whole_number(getattr(self, name), op, name, 1))
         if 0 in shape[2:] and 0 not in shape[:2]:
@@ -167,7 +166,7 @@ _GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_
 
 def _refusal(problem: UpsampleNearest2dDescriptor) -> Refusal | None:
     far = problem.x_bytes >> 63
-    return Refusal(f"x_bytes = {problem.x_bytes} does not fit 64-bit offsets") if far else None
+    return Refusal(f"x_bytes = {shown(problem.x_bytes)} does not fit 64-bit offsets") if far else None
 
 
 class Elements(Variant[UpsampleNearest2dDescriptor, Config]):

@@ -23,7 +23,7 @@ from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh, show
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function, PointerParam
-    from ptxrt.compilers import Binary
+    from ptxrt.compilers import Binary, Included
     from ptxrt.runtime.source import KernelSource
 
 __all__ = ["SCHEMA", "CacheEntry", "CacheStats", "LoadedModule", "ModuleCache"]
@@ -148,6 +148,7 @@ class _Slot:
     options: tuple[str, ...]
     arch: str
     compiler: str
+    text_key: str
     created: float = field(default_factory=time.time)
     last_used: float = field(default_factory=time.time)
     uses: int = 0
@@ -196,6 +197,7 @@ class ModuleCache:
         self._lock = threading.RLock()
         self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
+        self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
     def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> LoadedModule:
         """Return the module of `source`, loaded. It stays so as long as the caller refers to it.
@@ -205,10 +207,18 @@ class ModuleCache:
         CompileError
             Now, or remembered from the first time; :meth:`clear` forgets it.
         """
-        key, compiler = self._key(source, entry, options)
-        with self._lock:
-            slot = self._slots.pop(key, None) or _Slot(source, entry, options, self.properties.arch, compiler)
-            self._slots[key] = slot  # the last one is the most recently used
+        text_key, compiler = self._key(source, entry, options)
+        while True:
+            included = self._included.get(text_key)
+            key = _with_headers(text_key, included)
+            with self._lock:
+                if self._included.get(text_key) is not included:
+                    continue  # another thread has just compiled it
+                slot = self._slots.pop(key, None) or _Slot(
+                    source, entry, options, self.properties.arch, compiler, text_key
+                )
+                self._slots[key] = slot  # the last one is the most recently used
+                break
         with slot.lock:
             missed = slot.outcome is None
             outcome = slot.outcome or self._fill(key, slot)
@@ -221,7 +231,7 @@ class ModuleCache:
         return outcome
 
     def _key(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> tuple[str, str]:
-        """Return the key, a digest over all that the binary depends on, and the compiler's name and version."""
+        """Return a text's key and the compiler's name and version; the key is a digest over all but the headers."""
         if source.language not in self.backend.languages:
             raise Unsupported(
                 op="load",
@@ -232,44 +242,65 @@ class ModuleCache:
         compiler = self.backend.compiler(source.language)
         parts = [SCHEMA, source.language, source.digest, options, self.properties.arch, compiler]
         if source.language != "ptx":
-            # A C++ template is instantiated for the entry asked for, and headers come from folders of the machine.
-            parts += [entry, self.backend.effective_options(source.language, source.text, options)]
+            # A C++ template is instantiated for the entry asked for.
+            parts += [entry, self.backend.effective_options(source.language, options, source.name)]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
 
     def _fill(self, key: str, slot: _Slot) -> LoadedModule | CompileError:
         """Compile and load; give the slot its module, or the error that is the text's fault."""
         try:
-            outcome = slot.outcome = self._compiled(slot)
+            outcome = self._outcome(slot)
+            included = outcome.included if isinstance(outcome, CompileError) else outcome.binary.included
+            new = _with_headers(slot.text_key, included)
+            with self._lock:
+                if self._slots.get(key) is slot:
+                    del self._slots[key]
+                if included:
+                    self._included[slot.text_key] = included
+                # Where the next load of the text looks. A slot is there already if the headers are as they were before.
+                outcome = self._slots.setdefault(new, slot).outcome or outcome
+                slot.outcome = outcome
         except BaseException:
             # The next load tries again: a lost compiler, no memory and Ctrl-C are not the text's fault.
             with self._lock:
                 if self._slots.get(key) is slot:
                     del self._slots[key]
             raise
-        with self._lock:
-            self._slots.setdefault(key, slot)  # a thread that this one waited for may have failed, and left no slot
         return outcome
 
-    def _compiled(self, slot: _Slot) -> LoadedModule | CompileError:
-        source, started = slot.source, time.perf_counter()
+    def _compiled(self, slot: _Slot, *, again: bool = True) -> Binary:
+        """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
+        source, began = slot.source, time.time()
+        try:
+            binary = self.backend.compile(
+                source.language,
+                source.text,
+                slot.arch,
+                options=slot.options,
+                defines=dict(source.defines),
+                name=source.name,
+                # A PTX module serves all its entries; whether the one asked for is there is seen later.
+                entry=slot.entry if source.language != "ptx" else None,
+            )
+        except CompileError as error:
+            if not (again and error.included and error.included.changed_since(began)):
+                raise
+        else:
+            if not (again and binary.included.changed_since(began)):
+                return binary
+        return self._compiled(slot, again=False)
+
+    def _outcome(self, slot: _Slot) -> LoadedModule | CompileError:
+        started = time.perf_counter()
         try:
             try:
-                binary = self.backend.compile(
-                    source.language,
-                    source.text,
-                    slot.arch,
-                    options=slot.options,
-                    defines=dict(source.defines),
-                    name=source.name,
-                    # A PTX module serves all its entries; whether the one asked for is there is seen later.
-                    entry=slot.entry if source.language != "ptx" else None,
-                )
+                binary = self._compiled(slot)
             finally:
                 slot.seconds = time.perf_counter() - started
                 with self._lock:
                     self._counts["compiles"] += 1
                     self._seconds += slot.seconds
-            return LoadedModule(self, binary, source.name)
+            return LoadedModule(self, binary, slot.source.name)
         except CompileError as error:
             # What the machine's parser does not know of its caller, nor has a log apart from its message.
             error.arch, error.options = error.arch or slot.arch, error.options or slot.options
@@ -352,6 +383,7 @@ class ModuleCache:
                     fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
             self._slots.pop(keys[0], None)
+            self._forget_headers()
 
     def clear(self) -> None:
         """Unload every module that no live Kernel holds, and forget every failure. The counts go on."""
@@ -361,6 +393,7 @@ class ModuleCache:
             unused = {key: slot for key, slot in known if slot.outcome is not None and not slot.held}
             for key in unused:
                 self._slots.pop(key, None)
+            self._forget_headers()
 
     def trim(self) -> None:
         """Unload the least recently used modules that no live Kernel holds, until the cache is within its bounds.
@@ -378,6 +411,12 @@ class ModuleCache:
                     unused.append(self._slots.pop(key, slot))
                     count, size = count - 1, size - slot.size
                     self._counts["evictions"] += 1
+            if unused:
+                self._forget_headers()
+
+    def _forget_headers(self) -> None:
+        texts = {slot.text_key for slot in list(self._slots.values())}
+        self._included = {key: included for key, included in list(self._included.items()) if key in texts}
 
     def _describe(self, key: str, slot: _Slot) -> CacheEntry:
         module = slot.module
@@ -401,7 +440,9 @@ class ModuleCache:
             source=slot.source.text,
             kernels={
                 function.name: {
-                    "params": [asdict(param) for param in function.params],
+                    "params": [
+                        {"offset": p.offset, "size": p.size, "kind": p.kind, "name": p.name} for p in function.params
+                    ],
                     "resources": asdict(function.resources),
                 }
                 for function in functions
@@ -413,6 +454,12 @@ class ModuleCache:
         """Take the backend of a forked child; the lock may have been held by a thread that is not here any more."""
         self.backend = backend
         self._lock = threading.RLock()
+
+
+def _with_headers(text_key: str, included: Included | None) -> str:
+    """Return the key of a text with what the files hold now that its last compile has read or looked for."""
+    held = included.digest() if included else ""
+    return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
 
 
 def _iso(seconds: float) -> str:

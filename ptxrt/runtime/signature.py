@@ -31,6 +31,7 @@ _PARAMETER = re.compile(
         (?:\[(?P<length>[^\]]*)\])?\s*\Z""",
     re.VERBOSE,
 )
+_NUMBER = re.compile("[0-9]{1,18}")  # more than any memory has bytes, and no work to read
 _Classes = frozenset[type]
 _PLAIN: _Classes = frozenset(
     {int, float, bool, np.float16, np.float32, np.float64}
@@ -81,8 +82,8 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """``"int"`` or ``"float"``: a pointer is an integer."""
-        return "int" if self.pointer else self.type.kind
+        """``"pointer"``, ``"int"`` or ``"float"``."""
+        return "pointer" if self.pointer else self.type.kind
 
     def __str__(self) -> str:
         align = f"alignas({self.align}) " if self.pointer and self.align > self.type.size else ""
@@ -243,9 +244,21 @@ class Signature:
         return f"{p}: {p.kind}, {p.size} bytes at {self.offsets[index]}"
 
     def agrees(self, index: int, found: ParamInfo) -> bool:
-        """Return whether a binary's parameter is the declared one of `index` in place, size and, where told, class."""
+        """Return whether a binary's parameter is the declared one of `index`, as far as the binary and its text tell.
+
+        Place and size are the same. So is the class: PTX passes an address as an integer of 8 bytes, C++ tells a
+        pointer from one. Where the element type is known, floats have the same one, integers (bool among them) the same
+        size: signs are not compared. A kernel that may write through a pointer must not be declared to read only.
+        """
         p = self.parameters[index]
-        return (p.size, self.offsets[index]) == (found.size, found.offset) and found.kind in (None, "bits", p.kind)
+        if (p.size, self.offsets[index]) != (found.size, found.offset):
+            return False
+        if found.kind in (None, "bits"):
+            return True
+        if p.pointer and found.kind == "int":
+            return not found.type  # PTX
+        same = not found.type or _alike(p.type, BY_NAME[found.type])
+        return found.kind == p.kind and same and not (p.const and found.const is False)
 
     def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
         """Compare with a binary's own parameter table: count, order, size and, where it tells, class.
@@ -281,6 +294,10 @@ class Signature:
             expected="; ".join(theirs for *_, theirs in rows),
             given=str(self),
         )
+
+
+def _alike(one: ElementType, other: ElementType) -> bool:
+    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
 
 
 def check_scalar(value: Any, p: Parameter, op: str) -> Any:
@@ -334,26 +351,28 @@ def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
 def _parameter(part: str, index: int, whole: str) -> Parameter:
     match = _PARAMETER.match(part)
     if match is None:
-        raise _malformed(whole, repr(part.strip()))
+        raise _malformed(whole, shown(part.strip()))
     found = match.groupdict()
     if found["type"] not in BY_NAME:
-        raise _malformed(whole, f"the type {found['type']!r}")
+        raise _malformed(whole, f"the type {shown(found['type'])}")
     kind, pointer = BY_NAME[found["type"]], bool(found["pointer"])
+    if found["align"] and not _NUMBER.fullmatch(found["align"]):
+        raise _malformed(whole, f"an alignment of {shown(found['align'])}")
     align = int(found["align"] or kind.size)
     if not pointer and (found["const"] or found["length"] is not None or found["nullable"] or found["align"]):
-        raise _malformed(whole, f"{part.strip()!r}: const, alignas, '?' and a length belong to pointers")
+        raise _malformed(whole, f"{shown(part.strip())}: const, alignas, '?' and a length belong to pointers")
     if align < 1 or align & (align - 1):
         raise _malformed(whole, f"an alignment of {align}, which is no power of two")
     factors = [] if found["length"] is None else [factor.strip() for factor in found["length"].split("*")]
-    if not all(re.fullmatch(r"\d+|[A-Za-z_]\w*", factor) for factor in factors):
-        raise _malformed(whole, f"the length {found['length']!r}")
+    if not all(_NUMBER.fullmatch(factor) or re.fullmatch(r"[A-Za-z_]\w*", factor) for factor in factors):
+        raise _malformed(whole, f"the length {shown(found['length'])}")
     return Parameter(
         name=found["name"] or f"arg{index}",
         type=kind,
         pointer=pointer,
         const=bool(found["const"]),
         nullable=bool(found["nullable"]),
-        length=tuple(int(factor) if factor.isdigit() else factor for factor in factors),
+        length=tuple(int(factor) if _NUMBER.fullmatch(factor) else factor for factor in factors),
         align=max(align, kind.size),
     )
 
@@ -371,4 +390,4 @@ def _annotation(note: str, function: Callable[..., Any]) -> Any:
 
 
 def _malformed(text: str, given: str) -> InvalidArgument:
-    return InvalidArgument(op="Signature", argument=repr(text), expected=_GRAMMAR, given=given)
+    return InvalidArgument(op="Signature", argument=shown(text), expected=_GRAMMAR, given=given)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import InvalidArgument, shown
 
 __all__ = ["KernelSource"]
 
@@ -26,7 +27,8 @@ class KernelSource:
     defines
         Preprocessor macros, sorted; empty for PTX.
     name
-        For messages; it takes no part in equality, nor in the digest.
+        For messages; no part of equality and digest. Quoted headers of C++ are looked for in its folder
+        first, in the current one if it has none. It is ``__FILE__`` where NVRTC compiles.
     """
 
     language: str
@@ -37,7 +39,7 @@ class KernelSource:
     @classmethod
     def ptx(cls, text: str, *, name: str | None = None) -> KernelSource:
         """Return a source in PTX."""
-        return cls("ptx", _text("ptx", text), (), name)
+        return cls("ptx", _text("ptx", text), (), _name("ptx", name))
 
     @classmethod
     def cuda(
@@ -53,7 +55,7 @@ class KernelSource:
         defines
             Macros: ``{"N": 4, "FAST": None}`` is ``-DN=4 -DFAST``.
         """
-        return cls("cuda", _text("cuda", text), _macros("cuda", defines), name)
+        return cls("cuda", _text("cuda", text), _macros("cuda", defines), _name("cuda", name))
 
     @classmethod
     def hip(
@@ -64,7 +66,7 @@ class KernelSource:
         hipRTC compiles it for AMD's devices, NVRTC for NVIDIA's and for sim, where a wave is 32 lanes. No header is
         needed; ``#include <hip/hip_runtime.h>`` may stand there.
         """
-        return cls("hip", _text("hip", text), _macros("hip", defines), name)
+        return cls("hip", _text("hip", text), _macros("hip", defines), _name("hip", name))
 
     @cached_property
     def digest(self) -> str:
@@ -75,21 +77,33 @@ class KernelSource:
 
 def _macros(language: str, defines: Mapping[str, str | int | None] | None) -> tuple[tuple[str, str], ...]:
     pairs = {} if defines is None else defines
-    wrong = None if isinstance(pairs, Mapping) else repr(pairs)
+    wrong = None if isinstance(pairs, Mapping) else shown(pairs)
     for macro, value in () if wrong else pairs.items():
-        if not (isinstance(macro, str) and macro.isidentifier() and isinstance(value, (str, int, type(None)))):
-            wrong = f"{macro!r}: {value!r}"
+        known = isinstance(value, (str, type(None))) or (isinstance(value, int) and -(2**63) <= value < 2**64)
+        if not (isinstance(macro, str) and re.fullmatch(r"[A-Za-z_]\w*", macro, re.ASCII) and known):
+            wrong = f"{shown(macro)}: {shown(value)}"
     if wrong:
         raise InvalidArgument(
             op=f"KernelSource.{language}",
             argument="defines",
-            expected="identifiers with a string, an integer or None each",
+            expected="identifiers with a string, an integer or None each, the integer one of 64 bits",
             given=wrong,
         )
     # A macro without a value is 1; int() because C++ could not read True.
     values = {macro: "1" if value is None else value for macro, value in pairs.items()}
     flat = sorted((macro, value if isinstance(value, str) else str(int(value))) for macro, value in values.items())
     return tuple(flat)
+
+
+def _name(language: str, name: str | None) -> str | None:
+    if name is not None and (not isinstance(name, str) or re.search("[\0\ud800-\udfff]", name)):
+        raise InvalidArgument(
+            op=f"KernelSource.{language}",
+            argument="name",
+            expected="a str without NUL that has a UTF-8, or None",
+            given=shown(name),
+        )
+    return name
 
 
 def _text(language: str, text: str) -> str:

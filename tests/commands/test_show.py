@@ -40,7 +40,7 @@ def test_show_prints_the_hip_text_then_abi_resources_and_machine_code(
     assert out.startswith(text)
     behind = out[len(text) :]
     assert f"{ENTRY}, of kernels_hip/group_norm.hip" in behind
-    assert "//   8  f32 eps                         bits       4      48" in behind
+    assert "//   8  f32 eps                         float        4      48" in behind
     assert f"Resources, hipRTC {hiprtc.version()} for {arch}\n" in behind
     for fact in ("VGPRs a thread  ", "SGPRs a wave  ", "LDS bytes a block  "):
         assert int(behind.partition(fact)[2].split()[0]) > 0

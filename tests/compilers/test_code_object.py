@@ -84,14 +84,14 @@ def changed(**fields: object) -> bytes:
 def test_parameters_are_the_declared_ones_with_offset_size_and_kind():
     (entry,) = read_code_object(code_object()).entries.values()
     assert entry.name == "scale"
-    assert entry.params == (ParamInfo(0, 8, "int", "x"), ParamInfo(8, 4, "bits"), ParamInfo(16, 16, "bits"))
+    assert entry.params == (ParamInfo(0, 8, "pointer", "x"), ParamInfo(8, 4, "bits"), ParamInfo(16, 16, "bits"))
 
 
 @pytest.mark.parametrize(
     ("value_kind", "value_type", "kind"),
     [
-        ("global_buffer", None, "int"),
-        ("dynamic_shared_pointer", None, "int"),
+        ("global_buffer", None, "pointer"),
+        ("dynamic_shared_pointer", None, "pointer"),
         ("by_value", None, "bits"),
         ("by_value", "struct", "bits"),
         ("by_value", "f16", "float"),

@@ -140,7 +140,8 @@ def test_a_version_too_new_names_both_versions_and_the_fix(jitlink, store):
 def test_an_unknown_target_names_it_and_the_fix(jitlink, store):
     error = failure(jitlink, store.replace("sm_75", "sm_999"))
     assert (error.line, error.given) == (2, ".target sm_999")
-    assert "does not know" in str(error)
+    there_are = ", ".join(jitlink.architectures())
+    assert f"does not know{f'; it knows {there_are}' if there_are else ''}" in str(error)
     assert "Write .target sm_90 or older" in error.fix
 
 
@@ -172,9 +173,9 @@ def test_an_architecture_that_nvjitlink_does_not_make_is_named(jitlink, store, a
 
 
 def test_an_option_that_nvjitlink_does_not_take_is_named(jitlink, store):
-    error = failure(jitlink, store, options=("-O3", "-bogus"))
-    assert error.given == "-bogus"
-    assert "does not take the options -bogus" in str(error)
+    error = failure(jitlink, store, options=("-lineinfo", "-O2"))
+    assert error.given == "-O2"
+    assert "does not take the options -O2" in str(error)
 
 
 def test_a_missing_entry_is_refused_before_the_compile(jitlink, store):
@@ -225,7 +226,7 @@ def test_handles_are_destroyed_after_success_and_after_failure(jitlink, store, m
         monkeypatch.setattr(library, name, counting(getattr(library, name), calls, name))
     jitlink.compile_ptx(store, "sm_90")
     failure(jitlink, store.replace("ret;", "bogus;"))
-    failure(jitlink, store, options=("-bogus",))
+    failure(jitlink, store, options=("-O2",))
     assert calls["create"] == calls["destroy"] >= 2
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from ptxrt.compilers import _cuda_headers as cuda_headers
+from ptxrt.compilers._options import OptionTable
 from ptxrt.errors import CompileError, InvalidArgument
 
 TEXT = """\
@@ -56,7 +58,7 @@ def test_the_parameters_of_a_cubin_are_known_with_their_kinds(rtc):
     binary = rtc.compile_cuda(TEXT, "sm_90", entry="scale<float>")
     scale = binary.entries[binary.symbols["scale<float>"]]
     assert [(p.offset, p.size, p.kind) for p in scale.params] == [
-        (0, 8, "int"), (8, 8, "int"), (16, 4, "int"), (20, 4, "float"),
+        (0, 8, "pointer"), (8, 8, "pointer"), (16, 4, "int"), (20, 4, "float"),
     ]  # fmt: skip
     typed = binary.entries["typed"]
     assert [(p.offset, p.size, p.kind) for p in typed.params] == [
@@ -139,6 +141,9 @@ def test_a_fault_in_inline_assembly_shows_the_generated_ptx(rtc):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
+        ("pl\ud800n", r"no C\+\+ expression has these characters"),
+        ("plain\n", r"no C\+\+ expression has these characters"),
+        ("plain\0", r"no C\+\+ expression has these characters"),
         ("plane", r"no entry 'plane' .*the text has scale, plain, mangled, typed.*Did you mean plain\?"),
         ("scale", r"Name its template arguments: scale<\.\.\.>"),
         ("scale<floot>", 'identifier "floot" is undefined'),
@@ -158,7 +163,8 @@ def test_a_fault_in_the_text_comes_before_a_missing_entry(rtc):
     assert failure(rtc, "int x = ;\n" + TEXT, entry="nope", name="mine.cu").line == 1
 
 
-def test_an_unknown_option_is_named(rtc):
+def test_an_option_that_this_version_does_not_know_is_named(rtc, monkeypatch):
+    monkeypatch.setattr(rtc, "NVRTC", OptionTable("NVRTC", frozenset(["bogus"])))
     error = failure(rtc, TEXT, options=("-bogus",))
     assert "unrecognized option -bogus" in str(error)
     assert error.options == ("-bogus",)
@@ -223,8 +229,30 @@ def test_pain21_the_half_headers_are_found_where_they_are_installed(rtc):
     text = (
         '#include <cuda_fp16.h>\n#include <cuda_bf16.h>\nextern "C" __global__ void k(__half* x, __nv_bfloat16* y) {}'
     )
-    binary = rtc.compile_cuda(text, "sm_90")
-    assert binary.options == tuple(f"--include-path={d}" for d in rtc.include_directories())
+    assert rtc.compile_cuda(text, "sm_90").entries
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        "# include <cuda_fp16.h>",
+        "#\tinclude <cuda_fp16.h>",
+        "%:include <cuda_fp16.h>",
+        "/**/ # /**/ include <cuda_fp16.h>",
+        "#define H <cuda_fp16.h>\n#include H",
+    ],
+)
+def test_cudas_headers_are_found_however_an_include_is_written(rtc, include):
+    if not rtc.include_directories():
+        pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
+    assert rtc.compile_cuda(f'{include}\nextern "C" __global__ void k(__half* x) {{}}', "sm_90").entries
+
+
+@pytest.mark.parametrize("option", [("--pre-include=cuda_fp16.h",), ("-include", "cuda_fp16.h")])
+def test_cudas_headers_are_found_by_an_option(rtc, option):
+    if not rtc.include_directories():
+        pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
+    assert rtc.compile_cuda('extern "C" __global__ void k(__half* x) {}', "sm_90", option).entries
 
 
 def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypatch):
@@ -234,9 +262,44 @@ def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypa
     assert "pip install nvidia-cuda-runtime" in error.fix
 
 
-def test_a_text_without_includes_depends_on_no_header_folder(rtc):
-    assert rtc.effective_options(TEXT, (), {"N": 1}) == ("-DN=1",)
-    assert rtc.effective_options(TEXT, ("-lineinfo",)) == ("-lineinfo", f"folder={os.getcwd()}")
+def test_the_options_of_a_key_tell_cudas_headers_and_the_sources_name(rtc, monkeypatch):
+    monkeypatch.setattr(rtc, "include_directories", lambda: ("/nowhere",))
+    assert rtc.effective_options() == ("--include-path=/nowhere", "name=kernel.cu")
+    found = rtc.effective_options(("-lineinfo",), "mine/k.cu")
+    assert found == ("-lineinfo", "--include-path=/nowhere", f"folder={os.getcwd()}", "name=mine/k.cu")
+
+
+def test_the_files_that_were_read_are_known(rtc, tmp_path):
+    (tmp_path / "mine.h").write_text("// nothing\n")
+    text = '#include <mine.h>\nextern "C" __global__ void k() {}'
+    for entry in ("k", None):
+        included = rtc.compile_cuda(text, "sm_90", (f"-I{tmp_path}",), entry=entry).included
+        assert included.known
+        assert str(tmp_path / "mine.h") in included.files
+    folders = ("", *(f"{folder}/" for folder in rtc.include_directories()))
+    assert set(failure(rtc, text).included.files) == {f"{folder}mine.h" for folder in folders}
+    assert rtc.compile_cuda(TEXT, "sm_90", entry="plain").included.files == ()
+
+
+def test_the_drivers_cache_of_machine_code_is_not_asked_since_its_answers_tell_no_registers(rtc, monkeypatch):
+    given = []
+    compile_program = rtc.compile_program
+
+    def noted(library, text, name, options, **how):
+        given.append(options)
+        return compile_program(library, text, name, options, **how)
+
+    monkeypatch.setattr(rtc, "compile_program", noted)
+    assert rtc.compile_cuda(TEXT, "sm_90", entry="plain").reports["plain"].registers
+    assert "--no-cache" in given[0]
+
+
+def test_a_compiler_that_does_not_say_what_it_read_is_not_believed(rtc, monkeypatch):
+    compile_program = rtc.compile_program
+    monkeypatch.setattr(
+        rtc, "compile_program", lambda *args, **how: replace(compile_program(*args, **how), opened=None)
+    )
+    assert not rtc.compile_cuda("// include\n" + TEXT, "sm_90", entry="plain").included.known
 
 
 def test_cuda_home_is_searched_for_headers(tmp_path, monkeypatch):

@@ -93,6 +93,10 @@ def test_all_entries_are_found_weak_and_hidden_ones_too(head):
         (".target sm_75\n.visible .entry k() { ret; }", "no .version directive", None),
         ("// .version 7.0\n.target sm_75", "no .version directive", None),
         ('extern "C" __global__ void k() {}', "KernelSource.cuda", None),
+        ("saxpy.ptx", "It looks like a file's name: pass what is in it, Path('saxpy.ptx').read_text()", None),
+        ("/a b/saxpy.ptx\n", "Path('/a b/saxpy.ptx').read_text()", None),
+        (f".version {'7' * 5000}.0\n.target sm_75", ".version directive is not readable", 1),
+        (f".version 7.{'0' * 5000}\n.target sm_75", ".version directive is not readable", 1),
         ("\n.version seven\n.target sm_75", ".version directive is not readable", 2),
         (".version 7\n.target sm_75", ".version directive is not readable", 1),
         ("\n.version 7.0\n.entry k() { ret; }", "no readable .target", 2),
@@ -104,6 +108,13 @@ def test_what_cannot_be_ptx_is_a_compile_error_that_says_why(text, words, line):
     assert words in str(caught.value)
     assert caught.value.line == line
     assert caught.value.kernel == "mine"
+
+
+def test_a_number_of_5000_digits_makes_a_parameter_unknown(head):
+    digits = "8" * 5000
+    for param in (f".param .align {digits} .b8 x[4]", f".param .b8 x[{digits}]"):
+        assert scan(f"{head}.entry k({param}) {{ ret; }}").entries["k"].params is None
+    assert scan(f".version 7.0\n.target sm_75\n.address_size {digits}\n").address_size is None
 
 
 def missing(entry, entries, *rest, **names):

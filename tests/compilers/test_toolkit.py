@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ptxrt.compilers.toolkit import check_arch, check_options, cuda_extra, current_folder, standard_header_fix
+from ptxrt.compilers.toolkit import check_arch, cuda_extra, current_folder, standard_header_fix
 from ptxrt.errors import InvalidArgument
 
 MODULES = "nvjitlink, nvrtc, ptx_text, _logs, toolkit, _cuda_headers"
@@ -69,42 +69,6 @@ def test_a_real_architecture_passes(arch):
 def test_anything_else_is_no_architecture(arch):
     with pytest.raises(InvalidArgument, match="arch"):
         check_arch(arch)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [(), ("-O3",), ("-fma=0",), ("-Xptxas=-O1",), ("--ptxas-options=-v",), ("-DN=4",), ("-I", "arch"), ("-time",)],
-)
-def test_ordinary_options_pass(options):
-    check_options(options)
-
-
-@pytest.mark.parametrize("options", ["-O3", ["-O3"], None, (3,), ("-O3", None)])
-def test_options_are_a_tuple_of_str(options):
-    with pytest.raises(InvalidArgument, match="a tuple of str"):
-        check_options(options)
-
-
-@pytest.mark.parametrize("option", ["", "  ", "-O3\0"])
-def test_an_option_is_not_empty_and_holds_no_nul(option):
-    with pytest.raises(InvalidArgument, match="no empty option"):
-        check_options((option,))
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["-arch=sm_80", "--gpu-architecture=sm_80", "--gpu-architecture", "-arch sm_80", "-Xptxas=-arch=sm_80",
-     "--ptxas-options=-v,--gpu-name=sm_80"],
-)  # fmt: skip
-def test_an_option_names_no_architecture(option):
-    with pytest.raises(InvalidArgument, match="no architecture among the options"):
-        check_options((option,))
-
-
-@pytest.mark.parametrize("option", ["-o", "-o=x", "--output-file=x", "-Xptxas=-o", "--time=x.csv"])
-def test_an_option_names_no_output_file(option):
-    with pytest.raises(InvalidArgument, match="writes a file"):
-        check_options(("-O3", option))
 
 
 @pytest.mark.parametrize("header", ["stdint.h", "cstdint", "math.h", "cmath", "float.h", "vector", "type_traits"])

@@ -30,7 +30,7 @@
 enum Place : uint8_t { NOWHERE, VECTOR_REGISTER, SCALAR_REGISTER, CONSTANT };
 enum Kind : uint32_t {
     NOTHING, VECTOR, CARRY, COMPARE, SCALAR, BRANCH, BARRIER, END, PAST_THE_END, PERMUTE, SCALAR_LOAD, LOAD, LOAD_LOW,
-    STORE, ADD_F32, ADD_F64, COMPARE_SWAP, LDS_LOAD, LDS_STORE
+    LOAD_HIGH, STORE, STORE_HIGH, ADD_F32, ADD_F64, COMPARE_SWAP, LDS_LOAD, LDS_STORE
 };
 constexpr unsigned VCC = 106, EXEC = 126;  // as scalar registers; the manuals' numbers
 
@@ -182,6 +182,9 @@ T saturated(double value) {
     if (value >= double(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
     return T(value);
 }
+
+static float of_half(uint16_t bits) { return float(std::bit_cast<_Float16>(bits)); }
+static uint32_t half(float value) { return std::bit_cast<uint16_t>(_Float16(value)); }
 
 static uint32_t reversed(uint32_t value) {
     uint32_t result = 0;
@@ -339,10 +342,12 @@ static void access(Wave& wave, const Instruction& i, int lane) {
             for (unsigned k = 0; k < count; ++k) registers(k) = words[k];
         } else if (write) {
             for (unsigned k = 0; k < count; ++k) words[k] = registers(k);
+            if (i.kind == STORE_HIGH) words[0] >>= 16;
             memcpy(at, words, i.bytes);
         } else {
             memcpy(words, at, i.bytes);
             if (i.kind == LOAD_LOW) words[0] |= registers(0) & 0xffff0000;
+            if (i.kind == LOAD_HIGH) words[0] = words[0] << 16 | (registers(0) & 0xffff);
             for (unsigned k = 0; k < count; ++k) registers(k) = words[k];
         }
     }

@@ -43,6 +43,7 @@ VECTOR = {
     "v_xor_b32": "u32(1) ^ u32(2)",
     "v_and_or_b32": "(u32(1) & u32(2)) | u32(3)",
     "v_bfi_b32": "(u32(1) & u32(2)) | (~u32(1) & u32(3))",
+    "v_bfe_u32": "field(u32(1), (u32(2) & 31) | (u32(3) & 31) << 16)",
     "v_bfrev_b32": "reversed(u32(1))",
     "v_lshlrev_b32": "u32(2) << (u32(1) & 31)",
     "v_lshrrev_b32": "u32(2) >> (u32(1) & 31)",
@@ -90,6 +91,11 @@ VECTOR = {
     "v_frexp_exp_i32_f64": "frexp_exponent(f64(1))",
     "v_div_fmas_f64": "divide_fmas(f64(1), f64(2), f64(3), bit(4))",
     "v_div_fixup_f64": "divide_fixup(f64(1), f64(2), f64(3))",
+    "v_cvt_f16_f32": "half(f32(1))",
+    "v_cvt_f16_f32 l": "(u32(0) & 0xffff0000) | half(f32(1))",
+    "v_cvt_f32_f16": "of_half(u32(1))",
+    "v_cvt_f32_f16 l": "of_half(u32(1))",
+    "v_cvt_f32_f16 h": "of_half(u32(1) >> 16)",
     "v_cvt_f32_f64": "float(f64(1))",
     "v_cvt_f32_i32": "float(i32(1))",
     "v_cvt_f32_u32": "float(u32(1))",
@@ -209,6 +215,8 @@ MEMORY = {
     **{f"global_store_{name}": ("STORE", size, 0) for name, size in {**_BYTES, "b8": 1, "b16": 2}.items()},
     "global_load_d16_u8": ("LOAD_LOW", 1, 0),
     "global_load_d16_b16": ("LOAD_LOW", 2, 0),
+    "global_load_d16_hi_b16": ("LOAD_HIGH", 2, 0),
+    "global_store_d16_hi_b16": ("STORE_HIGH", 2, 0),
     "global_atomic_add_f32": ("ADD_F32", 4, 0),
     "global_atomic_add_f64": ("ADD_F64", 8, 0),
     "global_atomic_cmpswap_b32": ("COMPARE_SWAP", 4, 0),
@@ -241,6 +249,7 @@ ALIASES = {
     "global_load_ushort": "global_load_u16",
     "global_store_byte": "global_store_b8",
     "global_store_short": "global_store_b16",
+    "global_store_short_d16_hi": "global_store_d16_hi_b16",
     "global_atomic_cmpswap": "global_atomic_cmpswap_b32",
     "global_atomic_cmpswap_x2": "global_atomic_cmpswap_b64",
     **{
@@ -414,7 +423,7 @@ def _memory(name: str, operands: list[str], modifiers: dict[str, str]) -> _Instr
     result.offsets[0] = int(modifiers.get("offset", 0))
     if step:
         result.offsets[:] = [int(modifiers.get(f"offset{i}", 0)) * size * step for i in (0, 1)]
-    if kind in ("STORE", "ADD_F32", "ADD_F64", "LDS_STORE"):
+    if kind in ("STORE", "STORE_HIGH", "ADD_F32", "ADD_F64", "LDS_STORE"):
         operands[:2] = operands[1::-1]
     if kind == "COMPARE_SWAP":
         if "glc" not in modifiers:
@@ -455,6 +464,9 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         raise ValueError
     if operands and operands[-1].endswith(" clamp"):
         name, operands[-1] = f"{name} clamp", operands[-1].removesuffix(" clamp")
+    for i, each in enumerate(operands):
+        if each.endswith((".l", ".h")):  # a half of a register
+            name, operands[i] = f"{name} {each[-1]}", each[:-2]
     if name in BRANCH:
         return [_arithmetic(name, [])]
     if name.startswith(("v_cmpx", "s_cmp")):

@@ -75,7 +75,7 @@ def compiled(stand_in: StandIn, monkeypatch: Patch) -> Iterator[Any]:
 
     monkeypatch.setattr(BACKEND, "compile", compile_)
     monkeypatch.setattr(BACKEND, "compiler", lambda language: "made up 1.0")
-    monkeypatch.setattr(BACKEND, "effective_options", lambda language, text, options: options)
+    monkeypatch.setattr(BACKEND, "effective_options", lambda language, options, name: options)
 
     def clear() -> None:
         gc.collect()  # Kernels that a caught exception's traceback holds

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import waves
 from helpers import REQUIRED, Patch
-from op_testing import wish
+from op_testing import rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
@@ -53,8 +53,8 @@ def given(**arrays: Any) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def within(op: str, **results: Any) -> dict[str, tuple[Any, float]]:
-    return {name: (want, bar(op, "f32")) for name, want in results.items() if want is not None}
+def within(op: str, dtype: str = "f32", /, **results: Any) -> dict[str, tuple[Any, float]]:
+    return {name: (want, bar(op, dtype, want)) for name, want in results.items() if want is not None}
 
 
 def group_norm(shape: Shape, groups: int, affine: bool = True) -> Case:
@@ -72,16 +72,25 @@ def group_norm_backward(shape: Shape, groups: int, affine: bool = True) -> Case:
     return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
 
 
-def softmax2d(shape: Shape) -> Case:
-    x = 3 * normal(*shape)
-    want = within("softmax2d", out=references.softmax2d(x))
-    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape), given(x=x), want)
+def softmax2d(shape: Shape, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x = (3 * normal(*shape)).astype(kind.numpy)
+    want = within("softmax2d", name, out=references.softmax2d(x))
+    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want)
 
 
-def softmax2d_backward(shape: Shape) -> Case:
-    y, go = references.softmax2d(normal(*shape)).astype(np.float32), normal(*shape)
-    want = within("softmax2d", out=references.softmax2d_backward(go, y))
-    return Case(ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape), given(grad_out=go, y=y), want)
+def softmax2d_backward(shape: Shape, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    y, go = references.softmax2d(normal(*shape)).astype(kind.numpy), normal(*shape, dtype=kind.numpy)
+    want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
+    problem = ops.Softmax2dBackwardDescriptor(shape, kind)
+    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
+
+
+def softmax2d_backward_rounded_twice(name: str) -> Case:
+    go, y, want = rounded_twice(name)
+    problem = ops.Softmax2dBackwardDescriptor(go.shape, ptxrt.dtypes.BY_NAME[name])
+    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), {"out": (want, 0.0)})
 
 
 def batch_norm(shape: Shape, training: bool, affine: bool = True) -> Case:
@@ -173,6 +182,9 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
+        *((make, ((2, 9, 7, 19), name)) for name in ("f64", "f16", "bf16") for make in (softmax2d, softmax2d_backward)),
+        (softmax2d_backward_rounded_twice, ("f16",)),
+        (softmax2d_backward_rounded_twice, ("bf16",)),
     ],
     "batch_norm": [
         (batch_norm, ((3, 3, 131), True)),

@@ -283,3 +283,18 @@ auto max(A a, B b) {
 
 inline unsigned int __float_as_uint(float value) { return std::bit_cast<unsigned int>(value); }
 inline float __uint_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }
+inline long long __double_as_longlong(double value) { return std::bit_cast<long long>(value); }
+inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+
+// bfloat16, which not every host's compiler has; another one's __bf16 is replaced, too.
+struct waves_bf16 {
+    unsigned short bits;
+
+    waves_bf16() = default;
+    explicit waves_bf16(float value) {
+        const unsigned int wide = __float_as_uint(value), even = wide >> 16 & 1;
+        bits = value == value ? (wide + 0x7FFF + even) >> 16 : 0x7FFF;
+    }
+    operator float() const { return __uint_as_float(unsigned(bits) << 16); }
+};
+#define __bf16 waves_bf16

@@ -545,6 +545,18 @@ def test_a_device_may_limit_the_threads_along_an_axis(sim):
         assert (reason is None) == fits
 
 
+@pytest.mark.parametrize(
+    ("language", "arch", "fits"),
+    [("ptx", "sm_75", False), ("ptx", "sm_80", True), ("ptx", "sm_120a", True), ("hip", "sm_75", True),
+     ("hip", "gfx942", True)],
+)  # fmt: skip
+def test_an_element_type_may_need_a_newer_architecture(sim, language, arch, fits):
+    kernel = next(spec for spec in ops.kernels() if (spec.entry, spec.language) == ("softmax2d_kernel_bf16", language))
+    limits = Limits.of(replace(sim.properties, arch=arch), language)
+    reason = Launch(kernel, (1,), 256, ("x", "out", 1, 8, 6)).refusal(limits)
+    assert reason == (None if fits else "ptx needs sm_80 for bf16, and this is sm_75")
+
+
 # Descriptors ----------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import ptxrt
 from ptxrt import ops, sim
 from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
 from ptxrt.ops.framework import KernelSpec
@@ -24,6 +25,7 @@ def _name(spec: KernelSpec) -> str:
 IN_PTX = [spec for spec in ops.kernels() if spec.language == "ptx"]
 IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
 OWN = {_name(spec): read_kernel(spec.family, dtype=spec.dtype, **dict(spec.parameters)).text for spec in IN_PTX}
+TARGETS = {_name(spec): spec.target for spec in IN_PTX if spec.target is not None}
 TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 
@@ -33,6 +35,10 @@ def test_assembles_without_spills(name, arch):
     reason = nvjitlink.available()
     if reason is not None:
         pytest.skip(reason)
+    if int(arch.removeprefix("sm_")) < TARGETS.get(name, 0):
+        with pytest.raises(ptxrt.CompileError):
+            nvjitlink.compile_ptx(TEXTS[name], arch, name=name)
+        return
     binary = nvjitlink.compile_ptx(TEXTS[name], arch, name=name)
     assert binary.entries
     for entry in binary.entries:
@@ -56,6 +62,7 @@ def test_our_own_text_is_ascii_and_opens_with_a_comment(name):
 def test_each_declared_signature_agrees_with_its_text(spec):
     program = sim.parse(spec.source.text, spec.family)
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
+    assert program.target == f"sm_{spec.target or 70}"
     entry = program.entries[spec.entry]
     from ptxrt.backends.sim import _table
 

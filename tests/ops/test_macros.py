@@ -8,7 +8,7 @@ import pytest
 from op_testing import Guarded, on_device
 
 import ptxrt
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops.framework.texts import context, templates
 
 SUMS = """
@@ -161,14 +161,14 @@ def test_power_of_what_is_special_is_that_of_c(device):
 COPIES = """
 //% from "elements.jinja" import load, store, to_f64, from_f64, vector with context
 //% set values = "%v0 %v1 %v2 %v3 %v4 %v5 %v6 %v7".split()[:vector if wide else 1]
-// Each thread: {{ values | length }} neighbours of x to the same place of y, by way of f64.
+// Each thread: {{ values | length }} neighbours of x to the same place of y, by way of f64; 0 where nothing is loaded.
 .version 7.0
 .target {{ target }}
 .address_size 64
 
 .visible .entry copies(.param .u64 x_ptr, .param .u64 y_ptr)
 {
-    .reg .pred %aligned;
+    .reg .pred %aligned, %there;
     .reg .b32 %i;
     .reg .b64 %x, %y, %offset;
     .reg .{{ R.name }} %v<8>;
@@ -182,12 +182,14 @@ COPIES = """
     mul.wide.u32 %offset, %i, {{ T.size * values | length }};
     add.u64 %x, %x, %offset;
     add.u64 %y, %y, %offset;
-{{ load(values, "%x") }}
+    setp.lt.u32 %there, %i, 20;
+    mov.{{ R.name }} %v0, {{ number(0, R) }};
+{{ load(values, "%x", aligned, load_where) }}
 //% for value in values
 {{ to_f64("%d", value) }}
 {{ from_f64(value, "%d") }}
 //% endfor
-{{ store("%y", values) }}
+{{ store("%y", values, aligned, store_where) }}
 }
 """
 PAIRED = """
@@ -216,24 +218,45 @@ PAIRED = """
 each_float = pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
 
 
-@each_float
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.ptx
-def test_elements_go_to_registers_and_back(device, rng, name, wide, offset):
-    kind = BY_NAME[name].numpy
-    text = templates().from_string(COPIES).render(context(name), wide=wide)
+def copied(device, x, count, offset=0, aligned="%aligned", load_where="", store_where=""):
+    """Return y where each of 32 threads copies `count` elements, `offset` elements from a multiple of 16 in both."""
+    name = element_type(x.dtype).name
+    how = {"wide": count > 1, "aligned": aligned, "load_where": load_where, "store_where": store_where}
+    text = templates().from_string(COPIES).render(context(name), **how)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="copies"), "copies", f"const {name}* x, {name}* y", device)
-    threads = 32
-    count = threads * (16 // kind.itemsize if wide else 1)
-    x = rng.integers(0, 256, count * kind.itemsize).astype(np.uint8).view(kind)  # any bits
+    y = Guarded((32 * count,), x.dtype, device, offset)
+    kernel.launch(1, 32, on_device(x, device, offset), y.array)
+    return y.host()
+
+
+@each_float
+@pytest.mark.parametrize(
+    ("wide", "offset", "aligned"),
+    [(True, 0, "%aligned"), (True, 1, "%aligned"), (True, 0, True), (True, 0, False), (True, 1, False),
+     (False, 0, "%aligned"), (False, 1, "%aligned")],
+)  # fmt: skip
+@pytest.mark.ptx
+def test_elements_go_to_registers_and_back(device, rng, name, wide, offset, aligned):
+    kind = BY_NAME[name].numpy
+    count = 16 // kind.itemsize if wide else 1
+    x = rng.integers(0, 256, 32 * count * kind.itemsize).astype(np.uint8).view(kind)  # any bits
     x[:4] = [np.inf, -0.0, ml_dtypes.finfo(kind).smallest_subnormal, -np.inf]
-    y = Guarded((count,), kind, device, offset)
-    kernel.launch(1, threads, on_device(x, device, offset), y.array)
-    got = y.host()
+    got = copied(device, x, count, offset, aligned)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
     finite = ~np.isnan(x)
     assert got[finite].tobytes() == x[finite].tobytes()
+
+
+@each_float
+@pytest.mark.ptx
+def test_a_single_element_is_loaded_and_stored_where_a_predicate_holds(device, rng, name):
+    x = rng.standard_normal(20).astype(BY_NAME[name].numpy)  # behind which nothing is to be read
+    loaded = copied(device, x, 1, load_where="@%there")
+    assert (loaded[:20] == x).all()
+    assert (loaded[20:] == 0).all()
+    stored = copied(device, np.resize(x, 32), 1, store_where="@%there")
+    assert (stored[:20] == x).all()
+    assert (stored[20:].view(np.uint8) == 0xFF).all()
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])

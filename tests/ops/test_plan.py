@@ -10,6 +10,7 @@ import pytest
 from helpers import refused
 
 import ptxrt
+from ptxrt import ops
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     Config,
@@ -488,3 +489,25 @@ def test_any_kind_of_number_is_a_number(value):
 def test_what_is_no_number_of_the_type_is_refused(value):
     with refused(ptxrt.InvalidArgument, "op", "eps", "3.40282e+38"):
         number(value, "op", "eps", BY_NAME["f32"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("groups", lambda huge: ops.GroupNormDescriptor((1, 2, 3), huge)),
+        ("eps", lambda huge: ops.GroupNormDescriptor((1, 2, 3), 2, eps=huge)),
+        ("size", lambda huge: ops.LocalResponseNormDescriptor((1, 2, 3), huge)),
+        ("out_w", lambda huge: ops.UpsampleNearest2dDescriptor((1, 1, 3, 3), (9, 9, 3, 1), 3, huge)),
+        (
+            "descriptor",
+            lambda huge: ops.UpsampleNearest2dPlan.select(
+                "sim", ops.UpsampleNearest2dDescriptor((1, 2, 3, 3), (9, huge, 3, 1), 3, 3)
+            ),
+        ),
+        ("shape", lambda huge: ops.Softmax2dDescriptor((huge, 2))),
+    ],
+)
+def test_numbers_that_python_does_not_print_are_refused(argument, make):
+    with pytest.raises(ptxrt.PtxrtError) as caught:
+        make(10**5000)
+    assert caught.value.argument == argument

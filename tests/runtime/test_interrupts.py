@@ -17,6 +17,7 @@ from texts import CONSTANT, source_for
 
 import ptxrt
 from ptxrt import runtime
+from ptxrt.compilers import nvrtc
 
 FOLDER = str(Path(runtime.__file__).parent)
 
@@ -144,6 +145,43 @@ def test_an_interrupted_load_leaves_nothing_behind(device, clean_modules, driver
     assert point > 50
     # One point is left: the driver has loaded the module, and its handle is on the way to who unloads it.
     assert lost <= 1
+
+
+def test_an_interrupted_load_of_a_text_with_a_header_leaves_no_module_of_before(
+    device, clean_modules, monkeypatch, tmp_path
+):
+    if device.kind != "hip" and (reason := nvrtc.available()):
+        pytest.skip(reason)
+    monkeypatch.chdir(tmp_path)
+    header, compiled, compile_ = Path("value.h"), {}, device.backend.compile
+    text = '#include "value.h"\nextern "C" __global__ void k(unsigned* out) { *out = VALUE; }\n'
+
+    def compile_once(*what, **how):
+        held = header.read_text()
+        if held not in compiled:
+            compiled[held] = compile_(*what, **how)
+        return compiled[held]
+
+    def kernel():
+        return ptxrt.load(ptxrt.KernelSource.hip(text), "k", "u32* out", device)
+
+    def value():
+        out = ptxrt.zeros(1, np.uint32, device)
+        kernel().launch(1, 1, out)
+        return int(out.to_host()[0])
+
+    monkeypatch.setattr(device.backend, "compile", compile_once)
+    header.write_text("#define VALUE 70\n")
+    interrupted(kernel, 0)
+    point, stopped = 0, True
+    while stopped:
+        point += 1
+        clean_modules.clear()
+        header.write_text("#define VALUE 70\n")
+        stopped = interrupted(kernel, point)
+        header.write_text("#define VALUE 71\n")
+        assert in_a_thread(value) == 71, point
+    assert point > 50
 
 
 @pytest.mark.parametrize("work", ["clear", "trim", "unload"])

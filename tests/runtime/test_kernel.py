@@ -85,15 +85,13 @@ def test_a_relative_folder_starts_from_where_the_program_is_now(device, includes
         assert y.to_host()[0] == n
 
 
-def test_a_header_is_read_anew_once_the_cache_is_cleared(device, includes, monkeypatch, tmp_path):
+def test_a_header_is_read_anew_once_it_has_changed(device, includes, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     y = ptxrt.zeros(1, np.int32, device)
-    for n, clear, found in ((6, False, 6), (7, False, 6), (7, True, 7)):
+    for n in (6, 7):
         (tmp_path / "mine.h").write_text(f"#define N {n}\n")
-        if clear:
-            device.modules.clear()
         ptxrt.load(includes, "k", "i32* y", device, (f"-I{tmp_path}",)).launch(1, 1, y)
-        assert y.to_host()[0] == found
+        assert y.to_host()[0] == n
 
 
 # Scalars ------------------------------------------------------------------------------------------------------------
@@ -279,7 +277,7 @@ def test_a_declared_alignment_is_checked(device, x, y):
 
 
 def test_a_nullable_pointer_takes_none(device):
-    kernel = ptxrt.load(store_params("u64", device), "store", "u64* out, const f32*? maybe", device)
+    kernel = ptxrt.load(store_params("b64", device), "store", "u64* out, const f32*? maybe", device)
     out = ptxrt.to_device(np.full(1, 9, np.uint64), device)
     kernel.launch(1, 1, out, None)
     assert out.to_host()[0] == 0

@@ -153,6 +153,33 @@ def test_a_malformed_signature_is_refused_with_the_part_at_fault(text):
     assert 'such as "const f32* x[n]' in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"f32* x[{'9' * 5000}]", "the length"),
+        ("f32* x[1000000000000000000]", "the length '1000000000000000000'"),
+        ("f32* x[\u0663]", "the length"),
+        (f"alignas({'8' * 5000}) f32* x", "an alignment of"),
+        ("alignas(1152921504606846976) f32* x", "an alignment of '1152921504606846976'"),
+        (f"f32* {'x' * 5000} y", "x ... "),
+        ("f32 \ud800", r"'f32 \ud800'"),
+    ],
+    ids=["length of 5000 digits", "length of 10**18", "other digits", "alignas of 5000 digits", "alignas of 2**60",
+         "long", "surrogate"],
+)  # fmt: skip
+def test_a_number_or_a_text_out_of_all_bounds_is_refused_in_a_few_words(text, words):
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        Signature.parse(text)
+    assert words in caught.value.given
+    assert len(str(caught.value)) < 1000
+    str(caught.value).encode()
+
+
+def test_the_largest_length_and_alignment_are_taken():
+    text = f"alignas({2**59}) f32* x[{10**18 - 1}]"
+    assert str(Signature.parse(text)) == text
+
+
 @pytest.mark.parametrize("given", [None, b"u32 n", 3, ["u32 n"]], ids=repr)
 def test_a_signature_is_parsed_from_text_only(given):
     with refused(ptxrt.InvalidArgument, "Signature.parse", "text", "a string", repr(given)):
@@ -463,7 +490,7 @@ def test_a_pointer_agrees_with_a_64_bit_integer():
 
 
 def test_a_pointer_does_not_agree_with_a_double():
-    with refused(ptxrt.SignatureMismatch, "load", "k", "f32* x: int", "float, 8 bytes"):
+    with refused(ptxrt.SignatureMismatch, "load", "k", "f32* x: pointer", "float, 8 bytes"):
         Signature.parse("f32* x").agree("k", table((0, 8, "float")))
 
 
@@ -494,7 +521,7 @@ def test_a_mismatch_shows_both_tables_side_by_side():
     assert [row.split()[0] for row in rows[1:]] == ["0", "!", "!"]
     for row, mine, theirs in zip(
         rows[1:],
-        ("const f32* x: int, 8 bytes at 0", "u32 n: int, 4 bytes at 8", "f32 a: float, 4 bytes at 12"),
+        ("const f32* x: pointer, 8 bytes at 0", "u32 n: int, 4 bytes at 8", "f32 a: float, 4 bytes at 12"),
         ("int, 8 bytes at 0", "float, 4 bytes at 8", "int, 4 bytes at 12"),
         strict=True,
     ):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 from helpers import printed_by, refused
 
 import ptxrt
 from ptxrt import KernelSource, ops
+from ptxrt.compilers import nvrtc
 
 
 def test_ptx_keeps_the_text_as_written():
@@ -94,7 +96,19 @@ def test_text_is_a_str(language, text):
 
 @pytest.mark.parametrize(
     "defines",
-    [["N=4"], "N=4", {"N": 1.5}, {"N": [1]}, {"2N": 1}, {"N M": 1}, {"": 1}, {"N=4": None}, {4: 1}],
+    [
+        ["N=4"],
+        "N=4",
+        {"N": 1.5},
+        {"N": [1]},
+        {"2N": 1},
+        {"N M": 1},
+        {"": 1},
+        {"N=4": None},
+        {"\u00b5": 1},
+        {"\ud800": 1},
+        {4: 1},
+    ],
     ids=repr,
 )
 def test_defines_are_identifiers_with_values(defines):
@@ -102,6 +116,56 @@ def test_defines_are_identifiers_with_values(defines):
         ptxrt.InvalidArgument, "KernelSource.cuda", "defines", "identifiers with a string, an integer or None"
     ):
         KernelSource.cuda("", defines)
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**5000], ids=["2**64", "-2**63-1", "10**5000"])
+def test_a_define_is_a_number_that_the_preprocessor_knows(value):
+    with refused(ptxrt.InvalidArgument, "KernelSource.hip", "defines", "of 64 bits", "'N': "):
+        KernelSource.hip("", {"N": value})
+    assert KernelSource.hip("", {"N": 2**64 - 1, "M": -(2**63)}).defines[0][1] == "-9223372036854775808"
+
+
+@pytest.mark.parametrize("name", [5, b"k.cu", "\ud800", "a\0b", Path("k.cu")], ids=repr)
+@pytest.mark.parametrize("language", ["ptx", "cuda", "hip"])
+def test_a_name_is_text_that_can_be_written(language, name):
+    with refused(ptxrt.InvalidArgument, f"KernelSource.{language}", "name", repr(name)):
+        getattr(KernelSource, language)("", name=name)
+
+
+PTX = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k() { ret; }\n"
+TEXTS = {"ptx": PTX, "cuda": 'extern "C" __global__ void k() {}', "hip": 'extern "C" __global__ void k() {}'}
+
+
+@pytest.fixture(params=["ptx", "cuda", "hip"])
+def language(request, device):
+    """Each language that `device` takes and has a compiler for."""
+    if request.param not in device.backend.languages:
+        pytest.skip(f"no {request.param} on {device}")
+    if request.param != "ptx" and device.kind != "hip" and (reason := nvrtc.available()):
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.mark.parametrize("entry", ["\ud800", "k\0", "k\n", "k\ud800"], ids=repr)
+def test_an_entry_that_no_text_can_have_is_a_compile_error_that_can_be_printed(device, language, entry):
+    source = getattr(KernelSource, language)(TEXTS[language])
+    with refused(ptxrt.CompileError, "compile", entry, f"no entry {entry!r}") as caught:
+        ptxrt.load(source, entry, "", device)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("option", ["\ud800", "-DN=\ud800", "-I/a\0b"], ids=repr)
+def test_an_option_that_no_compiler_can_be_given_is_refused(device, language, option):
+    with refused(ptxrt.InvalidArgument, "compile", "options", repr(option)):
+        ptxrt.load(getattr(KernelSource, language)(TEXTS[language]), "k", "", device, (option,))
+
+
+@pytest.mark.parametrize("suffix", ["ptx", "cu", "hip", "cpp"])
+def test_the_name_of_a_file_in_the_place_of_its_text_is_recognised(device, language, suffix):
+    with refused(ptxrt.CompileError, "compile", "k" if language != "ptx" else None) as caught:
+        ptxrt.load(getattr(KernelSource, language)(f"mine/saxpy.{suffix}"), "k", "", device)
+    fix = f"It looks like a file's name: pass what is in it, Path('mine/saxpy.{suffix}').read_text()"
+    assert caught.value.fix == fix
 
 
 @pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: f"{spec.language}-{spec.entry}")

@@ -172,6 +172,35 @@ def linker_accepts(text: str, arch: str = "sm_90") -> bool:
     return True
 
 
+@pytest.mark.parametrize("version", ["6.3", "7.0", "8.0", "8.1", "8.8"])
+@pytest.mark.parametrize("target", ["sm_60", "sm_70", "sm_75"])
+@pytest.mark.parametrize("size", [4352, 4353, 32764, 32765])
+def test_an_entry_has_as_many_bytes_of_parameters_as_assemblers_allow(version: str, target: str, size: int) -> None:
+    head = f".version {version}\n.target {target}\n.address_size 64\n"
+    text = head + f".visible .entry k(.param .b8 x[{size - 1}], .param .b8 y) {{ ret; }}\n"
+    accepted = linker_accepts(text)
+    assert accepted == (size <= (32764 if version >= "8.1" and target > "sm_60" else 4352))
+    if accepted:
+        assert sim.parse(text).entries["k"].params[0].size == size - 1
+        return
+    with pytest.raises(CompileError, match=f"the parameters have {size} bytes") as caught:
+        sim.parse(text)
+    assert caught.value.line == 4
+
+
+def test_a_function_may_have_more() -> None:
+    head = ".version 7.0\n.target sm_75\n.address_size 64\n"
+    text = head + ".func f(.param .b8 x[40000]) { ret; }\n.entry k() { ret; }\n"
+    assert linker_accepts(text)
+    assert sim.parse(text).entries
+
+
+def test_an_unknown_target_says_which_there_are() -> None:
+    words = r"there is no \.target sm_999; there are sm_50, .*sm_90, sm_100, .*sm_121, some"
+    with pytest.raises(CompileError, match=words):
+        sim.parse(".version 7.0\n.target sm_999\n.address_size 64\n")
+
+
 @pytest.mark.parametrize("line", GOOD)
 def test_what_assemblers_take(line: str) -> None:
     assert sim.parse(text_of(line)).entries["k"].params[0].type == ".u64"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ptxrt.dtypes import ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch
+from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, shown
 from ptxrt.runtime.layout import checked_shape
 
 __all__ = ["Descriptor", "ImageDescriptor", "number", "whole_number"]
@@ -87,11 +87,10 @@ class ImageDescriptor:
 
 
 def whole_number(value: Any, op: str, argument: str, least: int) -> int:
-    """Return `value` as an int of at least `least`; InvalidArgument for anything else."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise InvalidArgument(
-            op=op, argument=argument, expected=f"a whole number of at least {least}", given=repr(value)
-        )
+    """Return `value` as an int of at least `least` and below 2**63; InvalidArgument for anything else."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 1 << 63:
+        expected = f"a whole number from {least} to 2**63 - 1"
+        raise InvalidArgument(op=op, argument=argument, expected=expected, given=shown(value))
     return int(value)
 
 
@@ -103,5 +102,5 @@ def number(value: Any, op: str, argument: str, kind: ElementType, *, signed: boo
     plain = float(value) if isinstance(value, np.floating) else value  # to a float16 the bound would be infinity
     if not real or not least <= plain <= most:
         expected = f"a number from {least:g} to {most:g}"
-        raise InvalidArgument(op=op, argument=argument, expected=expected, given=repr(value))
+        raise InvalidArgument(op=op, argument=argument, expected=expected, given=shown(value))
     return float(plain)

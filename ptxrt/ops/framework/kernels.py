@@ -37,6 +37,8 @@ class KernelSpec:
         ``"ptx"`` or ``"hip"``. Entries of one name have the same parameters in both.
     parameters
         What the file is rendered with beside `dtype`: pairs of name and value.
+    target
+        The number of the oldest of NVIDIA's architectures that takes it, 80 for sm_80; None where all do.
     """
 
     family: str
@@ -45,6 +47,7 @@ class KernelSpec:
     dtype: str = "f32"
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
+    target: int | None = None
 
     @property
     def op(self) -> str:
@@ -96,10 +99,17 @@ class KernelFamily:
         Name -> :class:`Role`.
     unnamed
         The element type that the names leave out; None where they name each.
+    targets
+        Element type -> the number of the oldest architecture that takes its text in PTX, ``{"bf16": 80}``.
     """
 
     def __init__(
-        self, name: str, dtypes: tuple[str, ...], roles: Mapping[str, Role], unnamed: str | None = "f32"
+        self,
+        name: str,
+        dtypes: tuple[str, ...],
+        roles: Mapping[str, Role],
+        unnamed: str | None = "f32",
+        targets: Mapping[str, int] | None = None,
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
         self._kernels = {
@@ -110,6 +120,7 @@ class KernelFamily:
                 dtype,
                 language,
                 tuple(sorted(described.parameters.items())),
+                (targets or {}).get(dtype) if language == "ptx" else None,
             )
             for dtype in dtypes
             for role, described in roles.items()

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
@@ -129,7 +129,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         ):
             if given.__class__ is not kind:  # an op's backward may have a descriptor derived from its forward's
                 raise InvalidArgument(
-                    op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=repr(given)
+                    op=f"{cls.__name__}.select", argument=argument, expected=f"a {kind.__name__}", given=shown(given)
                 )
         if wish.language is None and (language := preferred_language()):
             wish = replace(wish, language=language)
@@ -155,7 +155,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             op=cls.op,
             argument="descriptor",
             expected="a problem and a preference that a variant can serve",
-            given=f"{descriptor}; " + "; ".join(reasons),
+            given=f"{shown(descriptor)}; " + "; ".join(reasons),
             fix="Loosen the preference, or change the problem",
         )
 
@@ -170,7 +170,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 op=cls.op,
                 argument="out",
                 expected=f"a tuple of {len(names)}: {', '.join(names)}",
-                given=f"{len(out)}" if isinstance(out, (tuple, list)) else repr(out),
+                given=f"{len(out)}" if isinstance(out, (tuple, list)) else shown(out),
             )
         return out
 
@@ -308,14 +308,14 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 op=self.op,
                 argument="args",
                 expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
-                given=f"{len(args)}" if isinstance(args, (tuple, list)) else repr(args),
+                given=f"{len(args)}" if isinstance(args, (tuple, list)) else shown(args),
             )
         values, arrays = self._bind(self, queue, *args)
         for i in self._conditional:
             if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
                 name = self.operands[i].name
                 raise InvalidArgument(
-                    op=self.op, argument=name, expected=f"None, since {reason}", given=repr(arrays[i])
+                    op=self.op, argument=name, expected=f"None, since {reason}", given=shown(arrays[i])
                 )
         return values, arrays
 
@@ -399,7 +399,7 @@ def preferred_language() -> str | None:
     """Return what PTXRT_LANGUAGE says, the language of the kernels that ops select; None where it is not set."""
     language = os.environ.get("PTXRT_LANGUAGE") or None
     if language not in (None, "ptx", "hip"):
-        raise InvalidArgument(op="PTXRT_LANGUAGE", argument="environment", expected="ptx or hip", given=repr(language))
+        raise InvalidArgument(op="PTXRT_LANGUAGE", argument="environment", expected="ptx or hip", given=shown(language))
     return language
 
 

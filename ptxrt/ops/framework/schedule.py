@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,19 +69,23 @@ class Limits(NamedTuple):
         Threads of a block.
     max_shared_bytes
         Dynamic shared memory of a block.
+    target
+        The number of its architecture, 90 for sm_90; None on AMD.
     """
 
     max_grid: tuple[int, int, int]
     max_grid_threads: int
     max_threads_per_block: int
     max_shared_bytes: int
+    target: int | None = None
 
     @classmethod
     def of(cls, device: DeviceProperties, language: str = "ptx") -> Limits:
         """Return those of a device; of a kernel in HIP, which no device launches with 2**32 threads along an axis."""
         threads = min(device.max_grid_threads, _HIP_THREADS) if language == "hip" else device.max_grid_threads
         shared = device.max_shared_dynamic - _STATIC
-        return cls(device.max_grid, threads, device.max_threads_per_block, shared)
+        number = re.match(r"sm_(\d+)", device.arch)
+        return cls(device.max_grid, threads, device.max_threads_per_block, shared, int(number[1]) if number else None)
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,9 @@ class Launch:
 
     def refusal(self, limits: Limits) -> str | None:
         """Return in words what does not fit the device or the entry's own parameters, or None."""
+        needs = self.kernel.target
+        if needs is not None and limits.target is not None and limits.target < needs:
+            return f"{self.kernel.language} needs sm_{needs} for {self.kernel.dtype}, and this is sm_{limits.target}"
         for axis, blocks, most in zip("xyz", self.grid, limits.max_grid, strict=False):
             if blocks > most:
                 return f"{blocks} blocks do not fit grid.{axis}, which holds {most}"

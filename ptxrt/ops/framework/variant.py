@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import InvalidArgument, shown
 from ptxrt.ops.framework.schedule import Config, Limits, Refusal, Schedule
 
 __all__ = ["PlanKey", "PlanPreference", "Variant"]
@@ -88,7 +88,7 @@ class PlanPreference:
             value: Any = getattr(self, name)
             if value.__class__ not in allowed:
                 expected = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
-                raise InvalidArgument(op="PlanPreference", argument=name, expected=expected, given=repr(value))
+                raise InvalidArgument(op="PlanPreference", argument=name, expected=expected, given=shown(value))
 
     def refusal(self, variant: Variant[Any, Any]) -> str | None:
         """Return in words why it does not want a variant, or None."""

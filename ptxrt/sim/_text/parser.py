@@ -10,7 +10,7 @@ from ptxrt.sim._text.declarations import Declarations, Module
 from ptxrt.sim._text.expressions import TokenStream
 from ptxrt.sim._text.lexer import Source, Token, tokenize
 from ptxrt.sim._text.syntax import Function, Register, Variable
-from ptxrt.sim._text.targets import VERSIONS, since
+from ptxrt.sim._text.targets import TARGETS, VERSIONS, parameter_bytes, since
 
 __all__ = ["MAX_PTX_VERSION", "parse_module"]
 
@@ -18,7 +18,6 @@ MAX_PTX_VERSION = max(VERSIONS)
 """The newest ``.version`` that the machine accepts."""
 
 _MAX_CLUSTER = 16
-_MAX_PARAMS = 32764
 _LINKING = (".visible", ".extern", ".weak", ".common")
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _FUNCTION_LIMITS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster",
@@ -90,7 +89,9 @@ class _ModuleReader:
             self.source.fail(target.line, f".target {target.text} is not an architecture such as sm_80 or sm_90a")
         first = since(target.text)
         if first is None:
-            self.source.fail(target.line, f"there is no .target {target.text}")
+            numbers = sorted(int(name) for name in TARGETS if name.isdigit() and int(name) >= 50)
+            there_are = ", ".join(f"sm_{number}" for number in numbers)
+            self.source.fail(target.line, f"there is no .target {target.text}; there are {there_are}, some with a or f")
         if first > self.module.version:
             wanted = ".".join(map(str, first))
             raise self.source.error(
@@ -185,8 +186,9 @@ class _ModuleReader:
         if self.stream.now.text == "(":
             function.params = reader.formals(entry=is_entry)
             used = max((p.offset + p.size for p in function.params if isinstance(p, Variable)), default=0)
-            if used > _MAX_PARAMS:
-                self.source.fail(name.line, f"the parameters have {used} bytes; {_MAX_PARAMS} is the most")
+            if is_entry and used > (most := parameter_bytes(self.module.version, self.module.target)):
+                why = "" if most > 4352 else ", or 32764 from .version 8.1 on for sm_70 and newer"
+                self.source.fail(name.line, f"the parameters have {used} bytes; {most} is the most{why}")
         while self.stream.now.text in _FUNCTION_LIMITS or self.stream.now.text == ".pragma":
             self.limit(function)
         if self.stream.accept(";"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TARGETS", "VERSIONS", "since"]
+__all__ = ["TARGETS", "VERSIONS", "parameter_bytes", "since"]
 
 _MINORS = {3: range(1, 3), 4: range(4), 5: range(2), 6: range(6), 7: range(9), 8: range(9), 9: range(6)}
 
@@ -38,3 +38,9 @@ TARGETS = {target: version for version, targets in _SINCE.items() for target in 
 def since(target: str) -> tuple[int, int] | None:
     """Return the first version that knows ``sm_90a`` or ``compute_90a``; None for a target that there is not."""
     return TARGETS.get(target.partition("_")[2])
+
+
+def parameter_bytes(version: tuple[int, int], target: str) -> int:
+    """Return how many bytes the parameters of an entry may have (tried with every version and nvJitLink 13.5)."""
+    number = int(target.partition("_")[2].rstrip("af"))
+    return 32764 if version >= (8, 1) and number >= 70 else 4352
