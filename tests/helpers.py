@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
 import ptxrt
@@ -18,6 +19,8 @@ from ptxrt.compilers import nvrtc
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
 Patch: TypeAlias = pytest.MonkeyPatch
+Rng: TypeAlias = np.random.Generator
+Shape: TypeAlias = tuple[int, ...]
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()

@@ -6,12 +6,12 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
 import waves
-from helpers import REQUIRED, Patch
+from helpers import REQUIRED, Patch, Shape
 from op_testing import rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
@@ -26,7 +26,6 @@ if waves.compiler() is None:
         pytest.fail("PTXRT_REQUIRE=hip, but there is no C++ compiler")
     pytest.skip("no C++ compiler", allow_module_level=True)
 
-Shape: TypeAlias = tuple[int, ...]
 RUNS = list(itertools.product((32, 64), waves.SCHEDULES))
 each_run = pytest.mark.parametrize(("wave", "schedule"), RUNS)
 HIP = [spec for spec in ops.kernels() if spec.language == "hip"]

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Rng
 from op_testing import check_error, on_device
 from tolerances import bar, far_from_jumps, grid_sample_bar
 
-from ptxrt import ops
+from ptxrt import Device, ops
 from ptxrt.ops import references
 
 torch = pytest.importorskip("torch")
@@ -67,14 +68,14 @@ def samples(name: str, **more: Any) -> Iterator[Any]:
         yield plain[0], plain[1:], words
 
 
-def like(rng: np.random.Generator, x: Any) -> Any:
+def like(rng: Rng, x: Any) -> Any:
     return rng.standard_normal(x.shape).astype(np.float32)
 
 
 # The samples ----------------------------------------------------------------------------------------------------------
 
 
-def test_softmax2d(device, rng):
+def test_softmax2d(device: Device, rng: Rng) -> None:
     done = 0
     cases = [(x, args[0] % max(x.ndim, 1)) for x, args, _ in samples("softmax")]
     cases += [
@@ -101,7 +102,7 @@ def test_softmax2d(device, rng):
     assert done >= 6
 
 
-def test_group_norm(device, rng):
+def test_group_norm(device: Device, rng: Rng) -> None:
     done = 0
     for x, (groups,), words in samples("nn.functional.group_norm"):
         w, b, eps = words.get("weight"), words.get("bias"), words.get("eps", 1e-5)
@@ -126,7 +127,7 @@ def test_group_norm(device, rng):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm(device, rng, training):
+def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
     done = 0
     for x, args, words in samples("nn.functional.batch_norm"):
         running = [*args, None, None][:2]
@@ -159,7 +160,7 @@ def test_batch_norm(device, rng, training):
     assert done >= 4
 
 
-def test_local_response_norm(device, rng):
+def test_local_response_norm(device: Device, rng: Rng) -> None:
     done = 0
     shapes = [
         ((2, 7, 5), (2,), {}),
@@ -186,7 +187,7 @@ def test_local_response_norm(device, rng):
     assert done >= 10
 
 
-def test_upsample_nearest2d(device):
+def test_upsample_nearest2d(device: Device) -> None:
     done = 0
     for x, args, words in samples("nn.functional.interpolate"):
         size = words.get("size") or (args[0] if args else None)
@@ -199,7 +200,7 @@ def test_upsample_nearest2d(device):
     assert done >= 2
 
 
-def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device):
+def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device: Device) -> None:
     """30 -> 44 at 22: the double product gives 14, an exact division 15; torch's float32 scale gives 15."""
     x = np.arange(30, dtype=np.float32).reshape(1, 1, 1, 30)
     y = F.interpolate(torch.from_numpy(x), size=(1, 44), mode="nearest").numpy()
@@ -208,7 +209,7 @@ def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(devi
     assert [place for place in range(44) if ours[0, 0, 0, place] != y[0, 0, 0, place]] == [22]
 
 
-def test_grid_sample(device, rng):
+def test_grid_sample(device: Device, rng: Rng) -> None:
     done = 0
     cases = [(x, args[0], words) for x, args, words in samples("nn.functional.grid_sample") if x.ndim == 4]
     shapes = (((2, 3, 5, 7), (4, 6)), ((1, 1, 1, 1), (3, 3)), ((3, 5, 17, 9), (11, 13)))

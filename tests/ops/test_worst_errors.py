@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import op_testing
 import pytest
-from helpers import ROOT
+from helpers import ROOT, Patch
+
+import ptxrt
 
 
 @pytest.fixture
-def none_yet(monkeypatch):
+def none_yet(monkeypatch: Patch) -> None:
     monkeypatch.setattr(op_testing, "_WORST", {})
 
 
-def test_the_worst_of_each_kind_is_kept_with_its_case(none_yet, sim):
+def test_the_worst_of_each_kind_is_kept_with_its_case(none_yet: Any, sim: ptxrt.Device) -> None:
     for error, case in ((1e-3, "one"), (3e-3, "two"), (2e-3, "three")):
         op_testing.check_error("an op", sim, np.float32([1 + error]), [1.0], 1e-2, case, language="hip")
     (row,) = op_testing.worst_errors()
@@ -36,13 +40,13 @@ def test_the_worst_of_each_kind_is_kept_with_its_case(none_yet, sim):
     assert [(row["language"], row["cases"]) for row in op_testing.worst_errors()] == [("hip", 3), ("ptx", 1)]
 
 
-def test_an_error_above_the_bar_fails_and_is_kept(none_yet, sim):
+def test_an_error_above_the_bar_fails_and_is_kept(none_yet: Any, sim: ptxrt.Device) -> None:
     with pytest.raises(AssertionError, match=r"above 1\.00e-03"):
         op_testing.check_error("an op", sim, np.float32([1.5]), [1.0], 1e-3, language="ptx")
     assert op_testing.worst_errors()[0]["error"] == 0.5
 
 
-def test_two_processes_tell_what_one_tells(tmp_path):
+def test_two_processes_tell_what_one_tells(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     told = []
     for name, options in (("one", ["-n", "0"]), ("two", ["-n", "2", "--dist", "worksteal"])):
