@@ -11,7 +11,7 @@ import numpy as np
 from helpers import AMD_GPU
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import relative_error, worst_element_error
+from tolerances import EPSILON, relative_error, worst_element_error
 
 import ptxrt
 from ptxrt.dtypes import BY_NAME
@@ -90,6 +90,17 @@ def rounded_twice(name: str) -> tuple[Any, Any, Any]:
     differ = (single.astype(kind) != odd.astype(kind)).any(axis=(1, 2))
     assert differ.any()
     return g[differ].astype(kind), y[differ].astype(kind), single[differ].astype(kind)
+
+
+def group_norm_rounded_twice(name: str) -> tuple[Any, Any, Any, Any]:
+    """Return x, ``[1, 2, 2]``, weight and bias of f16 or bf16, and y for 2 groups and an eps of 0.
+
+    f32 rounds y to the middle of two numbers of the type, of which the even one is taken. From f64 it would be another.
+    """
+    x = np.array([[[1, -1], [1, -1]]], BY_NAME[name].numpy)  # of mean 0 and variance 1
+    half = EPSILON[name] / 2
+    weight, bias = np.float32([2.0**-40, 2.0**-40]), np.float32([1 + half, 1 + 3 * half])
+    return x, weight, bias, np.array([[[1, 1], [1 + 4 * half, 1 + 4 * half]]], x.dtype)
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

@@ -76,10 +76,11 @@ _OF_ONE_WARP = (
 )
 FAMILY = KernelFamily(
     "group_norm",
-    ("f32",),
+    ("f32", "f16", "bf16", "f64"),
     {name: Role(signature, hip=name in _IN_HIP) for name, signature in _ROLES.items()}
     # The same text with blocks of one warp, for groups of few values.
     | {f"{name}_small": Role(_ROLES[name], parameters={"warps": "1"}) for name in _OF_ONE_WARP},
+    targets={"bf16": 80},
 )
 
 
@@ -128,9 +129,14 @@ class _Problem(ImageDescriptor):
         return FAMILY.kernel(f"{name}_small" if small else name, self.dtype, language)
 
     @property
+    def parts(self) -> int:
+        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
+        return 2 if self.dtype.name == "f64" else 1
+
+    @property
     def guarantee(self) -> PrecisionGuarantee:
         """Sums are f64, or two of them for f64 values."""
-        sums = "2 x f64" if self.dtype.name == "f64" else "f64"
+        sums = "2 x f64" if self.parts == 2 else "f64"
         return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
@@ -273,7 +279,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         """Return both launches."""
         slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
         workspace = Workspace()
-        sums = workspace.region("sums", "f64", 2 * problem.batch * problem.groups * (slices + 1))
+        sums = workspace.region("sums", "f64", 2 * problem.parts * problem.batch * problem.groups * (slices + 1))
         grid, cut = (problem.groups * slices, problem.images), (slices, length)
         arrays = ("x", "out", "weight", "bias", sums)
         first = problem.kernel("group_norm_sums_kernel", self.language)
@@ -332,8 +338,9 @@ def _units(problem: _Problem, aim: int) -> _Units:
 def _backward_workspace(problem: _Problem, units: _Units) -> tuple[Workspace, Region, Region]:
     """Return the workspace: four sums a unit, and five numbers a group, its statistics."""
     workspace = Workspace()
-    partials = workspace.region("partials", "f64", 4 * units.total)
-    return workspace, partials, workspace.region("statistics", "f64", 5 * problem.batch * problem.groups)
+    partials = workspace.region("partials", "f64", 4 * problem.parts * units.total)
+    statistics = workspace.region("statistics", "f64", 5 * problem.parts * problem.batch * problem.groups)
+    return workspace, partials, statistics
 
 
 def _few(partial_sums: int) -> int:
@@ -504,9 +511,9 @@ def group_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     weight, bias
-        ``[C]``, float32, or None for ones and zeros.
+        ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest.
     groups
         Divides C.
     eps
@@ -555,9 +562,9 @@ def group_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     weight
-        ``[C]``, float32, or None for ones.
+        ``[C]``, or None for ones; float64 where x is, float32 for the rest.
     groups
         Divides C.
     eps
@@ -571,8 +578,8 @@ def group_norm_backward(
     Returns
     -------
     tuple
-        (grad_input, grad_weight, grad_bias): of x's shape, and twice ``[C]``; grad_weight is None if weight is. The
-        latter two are zeros where x is empty.
+        (grad_input, grad_weight, grad_bias): of x's shape and type, and twice ``[C]`` of a weight's type; grad_weight
+        is None if weight is. The latter two are zeros where x is empty.
 
     Raises
     ------

@@ -36,6 +36,7 @@ class Fault(Exception):
 
 VECTOR = {
     "v_mov_b32": "u32(1)",
+    "v_mov_b16 l": "(u32(0) & 0xffff0000) | (u32(1) & 0xffff)",
     "v_mov_b64": "u64(1)",
     "v_not_b32": "~u32(1)",
     "v_and_b32": "u32(1) & u32(2)",
@@ -164,6 +165,7 @@ SCALAR = {
     "s_sub_u32": "carried(0ull + u32(1) - u32(2))",
     "s_subb_u32": "carried(0ull + u32(1) - u32(2) - flag)",
     "s_mul_i32": "u32(1) * u32(2)",
+    "s_mulk_i32": "i32(0) * int16_t(u32(1))",
     "s_mul_hi_u32": "uint64_t(u32(1)) * u32(2) >> 32",
     "s_mul_hi_i32": "int64_t(i32(1)) * i32(2) >> 32",
     "s_min_u32": "flag = u32(1) < u32(2), std::min(u32(1), u32(2))",
@@ -180,6 +182,8 @@ SCALAR = {
         for bits, (name, test) in itertools.product((32, 64), _LOGIC.items())
     },
     # Operand 0 is no register: these set SCC alone.
+    "s_bitcmp0_b32": "flag = !(u32(1) >> (u32(2) & 31) & 1)",
+    "s_bitcmp1_b32": "flag = u32(1) >> (u32(2) & 31) & 1",
     **{
         f"{stem}_{name}_{kind}": "flag = " + test.format(f"{kind}(1)", f"{kind}(2)")
         for stem, kind, (name, test) in itertools.product(("s_cmp", "s_cmpk"), ("u32", "i32", "u64"), _INTEGERS.items())
@@ -469,7 +473,7 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
             name, operands[i] = f"{name} {each[-1]}", each[:-2]
     if name in BRANCH:
         return [_arithmetic(name, [])]
-    if name.startswith(("v_cmpx", "s_cmp")):
+    if name.startswith(("v_cmpx", "s_cmp", "s_bitcmp")):
         operands.insert(0, "exec" + suffix if name.startswith("v") else "null")
     if name == "v_div_fmas_f64" or (name == "v_cndmask_b32" and len(operands) == 3):
         operands.append("vcc" + suffix)

@@ -283,13 +283,12 @@ def noticed(family: str, target: str, entry: str, edit: Edit) -> str:
 
 
 # The first of block_sum.jinja, for its second call, is not needed where there is one only.
-SPARE = [(entry, 0) for entry in ("batch_norm_kernel", "group_norm_backward_parameters_kernel")]
-SPARE += [(f"batch_norm_backward_{rest}", 0) for rest in ("kernel", "handed_kernel")]
+SPARE = "batch_norm_kernel|batch_norm_backward(_handed)?_kernel|group_norm_backward_parameters_kernel"
 BARRIERS = [
     (spec.family, spec.entry, number)
     for spec in HIP
-    for number in (0, 1)
-    if re.match("(group|batch)_norm.*kernel|grid_sample_backward", spec.entry) and (spec.entry, number) not in SPARE
+    if re.match("(group|batch)_norm.*kernel|grid_sample_backward", spec.entry)
+    for number in range(bool(re.match(SPARE, spec.entry)), 2)
 ]
 
 

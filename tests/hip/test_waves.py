@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import waves
 from helpers import REQUIRED, Patch, Shape
-from op_testing import rounded_twice, wish
+from op_testing import group_norm_rounded_twice, rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops.framework import Launch
+from ptxrt.ops.framework import Launch, parameter_type
 from ptxrt.runtime.signature import Signature
 
 if waves.compiler() is None:
@@ -56,19 +56,31 @@ def within(op: str, dtype: str = "f32", /, **results: Any) -> dict[str, tuple[An
     return {name: (want, bar(op, dtype, want)) for name, want in results.items() if want is not None}
 
 
-def group_norm(shape: Shape, groups: int, affine: bool = True) -> Case:
-    x, w, b = normal(*shape), *(normal(shape[1], dtype=np.float32) + i if affine else None for i in (0, 1))
-    want = within("group_norm", out=references.group_norm(x, w, b, groups))
-    return Case(ops.GroupNormPlan, ops.GroupNormDescriptor(shape, groups), given(x=x, weight=w, bias=b), want)
+def group_norm(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, real = normal(*shape, dtype=kind.numpy), parameter_type(kind).numpy
+    w, b = (normal(shape[1], dtype=real) + i if affine else None for i in (0, 1))
+    want = within("group_norm", name, out=references.group_norm(x, w, b, groups))
+    problem = ops.GroupNormDescriptor(shape, groups, kind)
+    return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), want)
 
 
-def group_norm_backward(shape: Shape, groups: int, affine: bool = True) -> Case:
-    x, w = normal(*shape), normal(shape[1]) if affine else None
-    go = x[::-1, ::-1].copy() + normal(shape[1], *shape[2:])
-    gradients = references.group_norm_backward(go, x, w, groups)
-    want = within("group_norm", **dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)))
-    problem = ops.GroupNormBackwardDescriptor(shape, groups)
+def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    real = parameter_type(kind)
+    x, w = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=real.numpy) if affine else None
+    go = x[::-1, ::-1] + normal(shape[1], *shape[2:], dtype=kind.numpy)
+    grad_input, grad_weight, grad_bias = references.group_norm_backward(go, x, w, groups)
+    want = within("group_norm", name, grad_input=grad_input)
+    want |= within("group_norm", real.name, grad_weight=grad_weight, grad_bias=grad_bias)
+    problem = ops.GroupNormBackwardDescriptor(shape, groups, kind)
     return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
+
+
+def group_norm_of_16_bits(name: str) -> Case:
+    x, w, b, want = group_norm_rounded_twice(name)
+    problem = ops.GroupNormDescriptor(x.shape, 2, ptxrt.dtypes.BY_NAME[name], eps=0.0)
+    return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
 def softmax2d(shape: Shape, name: str = "f32") -> Case:
@@ -165,6 +177,8 @@ def grid_sample_backward(name: str, shape: Shape, size: Shape) -> Case:
     return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want)
 
 
+OTHERS = ("f64", "f16", "bf16")  # than f32
+
 # Each family: what its cases are made by, and of. Grids are short here (see `short_grids`): with more than two images a
 # block goes round.
 CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
@@ -176,6 +190,10 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (group_norm_backward, ((130, 2, 3), 1)),  # more images than one warp adds up
         (group_norm_backward, ((3, 130, 3), 1)),
         (group_norm_backward, ((1, 2, 2100), 1, False)),
+        *((group_norm, ((5, 4, 67), 2, True, name)) for name in OTHERS),
+        *((group_norm_of_16_bits, (name,)) for name in ("f16", "bf16")),
+        *((group_norm_backward, ((5, 6, 37), 2, True, name)) for name in OTHERS),
+        *((group_norm_backward, ((130, 1, 3), 1, True, name)) for name in OTHERS),
     ],
     "softmax2d": [
         (softmax2d, ((2, 5, 7, 19),)),

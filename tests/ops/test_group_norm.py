@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import Guarded, check_error, for_drawn, group_norm_rounded_twice, key_of, on_device, variants, wish
 from tolerances import bar, relative_error
 
 import ptxrt
-from ptxrt import ops
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
-from ptxrt.ops._group_norm import WholeConfig
+from ptxrt.ops._group_norm import FAMILY, WholeConfig
+from ptxrt.ops.framework import parameter_type
+from ptxrt.ops.framework.texts import read_kernel
 
 ONE_WARP = "baseline of one warp"
 VARIANTS = [*variants(GroupNormPlan), ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
+OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
+every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 
 
-def forced(device, shape, groups, eps, variant):
+def forced(device, shape, groups, eps, variant, dtype="f32"):
     config = WholeConfig(1) if variant.endswith(ONE_WARP) else None
     preference = wish(variant.removesuffix(" of one warp"), config=config)
-    return GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, eps=eps), preference)
+    problem = GroupNormDescriptor(shape, groups, element_type(dtype), eps)
+    return GroupNormPlan.select(device, problem, preference)
 
 
 def run(device, x, w=None, b=None, groups=1, eps=1e-5, variant=None, offset=0):
@@ -31,26 +38,42 @@ def run(device, x, w=None, b=None, groups=1, eps=1e-5, variant=None, offset=0):
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
     """
-    out = Guarded(x.shape, np.float32, device, offset)
+    out = Guarded(x.shape, x.dtype, device, offset)
     arrays = [on_device(a, device, offset) for a in (x, w, b)]
     if variant is None:
         assert group_norm(*arrays, groups, eps, out=out.array) is out.array
     else:
-        plan = forced(device, x.shape, groups, eps, variant)
+        plan = forced(device, x.shape, groups, eps, variant, x.dtype)
         assert plan.run(GroupNormArgs(*arrays, out.array)) is out.array
     return out.host()
 
 
-def problem(rng, shape, mean=0.0):
-    x = (rng.standard_normal(shape) + mean).astype(np.float32)
-    w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
+def kind_of(name):
+    return BY_NAME[name].numpy
+
+
+def problem(rng, shape, mean=0.0, name="f32"):
+    x = (rng.standard_normal(shape) + mean).astype(kind_of(name))
+    w, b = (rng.standard_normal(shape[1]).astype(parameter_type(BY_NAME[name]).numpy) for _ in "wb")
     return x, w, b
 
 
+def bar_of(x, want, large_mean=False):
+    return bar("group_norm", element_type(x.dtype).name, want, large_mean=large_mean)
+
+
 def check(device, x, w, b, groups, eps=1e-5, large_mean=False, **how):
-    y = run(device, x, w, b, groups, eps, **how)
-    limit = bar("group_norm", "f32", large_mean=large_mean)
-    check_error("group_norm", device, y, references.group_norm(x, w, b, groups, eps), limit, (x.shape, groups, how))
+    y, want = run(device, x, w, b, groups, eps, **how), references.group_norm(x, w, b, groups, eps)
+    check_error("group_norm", device, y, want, bar_of(x, want, large_mean), (x.shape, groups, how))
+
+
+def assert_rounded_once(got, exact):
+    """Of 16 bits the result in f32 is; the reference of f64 has 11 bits more, and does not know every tie."""
+    if got.dtype == np.float64:
+        assert (np.abs(got - exact) <= 0.51 * np.spacing(np.abs(got))).all()
+    else:
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(got, exact.astype(np.float32).astype(got.dtype))
 
 
 # Values -------------------------------------------------------------------------------------------------------------
@@ -88,6 +111,27 @@ def test_group_norm_matches_cpu(device, rng, shape, groups, eps, variant):
     check(device, *problem(rng, shape), groups, eps, variant=variant)
 
 
+@every_variant
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((2, 16, 5), 4),
+        ((2, 8), 4),
+        ((1, 9, 132), 3),
+        ((2, 6, 257), 2),
+        ((1, 2, 2040), 1),  # eight at a time, round one turn of a block, and two of two at a time
+        ((1, 2, 2056), 1),
+        ((1, 3, 256), 3),  # and one of a warp
+        ((1, 3, 264), 3),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_the_types_beside_f32(device, rng, name, shape, groups, variant):
+    check(device, *problem(rng, shape, name=name), groups, variant=variant)
+
+
 @pytest.mark.parametrize(
     ("shape", "groups"),
     [
@@ -107,6 +151,13 @@ def test_a_group_is_cut_into_slices(device, rng, shape, groups):
     check(device, *problem(rng, shape), groups, variant="split")
 
 
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("hw", [4999, 5000])
+@pytest.mark.ptx
+def test_a_group_of_the_types_beside_f32_is_cut_into_slices(device, rng, name, hw):
+    check(device, *problem(rng, (2, 4, hw), name=name), 2, variant="split")
+
+
 @pytest.mark.parametrize(
     ("shape", "groups"), [((1, 2, 1500000), 1), ((1, 3, 7000001), 1), ((1, 1, 1 << 24), 1)], ids=str
 )
@@ -117,8 +168,8 @@ def test_more_slices_than_a_block_has_threads(cuda, rng, shape, groups):
 
 @every_variant
 def test_matches_the_reference_on_drawn_shapes(device, variant):
-    def body(batch, groups, per_group, hw, offset, seed):
-        x, w, b = problem(np.random.default_rng(seed), (batch, groups * per_group, hw))
+    def body(batch, groups, per_group, hw, offset, name, seed):
+        x, w, b = problem(np.random.default_rng(seed), (batch, groups * per_group, hw), name=name)
         check(device, x, w, b, groups, variant=variant, offset=offset)
 
     for_drawn(
@@ -127,46 +178,64 @@ def test_matches_the_reference_on_drawn_shapes(device, variant):
         batch=st.integers(1, 4),
         groups=st.integers(1, 5),
         per_group=st.integers(1, 9),
-        hw=st.integers(1, 75).map(lambda n: 4 * n) | st.integers(1, 300),
-        offset=st.integers(0, 3),
+        hw=st.integers(1, 40).map(lambda n: 8 * n) | st.integers(1, 300),
+        offset=st.integers(0, 3) | st.just(8),
+        name=st.sampled_from(FAMILY.dtypes),
         seed=st.integers(0, 2**32 - 1),
     )
 
 
 @every_variant
-@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 36), 3), ((1, 4, 5000), 2), ((1, 3, 33), 1)], ids=str)
-def test_alignment_changes_no_bit(device, rng, shape, groups, variant):
-    x, w, b = problem(rng, shape)
+@pytest.mark.parametrize(
+    ("shape", "groups", "name"),
+    [((2, 6, 36), 3, "f32"), ((1, 4, 5000), 2, "f32"), ((1, 3, 33), 1, "f32"), *(((2, 6, 40), 3, n) for n in OTHERS)],
+    ids=str,
+)
+def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
+    x, w, b = problem(rng, shape, name=name)
     aligned = run(device, x, w, b, groups, variant=variant)
-    for offset in (1, 2, 3, 4):
+    for offset in (1, 2, 3, 4) if name == "f32" else (1, 2, 4, 8):
         np.testing.assert_array_equal(run(device, x, w, b, groups, variant=variant, offset=offset), aligned)
 
 
+@every_type
 @pytest.mark.parametrize("unaligned", ["x", "out"])
-def test_one_unaligned_array_is_enough(device, rng, unaligned):
-    x, _, _ = problem(rng, (1, 4, 64))
-    out = Guarded(x.shape, np.float32, device, int(unaligned == "out"))
+def test_one_unaligned_array_is_enough(device, rng, unaligned, name):
+    x, _, _ = problem(rng, (1, 4, 64), name=name)
+    out = Guarded(x.shape, x.dtype, device, int(unaligned == "out"))
     group_norm(on_device(x, device, int(unaligned == "x")), None, None, 2, out=out.array)
     np.testing.assert_array_equal(out.host(), run(device, x, groups=2))
 
 
 @every_variant
-@pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
-def test_a_large_offset_costs_no_accuracy(device, rng, mean, variant):
-    x, w, b = problem(rng, (2, 8, 33, 31), mean)
-    check(device, x, w, b, 4, large_mean=True, variant=variant)
+@pytest.mark.parametrize(
+    ("mean", "name"),
+    [*((mean, "f32") for mean in (1e4, -1e4, 1e6)), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")],
+)
+def test_a_large_offset_costs_no_accuracy(device, rng, mean, name, variant):
+    shape = (2, 8, 33, 31) if name == "f32" else (2, 8, 83)
+    x, w, b = problem(rng, shape, mean, name)
+    if name != "f64":
+        check(device, x, w, b, 4, large_mean=True, variant=variant)
+        return
+    # Less the mean, which is exact, the reference loses no digits to it: so the bar is that without a mean.
+    want = references.group_norm(x.astype(np.longdouble) - mean, w, b, 4)
+    y = run(device, x, w, b, 4, variant=variant)
+    check_error("group_norm", device, y, want, bar("group_norm", "f64"), (shape, mean))
 
 
 @every_variant
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
-    x, w, b = problem(rng, (1, 4, 1000))
-    x[0, ::2, 0] = 1e6
+@pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, variant):
+    x, w, b = problem(rng, (1, 4, 1000), name=name)
+    x[0, ::2, 0] = outlier
     check(device, x, w, b, 2, variant=variant)
 
 
 @every_variant
-def test_weight_and_bias_may_be_absent(device, rng, variant):
-    x, w, b = problem(rng, (2, 6, 10))
+@every_type
+def test_weight_and_bias_may_be_absent(device, rng, name, variant):
+    x, w, b = problem(rng, (2, 6, 10), name=name)
     ones, zeros = np.ones_like(w), np.zeros_like(b)
     full = run(device, x, ones, zeros, 3, variant=variant)
     np.testing.assert_array_equal(run(device, x, None, None, 3, variant=variant), full)
@@ -179,22 +248,26 @@ def test_weight_and_bias_may_be_absent(device, rng, variant):
 
 
 @every_variant
-def test_one_value_a_group_gives_the_bias(device, rng, variant):
-    x, w, b = problem(rng, (3, 5, 1))
-    np.testing.assert_array_equal(run(device, x, w, b, 5, variant=variant), np.broadcast_to(b[None, :, None], x.shape))
+@every_type
+def test_one_value_a_group_gives_the_bias(device, rng, name, variant):
+    x, w, b = problem(rng, (3, 5, 1), name=name)
+    want = np.broadcast_to(b.astype(x.dtype)[None, :, None], x.shape)
+    np.testing.assert_array_equal(run(device, x, w, b, 5, variant=variant), want)
 
 
 @every_variant
-def test_equal_values_give_the_bias(device, variant):
-    x = np.full((2, 4, 100), 0.1, np.float32)
-    b = np.arange(4, dtype=np.float32)
+@every_type
+def test_equal_values_give_the_bias(device, name, variant):
+    x = np.full((2, 4, 100), 0.1, kind_of(name))
+    b = np.arange(4).astype(parameter_type(BY_NAME[name]).numpy)
     y = run(device, x, None, b, 2, variant=variant)
     np.testing.assert_array_equal(y, np.broadcast_to(b[None, :, None], x.shape))
 
 
 @every_variant
-def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
-    assert np.isnan(run(device, np.ones((1, 2, 5), np.float32), eps=0.0, variant=variant)).all()
+@every_type
+def test_variance_zero_and_eps_zero_is_not_a_number(device, name, variant):
+    assert np.isnan(run(device, np.ones((1, 2, 5), kind_of(name)), eps=0.0, variant=variant)).all()
 
 
 @every_variant
@@ -203,38 +276,55 @@ def test_eps_zero_is_allowed(device, rng, variant):
 
 
 @every_variant
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_one_bad_value_spoils_its_group_alone(device, rng, value, variant):
-    x, w, b = problem(rng, (2, 6, 40))
-    x[1, 2, 7] = value
+@every_type
+@pytest.mark.parametrize(("value", "place"), [(np.nan, 7), (np.inf, 7), (-np.inf, 7), (np.inf, 0)])
+def test_one_bad_value_spoils_its_group_alone(device, rng, value, place, name, variant):
+    x, w, b = problem(rng, (2, 6, 40), name=name)
+    x[1, 2, place] = value
     y = run(device, x, w, b, 3, variant=variant)
     assert np.isnan(y[1, 2:4]).all()
     good = np.ones(x.shape, bool)
     good[1, 2:4] = False
-    reference = references.group_norm(np.where(good, x, 0), w, b, 3, 1e-5)
-    assert relative_error(y[good], reference[good]) <= bar("group_norm", "f32")
+    want = references.group_norm(np.where(good, x, kind_of(name).type(0)), w, b, 3, 1e-5)[good]
+    assert relative_error(y[good], want) <= bar_of(x, want)
 
 
 @every_variant
-def test_denormals_are_kept(device, rng, variant):
-    x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
-    check(device, x, None, None, 1, eps=0.0, variant=variant)
-    weight = (rng.integers(1, 100, 2) * 1.4e-45).astype(np.float32)  # and in the result, to half of one of them
-    y = run(device, x, weight, None, 1, eps=0.0, variant=variant)
-    np.testing.assert_allclose(y, references.group_norm(x, weight, None, 1, 0.0), rtol=0, atol=0.75e-45)
+@every_type
+def test_denormals_are_kept(device, rng, name, variant):
+    limits, wide = ml_dtypes.finfo(kind_of(name)), name == "f64"
+    x = (rng.uniform(-1, 1, (1, 2, 64)) * float(limits.tiny)).astype(kind_of(name))
+    check(device, x, None, None, 1, eps=1e-5 if wide else 0.0, variant=variant)  # f64 cannot hold their squares
+    # And in the result, to half of one of them; f64 rounds the weight times the inverse root, too.
+    x, smallest = problem(rng, (1, 2, 64), name=name)[0], float(limits.smallest_subnormal)
+    weight = (rng.integers(1, 100, 2) * smallest).astype(parameter_type(BY_NAME[name]).numpy)
+    y, want = run(device, x, weight, None, 1, variant=variant), references.group_norm(x, weight, None, 1)
+    assert (np.abs(y.astype(want.dtype) - want) <= (2.5 if wide else 0.75) * smallest).all()
     assert np.count_nonzero(y) > 100
 
 
 @every_variant
-def test_values_near_the_largest_do_not_overflow(device, rng, variant):
-    x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
+@pytest.mark.parametrize(("name", "size"), [("f32", 3e37), ("f16", 1e4), ("bf16", 3e37), ("f64", 1e150)])
+def test_values_near_the_largest_do_not_overflow(device, rng, name, size, variant):
+    x = (rng.standard_normal((1, 2, 500)) * size).astype(kind_of(name))
     check(device, x, None, None, 1, variant=variant)
 
 
 @every_variant
-@pytest.mark.parametrize("shape", [(2, 8, 700), (2, 4, 5001)], ids=str)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, variant):
-    x, w, b = problem(rng, shape)
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+    x, w, b = problem(rng, (2, 2, 50), name="f64")
+    x[1] *= 1e160
+    y = run(device, x, w, b, 1, variant=variant)
+    assert np.isnan(y[1]).all()
+    assert np.isfinite(y[0]).all()
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("shape", "name"), [((2, 8, 700), "f32"), ((2, 4, 5001), "f32"), *(((2, 8, 70), name) for name in OTHERS)], ids=str
+)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, name, variant):
+    x, w, b = problem(rng, shape, name=name)
     first = run(device, x, w, b, 2, variant=variant)
     np.testing.assert_array_equal(first, run(device, x, w, b, 2, variant=variant))
     # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
@@ -242,35 +332,49 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
 
 
 @every_variant
-def test_without_weight_and_bias_a_result_is_the_reference_rounded_once(device, rng, variant):
-    x, _, _ = problem(rng, (2, 6, 50))
-    exact = references.group_norm(x, None, None, 3, 1e-5)
-    np.testing.assert_array_equal(run(device, x, groups=3, variant=variant), exact.astype(np.float32))
+@every_type
+def test_without_weight_and_bias_a_result_is_the_reference_rounded_once(device, rng, name, variant):
+    x, _, _ = problem(rng, (2, 6, 50), name=name)
+    assert_rounded_once(run(device, x, groups=3, variant=variant), references.group_norm(x, None, None, 3))
 
 
 @every_variant
-def test_with_weight_and_bias_too(device, rng, variant):
-    x, w, b = problem(rng, (2, 6, 52))
-    exact = references.group_norm(x, w, b, 3, 1e-5)
-    np.testing.assert_array_equal(run(device, x, w, b, 3, variant=variant), exact.astype(np.float32))
+@pytest.mark.parametrize(("name", "scale"), [("f32", 1), ("f16", 1), ("bf16", 1), ("f64", 1), ("f16", 40000)])
+def test_with_weight_and_bias_too(device, rng, name, scale, variant):
+    x, w, b = problem(rng, (2, 6, 52), name=name)
+    got = run(device, x, w * scale, b, 3, variant=variant)
+    assert_rounded_once(got, references.group_norm(x, w * scale, b, 3))
+    assert np.isfinite(got).all() == (scale == 1)  # what f16 cannot hold is infinite
 
 
 @every_variant
-@pytest.mark.parametrize("shape", [(2, 8, 300), (2, 4, 5001), (2, 4, 5000)], ids=str)
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+    x, weight, bias, want = group_norm_rounded_twice(name)
+    np.testing.assert_array_equal(run(device, x, weight, bias, 2, eps=0.0, variant=variant), want)
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [*((shape, "f32") for shape in [(2, 8, 300), (2, 4, 5001), (2, 4, 5000)]), *(((2, 8, 40), n) for n in OTHERS)],
+    ids=str,
+)
 @pytest.mark.sanitize
-def test_in_place(device, rng, shape, variant):
-    x, w, b = problem(rng, shape)
+def test_in_place(device, rng, shape, name, variant):
+    x, w, b = problem(rng, shape, name=name)
     there, weight, bias = (ptxrt.to_device(a, device) for a in (x, w, b))
-    plan = forced(device, shape, 2, 1e-5, variant)
+    plan = forced(device, shape, 2, 1e-5, variant, name)
     assert plan.run(GroupNormArgs(there, weight, bias, there)) is there
     np.testing.assert_array_equal(there.to_host(), run(device, x, w, b, 2, variant=variant))
 
 
+@every_type
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)])
-def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape):
+def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape, name):
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    y = group_norm(ptxrt.zeros(shape, np.float32, device), None, None, 2)
-    assert (y.shape, y.dtype) == (shape, np.float32)
+    y = group_norm(ptxrt.zeros(shape, kind_of(name), device), None, None, 2)
+    assert (y.shape, y.dtype) == (shape, kind_of(name))
 
 
 @pytest.mark.ptx
@@ -303,57 +407,106 @@ def test_an_image_of_many_turns(device, rng, monkeypatch):
     ):
         if variant in variants(GroupNormPlan, device):
             check(device, *problem(rng, (5, 4, hw)), 2, variant=variant)
+    for variant in VARIANTS:
+        if variant.removesuffix(" of one warp") in variants(GroupNormPlan, device):
+            for name in OTHERS:
+                check(device, *problem(rng, (5, 4, 8), name=name), 2, variant=variant)
 
 
-@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
-def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, variant):
+@every_type
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
+def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, variant, name):
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
-    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == ("group_norm_kernel", language)).load(device)
-    empty = ptxrt.zeros((2, 4, 0), np.float32, device)
+    kernel = FAMILY.kernel("group_norm_kernel", BY_NAME[name], language).load(device)
+    empty = ptxrt.zeros((2, 4, 0), kind_of(name), device)
     kernel.launch((2, 2), 256, empty, empty, None, None, 2, 4, 2, 0, 1e-5)
     device.synchronize()
 
 
-def test_offset_views_are_operands_like_others(device, rng):
-    x, w, b = problem(rng, (2, 4, 33))
-    big = ptxrt.to_device(np.concatenate([x[:1] * 0 + 7, x]), device)
-    wb = ptxrt.to_device(np.concatenate([np.float32([1.0]), w, b]), device)
+# Of 64 values less k: their sum and that of their squares in pairs whose low parts are large, as many terms make them.
+UNSETTLED = (1000.0, 1000 * 2.0**-21), (15640.0, 15000 * 2.0**-21)
+
+
+def inverse_root_of_unsettled(count=64):
+    """Return offset and 1 / sqrt(var)."""
+    total, squares = (np.longdouble(high) + low for high, low in UNSETTLED)
+    return total / count, 1 / np.sqrt((squares - total * total / count) / count)
+
+
+@pytest.mark.ptx
+def test_sums_with_large_low_parts_in_ptx(device, rng):
+    kernel = FAMILY.kernel("group_norm_split_kernel", BY_NAME["f64"], "ptx").load(device)
+    x, k = rng.standard_normal((1, 1, 64)), 0.5
+    out, sums = Guarded(x.shape, x.dtype, device), ptxrt.to_device(np.array([*sum(UNSETTLED, ()), k, k, 0, 0]), device)
+    arrays = (ptxrt.to_device(x, device), out.array, None, None, sums)
+    kernel.launch((1, 1), 256, *arrays, 1, 1, 1, 64, 0.0, 1, 1 << 10)
+    offset, inv = inverse_root_of_unsettled()
+    assert relative_error(out.host(), (x - (k + offset)) * inv) <= bar("group_norm", "f64")
+
+
+def test_sums_with_large_low_parts_in_hip(device):
+    total, squares = (", ".join(map(str, pair)) for pair in UNSETTLED)
+    text = (
+        read_kernel("group_norm", language="hip", dtype="f64").text
+        + f"""
+extern "C" __global__ void moments_of(double* out) {{
+    const Moments<Number> all = moments(Number({total}), Number({squares}), 64);
+    out[0] = double(inverse_root(all.var));
+    out[1] = double(all.offset);
+}}"""
+    )
+    out = Guarded((2,), np.float64, device)
+    ptxrt.load(ptxrt.KernelSource.hip(text, name="moments"), "moments_of", "f64* out", device).launch(1, 1, out.array)
+    offset, inv = inverse_root_of_unsettled()
+    assert relative_error(out.host(), np.array([inv, offset])) <= bar("group_norm", "f64")
+
+
+@every_type
+def test_offset_views_are_operands_like_others(device, rng, name):
+    x, w, b = problem(rng, (2, 4, 33), name=name)
+    big = ptxrt.to_device(np.concatenate([x[:1], x]), device)
+    wb = ptxrt.to_device(np.concatenate([w[:1], w, b]), device)
     y = group_norm(big[1:], wb[1:5], wb[5:], 2).to_host()
     np.testing.assert_array_equal(y, run(device, x, w, b, 2))
 
 
 @pytest.mark.parametrize(
-    ("shape", "groups", "variant"),
+    ("shape", "groups", "variant", "name"),
     [
-        ((5, 2, 2**29), 2, "split"),
-        ((1, 2, 2**31 + 8), 1, "split"),
-        ((5, 2, 2**29), 1, "baseline"),
-        ((65537, 66, 1000), 66, "baseline"),
-        ((65535, 66, 1001), 66, ONE_WARP),
-        ((5, 2, 2**29), 2, "hip/baseline"),
-        ((65537, 66, 1000), 66, "hip/baseline"),
+        ((5, 2, 2**29), 2, "split", "f32"),
+        ((1, 2, 2**31 + 8), 1, "split", "f32"),
+        ((5, 2, 2**29), 1, "baseline", "f32"),
+        ((65537, 66, 1000), 66, "baseline", "f32"),
+        ((65535, 66, 1001), 66, ONE_WARP, "f32"),
+        ((5, 2, 2**29), 2, "hip/baseline", "f32"),
+        ((65537, 66, 1000), 66, "hip/baseline", "f32"),
+        *(((5, 2, 2**29), 2, variant, "f16") for variant in ("split", "baseline", "hip/baseline")),
+        *(((5, 2, 2**28), 2, variant, "f64") for variant in ("split", "baseline", "hip/baseline")),  # past 2**31
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
-    count = int(np.prod(shape))
-    torch = torch_with(10 * count)
-    x = torch.empty(count, device="cuda").normal_()
-    weight, bias = (torch.randn(shape[1], device="cuda") for _ in "wb")
-    plan = forced(cuda, shape, groups, 1e-5, variant)
+def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant, name):
+    count, size = int(np.prod(shape)), BY_NAME[name].size
+    torch = torch_with(2.5 * size * count)
+    x = torch.empty(count, device="cuda", dtype=getattr(torch, kind_of(name).name)).normal_()
+    real = getattr(torch, parameter_type(BY_NAME[name]).numpy.name)
+    weight, bias = (torch.randn(shape[1], device="cuda", dtype=real) for _ in "wb")
+    plan = forced(cuda, shape, groups, 1e-5, variant, name)
     arrays = [ptxrt.from_dlpack(a) for a in (x.view(shape), weight, bias)]
     y = torch.from_dlpack(plan.run(GroupNormArgs(*arrays))).view(-1)
     span = shape[1] // groups * shape[2]
-    for start in (0, 2**31 - 500, 2**32 - 500, count - 1000):
+    for start in sorted({0, 2**31 - 500, min(2**32 - 500, count - 1000), count - 1000}):
         parts = x[start // span * span :][:span].chunk(64)
         mean = sum(part.double().sum() for part in parts) / span
         var = sum(((part.double() - mean) ** 2).sum() for part in parts) / span
         # A slice may cross into the next group or channel: keep what lies in this one.
         end = min(start + 1000, (start // span + 1) * span)
         channel = torch.arange(start, end, device="cuda") // shape[2] % shape[1]
-        want = (x[start:end].double() - mean) / (var + 1e-5).sqrt() * weight[channel] + bias[channel]
-        assert relative_error(y[start:end].cpu().numpy(), want.cpu().numpy()) <= bar("group_norm", "f32"), start
+        want = ((x[start:end].double() - mean) / (var + 1e-5).sqrt() * weight[channel] + bias[channel]).cpu().numpy()
+        # The reference of f64 is in f64, and has an error as large.
+        at_most = bar("group_norm", name, want) * (2 if name == "f64" else 1)
+        assert relative_error(y[start:end].cpu().numpy(), want) <= at_most, start
 
 
 def test_a_batch_of_nearly_2_to_the_32(torch_with):
@@ -438,6 +591,16 @@ def test_x_must_have_two_axes(device):
 def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
     plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
     assert key_of(plan.variant) + (" of one warp" if plan.config == WholeConfig(1) else "") == variant
+
+
+@every_type
+@pytest.mark.parametrize("role", ["kernel", "split_kernel", "backward_groups_kernel", "backward_kernel"])
+def test_neighbours_are_read_and_written_by_16_bytes(name, role):
+    text = FAMILY.kernel(f"group_norm_{role}", BY_NAME[name], "ptx").source.text
+    found = set(re.findall(r"(ld|st)\.global\.v(\d)\.[bf](\d+)", text))
+    word = max(32, 8 * BY_NAME[name].size)
+    assert {(way, str(128 // word), str(word)) for way in ("ld", "st")} <= found
+    assert {int(count) * int(bits) for _, count, bits in found} == {128}
 
 
 @pytest.mark.ptx

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from itertools import pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
-from tolerances import bar, relative_error
+from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
-from ptxrt import ops
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import (
     GroupNormBackwardArgs,
     GroupNormBackwardDescriptor,
@@ -21,18 +22,31 @@ from ptxrt.ops import (
     group_norm_backward,
     references,
 )
-from ptxrt.ops._group_norm import WholeBackwardConfig
+from ptxrt.ops._group_norm import FAMILY, WholeBackwardConfig
+from ptxrt.ops.framework import parameter_type
 
 ONE_WARP = "baseline of one warp"
 VARIANTS = [*variants(GroupNormBackwardPlan), ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
+OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
+every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 RESULTS = ("grad_input", "grad_weight", "grad_bias")
 
 
-def forced(device, shape, groups, eps, variant):
+def kind_of(name):
+    return BY_NAME[name].numpy
+
+
+def parameters_of(kind):
+    """Return the type of weight and its gradient, in NumPy, for that of x."""
+    return parameter_type(element_type(kind)).numpy
+
+
+def forced(device, shape, groups, eps, variant, dtype="f32"):
     config = WholeBackwardConfig(1, 1 << 9) if variant.endswith(ONE_WARP) else None
     preference = wish(variant.removesuffix(" of one warp"), config=config)
-    return GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups, eps=eps), preference)
+    problem = GroupNormBackwardDescriptor(shape, groups, element_type(dtype), eps)
+    return GroupNormBackwardPlan.select(device, problem, preference)
 
 
 def run(device, go, x, w=None, groups=1, eps=1e-5, offset=0, variant=None):
@@ -40,30 +54,36 @@ def run(device, go, x, w=None, groups=1, eps=1e-5, offset=0, variant=None):
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
     """
-    channels = x.shape[1:2]
-    shapes = (x.shape, None if w is None else channels, channels)
-    out = [None if shape is None else Guarded(shape, np.float32, device, offset) for shape in shapes]
+    vector = (x.shape[1:2], parameters_of(x.dtype))
+    wanted = ((x.shape, x.dtype), None if w is None else vector, vector)
+    out = [None if each is None else Guarded(*each, device, offset) for each in wanted]
     given = tuple(None if o is None else o.array for o in out)
     arrays = [on_device(a, device, offset) for a in (go, x, w)]
     if variant is None:
         got = group_norm_backward(*arrays, groups, eps, out=given)
     else:
-        got = forced(device, x.shape, groups, eps, variant).run(GroupNormBackwardArgs(*arrays, *given))
+        plan = forced(device, x.shape, groups, eps, variant, x.dtype)
+        got = plan.run(GroupNormBackwardArgs(*arrays, *given))
     assert all(a is b for a, b in zip(got, given, strict=True))
     return tuple(None if o is None else o.host() for o in out)
 
 
-def problem(rng, shape, mean=0.0):
-    x = (rng.standard_normal(shape) + mean).astype(np.float32)
-    go, w = rng.standard_normal(shape).astype(np.float32), rng.standard_normal(shape[1]).astype(np.float32)
+def problem(rng, shape, mean=0.0, name="f32"):
+    x = (rng.standard_normal(shape) + mean).astype(kind_of(name))
+    go, w = rng.standard_normal(shape).astype(x.dtype), rng.standard_normal(shape[1]).astype(parameters_of(x.dtype))
     return go, x, w
 
 
+def bar_of(got, want, large_mean=False):
+    """Return the bar of a result of its own type: the parameters' gradients are f32 where elements have 16 bits."""
+    return bar("group_norm", element_type(got.dtype).name, want, large_mean=large_mean)
+
+
 def hold(device, got, want, case, large_mean=False):
-    limit = bar("group_norm", "f32", large_mean=large_mean)
     for name, ours, reference in zip(RESULTS, got, want, strict=True):
         assert (ours is None) == (reference is None)
         if ours is not None:
+            limit = bar_of(ours, reference, large_mean)
             check_error(f"group_norm_backward {name}", device, ours, reference, limit, case)
 
 
@@ -114,6 +134,34 @@ def test_group_norm_backward_matches_cpu(device, rng, shape, groups, eps, varian
 
 
 @every_variant
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [
+        ((2, 16, 5), 4),
+        ((2, 8), 2),
+        ((1, 4, 1029), 2),
+        ((1, 2, 2064), 1),
+        ((1, 9, 132), 3),
+        ((1, 3, 264), 3),
+        ((1, 129, 3), 1),
+        ((129, 2, 3), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_the_types_beside_f32(device, rng, name, shape, groups, variant):
+    check(device, *problem(rng, shape, name=name), groups, variant=variant)
+
+
+@every_variant
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("hw", [7, 8, 24, 64, 256])
+def test_the_number_of_lanes_in_the_types_beside_f32(device, rng, name, hw, variant):
+    check(device, *problem(rng, (3, 6, hw), name=name), 3, variant=variant)
+
+
+@every_variant
 @pytest.mark.parametrize(
     "hw", [2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 516]
 )
@@ -124,8 +172,8 @@ def test_every_number_of_lanes(device, rng, hw, variant):
 @every_variant
 def test_drawn_shapes(device, variant):
     # Not down to one or two values a group: grad_input is 0 there but for eps, and rounding in the reference too.
-    def body(batch, groups, per_group, hw, offset, weighted, seed):
-        go, x, w = problem(np.random.default_rng(seed), (batch, groups * per_group, hw))
+    def body(batch, groups, per_group, hw, offset, weighted, name, seed):
+        go, x, w = problem(np.random.default_rng(seed), (batch, groups * per_group, hw), name=name)
         check(device, go, x, w if weighted else None, groups, offset=offset, variant=variant)
 
     for_drawn(
@@ -134,9 +182,10 @@ def test_drawn_shapes(device, variant):
         batch=st.integers(1, 4),
         groups=st.integers(1, 5),
         per_group=st.integers(1, 9),
-        hw=st.integers(1, 75).map(lambda n: 4 * n) | st.integers(3, 300),
-        offset=st.integers(0, 3),
+        hw=st.integers(1, 40).map(lambda n: 8 * n) | st.integers(3, 300),
+        offset=st.integers(0, 3) | st.just(8),
         weighted=st.booleans(),
+        name=st.sampled_from(FAMILY.dtypes),
         seed=st.integers(0, 2**32 - 1),
     )
 
@@ -156,22 +205,48 @@ def test_a_large_offset_costs_no_accuracy(device, rng, shape, mean, variant):
 
 
 @every_variant
-def test_a_gradient_with_a_large_mean_costs_no_accuracy(device, rng, variant):
-    go, x, w = problem(rng, (2, 8, 500))
-    check(device, go + np.float32(1e4), x, w, 4, large_mean=True, variant=variant)
+@pytest.mark.parametrize(("mean", "name"), [(1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")])
+def test_nor_does_it_in_the_types_beside_f32(device, rng, mean, name, variant):
+    shape = (2, 8, 83)
+    go, x, w = problem(rng, shape, mean, name)
+    if name != "f64":
+        check(device, go, x, w, 4, variant=variant)
+        return
+    # Less the mean, which is exact, the reference loses no digits to it.
+    want = references.group_norm_backward(go.astype(np.longdouble), x.astype(np.longdouble) - mean, w, 4)
+    hold(device, run(device, go, x, w, 4, variant=variant), want, (shape, mean))
 
 
 @every_variant
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+@pytest.mark.parametrize(("mean", "name"), [(1e4, "f32"), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64")])
+def test_a_gradient_with_a_large_mean_costs_no_accuracy(device, rng, mean, name, variant):
+    go, x, w = problem(rng, (2, 8, 500 if name == "f32" else 80), name=name)
+    check(device, go + kind_of(name).type(mean), x, w, 4, large_mean=True, variant=variant)
+
+
+@every_variant
+def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device, rng, variant):
+    """Where a group is a channel, a constant in grad_out counts for grad_bias alone."""
+    go, x, w = problem(rng, (2, 3, 80), name="f64")
+    go += 1e8
+    grad_input, grad_weight, grad_bias = references.group_norm_backward(go.astype(np.longdouble) - 1e8, x, w, 3)
+    want = grad_input, grad_weight, grad_bias + 160e8
+    hold(device, run(device, go, x, w, 3, variant=variant), want, x.shape)
+
+
+@every_variant
+@pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
+def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, variant):
     """The shift is the worst value of all."""
-    go, x, w = problem(rng, (1, 4, 1000))
-    x[0, ::2, 0] = 1e6
+    go, x, w = problem(rng, (1, 4, 1000 if name == "f32" else 100), name=name)
+    x[0, ::2, 0] = outlier
     check(device, go, x, w, 2, variant=variant)
 
 
 @every_variant
-def test_without_weight(device, rng, variant):
-    go, x, w = problem(rng, (2, 6, 10))
+@every_type
+def test_without_weight(device, rng, name, variant):
+    go, x, w = problem(rng, (2, 6, 10), name=name)
     bare, full = run(device, go, x, None, 3, variant=variant), run(device, go, x, np.ones_like(w), 3, variant=variant)
     assert bare[1] is None
     np.testing.assert_array_equal(bare[0], full[0])
@@ -180,35 +255,41 @@ def test_without_weight(device, rng, variant):
     assert grads[1] is None
 
 
-def test_results_are_allocated(device, rng):
-    go, x, w = problem(rng, (2, 6, 10))
+@every_type
+def test_results_are_allocated(device, rng, name):
+    go, x, w = problem(rng, (2, 6, 10), name=name)
     got = group_norm_backward(*(ptxrt.to_device(a, device) for a in (go, x, w)), 3)
     for ours, theirs in zip(got, run(device, go, x, w, 3), strict=True):
         np.testing.assert_array_equal(ours.to_host(), theirs)
 
 
 @every_variant
-def test_one_value_a_group_has_no_gradient(device, rng, variant):
-    go, x, w = problem(rng, (3, 5, 1))
+@every_type
+def test_one_value_a_group_has_no_gradient(device, rng, name, variant):
+    go, x, w = problem(rng, (3, 5, 1), name=name)
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 5, variant=variant)
     np.testing.assert_array_equal(grad_input, np.zeros_like(x))
     np.testing.assert_array_equal(grad_weight, np.zeros_like(w))
-    assert relative_error(grad_bias, go.astype(np.float64).sum(axis=(0, 2))) <= bar("group_norm", "f32")
+    want = go.astype(np.longdouble).sum(axis=(0, 2))
+    assert relative_error(grad_bias, want) <= bar_of(grad_bias, want)
 
 
 @every_variant
-def test_equal_values(device, rng, variant):
+@every_type
+def test_equal_values(device, rng, name, variant):
     """Variance 0: xhat is 0, so grad_input is what of grad_out differs from its mean, over sqrt(eps)."""
-    go, _, w = problem(rng, (2, 4, 100))
-    x = np.full((2, 4, 100), 0.1, np.float32)
+    go, _, w = problem(rng, (2, 4, 100), name=name)
+    x = np.full((2, 4, 100), 0.1, go.dtype)
     check(device, go, x, w, 2, variant=variant)
     assert not run(device, go, x, w, 2, variant=variant)[1].any()
 
 
 @every_variant
-def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
-    ones = np.ones((1, 2, 5), np.float32)
-    grad_input, grad_weight, grad_bias = run(device, ones, ones, ones[0, :, 0], 1, eps=0.0, variant=variant)
+@every_type
+def test_variance_zero_and_eps_zero_is_not_a_number(device, name, variant):
+    ones = np.ones((1, 2, 5), kind_of(name))
+    weight = np.ones(2, parameters_of(ones.dtype))
+    grad_input, grad_weight, grad_bias = run(device, ones, ones, weight, 1, eps=0.0, variant=variant)
     assert np.isnan(grad_input).all()
     assert np.isnan(grad_weight).all()
     np.testing.assert_array_equal(grad_bias, [5, 5])
@@ -220,64 +301,110 @@ def test_eps_zero_is_allowed(device, rng, variant):
 
 
 @every_variant
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_of_x_spoils_its_group_alone(device, rng, value, variant):
-    go, x, w = problem(rng, (2, 6, 40))
-    x[1, 2, 7] = value
+@every_type
+@pytest.mark.parametrize(("value", "place"), [(np.nan, 7), (np.inf, 7), (-np.inf, 7), (np.inf, 0)])
+def test_a_bad_value_of_x_spoils_its_group_alone(device, rng, value, place, name, variant):
+    go, x, w = problem(rng, (2, 6, 40), name=name)
+    x[1, 2, place] = value
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
     good = np.ones(x.shape, bool)
     good[1, 2:4] = False
-    want = references.group_norm_backward(go, np.where(good, x, 0), w, 3)
+    want = references.group_norm_backward(go, np.where(good, x, x.dtype.type(0)), w, 3)
     assert np.isnan(grad_input[1, 2:4]).all()
     assert np.isnan(grad_weight[2:4]).all()
     channels = [0, 1, 4, 5]
-    limit = bar("group_norm", "f32")
-    assert relative_error(grad_input[good], want[0][good]) <= limit
-    assert relative_error(grad_weight[channels], want[1][channels]) <= limit
-    assert relative_error(grad_bias, want[2]) <= limit
+    assert_close(grad_input[good], want[0][good])
+    assert_close(grad_weight[channels], want[1][channels])
+    assert_close(grad_bias, want[2])
+
+
+def assert_close(got, want):
+    assert relative_error(got, want) <= bar_of(got, want)
 
 
 @every_variant
+@every_type
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(device, rng, value, variant):
-    go, x, w = problem(rng, (2, 6, 40))
+def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(device, rng, value, name, variant):
+    go, x, w = problem(rng, (2, 6, 40), name=name)
     go[1, 2, 7] = value
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
     good = np.ones(x.shape, bool)
     good[1, 2:4] = False
-    want = references.group_norm_backward(np.where(np.isfinite(go), go, 0), x, w, 3)
-    assert not np.isfinite(grad_input[1, 2:4]).any()
+    want = references.group_norm_backward(np.where(np.isfinite(go), go, x.dtype.type(0)), x, w, 3)
+    assert not np.isfinite(grad_input[1, 2:4].astype(np.float64)).any()
     assert not np.isfinite(grad_weight[2])
-    np.testing.assert_array_equal(grad_bias[2], np.float32(value))
+    np.testing.assert_array_equal(grad_bias[2], grad_bias.dtype.type(value))
     others = [0, 1, 3, 4, 5]
-    limit = bar("group_norm", "f32")
-    assert relative_error(grad_input[good], want[0][good]) <= limit
-    assert relative_error(grad_weight[others], want[1][others]) <= limit
-    assert relative_error(grad_bias[others], want[2][others]) <= limit
+    assert_close(grad_input[good], want[0][good])
+    assert_close(grad_weight[others], want[1][others])
+    assert_close(grad_bias[others], want[2][others])
 
 
 @every_variant
-def test_denormals_are_kept(device, rng, variant):
-    go, x, w = problem(rng, (1, 4, 64))
-    tiny = (rng.integers(-100, 100, (1, 4, 64)) * 1.4e-45).astype(np.float32)
-    check(device, go, tiny, w, 2, eps=1e-30, variant=variant)  # of x
-    want = references.group_norm_backward(tiny, x, w, 2)
-    got = run(device, tiny, x, w, 2, variant=variant)  # of grad_out, and so in the results
-    for ours, reference in zip(got, want, strict=True):
-        np.testing.assert_allclose(ours, reference, rtol=0, atol=0.75e-45)
+@every_type
+def test_denormals_are_kept(device, rng, name, variant):
+    go, x, w = problem(rng, (1, 4, 64), name=name)
+    limits, wide = ml_dtypes.finfo(kind_of(name)), name == "f64"
+    tiny = (rng.uniform(-1, 1, x.shape) * float(limits.tiny)).astype(x.dtype)
+    # Of x: f16's are not small beside eps, and gradients in f16 would be infinite without it.
+    check(device, go, tiny, w, 2, eps=1e-5 if wide or name == "f16" else 1e-30, variant=variant)
+    smallest = float(limits.smallest_subnormal)
+    few = (rng.integers(-100, 100, x.shape) * smallest).astype(x.dtype)
+    got, want = run(device, few, x, w, 2, variant=variant), references.group_norm_backward(few, x, w, 2)
+    for ours, reference in zip(got, want, strict=True):  # of grad_out, and so in the results
+        assert (np.abs(ours.astype(reference.dtype) - reference) <= (12 if wide else 0.75) * smallest).all()
     assert np.count_nonzero(got[0]) > 100
 
 
 @every_variant
-def test_values_near_the_largest_do_not_overflow(device, rng, variant):
-    go, x, w = problem(rng, (1, 2, 500))
-    check(device, go * np.float32(1e36), x * np.float32(3e37), w, 1, variant=variant)
+@pytest.mark.parametrize(
+    ("name", "of_go", "of_x"),
+    [("f32", 1e36, 3e37), ("f16", 1e4, 1e4), ("bf16", 1e36, 3e37), ("f64", 1e150, 1e150)],
+)
+def test_values_near_the_largest_do_not_overflow(device, rng, name, of_go, of_x, variant):
+    go, x, w = problem(rng, (1, 2, 500 if name == "f32" else 100), name=name)
+    check(device, go * go.dtype.type(of_go), x * x.dtype.type(of_x), w, 1, variant=variant)
 
 
 @every_variant
-@pytest.mark.parametrize("shape", [(2, 8, 70), (2, 4, 5001), (2, 4, 5000), (300, 4, 3)], ids=str)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, variant):
-    args = problem(rng, shape)
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+    go, x, w = problem(rng, (2, 2, 50), name="f64")
+    x[1] *= 1e160
+    grad_input, grad_weight, grad_bias = run(device, go, x, w, 1, variant=variant)
+    assert np.isnan(grad_input[1]).all()
+    assert np.isnan(grad_weight).all()
+    assert np.isfinite(grad_input[0]).all()
+    assert np.isfinite(grad_bias).all()
+
+
+@every_variant
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+    """From f64 at once, what f32 rounds to the middle of two numbers would go to the nearer one."""
+    half = EPSILON[name] / 2
+    go = 1 + np.arange(1, 1 / EPSILON[name]) * EPSILON[name]
+    weight = np.float32((1 + 3 * half) / go)
+    wanted = np.float32(go * weight) == np.float32(1 + 3 * half)
+    wanted &= go * weight < 1 + 3 * half
+    go, weight = go[wanted][:8], weight[wanted][:8]
+    x, gradients = np.zeros((2, 1, 8, 4), kind_of(name))
+    x[:], gradients[0, :, 0] = [1, -1, 1, -1], go  # x is of mean 0 and variance 1; of a gradient half is left
+    grad_input, _, _ = run(device, gradients, x, weight, 8, eps=0.0, variant=variant)
+    np.testing.assert_array_equal(grad_input[0, :, 0], np.full(8, 0.5 + 2 * half, x.dtype))
+
+
+@every_variant
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        *((shape, "f32") for shape in [(2, 8, 70), (2, 4, 5001), (2, 4, 5000), (300, 4, 3)]),
+        *(((2, 8, 70), name) for name in OTHERS),
+    ],
+    ids=str,
+)
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, name, variant):
+    args = problem(rng, shape, name=name)
     first = run(device, *args, 2, variant=variant)
     for again in (run(device, *args, 2, variant=variant), run(ptxrt.Device("sim:0"), *args, 2, variant=variant)):
         for one, two in zip(first, again, strict=True):
@@ -285,36 +412,48 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
 
 
 @every_variant
-@pytest.mark.parametrize(("shape", "groups"), [((2, 6, 36), 3), ((1, 4, 5000), 2), ((1, 3, 33), 1)], ids=str)
-def test_alignment_changes_no_bit(device, rng, shape, groups, variant):
-    args = problem(rng, shape)
+@pytest.mark.parametrize(
+    ("shape", "groups", "name"),
+    [((2, 6, 36), 3, "f32"), ((1, 4, 5000), 2, "f32"), ((1, 3, 33), 1, "f32"), *(((2, 6, 40), 3, n) for n in OTHERS)],
+    ids=str,
+)
+def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
+    args = problem(rng, shape, name=name)
     aligned = run(device, *args, groups, variant=variant)
-    for offset in (1, 2, 3, 4):
+    for offset in (1, 2, 3, 4) if name == "f32" else (1, 4, 8):
         for one, two in zip(run(device, *args, groups, offset=offset, variant=variant), aligned, strict=True):
             np.testing.assert_array_equal(one, two)
 
 
 @every_variant
+@every_type
 @pytest.mark.parametrize("unaligned", range(3))
-def test_one_unaligned_array_is_enough(device, rng, unaligned, variant):
-    go, x, w = problem(rng, (2, 6, 36))
+def test_one_unaligned_array_is_enough(device, rng, unaligned, name, variant):
+    go, x, w = problem(rng, (2, 6, 40), name=name)
     offsets = [int(i == unaligned) for i in range(3)]
-    grad_input = Guarded(x.shape, np.float32, device, offsets[2])
+    grad_input = Guarded(x.shape, x.dtype, device, offsets[2])
     there = [on_device(a, device, offset) for a, offset in zip((go, x, w), (*offsets[:2], 0), strict=True)]
-    forced(device, x.shape, 3, 1e-5, variant).run(GroupNormBackwardArgs(*there, grad_input.array))
+    forced(device, x.shape, 3, 1e-5, variant, name).run(GroupNormBackwardArgs(*there, grad_input.array))
     np.testing.assert_array_equal(grad_input.host(), run(device, go, x, w, 3, variant=variant)[0])
 
 
 @every_variant
-@pytest.mark.parametrize("shape", [(2, 8, 30), (2, 4, 5001), (2, 4, 5000), (1, 600, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        *((shape, "f32") for shape in [(2, 8, 30), (2, 4, 5001), (2, 4, 5000), (1, 600, 2)]),
+        *(((2, 8, 40), name) for name in OTHERS),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("place", ["x", "grad_out"])
 @pytest.mark.sanitize
-def test_in_place(device, rng, shape, place, variant):
-    args = problem(rng, shape)
+def test_in_place(device, rng, shape, name, place, variant):
+    args = problem(rng, shape, name=name)
     want = run(device, *args, 2, variant=variant)
     go, x, w = (ptxrt.to_device(a, device) for a in args)
     there = x if place == "x" else go
-    got = forced(device, shape, 2, 1e-5, variant).run(GroupNormBackwardArgs(go, x, w, there))
+    got = forced(device, shape, 2, 1e-5, variant, name).run(GroupNormBackwardArgs(go, x, w, there))
     assert got[0] is there
     for ours, theirs in zip(got, want, strict=True):
         np.testing.assert_array_equal(ours.to_host(), theirs)
@@ -328,13 +467,16 @@ def test_grad_out_may_be_x(device, rng):
         np.testing.assert_array_equal(ours.to_host(), theirs)
 
 
+@every_type
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4), (1 << 33, 4, 0)], ids=str)
-def test_pain25_the_empty_tensor_has_gradients_of_zero(device, monkeypatch, shape, weighted):
+def test_pain25_the_empty_tensor_has_gradients_of_zero(device, monkeypatch, shape, weighted, name):
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    go, x = (ptxrt.zeros(shape, np.float32, device) for _ in range(2))
-    w = ptxrt.to_device(np.ones(shape[1], np.float32), device) if weighted else None
-    out = [Guarded(s, np.float32, device) for s in (shape, shape[1:2], shape[1:2])]
+    kind = kind_of(name)
+    go, x = (ptxrt.zeros(shape, kind, device) for _ in range(2))
+    vector = (shape[1:2], parameters_of(kind))
+    w = ptxrt.to_device(np.ones(*vector), device) if weighted else None
+    out = [Guarded(*each, device) for each in ((shape, kind), vector, vector)]
     arrays = (out[0].array, out[1].array if weighted else None, out[2].array)
     group_norm_backward(go, x, w, 2, out=arrays)
     assert out[0].host().shape == shape
@@ -352,15 +494,17 @@ def test_an_image_of_many_turns(device, rng, monkeypatch, variant):
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
     for groups, hw in ((1, 5), (2, 36), (1, 1028), (2, 4100)):
         check(device, *problem(rng, (5, 4, hw)), groups, variant=variant)
+    for name in OTHERS:
+        check(device, *problem(rng, (5, 4, 8), name=name), 2, variant=variant)
 
 
-@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip")])
-def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant):
+@every_type
+@pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
+def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant, name):
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
-    wanted = ("group_norm_backward_groups_kernel", language)
-    kernel = next(k for k in ops.kernels() if (k.entry, k.language) == wanted).load(device)
-    empty, room = ptxrt.zeros((2, 4, 0), np.float32, device), Guarded((64,), np.float64, device)
+    kernel = FAMILY.kernel("group_norm_backward_groups_kernel", BY_NAME[name], language).load(device)
+    empty, room = ptxrt.zeros((2, 4, 0), kind_of(name), device), Guarded((64,), np.float64, device)
     kernel.launch((2, 2), 256, empty, empty, empty, None, room.array[:32], room.array[32:], 2, 4, 2, 0, 1e-5, 1, 1, 1)
     assert np.isnan(room.host()).all()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -154,6 +156,116 @@ def test_power_of_what_is_special_is_that_of_c(device):
     np.testing.assert_allclose(y, want, rtol=1e-11)
     kept = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(y[kept]), np.signbit(want[kept]))
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+PAIRS = """
+//% import "pairs.jinja" as pairs
+//% from "macros.jinja" import sum_over_block
+//% set a, b, c = ["%a", "%a_low"], ["%b", "%b_low"], ["%c", "%c_low"]
+// A block of 64 threads. Each: what the operation makes of its own a, b and c.
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry operate(.param .u64 x_ptr, .param .u64 y_ptr)
+{
+    .reg .b32 %i;
+    .reg .b64 %x, %y, %offset;
+{{ pairs.declare([a, b, c]) }}
+    .shared .align 8 .f64 rows[4];
+    ld.param.u64 %x, [x_ptr];
+    ld.param.u64 %y, [y_ptr];
+    mov.u32 %i, %tid.x;
+    mul.wide.u32 %offset, %i, 48;
+    add.u64 %x, %x, %offset;
+    mul.wide.u32 %offset, %i, 16;
+    add.u64 %y, %y, %offset;
+{{ pairs.load_numbers([a, b, c], "%x") }}
+//% if operation == "sum_over_block"
+{{ sum_over_block([a], "rows", 2) }}
+//% elif operation == "settle"
+{{ pairs.settle(a) }}
+//% else
+//% set operands = {"fma": [a, b, c], "div": [a, b[:1]], "inverse_root": [a], "negate": [b], "move": [b]}
+{{ pairs[operation](a, *operands.get(operation, [a, b])) }}
+//% endif
+{{ pairs.store_numbers("%y", [a]) }}
+    ret;
+}
+"""
+
+
+def operated(device, x, operation):
+    """Return what an operation makes of 64 rows of three numbers, each a high and a low part."""
+    text = templates().from_string(PAIRS).render(operation=operation)
+    kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name=operation), "operate", "const f64* x, f64* y", device)
+    y = Guarded((64, 2), np.float64, device)
+    kernel.launch(1, 64, ptxrt.to_device(x, device), y.array)
+    return y.host()
+
+
+def exactly(numbers):
+    """Return the sum of the parts along the last axis."""
+    return np.vectorize(Fraction, otypes=[object])(numbers).sum(axis=-1)
+
+
+@pytest.fixture
+def pairs(rng):
+    high = np.abs(rng.standard_normal((64, 3))) * 2.0 ** rng.integers(-20, 20, (64, 3))
+    return np.stack([high, np.spacing(high) * rng.uniform(-0.5, 0.5, high.shape)], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "want", "size"),
+    [
+        ("add", lambda a, b, c: a + b, None),
+        ("sub", lambda a, b, c: a - b, lambda a, b, c: a + b),
+        ("mul", lambda a, b, c: a * b, None),
+        ("fma", lambda a, b, c: a * b + c, None),
+        ("negate", lambda a, b, c: -b, lambda a, b, c: 0),
+        ("move", lambda a, b, c: b, lambda a, b, c: 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.ptx
+def test_pairs_have_a_hundred_bits(device, pairs, operation, want, size):
+    numbers = exactly(pairs).T
+    errors = exactly(operated(device, pairs, operation)) - want(*numbers)
+    assert (abs(errors) <= (size or want)(*numbers) / 2**100).all()
+
+
+@pytest.mark.ptx
+def test_quotients_and_roots_of_pairs_too(device, pairs):
+    a, by = exactly(pairs)[:, 0], exactly(pairs[:, 1, :1])
+    assert (abs(exactly(operated(device, pairs, "div")) * by - a) <= a / 2**100).all()
+    assert (abs(exactly(operated(device, pairs, "inverse_root")) ** 2 * a - 1) <= Fraction(1, 2**99)).all()
+
+
+@pytest.mark.ptx
+def test_a_settled_pair_is_its_rounded_sum_and_the_rest(device, pairs):
+    pairs[:, 0, 1] = pairs[:, 1, 0]  # as large as the high part
+    got = operated(device, pairs, "settle")
+    np.testing.assert_array_equal(got[:, 0], pairs[:, 0].sum(axis=-1))
+    assert (exactly(got) == exactly(pairs[:, 0])).all()
+
+
+@pytest.mark.ptx
+def test_a_block_adds_up_pairs(device, rng):
+    x = np.zeros((64, 3, 2))
+    x[:, 0] = rng.integers(-(2**50), 2**50, (64, 2)) * [2.0**40, 2.0**-20]
+    x[32:, 0, 0] = -x[:32, 0, 0]  # what is left is in the low parts
+    got = operated(device, x, "sum_over_block")
+    assert (exactly(got) == exactly(x[:, 0]).sum()).all()
+
+
+@pytest.mark.parametrize("high", [np.inf, -np.inf, np.nan])
+@pytest.mark.ptx
+def test_what_is_not_finite_stays_in_the_high_part(device, pairs, high):
+    pairs[:, 0, 0] = high
+    for operation in ("add", "sub", "mul", "fma", "div"):
+        np.testing.assert_array_equal(operated(device, pairs, operation)[:, 0], np.full(64, high))
 
 
 # Elements -------------------------------------------------------------------------------------------------------------

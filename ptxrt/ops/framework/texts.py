@@ -84,7 +84,7 @@ def templates(folder: str = "kernels_ptx") -> jinja2.Environment:
         comment_end_string="#*/",
         keep_trailing_newline=True,
     )
-    environment.globals |= {"number": literal, "inf": math.inf}
+    environment.globals |= {"number": literal, "numbers": numbers, "inf": math.inf}
     return environment
 
 
@@ -93,3 +93,8 @@ def literal(value: float, dtype: Any) -> str:
     kind, word, prefix = (np.float64, np.uint64, "0d") if dtype.name == "f64" else (np.float32, np.uint32, "0f")
     digits = 2 * np.dtype(kind).itemsize
     return f"{prefix}{int(np.array(value, kind).view(word)):0{digits}X}"
+
+
+def numbers(names: str, dtype: Any) -> list[list[str]]:
+    """Return each name's registers as pairs.jinja has them: one of f64, or for f64 elements a high and a low one."""
+    return [[f"%{name}", f"%{name}_low"][: 2 if dtype.name == "f64" else 1] for name in names.split()]
