@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from helpers import AMD_GPU
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tolerances import EPSILON, relative_error, worst_element_error
 
 import ptxrt
@@ -20,6 +21,7 @@ from ptxrt.ops.framework import Plan, Variant
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""
 
+Array: TypeAlias = NDArray[Any]
 DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10}
 
 
@@ -95,11 +97,11 @@ def rounded_twice(name: str) -> tuple[Any, Any, Any]:
 def group_norm_rounded_twice(name: str) -> tuple[Any, Any, Any, Any]:
     """Return x, ``[1, 2, 2]``, weight and bias of f16 or bf16, and y for 2 groups and an eps of 0.
 
-    f32 rounds y to the middle of two numbers of the type, of which the even one is taken. From f64 it would be another.
+    f32 rounds y to the middle of two numbers of the type: the even one is the result. From f64 it would be another.
     """
     x = np.array([[[1, -1], [1, -1]]], BY_NAME[name].numpy)  # of mean 0 and variance 1
     half = EPSILON[name] / 2
-    weight, bias = np.float32([2.0**-40, 2.0**-40]), np.float32([1 + half, 1 + 3 * half])
+    weight, bias = np.array([2.0**-40, 2.0**-40], np.float32), np.array([1 + half, 1 + 3 * half], np.float32)
     return x, weight, bias, np.array([[[1, 1], [1 + 4 * half, 1 + 4 * half]]], x.dtype)
 
 

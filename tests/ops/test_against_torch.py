@@ -113,12 +113,13 @@ def test_group_norm(device: Device, rng: Rng) -> None:
         y, go = F.group_norm(tx, groups, tw, tb, eps), like(rng, x)
         limit = bar("group_norm", "f32")
         ours = [on_device(a, device) for a in (x, w, b)]
-        same("group_norm", device, (ops.group_norm(*ours, groups, eps),), (y.detach().numpy(),), limit, x.shape)
+        got = ops.group_norm(ours[0], ours[1], ours[2], groups, eps)
+        same("group_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
         reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
         if x.size:
-            got = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
+            grads = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
             want = gradients(y, go, [tx, tw, tb])
-            same("group_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+            same("group_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
             reference_agrees(
                 references.group_norm_backward(go, x, w, groups, eps)[: 3 - (b is None)], want[: 3 - (b is None)]
             )
@@ -138,24 +139,24 @@ def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
         if not many or (not training and running[0] is None) or not 0 <= momentum <= 1:
             continue
         before = [None if r is None else np.abs(r) for r in running]
-        after = [wide(r).detach() if r is not None else None for r in before]
+        after: Any = [wide(r).detach() if r is not None else None for r in before]
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.batch_norm(tx, *after, tw, tb, training, momentum, eps), like(rng, x)
         limit = bar("batch_norm", "f32")
-        ours, kept = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
-        got, mean, var = ops.batch_norm(*ours, *kept, training=training, momentum=momentum, eps=eps)
+        ours, held = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
+        got, mean, var = ops.batch_norm(*ours, *held, training=training, momentum=momentum, eps=eps)
         same("batch_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
         assert ((mean is None), (var is None)) == (not training, not training)
-        for k, a, r in zip(kept, after, before, strict=True):
+        for k, a, r in zip(held, after, before, strict=True):
             if k is not None:
                 check_error(
                     "batch_norm running, torch", device, k.to_host(), a.numpy() if training else r, 1e-6, x.shape
                 )
         reference_agrees(references.batch_norm(x, w, b, *before, training=training, eps=eps)[:1], [y.detach().numpy()])
         stats = [on_device(r, device) for r in before]
-        got = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
+        grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
         want = gradients(y, go, [tx, tw, tb])
-        same("batch_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+        same("batch_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
         done += 1
     assert done >= 4
 
@@ -170,7 +171,9 @@ def test_local_response_norm(device: Device, rng: Rng) -> None:
     cases = [(like(rng, np.empty(shape)), args, words) for shape, args, words in shapes]
     for x, (size,), given in [*samples("nn.functional.local_response_norm"), *cases]:
         # As the kernel gets them, the defaults too.
-        words = {name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()}
+        words: Any = {
+            name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()
+        }
         tx, go = wide(x), like(rng, x)
         y = F.local_response_norm(tx, size, **words)
         limit = bar("local_response_norm", "f32")

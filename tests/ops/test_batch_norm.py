@@ -9,11 +9,12 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import Array, Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 from tolerances import bar, relative_error
 
 import ptxrt
 from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
 from ptxrt.ops._batch_norm import ColumnsConfig, SplitConfig, WriteConfig
 
@@ -23,7 +24,7 @@ WAYS = [(True, variant) for variant in TRAINING] + [(False, variant) for variant
 RESULTS = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
 
 
-def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
+def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
     """Return x, weight, bias, running_mean, running_var."""
     x = (rng.standard_normal(shape) + mean).astype(np.float32)
     w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
@@ -32,27 +33,17 @@ def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
 
 
 def run(
-    device: Device,
-    values: Any,
-    *,
-    training: Any,
-    variant: str | None = None,
-    config: Any = None,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    offset: int = 0,
-    out_offset: int = 0,
-    in_place: bool = False,
-    **how: Any,
-) -> Any:
+    device: Device, values: Any, *, training: bool, variant: str | None = None, config: Any = None,
+    momentum: float = 0.1, eps: float = 1e-5, offset: int = 0, out_offset: int = 0, in_place: bool = False, **how: Any,
+) -> dict[str, Array]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results, by name."""
     x, *vectors = values
-    descriptor = BatchNormDescriptor(x.shape, training, "f32", eps, momentum, vectors[2] is not None)
+    descriptor = BatchNormDescriptor(x.shape, training, BY_NAME["f32"], eps, momentum, vectors[2] is not None)
     plan = BatchNormPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (x, *vectors)]
     y = Guarded(x.shape, np.float32, device, out_offset)
-    mean, var = (Guarded(x.shape[1:2], np.float32, device) if training else None for _ in "mv")
-    results = [arrays[0] if in_place else y.array, mean and mean.array, var and var.array]
+    mean, var = (Guarded(x.shape[1:2], np.float32, device) for _ in "mv")
+    results = [arrays[0] if in_place else y.array, *(each.array if training else None for each in (mean, var))]
     got = plan.run(BatchNormArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
     host = {"y": arrays[0].to_host() if in_place else y.host()}
@@ -63,7 +54,7 @@ def run(
     return host
 
 
-def expected(values: Any, *, training: Any, momentum: float = 0.1, eps: float = 1e-5) -> Any:
+def expected(values: Any, *, training: bool, momentum: float = 0.1, eps: float = 1e-5) -> Any:
     x, w, b, running_mean, running_var = values
     y, mean, var = references.batch_norm(x, w, b, running_mean, running_var, training=training, eps=eps)
     want = {"y": y} | ({"batch_mean": mean, "batch_var": var} if training else {})
@@ -84,15 +75,9 @@ def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: boo
 
 
 def check(
-    device: Device,
-    values: Any,
-    *,
-    training: Any,
-    large_mean: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    device: Device, values: Any, *, training: bool, large_mean: bool = False, momentum: float = 0.1, eps: float = 1e-5,
     **how: Any,
-) -> Any:
+) -> dict[str, Array]:  # fmt: skip
     got = run(device, values, training=training, momentum=momentum, eps=eps, **how)
     want = expected(values, training=training, momentum=momentum, eps=eps)
     compare(device, got, want, f"{values[0].shape} {how}", large_mean)
@@ -229,7 +214,7 @@ def test_on_sim_no_two_blocks_update_one_running_statistic(
 @pytest.mark.parametrize("offset", [1, 2, 3, 4])
 @pytest.mark.parametrize(("training", "variant"), WAYS)
 def test_offset_views_are_operands_like_others(
-    device: Device, rng: Rng, training: Any, variant: str, offset: int
+    device: Device, rng: Rng, training: bool, variant: str, offset: int
 ) -> None:
     values = problem(rng, (3, 4, 36))
     check(device, values, training=training, variant=variant, offset=offset)
@@ -255,7 +240,7 @@ def test_an_outlier_in_front_costs_no_accuracy(device: Device, rng: Rng, variant
 
 
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_weight_and_bias_may_be_absent(device: Device, rng: Rng, training: Any, variant: str) -> None:
+def test_weight_and_bias_may_be_absent(device: Device, rng: Rng, training: bool, variant: str) -> None:
     x, w, b, mean, var = problem(rng, (2, 6, 10))
     ones, zeros = np.ones_like(w), np.zeros_like(b)
 
@@ -289,7 +274,7 @@ def test_running_statistics_move_by_momentum(device: Device, rng: Rng, variant: 
 
 @pytest.mark.parametrize("variant", TRAINING)
 def test_the_running_variance_is_the_unbiased_one(device: Device, variant: str) -> None:
-    x = np.float32([[1.0], [3.0]])  # mean 2, biased variance 1, unbiased 2
+    x = np.array([[1.0], [3.0]], np.float32)  # mean 2, biased variance 1, unbiased 2
     zero = np.zeros(1, np.float32)
     got = run(device, (x, None, None, zero, zero.copy()), training=True, variant=variant, momentum=1.0, eps=0.0)
     assert {name: value.ravel().tolist() for name, value in got.items()} == {
@@ -317,7 +302,7 @@ def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, variant: str
 
 
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_eps_zero_is_allowed(device: Device, rng: Rng, training: Any, variant: str) -> None:
+def test_eps_zero_is_allowed(device: Device, rng: Rng, training: bool, variant: str) -> None:
     check(device, problem(rng, (2, 4, 50)), training=training, variant=variant, eps=0.0)
 
 
@@ -357,7 +342,7 @@ def test_a_negative_running_variance_is_not_a_number(device: Device, rng: Rng, v
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_denormals_are_kept(device: Device, rng: Rng, variant: str) -> None:
+def test_denormals_are_preserved(device: Device, rng: Rng, variant: str) -> None:
     x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
     got = run(device, (x, None, None, None, None), training=True, variant=variant, eps=0.0)
     check_error(
@@ -366,8 +351,8 @@ def test_denormals_are_kept(device: Device, rng: Rng, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", EVAL)
-def test_denormals_are_kept_in_eval(device: Device, variant: str) -> None:
-    x = np.float32([[[1e-45, -3e-45, 4.2e-44, 0.0, 1e-40]]])
+def test_denormals_are_preserved_in_eval(device: Device, variant: str) -> None:
+    x = np.array([[[1e-45, -3e-45, 4.2e-44, 0.0, 1e-40]]], np.float32)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
     np.testing.assert_array_equal(
         run(device, (x, None, None, zero, one), training=False, variant=variant, eps=0.0)["y"], x
@@ -384,10 +369,10 @@ def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, varia
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize(("training", "variant"), WAYS)
 def test_results_are_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, training: Any, variant: str, offset: int
+    device: Device, rng: Rng, training: bool, variant: str, offset: int
 ) -> None:
     values = problem(rng, (9, 3, 1000))
-    how = {"training": training, "variant": variant, "offset": offset}
+    how: Any = {"training": training, "variant": variant, "offset": offset}
     first, again = run(device, values, **how), run(device, values, **how)
     # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
     machine = run(Device("sim:0"), values, **how)
@@ -398,11 +383,11 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(
 
 @pytest.mark.parametrize("shape", [(2, 8, 300), (2, 3, 301)], ids=str)
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_in_place(device: Device, rng: Rng, training: Any, variant: str, shape: Shape) -> None:
+def test_in_place(device: Device, rng: Rng, training: bool, variant: str, shape: Shape) -> None:
     values = problem(rng, shape)
-    how = {"training": training, "variant": variant}
-    apart, within = run(device, values, **how), run(device, values, in_place=True, **how)
-    for name, value in apart.items():
+    how: Any = {"training": training, "variant": variant}
+    beside, within = run(device, values, **how), run(device, values, in_place=True, **how)
+    for name, value in beside.items():
         np.testing.assert_array_equal(within[name], value)
 
 
@@ -461,11 +446,11 @@ def test_tensors_past_2_to_the_32_elements(cuda: Device, torch_with: Any, shape:
     training = variant != "elementwise"
     moments = [_moments(x[:, c]) if training else (0.25, 4.0) for c in (0, 1)]
     mean, var = (torch.tensor([float(pair[i]) for pair in moments], device="cuda", dtype=torch.float64) for i in (0, 1))
-    given = (None, None) if training else (mean.float(), var.float())
+    given = [None, None] if training else [mean.float(), var.float()]
     descriptor = BatchNormDescriptor(shape, training, running=not training)
     plan = BatchNormPlan.select(cuda, descriptor, wish(variant))
     y = torch.empty_like(x)
-    plan.run(BatchNormArgs(x, w, b, *given, y))
+    plan.run(BatchNormArgs(*[x, w, b, *given, y]))
     y = y.view(-1)
     x = x.view(-1)
     for start in (0, 2**31 - 500, 2**32 - 500, count // 2 - 500, count - 1000):
@@ -513,7 +498,7 @@ def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
 
 
 @pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
-def test_training_must_be_true_or_false(good: Any, training: Any) -> None:
+def test_training_must_be_true_or_false(good: Any, training: bool) -> None:
     refused(ptxrt.InvalidArgument, good, "training", training=training)
 
 
@@ -566,6 +551,7 @@ def test_in_eval_running_statistics_may_be_shared(good: Any, name: str) -> None:
 
 def test_out_may_lack_some(good: Any) -> None:
     y, mean, var = batch_norm(good["x"], None, None, None, None, training=True, out=(None, good["batch_mean"], None))
+    assert var is not None
     assert mean is good["batch_mean"]
     assert (y.shape, var.shape) == (SHAPE, (8,))
 
@@ -658,4 +644,4 @@ def test_a_descriptor_says_whether_there_are_running_statistics(training: bool, 
 
 def test_a_descriptors_element_type_is_checked() -> None:
     with pytest.raises(ptxrt.DTypeMismatch, match="batch_norm: x"):
-        BatchNormDescriptor(SHAPE, True, "f16")
+        BatchNormDescriptor(SHAPE, True, "f16")  # type: ignore[arg-type]

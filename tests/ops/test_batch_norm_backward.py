@@ -9,11 +9,12 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device, variants, wish
+from op_testing import Array, Guarded, check_error, for_drawn, on_device, variants, wish
 from tolerances import bar, relative_error
 
 import ptxrt
 from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import (
     BatchNormBackwardArgs,
     BatchNormBackwardDescriptor,
@@ -32,7 +33,7 @@ KINDS = ("training", "handed", "eval")
 WAYS = [(kind, variant) for kind in KINDS for variant in (EVAL if kind == "eval" else TRAINING)]
 
 
-def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
+def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
     """Return grad_out, x, weight, mean, var; the last two are not quite those of x."""
     go = rng.standard_normal(shape).astype(np.float32)
     x = (rng.standard_normal(shape) + mean).astype(np.float32)
@@ -41,28 +42,19 @@ def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
     return go, x, w, given, (rng.random(shape[1]) + 0.5).astype(np.float32)
 
 
-def statistics(kind: Any, values: Any) -> Any:
+def statistics(kind: str, values: Any) -> Any:
     """Return running_mean, running_var, batch_mean, batch_var."""
     given = values[3:]
     return {"training": (None,) * 4, "handed": (None, None, *given), "eval": (*given, None, None)}[kind]
 
 
 def run(
-    device: Device,
-    values: Any,
-    *,
-    kind: Any,
-    variant: str | None = None,
-    config: Any = None,
-    eps: float = 1e-5,
-    offset: int = 0,
-    out_offset: int = 0,
-    in_place: Any = None,
-    **how: Any,
-) -> Any:
+    device: Device, values: Any, *, kind: str, variant: str | None = None, config: Any = None, eps: float = 1e-5,
+    offset: int = 0, out_offset: int = 0, in_place: str = "", **how: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results."""
     go, x, w = values[:3]
-    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", "f32", eps, kind == "handed")
+    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", BY_NAME["f32"], eps, kind == "handed")
     plan = BatchNormBackwardPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (go, x, w, *statistics(kind, values))]
     gi = Guarded(go.shape, np.float32, device, out_offset)
@@ -74,17 +66,10 @@ def run(
     return (gi.host() if within is None else within.to_host()), None if w is None else gw.host(), gb.host()
 
 
-def expected(values: Any, *, kind: Any, eps: float = 1e-5) -> Any:
-    running_mean, running_var, batch_mean, batch_var = statistics(kind, values)
-    return references.batch_norm_backward(
-        *values[:3],
-        running_mean,
-        running_var,
-        training=kind != "eval",
-        eps=eps,
-        batch_mean=batch_mean,
-        batch_var=batch_var,
-    )
+def expected(values: Any, *, kind: str, eps: float = 1e-5) -> Any:
+    mean, var, batch_mean, batch_var = statistics(kind, values)
+    how: Any = {"training": kind != "eval", "eps": eps, "batch_mean": batch_mean, "batch_var": batch_var}
+    return references.batch_norm_backward(*(*values[:3], mean, var), **how)
 
 
 def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: bool = False) -> None:
@@ -95,7 +80,7 @@ def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: boo
             check_error(f"batch_norm {name}", device, value, reference, limit, case)
 
 
-def check(device: Device, values: Any, *, kind: Any, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> Any:
+def check(device: Device, values: Any, *, kind: str, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> Any:
     got = run(device, values, kind=kind, eps=eps, **how)
     compare(device, got, expected(values, kind=kind, eps=eps), f"{values[0].shape} {kind} {how}", large_mean)
     return got
@@ -142,7 +127,8 @@ def test_a_forward_and_a_backward(device: Device, rng: Rng, shape: Shape, kind: 
     go, x, w, mean, var = problem(rng, shape)
     there = ptxrt.to_device(x, device)
     if kind != "eval":
-        _, mean, var = (a.to_host() for a in batch_norm(there, None, None, None, None, training=True))
+        results: Any = batch_norm(there, None, None, None, None, training=True)
+        mean, var = (a.to_host() for a in results[1:])
     check(device, (go, x, w, mean, var), kind=kind, variant=variant)
 
 
@@ -170,8 +156,8 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
 @pytest.mark.parametrize("variant", TRAINING)
 def test_two_values_a_channel(device: Device, variant: str) -> None:
     """x = -1, 1 and no eps: grad_input is go less its mean less x times the mean of x * go, which leaves nothing."""
-    x, go = np.float32([[-1.0], [1.0]]), np.float32([[3.0], [5.0]])
-    got = run(device, (go, x, np.float32([2.0])), kind="training", variant=variant, eps=0.0)
+    x, go = np.array([[-1.0], [1.0]], np.float32), np.array([[3.0], [5.0]], np.float32)
+    got = run(device, (go, x, np.array([2.0], np.float32)), kind="training", variant=variant, eps=0.0)
     assert [a.ravel().tolist() for a in got] == [[0.0, 0.0], [2.0], [8.0]]
 
 
@@ -324,7 +310,7 @@ def test_a_bad_gradient_spoils_its_channel_alone(device: Device, rng: Rng, value
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_denormals_are_kept(device: Device, rng: Rng, kind: str, variant: str) -> None:
+def test_denormals_are_preserved(device: Device, rng: Rng, kind: str, variant: str) -> None:
     go, x, *_ = problem(rng, (2, 2, 64))
     go = (rng.integers(-100, 100, go.shape) * 1.4e-45).astype(np.float32)
     one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
@@ -352,7 +338,7 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(
     device: Device, rng: Rng, kind: str, variant: str, offset: int
 ) -> None:
     values = problem(rng, (9, 5, 1000))
-    how = {"kind": kind, "variant": variant, "offset": offset}
+    how: Any = {"kind": kind, "variant": variant, "offset": offset}
     first, again = run(device, values, **how), run(device, values, **how)
     # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
     machine = run(Device("sim:0"), values, **how)
@@ -366,9 +352,9 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
 def test_in_place(device: Device, rng: Rng, kind: str, variant: str, shape: Shape, in_place: str) -> None:
     values = problem(rng, shape)
-    how = {"kind": kind, "variant": variant}
-    for apart, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
-        np.testing.assert_array_equal(within, apart)
+    how: Any = {"kind": kind, "variant": variant}
+    for beside, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
+        np.testing.assert_array_equal(within, beside)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
@@ -522,7 +508,7 @@ def test_training_needs_no_running_statistics(good: Any) -> None:
         np.testing.assert_array_equal(one, two.to_host())
 
 
-def test_without_weight_no_grad_weight_is_taken(good: Any) -> None:
+def test_without_weight_no_grad_weight_is_accepted(good: Any) -> None:
     good["weight"] = None
     error = refused(ptxrt.InvalidArgument, good, "grad_weight")
     assert "weight is None" in str(error)

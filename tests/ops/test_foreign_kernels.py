@@ -49,7 +49,7 @@ class Entry:
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def normal(rng: Rng, *shape: Shape, dtype: Any = np.float32) -> Any:
+def normal(rng: Rng, *shape: int, dtype: Any = np.float32) -> Any:
     return rng.standard_normal(shape).astype(dtype)
 
 
@@ -100,12 +100,13 @@ def test_batch_norm(device: Device, rng: Rng, n: int, c: int, hw: int) -> None:
     bar = FOREIGN_BARS["batch_norm"]
     assert relative_error(y, want) <= bar
     # A mean may cancel to nearly nothing: its error is measured against the values'.
+    assert want_mean is not None
     np.testing.assert_allclose(got_mean, want_mean, rtol=0, atol=bar)
     assert relative_error(got_var, want_var) <= bar
-    y, kept_mean, kept_var = entry(c, x, poison(x), w, b, mean, var, n, c, hw, 1e-5, 0)
+    y, same_mean, same_var = entry(c, x, poison(x), w, b, mean, var, n, c, hw, 1e-5, 0)
     assert relative_error(y, references.batch_norm(x, w, b, mean, var, training=False)[0]) <= bar
-    np.testing.assert_array_equal(kept_mean, mean)
-    np.testing.assert_array_equal(kept_var, var)
+    np.testing.assert_array_equal(same_mean, mean)
+    np.testing.assert_array_equal(same_var, var)
 
 
 @pytest.mark.parametrize("training", [0, 1])
@@ -115,7 +116,7 @@ def test_batch_norm_backward(device: Device, rng: Rng, n: int, c: int, hw: int, 
     x, go, w, mean = normal(rng, n, c, hw), normal(rng, n, c, hw), normal(rng, c), normal(rng, c)
     var = np.abs(normal(rng, c)) + np.float32(0.5)
     got = entry(c, x, go, poison(x), poison(w), poison(w), w, mean, var, n, c, hw, 1e-5, training)
-    want = references.batch_norm_backward(go, x, w, mean, var, training=bool(training))
+    want: Any = references.batch_norm_backward(go, x, w, mean, var, training=bool(training))
     for g, r in zip(got, want, strict=True):
         # Sums over a channel cancel, so the bar is relative to the size of what is summed.
         assert np.linalg.norm(g - r) <= FOREIGN_BARS["batch_norm"] * max(np.linalg.norm(r), np.linalg.norm(go))

@@ -15,6 +15,7 @@ from tolerances import far_from_jumps, grid_sample_bar, relative_error
 
 import ptxrt
 from ptxrt import Device
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import (
     GridSampleBackwardArgs,
     GridSampleBackwardDescriptor,
@@ -37,9 +38,8 @@ def problem(rng: Rng, shape: Shape, size: Any, name: str = "f32", spread: float 
 def select(
     device: Device, shape: Shape, grid: Any, name: str = "f32", variant: str | None = None, **wishes: Any
 ) -> Any:
-    preference = wish(variant, **wishes)
-    descriptor = GridSampleBackwardDescriptor(shape, grid, TYPES[name])
-    return GridSampleBackwardPlan.select(device, descriptor, preference)
+    descriptor = GridSampleBackwardDescriptor(shape, grid, BY_NAME[name])
+    return GridSampleBackwardPlan.select(device, descriptor, wish(variant, **wishes))
 
 
 def run(device: Device, variant: Any, go: Any, x: Any, grid: Any, offsets: Any = (0,) * 5) -> Any:
@@ -64,7 +64,7 @@ def check(device: Device, variant: Any, go: Any, x: Any, grid: Any, **how: Any) 
     name = "f32" if x.dtype == np.float32 else "f64"
     size, points = x.shape[2:], grid.shape[1] * grid.shape[2]
     bar, case = float(grid_sample_bar(name, *size)), f"{x.shape} -> {grid.shape[1:3]} {variant}"
-    keep = far_from_jumps(name, *size, *references.grid_sample_coordinates(grid, *size))
+    keep = far_from_jumps(name, size[0], size[1], *references.grid_sample_coordinates(grid, *size))
     dx, dg = run(device, variant, go, x, grid, **how)
     want_dx, want_dg = references.grid_sample_backward(go, x, grid)
     got, want = dg[keep], want_dg[keep]
@@ -149,9 +149,7 @@ def test_the_gradients_are_the_slopes_of_the_forward(device: Device, rng: Rng, v
 
 @each_variant
 @both_types
-def test_at_integer_coordinates_the_slope_is_that_of_the_upper_side(
-    device: Device, rng: Rng, variant: str, name: str
-) -> None:
+def test_at_integer_coordinates_the_slope_is_the_upper_sides(device: Device, rng: Rng, variant: str, name: str) -> None:
     s = np.stack(np.meshgrid(np.arange(-2.0, 10), np.arange(-2.0, 6)), axis=-1)[None]  # exact in grids of these sizes
     grid = ((2 * s + 1) / np.array([8, 4]) - 1).astype(TYPES[name])
     go, x, _ = problem(rng, (1, 3, 4, 8), grid.shape[1:3], name)
@@ -191,8 +189,8 @@ def test_what_is_not_finite_stays_where_it_touches(device: Device, rng: Rng, var
 
 @each_variant
 def test_infinities_of_both_signs_are_not_a_number(device: Device, variant: str) -> None:
-    grid = np.float32([[0.25, 0.25], [0.25, 0.25]]).reshape(1, 1, 2, 2)
-    go = np.float32([[np.inf, -np.inf], [np.inf, np.inf]]).reshape(1, 2, 1, 2)
+    grid = np.array([[0.25, 0.25], [0.25, 0.25]], np.float32).reshape(1, 1, 2, 2)
+    go = np.array([[np.inf, -np.inf], [np.inf, np.inf]], np.float32).reshape(1, 2, 1, 2)
     dx, _ = run(device, variant, go, np.ones((1, 2, 2, 2), np.float32), grid)
     assert np.isnan(dx[0, 0]).all()
     assert (dx[0, 1] == np.inf).all()
@@ -268,9 +266,7 @@ def test_a_pixel_that_all_points_give_to(device: Device, rng: Rng) -> None:
 
 
 @both_types
-def test_what_is_deterministic_is_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, name: str
-) -> None:
+def test_what_is_deterministic_is_the_same_from_run_to_run_and_device(device: Device, rng: Rng, name: str) -> None:
     sim = Device("sim:0")
     operands = problem(rng, (2, 9, 5, 7), (12, 40), name)
     for variant in variants(GridSampleBackwardPlan, device):
@@ -322,7 +318,7 @@ def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape)
         go, x, grid = problem(rng, shape, (50, 140), name)
         a, b, c = (torch.tensor(v, device="cuda") for v in (go, x, grid))
         want = torch.ops.aten.grid_sampler_2d_backward(a, b, c, 0, 0, False, [True, True])
-        keep = far_from_jumps(name, *shape[2:], *references.grid_sample_coordinates(grid, *shape[2:]))
+        keep = far_from_jumps(name, shape[2], shape[3], *references.grid_sample_coordinates(grid, *shape[2:]))
         dx, dg = run(cuda, variant, go, x, grid)
         bar = 2 * float(grid_sample_bar(name, *shape[2:]))
         assert relative_error(dx, want[0].cpu().numpy()) <= bar
@@ -474,7 +470,7 @@ def test_no_deterministic_variant_in_hip(device: Device) -> None:
 
 
 @pytest.mark.parametrize("axis", range(6))
-def test_sizes_beyond_i32_are_refused(device: Device, axis: int) -> None:
+def test_sizes_above_i32_are_refused(device: Device, axis: int) -> None:
     sizes = [1, 1, 1, 1, 1, 1]
     sizes[axis] = 1 << 31
     n, c, ih, iw, oh, ow = sizes

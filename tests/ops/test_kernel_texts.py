@@ -121,5 +121,6 @@ def test_our_own_hip_is_ascii_and_opens_with_a_comment(family: Any, dtype: Any) 
 def test_parameters_in_hip_have_the_declared_names(spec: Any) -> None:
     stem = spec.entry.removesuffix(spec.dtype)  # of an entry that a macro makes
     found = re.search(rf"\b(?:{spec.entry}|{stem}##\w+)\(([^)]*)\)", spec.source.text.replace("\\\n", " "))
+    assert found
     names = re.findall(r"(\w+)\s*(?:,|$)", found[1])
     assert names == [p.name for p in spec.signature.parameters]

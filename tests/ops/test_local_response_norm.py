@@ -30,21 +30,21 @@ BAR = bar("local_response_norm", "f32")
 DIRECTIONS = ("forward", "backward")
 VARIANTS = ("sliding", "baseline", "hip/baseline")
 OPS = {"forward": "local_response_norm", "backward": "local_response_norm_backward"}
-DESCRIPTORS = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
-PLANS = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
+DESCRIPTORS: dict[str, Any] = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
+PLANS: dict[str, Any] = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
 
 
 def normal(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
     return (rng.standard_normal(shape) + mean).astype(np.float32)
 
 
-def plan_of(direction: Any, device: Device, shape: Shape, size: Any, variant: str | None = None, **reals: Any) -> Any:
+def plan_of(direction: str, device: Device, shape: Shape, size: int, variant: str | None = None, **reals: Any) -> Any:
     if direction == "backward":
         reals.pop("k", None)
     return PLANS[direction].select(device, DESCRIPTORS[direction](shape, size, **reals), wish(variant))
 
 
-def forward(device: Device, x: Any, size: Any, variant: str | None = None, offset: int = 0, **reals: Any) -> Any:
+def forward(device: Device, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any) -> Any:
     """Return (y, denom) of `x`, written to guarded outputs, `offset` elements from alignment."""
     out, denom = (Guarded(x.shape, np.float32, device, offset) for _ in range(2))
     plan = plan_of("forward", device, x.shape, size, variant, **reals)
@@ -54,24 +54,18 @@ def forward(device: Device, x: Any, size: Any, variant: str | None = None, offse
 
 
 def backward(
-    device: Device, go: Any, x: Any, denom: Any, size: Any, variant: str | None = None, offset: int = 0, **reals: Any
+    device: Device, go: Any, x: Any, denom: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
 ) -> Any:
     """Return grad_input, written to a guarded output, `offset` elements from alignment."""
     out = Guarded(x.shape, np.float32, device, offset)
     plan = plan_of("backward", device, x.shape, size, variant, **reals)
-    inputs = (on_device(a, device, offset) for a in (go, x, denom))
-    assert plan.run(LocalResponseNormBackwardArgs(*inputs, out.array)) is out.array
+    inputs = [on_device(a, device, offset) for a in (go, x, denom)]
+    assert plan.run(LocalResponseNormBackwardArgs(*[*inputs, out.array])) is out.array
     return out.host()
 
 
 def check(
-    device: Device,
-    rng: Rng,
-    x: Any,
-    size: Any,
-    variant: str | None = None,
-    offset: int = 0,
-    **reals: Any,
+    device: Device, rng: Rng, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
 ) -> None:
     """Hold y, denom and grad_input to the references; backward gets the reference's denom, rounded."""
     case = (x.shape, size, variant, reals)
@@ -119,7 +113,7 @@ def test_matches_the_reference(device: Device, rng: Rng, shape: Shape, size: int
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("size", SLIDING_SIZES)
-def test_each_sliding_size(device: Device, rng: Rng, size: Any) -> None:
+def test_each_sliding_size(device: Device, rng: Rng, size: int) -> None:
     for beta in (0.75, 0.6):
         check(device, rng, normal(rng, (2, 2 * size + 3, 19)), size, "sliding", alpha=0.5, beta=beta)
 
@@ -127,13 +121,13 @@ def test_each_sliding_size(device: Device, rng: Rng, size: Any) -> None:
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
 @pytest.mark.parametrize("size", [13, 64, 1000, 2**31, 2**32 - 1])
 @pytest.mark.sanitize
-def test_windows_beyond_the_sliding_ones(device: Device, rng: Rng, size: int, variant: str) -> None:
+def test_windows_above_the_sliding_ones(device: Device, rng: Rng, size: int, variant: str) -> None:
     check(device, rng, normal(rng, (2, 40, 9)), size, variant, alpha=0.5)
 
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("size", [13, 2**32 - 1])
-def test_windows_beyond_the_sliding_ones_go_to_the_baseline(device: Device, size: int) -> None:
+def test_windows_above_the_sliding_ones_go_to_the_baseline(device: Device, size: int) -> None:
     shape = (4, 64, 32, 32)
     assert plan_of("forward", device, shape, size).variant.name == "baseline"
     with pytest.raises(ptxrt.Unsupported, match="windows of"):
@@ -143,7 +137,7 @@ def test_windows_beyond_the_sliding_ones_go_to_the_baseline(device: Device, size
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_matches_the_reference_on_drawn_problems(device: Device, variant: str) -> None:
     def body(
-        batch: Any, channels: Any, positions: Any, size: Any, alpha: Any, beta: Any, k: Any, seed: Any, offset: Any
+        batch: Any, channels: Any, positions: Any, size: int, alpha: Any, beta: Any, k: Any, seed: Any, offset: Any
     ) -> None:
         rng = np.random.default_rng(seed)
         x = normal(rng, (batch, channels, positions))
@@ -222,7 +216,7 @@ def test_a_large_mean(device: Device, rng: Rng, mean: float, variant: str) -> No
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("scale", "alpha", "k"), [(1e-44, 1, 1), (1e-22, 1e6, 0), (1e15, 1, 0), (1e25, 1e-20, 1)])
-def test_values_whose_squares_f32_cannot_hold(
+def test_values_with_squares_above_f32(
     device: Device, rng: Rng, scale: float, alpha: float, k: int, variant: str
 ) -> None:
     x = (normal(rng, (1, 8, 40)).astype(np.float64) * scale).astype(np.float32)
@@ -297,7 +291,7 @@ def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device: Devi
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "beta", "k"), [(-0.01, 0.75, 5.0), (0.0, 0.75, 1.0), (1e-4, 0.0, 1.0), (1, 2, 3)])
-def test_alpha_beta_and_k_may_be_any_numbers(
+def test_alpha_beta_and_k_are_any_numbers(
     device: Device, rng: Rng, alpha: float, beta: float, k: float, variant: str
 ) -> None:
     check(device, rng, normal(rng, (1, 9, 30)), 5, variant, alpha=alpha, beta=beta, k=k)
@@ -305,8 +299,8 @@ def test_alpha_beta_and_k_may_be_any_numbers(
 
 def test_alpha_beta_and_k_are_rounded_to_f32(device: Device, rng: Rng) -> None:
     x = normal(rng, (1, 9, 30))
-    exact = {"alpha": 0.7, "beta": 0.75 + 1e-9, "k": 1 / 3}
-    rounded = {name: float(np.float32(value)) for name, value in exact.items()}
+    exact: dict[str, Any] = {"alpha": 0.7, "beta": 0.75 + 1e-9, "k": 1 / 3}
+    rounded: dict[str, Any] = {name: float(np.float32(value)) for name, value in exact.items()}
     for a, b in zip(forward(device, x, 5, **exact), forward(device, x, 5, **rounded), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -423,7 +417,7 @@ EACH = [(direction, name) for direction in DIRECTIONS for name in OPERANDS[direc
 FUNCTIONS = [(direction, name) for direction, name in EACH if name != "x"]
 
 
-def good(direction: Any, device: Device, rng: Rng) -> Any:
+def good(direction: str, device: Device, rng: Rng) -> Any:
     """Operands that pass; each test spoils one."""
     return {
         name: ptxrt.to_device(
@@ -433,7 +427,7 @@ def good(direction: Any, device: Device, rng: Rng) -> Any:
     }
 
 
-def call(direction: Any, operands: Any, size: int = 5, stream: Any = None, **reals: Any) -> Any:
+def call(direction: str, operands: Any, size: int = 5, stream: Any = None, **reals: Any) -> Any:
     if direction == "forward":
         out = (operands["out"], operands["denom"])
         return local_response_norm(operands["x"], size, out=out, stream=stream, **reals)
@@ -441,7 +435,7 @@ def call(direction: Any, operands: Any, size: int = 5, stream: Any = None, **rea
     return local_response_norm_backward(*inputs, size, out=operands["out"], stream=stream, **reals)
 
 
-def refused(kind: Any, direction: Any, operands: Any, argument: Any, **how: Any) -> Any:
+def refused(kind: Any, direction: str, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     with pytest.raises(kind) as caught:
         call(direction, operands, **how)
@@ -456,12 +450,12 @@ def refused(kind: Any, direction: Any, operands: Any, argument: Any, **how: Any)
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("size", [0, -1, 5.0, None, "5", True, [5]])
-def test_size_must_be_a_whole_number_of_at_least_one(device: Device, rng: Rng, direction: Any, size: Any) -> None:
+def test_size_must_be_a_whole_number_of_at_least_one(device: Device, rng: Rng, direction: str, size: int) -> None:
     refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), "size", size=size)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_size_beyond_its_parameter_is_refused(device: Device, rng: Rng, direction: Any) -> None:
+def test_a_size_above_its_parameter_is_refused(device: Device, rng: Rng, direction: str) -> None:
     operands = good(direction, device, rng)
     call(direction, operands, size=2**32 - 1)
     with pytest.raises(ptxrt.Unsupported, match=r"size = 4294967296 does not fit"):
@@ -472,14 +466,12 @@ def test_a_size_beyond_its_parameter_is_refused(device: Device, rng: Rng, direct
     ("direction", "name"), [(d, n) for d in DIRECTIONS for n in ("alpha", "beta", "k") if (d, n) != ("backward", "k")]
 )
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e39, -1e39, None, "1", [1.0], 1j, True])
-def test_alpha_beta_and_k_must_be_finite_numbers(
-    device: Device, rng: Rng, direction: Any, name: str, value: Any
-) -> None:
+def test_alpha_beta_and_k_must_be_finite(device: Device, rng: Rng, direction: str, name: str, value: Any) -> None:
     refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), name, **{name: value})
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_x_must_have_two_axes(device: Device, rng: Rng, direction: Any) -> None:
+def test_x_must_have_two_axes(device: Device, rng: Rng, direction: str) -> None:
     operands = good(direction, device, rng) | {"x": ptxrt.zeros((8,), np.float32, device)}
     refused(ptxrt.ShapeMismatch, direction, operands, "x")
 
@@ -522,13 +514,13 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
     ],
     ids=str,
 )
-def test_the_best_variant_is_taken(device: Device, direction: Any, shape: Shape, size: int, best: str) -> None:
+def test_the_best_variant_is_selected(device: Device, direction: str, shape: Shape, size: int, best: str) -> None:
     assert key_of(plan_of(direction, device, shape, size).variant) == best
 
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_beta_in_f32_decides_between_roots_and_powers(device: Device, direction: Any) -> None:
+def test_beta_in_f32_decides_between_roots_and_powers(device: Device, direction: str) -> None:
     for beta, by in ((0.75, "root"), (0.75 + 1e-9, "root"), (0.7500001, "any"), (1, "root"), (0, "any"), (2, "any")):
         descriptor = DESCRIPTORS[direction](SHAPE, 5, beta=beta)
         plan = PLANS[direction].select(device, descriptor, wish("sliding"))
@@ -537,7 +529,7 @@ def test_beta_in_f32_decides_between_roots_and_powers(device: Device, direction:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_counts_that_do_not_fit_are_refused(device: Device, direction: Any) -> None:
+def test_counts_that_do_not_fit_are_refused(device: Device, direction: str) -> None:
     for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (1, 1 << 32, 1)):
         with pytest.raises(ptxrt.Unsupported, match=r"not fit|more than"):
             plan_of(direction, device, shape, 5)
@@ -545,7 +537,7 @@ def test_counts_that_do_not_fit_are_refused(device: Device, direction: Any) -> N
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device: Device, direction: Any) -> None:
+def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device: Device, direction: str) -> None:
     for shape, name in (
         ((2, 1, 1 << 31), "positions"),
         ((1, 1 << 30, 2), "channels"),
@@ -559,14 +551,14 @@ def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device: Devi
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, direction: Any) -> None:
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, direction: str) -> None:
     assert key_of(plan_of(direction, device, ((1 << 24) - 1, 16, 16), 5, "hip/baseline").variant) == "hip/baseline"
     with pytest.raises(ptxrt.Unsupported, match=r"hip/baseline: .*more than 4294967295 along x"):
         plan_of(direction, device, (1 << 24, 16, 16), 5, "hip/baseline")
 
 
 @pytest.mark.parametrize("cls", DESCRIPTORS.values())
-def test_a_descriptor_is_checked_data(cls) -> None:
+def test_a_descriptor_is_checked_data(cls: Any) -> None:
     assert cls([2, 8, 3], np.int64(5), alpha=np.float32(0.5)) == cls((2, 8, 3), 5, alpha=0.5)
     hash(cls([2, 8, 3], 5))
     for shape in (None, "ab", (2, -8, 3), (2, 8.0), (2, True)):

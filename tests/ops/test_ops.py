@@ -31,7 +31,7 @@ SIGNATURES = {
     "grid_sample_backward": "grad_out, x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
 }
 
-PROBLEMS = {
+PROBLEMS: dict[str, list[Any]] = {
     "group_norm": [ops.GroupNormDescriptor((2, 8, 6), 4), ops.GroupNormDescriptor((1, 4, 1 << 18), 2)],
     "group_norm_backward": [ops.GroupNormBackwardDescriptor((2, 8, 6), 4)],
     "softmax2d": [ops.Softmax2dDescriptor((2, 8, 6))],
@@ -102,12 +102,12 @@ def normalisations(rng: Rng, shape: Shape) -> Iterator[Any]:
     mean, var = b, np.abs(w) + np.float32(0.5)
     y, denom = (a.astype(np.float32) for a in (references.softmax2d(x), references.local_response_norm(x, 5)[1]))
     yield ops.GroupNormPlan, ops.GroupNormDescriptor(shape, 2), (x, w, b), [references.group_norm(x, w, b, 2)]
-    want = references.group_norm_backward(go, x, w, 2)
+    want: Any = references.group_norm_backward(go, x, w, 2)
     yield ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(shape, 2), (go, x, w), want
     yield ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape), (x,), [references.softmax2d(x)]
     want = [references.softmax2d_backward(go, y)]
     yield ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape), (go, y), want
-    problem = ops.BatchNormDescriptor(shape, True, running=False)
+    problem: Any = ops.BatchNormDescriptor(shape, True, running=False)
     want = references.batch_norm(x, w, b, None, None, training=True)
     yield ops.BatchNormPlan, problem, (x, w, b, None, None), want
     for training in (True, False):

@@ -51,14 +51,15 @@ class Knob(Config):
         return cls(problem.size)
 
 
-class MadeUp(Variant):
+class MadeUp(Variant[Any, Any]):
     """A variant that launches nothing."""
 
     def __init__(
-        self, name: Any, guarantee: Any, workspace: int = 0, language: str = "ptx", suits: bool = True
+        self, name: str, guarantee: Any, workspace: int = 0, language: str = "ptx", suits: bool = True
     ) -> None:
         super().__init__(language)
-        self.name, self.guarantee, self.workspace, self.suiting = name, guarantee, workspace, suits
+        self.name = name  # type: ignore[misc]
+        self.guarantee, self.workspace, self.suiting = guarantee, workspace, suits
 
     def suits(self, problem: Any) -> Any:
         return self.suiting or problem.size < 3
@@ -75,7 +76,7 @@ class Turning(MadeUp):
     config_type = Knob
 
 
-class MadeUpPlan(Plan):
+class MadeUpPlan(Plan[Problem, Any, Any]):
     op = "made_up"
     category = "test"
     descriptor_type = Problem
@@ -109,7 +110,7 @@ def select(device: Device, size: int = 4, **wish: Any) -> Any:
         ({"variant": "tiny"}, "tiny"),
     ],
 )
-def test_the_first_variant_that_meets_the_preference_is_taken(sim: Device, wish: Any, variant: str) -> None:
+def test_the_first_variant_that_meets_the_preference_is_selected(sim: Device, wish: Any, variant: str) -> None:
     assert select(sim, **wish).key.variant == variant
 
 
@@ -144,7 +145,7 @@ def test_the_environment_names_the_language_where_nothing_else_does(
     assert select(sim, language="ptx").key.variant == "atomic"
 
 
-def test_a_language_of_the_environment_that_is_none_is_told(sim: Device, monkeypatch: Patch) -> None:
+def test_a_language_of_the_environment_that_is_none_is_refused(sim: Device, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PTXRT_LANGUAGE", "HIP")
     with refused(ptxrt.InvalidArgument, "PTXRT_LANGUAGE", "environment", "ptx or hip", "'HIP'"):
         MadeUpPlan.select(sim, Problem(4))
@@ -179,7 +180,7 @@ def test_a_workspace_must_be_aligned(sim: Device) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 128])
-def test_a_workspace_must_lie_apart_from_the_operands(sim: Device, start: int) -> None:
+def test_a_workspace_must_not_overlap_the_operands(sim: Device, start: int) -> None:
     whole = ptxrt.zeros(512, np.uint8, sim)
     y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
     with refused(ptxrt.LayoutError, "made_up", "workspace", "not shared with the operands"):
@@ -194,14 +195,15 @@ def test_a_workspace_may_end_where_an_operand_begins(sim: Device) -> None:
 
 
 def test_the_stream_of_a_run_waits_for_the_producer_of_its_workspace(sim: Device, monkeypatch: Patch) -> None:
-    plan, workspace, seen = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim), []
+    plan, workspace = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim)
+    seen: Any = []
     monkeypatch.setattr("ptxrt.ops.framework.plan.as_array", lambda array, *_: seen.append(_) or array)
     stream = sim.create_stream()
     plan.run((None,), stream, workspace)
     assert seen == [(sim, "made_up", "workspace", stream)]
 
 
-def test_a_remedy_is_told_where_it_is_one(sim: Device) -> None:
+def test_a_remedy_is_said_where_it_is_one(sim: Device) -> None:
     plan = select(sim)
     with refused(ptxrt.ShapeMismatch, "made_up", "y", "view()"):
         plan.can_implement((ptxrt.zeros((2, 2), np.float16, sim),))
@@ -240,7 +242,7 @@ def test_a_plan_takes_descriptors_of_its_own_op_alone(sim: Device, descriptor: A
 
 def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim: Device) -> None:
     class Reversed(MadeUpPlan):
-        variants = MadeUpPlan.variants[::-1]
+        variants = MadeUpPlan.variants[::-1]  # type: ignore[assignment]
 
     assert Reversed.select(sim, Problem(4)).variant.name == "slow"
     assert Reversed.select(sim, Problem(2)).variant.name == "tiny"
@@ -289,7 +291,7 @@ class ShiftSpec(KernelSpec):
 SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
 
 
-class Shifts(Variant):
+class Shifts(Variant[Any, Any]):
     """Two launches; each has a table, a scalar and a region of the workspace of its own."""
 
     name = "only"
@@ -312,7 +314,7 @@ class ShiftResult(NamedTuple):
     extra: None
 
 
-class ShiftPlan(Plan):
+class ShiftPlan(Plan[Problem, Any, Any]):
     op = "shift"
     category = "test"
     descriptor_type = Problem
@@ -332,7 +334,7 @@ class ShiftPlan(Plan):
 
 @pytest.fixture
 def shift(device: Device) -> Any:
-    x = np.float32([1, 10, 100, 1000])
+    x = np.array([1, 10, 100, 1000], np.float32)
     return ShiftPlan.select(device, Problem(4)), ptxrt.to_device(x, device), x + 2 - np.arange(4, dtype=np.float32)
 
 
@@ -351,7 +353,7 @@ def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(
     device: Device, shift: Any, monkeypatch: Patch
 ) -> None:
     plan, x, _ = shift
-    waits = []
+    waits: Any = []
     synchronize = device.backend.synchronize
     monkeypatch.setattr(device.backend, "synchronize", lambda *of: waits.append(of) or synchronize(*of))
     workspace, stream = ptxrt.empty(plan.workspace_size, np.uint8, device), device.create_stream()
@@ -422,7 +424,7 @@ class Recorded:
     descriptor_type = Problem
 
     def __init__(self) -> None:
-        self.selected = []
+        self.selected: list[Any] = []
 
     def select(self, device: Device, problem: Any) -> Any:
         self.selected.append(problem.size)
@@ -433,7 +435,7 @@ class Recorded:
 
 def test_a_plan_is_selected_once_until_it_is_forgotten(sim: Device) -> None:
     plan = Recorded()
-    find = plan_cache(plan)
+    find: Any = plan_cache(plan)  # type: ignore[arg-type]
     assert [find(sim, 4), find(sim, 4), find(sim, 4.0)] == [1, 1, 2]
     forget_plans()
     assert [find(sim, 4), find(sim, 4)] == [3, 3]
@@ -441,21 +443,22 @@ def test_a_plan_is_selected_once_until_it_is_forgotten(sim: Device) -> None:
 
 def test_what_is_not_hashable_goes_on_to_the_descriptor(sim: Device) -> None:
     plan = Recorded()
-    assert plan_cache(plan)(sim, [4]) == 1
+    assert plan_cache(plan)(sim, [4]) == 1  # type: ignore[arg-type]
     assert plan.selected == [[4]]
 
 
 def test_a_type_error_of_select_itself_is_raised_at_once(sim: Device) -> None:
     plan = Recorded()
     with pytest.raises(TypeError, match="seven"):
-        plan_cache(plan)(sim, 7)
+        plan_cache(plan)(sim, 7)  # type: ignore[arg-type]
     assert plan.selected == [7]
 
 
 @pytest.mark.parametrize("out", [7, (1, 2), [1, 2, 3, 4]])
 def test_an_out_for_several_is_a_tuple_of_as_many(out: Any) -> None:
     assert ShiftPlan.unpacked(None) == (None, None, None)
-    assert ShiftPlan.unpacked((1, 2, 3)) == (1, 2, 3)
+    three: Any = (1, 2, 3)
+    assert ShiftPlan.unpacked(three) == three
     with refused(ptxrt.InvalidArgument, "shift", "out", "y, counts, extra"):
         ShiftPlan.unpacked(out)
 
@@ -482,8 +485,8 @@ def test_regions_begin_at_multiples_of_256_and_a_part_lies_within() -> None:
     "value", [3, 0.25, -0.0, np.uint8(3), np.float16(0.25), np.float32(3.4e38), np.longdouble(0.25)]
 )
 def test_any_kind_of_number_is_a_number(value: Any) -> None:
-    taken = number(value, "op", "eps", BY_NAME["f32"])
-    assert (type(taken), taken) == (float, float(value))
+    found = number(value, "op", "eps", BY_NAME["f32"])
+    assert (type(found), found) == (float, float(value))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +41,7 @@ TYPES = {
     "u8": np.dtype(np.uint8),
     "u32": np.dtype(np.uint32),
 }
+Pair: TypeAlias = tuple[int, int]
 VARIANTS = ("banded", "baseline", "hip/baseline")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -53,23 +54,23 @@ def any_bits(rng: Rng, shape: Shape, dtype: Any) -> Any:
     return rng.integers(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), np.uint8).view(dtype)
 
 
-def wanted(x: Any, out_h: Any, out_w: Any) -> Any:
+def wanted(x: Any, out_h: int, out_w: int) -> Any:
     """Return what references.upsample_nearest2d does, quicker."""
     return x[:, :, indices(x.shape[2], out_h)[:, None], indices(x.shape[3], out_w)]
 
 
-def same_bits(got: Any, want: Any, case: str = "") -> None:
+def same_bits(got: Any, want: Any, case: object = "") -> None:
     assert got.dtype == want.dtype
     got, want = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in (got, want))
     np.testing.assert_array_equal(got, want, str(case))
 
 
-def plan_for(x: Any, out_h: Any, out_w: Any, variant: str | None = None) -> Any:
+def plan_for(x: Any, out_h: int, out_w: int, variant: str | None = None) -> Any:
     problem = UpsampleNearest2dDescriptor(x.shape, x.strides, out_h, out_w, x.dtype)
     return UpsampleNearest2dPlan.select(x.device, problem, wish(variant))
 
 
-def run(x: Any, out_h: Any, out_w: Any, variant: str | None = None, offset: int = 0) -> Any:
+def run(x: Any, out_h: int, out_w: int, variant: str | None = None, offset: int = 0) -> Any:
     """Run on a device array, into an output that shows what was written, `offset` elements behind a round address."""
     y = Guarded((*x.shape[:2], out_h, out_w), x.dtype, x.device, offset)
     assert plan_for(x, out_h, out_w, variant).run(UpsampleNearest2dArgs(x, y.array)) is y.array
@@ -94,7 +95,7 @@ def run(x: Any, out_h: Any, out_w: Any, variant: str | None = None, offset: int 
         ((1, 2, 9, 3), (2, 16)),  # down and up
     ],
 )
-def test_matches_the_reference(device: Device, rng: Rng, dtype: Any, variant: str, shape: Shape, out: Any) -> None:
+def test_matches_the_reference(device: Device, rng: Rng, dtype: Any, variant: str, shape: Shape, out: Pair) -> None:
     x = rng.integers(1, 255, shape).astype(dtype)
     got = run(ptxrt.to_device(x, device), *out, variant)
     check_error(OP, device, got, references.upsample_nearest2d(x, *out), 0.0, (shape, out, variant))
@@ -135,9 +136,7 @@ def test_a_million_columns_or_rows(device: Device, rng: Rng, variant: str) -> No
 
 @each_variant
 @types
-def test_every_bit_pattern_of_16_bits_and_the_odd_ones_of_others(
-    device: Device, rng: Rng, dtype: Any, variant: str
-) -> None:
+def test_every_bit_pattern_of_16_bits_and_some_of_others(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     x = any_bits(rng, (1, 1, 256, 256), dtype)
     if dtype.itemsize == 2:
         x = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(x.shape)
@@ -190,7 +189,7 @@ def test_every_pair_of_sizes_up_to_64_and_128(device: Device, rng: Rng, monkeypa
     names = list(TYPES)
     launches = []
     for k, rows in enumerate(PAIRS):
-        kinds = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
+        kinds: list[tuple[str | None, str]] = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
         if device.kind != "sim":
             kinds += [(None, name) for name in names]
         launches.append((rows, PAIRS[(5 * k + 4097) % len(PAIRS)], kinds))
@@ -257,18 +256,22 @@ def test_500_drawn_pairs_of_pairs_in_each_layout(device: Device, rng: Rng) -> No
     """On CUDA each case runs in all types and variants; elsewhere these take turns."""
     for k in range(500):
         in_h, in_w = rng.integers(1, 65, 2)
-        out = tuple(map(int, rng.integers(1, 129, 2)))
+        out_h, out_w = map(int, rng.integers(1, 129, 2))
         kinds = [(name, variant) for name in TYPES for variant in variants(UpsampleNearest2dPlan, device)]
         for name, variant in kinds if device.kind == "cuda" else [kinds[k % len(kinds)]]:
             x = any_bits(rng, (2, 1, in_h, in_w), TYPES[name])
             every = layouts(x, device)
             layout, there, shown = next(chosen for i, chosen in enumerate(every) if i == k % 13)
-            same_bits(run(there, *out, variant, k % 3), wanted(shown, *out), (name, variant, layout, in_h, in_w, out))
+            same_bits(
+                run(there, out_h, out_w, variant, k % 3),
+                wanted(shown, out_h, out_w),
+                (name, variant, layout, in_h, in_w),
+            )
 
 
 def test_drawn_problems(device: Device) -> None:
-    def body(shape: Shape, out: Any, name: str, variant: str, offset: Any, order: Any, seed: Any) -> None:
-        x = any_bits(np.random.default_rng(seed), [shape[axis] for axis in order], TYPES[name])
+    def body(shape: Shape, out: Pair, name: str, variant: str, offset: Any, order: Any, seed: Any) -> None:
+        x = any_bits(np.random.default_rng(seed), tuple(shape[axis] for axis in order), TYPES[name])
         back = np.argsort(order)
         there = on_device(x, device, offset[0]).transpose(*back.tolist())
         same_bits(run(there, *out, variant, offset[1]), wanted(x.transpose(back), *out))
@@ -332,9 +335,7 @@ LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches few
     ],
     ids=str,
 )
-def test_outputs_past_2_to_the_31_and_32_elements(
-    torch_with: Any, name: str, planes: Any, out: Any, variant: str
-) -> None:
+def test_outputs_past_2_to_the_32_elements(torch_with: Any, name: str, planes: Any, out: Pair, variant: str) -> None:
     torch = torch_with(40 << 30)
     dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
     x = torch.randint(0, 256, (*planes, 123, 457), device="cuda").to(dtype)
@@ -380,7 +381,7 @@ def test_strides_whose_offsets_exceed_2_to_the_32(torch_with: Any, name: str, st
     same_bits(y, wanted(x.contiguous().cpu().numpy(), *out))
 
 
-def test_columns_farther_apart_than_32_bits_take_the_baseline(torch_with: Any) -> None:
+def test_column_strides_above_32_bits_take_the_baseline(torch_with: Any) -> None:
     torch = torch_with(24 << 30)
     base = torch.empty(3 << 31, dtype=torch.uint8, device="cuda").random_()
     x = base.as_strided((1, 2, 3, 3), (0, 5, 7, (3 << 30) - 64))
@@ -470,19 +471,20 @@ STRIDES = (60, 20, 5, 1)
         ((1, 3, 64, 64), (128, 128), "u8", 2),  # small
         ((8, 256, 64, 64), (96, 96), "f32", 2),
         ((8, 256, 64, 64), (96, 127), "f64", 2),
-        ((8, 256, 64, 64), (192, 127), "u8", 1),  # few columns to a row, and those apart
+        ((8, 256, 64, 64), (192, 127), "u8", 1),  # few columns to a row, and those not side by side
     ],
 )
-def test_how_many_rows_a_thread_takes(device: Device, shape: Shape, out: Any, name: str, height: int) -> None:
+def test_how_many_rows_a_thread_takes(device: Device, shape: Shape, out: Pair, name: str, height: int) -> None:
     problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
-    launch = UpsampleNearest2dPlan.select(device, problem).schedule.steps[0]
+    (launch,) = UpsampleNearest2dPlan.select(device, problem).schedule.launches
     place = [p.name for p in launch.kernel.signature.parameters].index("height")
     assert launch.arguments[place] == height
 
 
 def test_equal_problems_are_equal() -> None:
-    one = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, "f16")
-    other = UpsampleNearest2dDescriptor(list(SHAPE), list(STRIDES), np.int64(8), 10, np.float16)
+    one = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, BY_NAME["f16"])
+    given: Any = (list(SHAPE), list(STRIDES), np.int64(8), 10, np.float16)
+    other = UpsampleNearest2dDescriptor(*given)
     assert one == other
     assert hash(one) == hash(other)
     assert UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10).dtype.name == "f32"
@@ -522,9 +524,9 @@ def test_the_stride_of_an_axis_of_one_element_says_nothing(device: Device, rng: 
     ],
 )
 def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
-    device: Device, shape: Shape, strides: Any, out: Any, reason: str
+    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
 ) -> None:
-    problem = UpsampleNearest2dDescriptor(shape, strides, *out, "f16")
+    problem = UpsampleNearest2dDescriptor(shape, strides, *out, BY_NAME["f16"])
     assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) == "baseline"
     with refused(ptxrt.Unsupported, OP, "descriptor", reason, "u32"):
         UpsampleNearest2dPlan.select(device, problem, wish("banded"))
@@ -537,8 +539,8 @@ def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
         ((2, 1, 1, 1), (1 << 62, 0, 0, 0), (1, 1), "64-bit offsets"),
     ],
 )
-def test_what_fits_no_kernel_is_refused_with_reasons(
-    device: Device, shape: Shape, strides: Any, out: Any, reason: str
+def test_what_fits_no_kernel_has_its_reasons(
+    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
 ) -> None:
     with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", reason):
         UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, strides, *out))
@@ -574,7 +576,7 @@ def test_the_baseline_has_the_abi_that_others_launch(device: Device, rng: Rng, d
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
-def test_what_a_scale_takes_beyond_the_image_is_its_last_row_and_column(device: Device, rng: Rng, variant: str) -> None:
+def test_what_a_scale_takes_outside_is_the_last_row_and_column(device: Device, rng: Rng, variant: str) -> None:
     x = any_bits(rng, SHAPE, TYPES["u32"])
     y = Guarded((2, 3, 7, 9), x.dtype, device)
     info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)
