@@ -12,7 +12,6 @@ import fcntl
 import gc
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +21,11 @@ import numpy as np
 import pytest
 from helpers import AMD_GPU, REQUIRED, need_hip_compilers, need_nvrtc
 from hypothesis import HealthCheck, settings
+from standin import StandIn, default_folder
 
 import ptxrt
 from ptxrt.backends import hip as hip_backend
 from ptxrt.backends import sim as sim_backend
-
-sys.path.append(str(Path(__file__).parent / "hip"))
-from standin import StandIn, default_folder
 
 # The same examples on every run; a first call compiles, so no deadline.
 settings.register_profile(
@@ -65,7 +62,7 @@ STAND_IN = _put_stand_in()
 
 def _skip_without(backend: Any, need: Callable[[], None]) -> None:
     """Let a test of a text in C++ be skipped, or fail, as soon as it asks for a compiler that is not here."""
-    compiler = backend.compiler
+    compiler: Callable[[str], str] = backend.compiler
 
     def needed(language: str) -> str:
         if language != "ptx":
@@ -81,16 +78,17 @@ _skip_without(sim_backend.BACKEND, need_nvrtc)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what takes the fixture `cuda`, so that ``-m cuda`` is all that needs one; leave out what HIP cannot run."""
-    kept, left_out = [], []
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
         if "cuda" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cuda)
         params = item.callspec.params if hasattr(item, "callspec") else {}
         ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
-        (left_out if params.get("device") == "hip:0" and ptx else kept).append(item)
+        (left_out if params.get("device") == "hip:0" and ptx else chosen).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        items[:] = chosen
 
 
 def pytest_collection_finish() -> None:

@@ -9,12 +9,18 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
 import ptxrt
 from ptxrt.compilers import nvrtc
+
+Capture: TypeAlias = pytest.CaptureFixture[str]
+Patch: TypeAlias = pytest.MonkeyPatch
+Rng: TypeAlias = np.random.Generator
+Shape: TypeAlias = tuple[int, ...]
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()

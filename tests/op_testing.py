@@ -1,16 +1,17 @@
-"""What the tests of all ops share: outputs that show what was written, errors held to a bar and kept, drawn cases."""
+"""What the tests of all ops share: outputs that show what was written, errors and their bar, drawn cases."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from helpers import AMD_GPU
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tolerances import EPSILON, relative_error, worst_element_error
 
 import ptxrt
@@ -20,11 +21,12 @@ from ptxrt.ops.framework import Plan, Variant
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""
 
+Array: TypeAlias = NDArray[Any]
 DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10}
 
 
 class Guarded:
-    """An array on a device with every byte 0xFF (NaN in each float type), inside a larger one that tells of writes
+    """An array on a device with every byte 0xFF (NaN in each float type), inside a larger one that shows writes
     outside.
 
     Parameters
@@ -50,7 +52,7 @@ class Guarded:
         return whole[self.first : self.end].reshape(self.array.shape)
 
 
-def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> ptxrt.DeviceArray:
+def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> Any:
     """Copy a host array to a device, `offset` elements behind a multiple of 256 bytes; None stays None."""
     if values is None or not offset:
         return None if values is None else ptxrt.to_device(values, device)
@@ -95,11 +97,11 @@ def rounded_twice(name: str) -> tuple[Any, Any, Any]:
 def group_norm_rounded_twice(name: str) -> tuple[Any, Any, Any, Any]:
     """Return x, ``[1, 2, 2]``, weight and bias of f16 or bf16, and y for 2 groups and an eps of 0.
 
-    f32 rounds y to the middle of two numbers of the type, of which the even one is taken. From f64 it would be another.
+    f32 rounds y to the middle of two numbers of the type: the even one is the result. From f64 it would be another.
     """
     x = np.array([[[1, -1], [1, -1]]], BY_NAME[name].numpy)  # of mean 0 and variance 1
     half = EPSILON[name] / 2
-    weight, bias = np.float32([2.0**-40, 2.0**-40]), np.float32([1 + half, 1 + 3 * half])
+    weight, bias = np.array([2.0**-40, 2.0**-40], np.float32), np.array([1 + half, 1 + 3 * half], np.float32)
     return x, weight, bias, np.array([[[1, 1], [1 + 4 * half, 1 + 4 * half]]], x.dtype)
 
 
@@ -107,7 +109,7 @@ def group_norm_rounded_twice(name: str) -> tuple[Any, Any, Any, Any]:
 
 _WORST: dict[tuple[str, ...], dict[str, Any]] = {}
 _KEY = ("op", "dtype", "device", "language")
-_last_language: list[str] = []  # not the plan, which would keep its modules loaded
+_last_language: list[str] = []  # not the plan, which would hold its modules loaded
 
 
 def _remember_the_last_language() -> None:
@@ -126,7 +128,7 @@ _remember_the_last_language()
 def check_error(
     op: str, device: ptxrt.Device, got: Any, want: Any, bar: float, case: object = "", language: str | None = None
 ) -> None:
-    """Hold ``||got - want|| / ||want||`` to `bar`; keep the worst of each op, dtype, kind of device, and language.
+    """Hold ``||got - want|| / ||want||`` to `bar`; record the worst of each op, dtype, kind of device, and language.
 
     Parameters
     ----------
@@ -172,5 +174,5 @@ def write_worst_errors(path: Path) -> None:
 
 
 def for_drawn(device: ptxrt.Device, body: Callable[..., None], /, **strategies: st.SearchStrategy[Any]) -> None:
-    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 10 on AMD's stand-in; tell the smallest that fails."""
+    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 10 on AMD's stand-in; show the smallest that fails."""
     settings(max_examples=DRAWN_CASES[device.kind])(given(**strategies)(body))()

@@ -124,6 +124,11 @@ _STATISTICS = ("running_mean", "running_var", "batch_mean", "batch_var")
 
 def _batch_norm(dtype: str) -> Iterator[Case]:
     for training in (True, False):
+
+        def forward(a: dict[str, Any], out: Any, stream: Any, training: bool = training) -> Any:
+            first = (a["x"], a["weight"], a["bias"], a["running_mean"], a["running_var"])
+            return ops.batch_norm(*first, training=training, out=out, stream=stream)
+
         yield Case(
             f"batch_norm {'training' if training else 'eval'} {dtype}",
             ops.BatchNormPlan,
@@ -133,11 +138,8 @@ def _batch_norm(dtype: str) -> Iterator[Case]:
                 **_vectors(rng, dtype, "weight", "bias", "running_mean", "running_var"),
             },
             lambda training=training, **a: references.batch_norm(*a.values(), training=training),
-            lambda a, out, stream, training=training: ops.batch_norm(
-                a["x"], a["weight"], a["bias"], a["running_mean"], a["running_var"], training=training, out=out,
-                stream=stream,
-            ),
-        )  # fmt: skip
+            forward,
+        )
     for kind in ("training", "handed", "eval"):
         statistics = {"training": (), "handed": ("batch_mean", "batch_var"), "eval": ("running_mean", "running_var")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from typing import Any
 
 import pytest
 from helpers import refused
@@ -13,7 +14,7 @@ import ptxrt
 from ptxrt import errors
 from ptxrt.errors import shown
 
-PUBLIC = [
+PUBLIC: list[Any] = [
     kind
     for _, kind in inspect.getmembers(ptxrt, inspect.isclass)
     if issubclass(kind, Exception) and kind is not ptxrt.PtxrtError
@@ -59,12 +60,12 @@ def every_kind() -> list[ptxrt.PtxrtError]:
 
 
 @pytest.mark.parametrize("kind", PUBLIC)
-def test_every_public_error_is_a_ptxrt_error(kind):
+def test_every_public_error_is_a_ptxrt_error(kind: Any) -> None:
     assert issubclass(kind, ptxrt.PtxrtError)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_the_message_is_made_of_the_fields(kind):
+def test_the_message_is_made_of_the_fields(kind: Any) -> None:
     error = kind(op="group_norm", argument="x", expected="f32", given="f64", fix="Convert it")
     assert str(error) == "group_norm: x: expected f32, given f64. Convert it"
     assert (error.op, error.argument, error.expected, error.given, error.fix) == (
@@ -76,18 +77,18 @@ def test_the_message_is_made_of_the_fields(kind):
     )
 
 
-def test_a_message_of_its_own_replaces_the_composed_one():
+def test_a_message_of_its_own_replaces_the_composed_one() -> None:
     error = ptxrt.DriverError("cuInit: no", op="cuInit")
     assert str(error) == "cuInit: no"
     assert (error.op, error.argument, error.expected, error.given) == ("cuInit", None, None, None)
 
 
-def test_fields_that_do_not_apply_are_left_out_of_the_message():
+def test_fields_that_do_not_apply_are_left_out_of_the_message() -> None:
     assert str(ptxrt.InvalidArgument(expected=1, given=2)) == "expected 1, given 2"
     assert str(ptxrt.InvalidArgument(argument="x", expected=1, given=2)) == "x: expected 1, given 2"
 
 
-def test_a_compile_error_shows_kernel_architecture_options_fix_lines_and_log():
+def test_a_compile_error_shows_kernel_architecture_options_fix_lines_and_log() -> None:
     text = str(compile_error())
     assert text.startswith(
         "saxpy: unknown instruction 'addd' (for sm_90, options -O1 -lineinfo). Did you mean add.f32?"
@@ -98,18 +99,18 @@ def test_a_compile_error_shows_kernel_architecture_options_fix_lines_and_log():
     assert text.endswith("ptxas fatal: line 5")
 
 
-def test_a_compile_error_has_its_fields():
+def test_a_compile_error_has_its_fields() -> None:
     error = compile_error()
     assert (error.op, error.argument, error.kernel, error.arch, error.line) == ("compile", "saxpy", "saxpy", "sm_90", 5)
     assert (error.log, error.options) == ("ptxas fatal: line 5", ("-O1", "-lineinfo"))
 
 
-def test_a_log_that_the_message_has_already_is_not_repeated():
+def test_a_log_that_the_message_has_already_is_not_repeated() -> None:
     assert str(ptxrt.CompileError("bad: ptxas fatal", log="ptxas fatal\n")) == "bad: ptxas fatal"
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_of_the_machine_names_line_thread_block_and_address(kind):
+def test_a_fault_of_the_machine_names_line_thread_block_and_address(kind: Any) -> None:
     error = fault(kind)
     for word in (
         "saxpy, line 7",
@@ -127,7 +128,7 @@ def test_a_fault_of_the_machine_names_line_thread_block_and_address(kind):
 
 
 @pytest.mark.parametrize("error", every_kind(), ids=lambda error: type(error).__name__)
-def test_an_error_survives_pickling(error):
+def test_an_error_survives_pickling(error: Any) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
@@ -135,11 +136,11 @@ def test_an_error_survives_pickling(error):
 
 
 @pytest.mark.parametrize("error", every_kind(), ids=lambda error: type(error).__name__)
-def test_an_error_survives_copying(error):
+def test_an_error_survives_copying(error: Any) -> None:
     assert vars(copy.deepcopy(error)) == vars(error)
 
 
-def test_a_fresh_copy_has_neither_traceback_nor_cause():
+def test_a_fresh_copy_has_neither_traceback_nor_cause() -> None:
     with pytest.raises(ptxrt.CompileError) as caught:
         raise compile_error() from ValueError("the cause")
     copied = errors.fresh(caught.value)
@@ -149,7 +150,7 @@ def test_a_fresh_copy_has_neither_traceback_nor_cause():
 
 
 @pytest.mark.parametrize(("line", "first", "last", "count"), [(1, 1, 3, 3), (5, 3, 7, 5), (9, 7, 9, 3)])
-def test_the_excerpt_stays_within_the_text(line, first, last, count):
+def test_the_excerpt_stays_within_the_text(line: int, first: int, last: int, count: int) -> None:
     rows = errors.numbered_excerpt(TEXT, line).splitlines()
     assert len(rows) == count
     assert rows[0].endswith(f"line number {first}")
@@ -157,17 +158,17 @@ def test_the_excerpt_stays_within_the_text(line, first, last, count):
     assert [row for row in rows if row.startswith(">")] == [f"> {line:5d} | line number {line}"]
 
 
-def test_the_excerpt_counts_lines_as_compilers_do():
+def test_the_excerpt_counts_lines_as_compilers_do() -> None:
     # str.splitlines would also break at the form feed.
     assert "> " + f"{2:5d} | second" in errors.numbered_excerpt("// a\fb\nsecond", 2)
 
 
-def test_one_handler_catches_them_all():
+def test_one_handler_catches_them_all() -> None:
     with refused(ptxrt.InvalidArgument, "Device", "name", "ptxrt.devices()"):
         ptxrt.Device("toaster")
 
 
-def test_a_message_may_be_of_a_number_that_python_does_not_write():
+def test_a_message_may_be_of_a_number_that_python_does_not_write() -> None:
     error = errors.LaunchError(op="k", argument="grid", expected="1", given=(10**5000, 1))
     assert str(error).startswith("k: grid: expected 1, given an object of type tuple")
     assert error.given == (10**5000, 1)
@@ -192,5 +193,5 @@ class Unshown:
     ],
     ids=range(8),
 )
-def test_any_value_can_be_shown_in_a_message(value, text):
+def test_any_value_can_be_shown_in_a_message(value: Any, text: str) -> None:
     assert shown(value) == text

@@ -22,14 +22,14 @@ def imported(module: str) -> set[str]:
     return found & MODULES.keys()
 
 
-def test_a_file_with_an_underscore_is_used_in_its_own_folder_alone():
+def test_a_file_with_an_underscore_is_used_in_its_own_folder_alone() -> None:
     for module in MODULES:
         for other in imported(module):
             folder, private, _ = other.partition("._")
             assert not private or module == folder or module.startswith(f"{folder}."), f"{module} imports {other}"
 
 
-def test_no_function_has_the_name_of_a_module_beside_it():
+def test_no_function_has_the_name_of_a_module_beside_it() -> None:
     for module, path in MODULES.items():
         if path.name != "__init__.py":
             continue
@@ -42,6 +42,6 @@ def test_no_function_has_the_name_of_a_module_beside_it():
                 assert not names & beside, f"{module}: {names & beside}"
 
 
-def test_importing_ptxrt_needs_no_templates_and_no_progress_bar():
+def test_importing_ptxrt_needs_no_templates_and_no_progress_bar() -> None:
     program = "import sys; sys.modules['jinja2'] = sys.modules['tqdm'] = None; import ptxrt"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -15,13 +15,11 @@ import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 import results
+from helpers import ROOT
 
 FOLDER = ROOT / "docs" / "results"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -31,7 +29,7 @@ each = pytest.mark.parametrize("name", NAMES)
 each_with_digests = pytest.mark.parametrize("name", sorted({*NAMES} - WITHOUT_DIGESTS))
 
 
-def read(name: str) -> dict[str, object]:
+def read(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
@@ -71,7 +69,7 @@ def test_it_measured_what_its_commit_has(name: str) -> None:
 
 
 @cache
-def digests_at(commit: str, keys: tuple[str, ...]) -> dict[str, str] | None:
+def digests_at(commit: str, keys: tuple[str, ...]) -> Any:
     """The digests of a commit's files, as that commit's own tool makes them; None where git does not know it."""
     if not shutil.which("git"):
         return None

@@ -7,9 +7,10 @@ import dataclasses
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, Capture, Patch
 
 import ptxrt
 from ptxrt import sim
@@ -29,7 +30,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch) -> None:
+def files(tmp_path: Path, monkeypatch: Patch) -> None:
     """The kernels of the document, and the two that it tells how to make, in the current folder."""
     names = re.findall(r"`(\w+\.ptx)`[^`]*```ptx\n", TEXT)
     texts = dict(zip(names, re.findall(r"^```ptx\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL), strict=True))
@@ -41,13 +42,13 @@ def files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_there_are_two_examples_from_fault_to_fix():
+def test_there_are_two_examples_from_fault_to_fix() -> None:
     assert [int(code) for *_, code in COMMANDS] == [1, 0, 0, 0, 0]
 
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("command", "shown", "code"), COMMANDS, ids=[command.split()[1] for command, *_ in COMMANDS])
-def test_a_command_prints_what_the_document_shows(command, shown, code, capsys):
+def test_a_command_prints_what_the_document_shows(command: Any, shown: Any, code: Any, capsys: Capture) -> None:
     assert main(shlex.split(command)) == int(code)
     printed = capsys.readouterr().out
     # A line of three dots stands for any lines.
@@ -55,7 +56,7 @@ def test_a_command_prints_what_the_document_shows(command, shown, code, capsys):
     assert re.fullmatch(pattern, printed), printed
 
 
-def test_the_example_in_python_prints_what_its_comments_say(capsys):
+def test_the_example_in_python_prints_what_its_comments_say(capsys: Capture) -> None:
     (text,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     exec(text, {})
     printed = capsys.readouterr().out.splitlines()
@@ -81,14 +82,14 @@ def test_the_example_in_python_prints_what_its_comments_say(capsys):
         ("video instructions", "vadd.u32.u32.u32 r, r, r;"),
     ],
 )
-def test_what_the_machine_does_not_run_is_said_with_the_line(name, instruction):
+def test_what_the_machine_does_not_run_is_said_with_the_line(name: str, instruction: str) -> None:
     assert name in TEXT
     head = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 r; .reg .b64 d; .reg .f32 f;\n"
     with pytest.raises(ptxrt.Unsupported, match="line 7: the sim does not run"):
         check(ptxrt.KernelSource.ptx(f"{head}{instruction}\nret;\n}}\n"), grid=1, block=32, arguments={})
 
 
-def test_every_option_is_there():
+def test_every_option_is_there() -> None:
     command = argparse.ArgumentParser(add_help=False)
     check_command.add_arguments(command)
     options = [option for action in command._actions for option in action.option_strings]
@@ -97,7 +98,7 @@ def test_every_option_is_there():
         assert f"`{option}" in TEXT, option
 
 
-def test_the_tables_are_complete():
+def test_the_tables_are_complete() -> None:
     for name in CHECKS:
         assert f"| `{name}` |" in TEXT
     for name in COLUMNS:

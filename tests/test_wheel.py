@@ -31,10 +31,11 @@ print(*sorted(spec.entry for spec in ptxrt.ops.kernels() if spec.source.text))
 def declared_packages() -> set[str]:
     """The packages that pyproject.toml lists; read as text, since Python 3.10 has no tomllib."""
     text = (ROOT / "pyproject.toml").read_text()
-    return set(re.findall(r'"([\w.]+)"', re.search(r"^packages = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)[1]))
+    (packages,) = re.findall(r"^packages = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    return set(re.findall(r'"([\w.]+)"', packages))
 
 
-def test_every_folder_of_the_package_is_declared():
+def test_every_folder_of_the_package_is_declared() -> None:
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "ptxrt").rglob("*.py")}
     modules = {".".join(folder.parts) for folder in folders}
     assert modules == declared_packages() - {"ptxrt.kernels_ptx", "ptxrt.kernels_hip"}
@@ -53,17 +54,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.wheel
-def test_the_wheel_has_the_package_and_the_kernels_and_nothing_else(wheel: Path):
+def test_the_wheel_has_the_package_and_the_kernels_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {re.split(r"[/-]", name)[0] for name in names} == {"ptxrt"}
-    wanted = [*(ROOT / "ptxrt").rglob("*.py"), ROOT / "ptxrt" / "py.typed"]
-    wanted = {str(path.relative_to(ROOT)) for path in wanted}
+    files = [*(ROOT / "ptxrt").rglob("*.py"), ROOT / "ptxrt" / "py.typed"]
+    wanted = {str(path.relative_to(ROOT)) for path in files}
     wanted |= {f"ptxrt/{path.parent.name}/{path.name}" for path in ROOT.glob("kernels_*/*")}
     assert wanted == {name for name in names if ".dist-info/" not in name}
 
 
 @pytest.mark.wheel
-def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path):
+def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True)

@@ -57,14 +57,14 @@ CONSTANT = (
 DYNAMIC_SHARED = (
     HEAD
     + """
-.extern .shared .align 16 .b8 room[];
+.extern .shared .align 16 .b8 bytes[];
 .visible .entry far_end(.param .u64 out, .param .u32 last)
 {
     .reg .b64 %p;
     .reg .b32 %at, %base, %v;
     ld.param.u64 %p, [out];
     ld.param.u32 %at, [last];
-    mov.u32 %base, room;
+    mov.u32 %base, bytes;
     add.u32 %at, %base, %at;
     st.shared.u32 [%at], 77;
     ld.shared.u32 %v, [%at];
@@ -88,9 +88,9 @@ extern "C" __global__ void saxpy(const float* x, float* y, unsigned int n, float
 extern "C" __global__ void constant(unsigned int* out) {{ *out = {value}; }}
 """,
     DYNAMIC_SHARED: """
-extern __shared__ unsigned char room[];
+extern __shared__ unsigned char bytes[];
 extern "C" __global__ void far_end(unsigned int* out, unsigned int last) {
-    volatile unsigned int* at = reinterpret_cast<unsigned int*>(room + last);
+    volatile unsigned int* at = reinterpret_cast<unsigned int*>(bytes + last);
     *at = 77;
     *out = *at;
 }
@@ -116,7 +116,7 @@ _HIP_TYPES = {
 
 
 def store_params(types: str, device: ptxrt.Device) -> ptxrt.KernelSource:
-    """Return an entry `store` that writes each scalar parameter to out[i], 8 bytes apart, as the bits it received.
+    """Return an entry `store` that writes each scalar parameter to out[i], 8 bytes each, as the bits it received.
 
     `types` are PTX types without the dot, such as ``"u32 f32 b16"``.
     """

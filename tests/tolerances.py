@@ -32,7 +32,7 @@ EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
 _SIXTEEN_BIT = {"f16": (11, -14), "bf16": (8, -126)}  # significant bits, smallest normal exponent
 
 # A handful of correctly rounded operations an element (half an epsilon each, 6e-8 in f32), and statistics whose own
-# error is smaller still because they are summed in pieces: 1.7 epsilon in f32, 4.5 in f64, where 1e-15 leaves room for
+# error is smaller still because they are summed in pieces: 1.7 epsilon in f32, 4.5 in f64, where 1e-15 allows for too
 # the exp, log2 and pow that we write ourselves. 16-bit kernels compute in f32 and round once: no entry, see `bar`.
 _NORMALIZATION = {"f32": 2e-7, "f64": 1e-15}
 _EXACT = dict.fromkeys(("f32", "f64", "f16", "bf16", "u8", "u32"), 0.0)  # elements are moved, nothing is computed
@@ -115,13 +115,13 @@ def far_from_jumps(dtype: str, ih: int, iw: int, sx: Array, sy: Array) -> NDArra
     """Return which points no rounding of the coordinate can take to another cell of the image.
 
     These are the points further than the bar from every integer coordinate, and those that are certainly outside: NaN,
-    infinite, or more than the bar beyond the image.
+    infinite, or more than the bar outside of the image.
     """
     with np.errstate(invalid="ignore"):
         limit = grid_sample_bar(dtype, ih, iw, sx, sy)
         near = (np.abs(sx - np.rint(sx)) <= limit) | (np.abs(sy - np.rint(sy)) <= limit)
-        beyond = (sx < -1 - limit) | (sx > iw + limit) | (sy < -1 - limit) | (sy > ih + limit)
-    return np.asarray(~near | beyond | ~np.isfinite(sx) | ~np.isfinite(sy))
+        outside = (sx < -1 - limit) | (sx > iw + limit) | (sy < -1 - limit) | (sy > ih + limit)
+    return np.asarray(~near | outside | ~np.isfinite(sx) | ~np.isfinite(sy))
 
 
 def _wide(values: Any) -> Array:

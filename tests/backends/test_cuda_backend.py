@@ -82,14 +82,14 @@ def launch(backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])
-def test_a_launch_is_made_in_the_devices_context(backend, driver, current):
+def test_a_launch_is_made_in_the_devices_context(backend: CudaBackend, driver: Driver, current: Any) -> None:
     driver.stack = [current]
     launch(backend)
     assert (driver.launched_in, driver.stack) == ([OURS], [current])
 
 
 @pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])
-def test_a_launch_that_is_refused_leaves_the_context_as_it_was(backend, driver, current):
+def test_a_refused_launch_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver, current: Any) -> None:
     driver.stack = [current]
     driver.refuses["cuLaunchKernel"] = Status.CUDA_ERROR_INVALID_VALUE
     with refused(ptxrt.LaunchError, "cuLaunchKernel", None, "CUDA_ERROR_INVALID_VALUE"):
@@ -98,7 +98,7 @@ def test_a_launch_that_is_refused_leaves_the_context_as_it_was(backend, driver, 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OverflowError("an argument")], ids=repr)
-def test_a_launch_that_raises_leaves_the_context_as_it_was(backend, driver, error):
+def test_a_launch_that_raises_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver, error: Any) -> None:
     driver.refuses["cuLaunchKernel"] = error
     with pytest.raises(type(error)):
         launch(backend)
@@ -106,14 +106,14 @@ def test_a_launch_that_raises_leaves_the_context_as_it_was(backend, driver, erro
 
 
 @pytest.mark.parametrize("call", ["cuCtxGetCurrent", "cuCtxPushCurrent"])
-def test_nothing_is_launched_where_the_context_cannot_be_had(backend, driver, call):
+def test_nothing_is_launched_where_the_context_cannot_be_had(backend: CudaBackend, driver: Driver, call: str) -> None:
     driver.refuses[call] = Status.CUDA_ERROR_INVALID_CONTEXT
     with refused(ptxrt.DriverError, call, None, "CUDA_ERROR_INVALID_CONTEXT"):
         launch(backend)
     assert (driver.launched_in, driver.stack) == ([], [THEIRS])
 
 
-def test_a_context_that_cannot_be_put_back_is_told(backend, driver):
+def test_a_context_that_cannot_be_put_back_is_reported(backend: CudaBackend, driver: Driver) -> None:
     driver.refuses["cuCtxPopCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
     with refused(ptxrt.DriverError, "cuCtxPopCurrent", None, "CUDA_ERROR_INVALID_CONTEXT"):
         launch(backend)
@@ -122,19 +122,19 @@ def test_a_context_that_cannot_be_put_back_is_told(backend, driver):
 # Everything but a launch ------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_made_in_the_devices_context(backend, driver):
+def test_a_call_is_made_in_the_devices_context(backend: CudaBackend, driver: Driver) -> None:
     with backend._current(0):
         assert driver.stack == [OURS]
     assert driver.stack == [THEIRS]
 
 
-def test_a_call_that_raises_leaves_the_context_as_it_was(backend, driver):
+def test_a_call_that_raises_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver) -> None:
     with pytest.raises(KeyboardInterrupt), backend._current(0):
         raise KeyboardInterrupt
     assert driver.stack == [THEIRS]
 
 
-def test_a_switch_that_fails_half_way_leaves_the_context_as_it_was(backend, driver):
+def test_a_switch_that_fails_half_way_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver) -> None:
     def set_current() -> None:
         driver.cuCtxSetCurrent(OURS)
         driver.refuses["cuCtxGetCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
@@ -146,7 +146,7 @@ def test_a_switch_that_fails_half_way_leaves_the_context_as_it_was(backend, driv
 
 
 @pytest.mark.parametrize("call", ["cuCtxGetCurrent", "cuCtxSetCurrent"])
-def test_a_switch_that_the_driver_refuses_is_told(backend, driver, call):
+def test_a_switch_that_the_driver_refuses_is_reported(backend: CudaBackend, driver: Driver, call: str) -> None:
     driver.refuses[call] = Status.CUDA_ERROR_INVALID_CONTEXT
     with refused(ptxrt.DriverError, call, None, "CUDA_ERROR_INVALID_CONTEXT"), backend._current(0):
         pass

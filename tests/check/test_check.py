@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -35,12 +37,12 @@ RACE = f"""{HEAD}
 """
 
 
-def saxpy(**changes):
+def saxpy(**changes: Any) -> Any:
     how = {"grid": 4, "block": 256, "arguments": GOOD, "signature": SIGNATURE, **changes}
     return check(ptxrt.KernelSource.ptx(SAXPY, name="saxpy.ptx"), **how)
 
 
-def body(text: str, params: str = "", **how):
+def body(text: str, params: str = "", **how: Any) -> Any:
     """Check a kernel of one block of 32 threads."""
     source = ptxrt.KernelSource.ptx(f"{HEAD}.visible .entry k({params})\n{{\n{text}\nret;\n}}\n")
     return check(source, **{"grid": 1, "block": 32, "arguments": {}, **how})
@@ -49,7 +51,7 @@ def body(text: str, params: str = "", **how):
 # From Python ------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_kernel_has_no_fault_and_its_results_are_there():
+def test_a_good_kernel_has_no_fault_and_its_results_are_there() -> None:
     report = saxpy()
     assert report.fault is None
     assert report.entry.name == "saxpy"
@@ -60,20 +62,20 @@ def test_a_good_kernel_has_no_fault_and_its_results_are_there():
     assert 0.8 < float(x.std()) < 1.2
 
 
-def test_arrays_of_ones_own_are_copied():
+def test_arrays_of_ones_own_are_copied() -> None:
     x, y = np.arange(1024, dtype=np.float32), np.ones(1024, np.float32)
     report = saxpy(arguments={"x": x, "y": y, "n": np.int64(1024), "a": np.float32(0.5)})
     np.testing.assert_array_equal(report.arrays["y"], x / 2 + 1)
     assert y.sum() == 1024
 
 
-def test_the_seed_makes_the_arrays():
+def test_the_seed_makes_the_arrays() -> None:
     first, again, other = saxpy(), saxpy(), saxpy(seed=1)
     np.testing.assert_array_equal(first.arrays["x"], again.arrays["x"])
     assert (first.arrays["x"] != other.arrays["x"]).any()
 
 
-def test_without_a_signature_the_texts_own_parameters_are_taken():
+def test_without_a_signature_the_texts_own_parameters_are_used() -> None:
     report = saxpy(signature=None, arguments={f"{k}_ptr" if k in "xy" else k: v for k, v in GOOD.items()})
     assert report.fault is None
     assert report.signature_from_text
@@ -94,7 +96,7 @@ def test_without_a_signature_the_texts_own_parameters_are_taken():
         ("u8", "0x7", "u8"),
     ],
 )
-def test_untyped_scalars_follow_the_number(kind, number, name):
+def test_untyped_scalars_follow_the_number(kind: str, number: str, name: str) -> None:
     report = body("", f".param .{kind} a", arguments={"a": number})
     assert str(report.signature) == f"{name} a"
 
@@ -113,7 +115,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_a_fault_is_in_the_report_with_its_line(case):
+def test_a_fault_is_in_the_report_with_its_line(case: Any) -> None:
     text, kind, line = FAULTS[case]
     report = body(text, budget=5000)
     assert type(report.fault) is kind
@@ -124,25 +126,25 @@ def test_a_fault_is_in_the_report_with_its_line(case):
     assert report.launch is None
 
 
-def test_a_trap_is_a_failed_launch():
+def test_a_trap_is_a_failed_launch() -> None:
     fault = body("trap;").fault
     assert isinstance(fault, ptxrt.LaunchError)
-    assert pickle.loads(pickle.dumps(fault)).line == fault.line
+    assert pickle.loads(pickle.dumps(fault)).line == fault.line  # type: ignore[attr-defined]
 
 
-def test_the_nearest_allocation_goes_by_the_parameters_name():
+def test_the_nearest_allocation_goes_by_the_parameters_name() -> None:
     report = saxpy(arguments={**GOOD, "y": "zeros:f32:1000"})
     assert isinstance(report.fault, ptxrt.MemoryFault)
-    assert report.fault.nearest.startswith("0 bytes past the end of y ")
+    assert str(report.fault.nearest).startswith("0 bytes past the end of y ")
 
 
-def test_const_is_held_to():
+def test_const_is_held_to() -> None:
     report = saxpy(signature="const f32* x, const f32* y, u32 n, f32 a")
     assert isinstance(report.fault, ptxrt.MemoryFault)
     assert "through a pointer that the Signature calls const" in str(report.fault)
 
 
-def test_a_race_shows_both_lines():
+def test_a_race_shows_both_lines() -> None:
     report = check(ptxrt.KernelSource.ptx(RACE), grid=1, block=32, arguments={"out": 0}, counts=True)
     text = as_text(report)
     assert isinstance(report.fault, ptxrt.DataRace)
@@ -152,7 +154,7 @@ def test_a_race_shows_both_lines():
     assert "counts up to the fault" in text
 
 
-def test_an_output_that_is_read_before_it_is_written():
+def test_an_output_that_is_read_before_it_is_written() -> None:
     arguments = {**GOOD, "y": "empty:f32:1024"}
     fault = saxpy(arguments=arguments).fault
     assert isinstance(fault, ptxrt.MemoryFault)
@@ -161,23 +163,23 @@ def test_an_output_that_is_read_before_it_is_written():
     assert "uninitialised" not in saxpy(checks=("global-races",)).checks
 
 
-def test_two_threads_that_write_one_element():
+def test_two_threads_that_write_one_element() -> None:
     text = ".reg .u64 p; .reg .u32 t; mov.u32 t, %tid.x; ld.param.u64 p, [y];\nst.global.u32 [p], t;"
     how = {"grid": 2, "block": 1, "arguments": {"y": "empty:u32:1"}}
     fault = body(text, ".param .u64 y", **how).fault
     assert isinstance(fault, ptxrt.DataRace)
     assert fault.line == 7
-    assert fault.nearest.startswith("0 bytes into y ")
+    assert str(fault.nearest).startswith("0 bytes into y ")
     assert str(fault).count("0 bytes into y ") == 1
     assert body(text, ".param .u64 y", **how, checks=["uninitialised"]).fault is None
 
 
-def test_checks_that_there_are_not():
+def test_checks_that_there_are_not() -> None:
     with pytest.raises(ptxrt.InvalidArgument, match="global-races"):
         saxpy(checks=["races"])
 
 
-def test_a_grid_that_is_no_multiple_of_the_cluster():
+def test_a_grid_that_is_no_multiple_of_the_cluster() -> None:
     text = f"{HEAD.replace('sm_80', 'sm_90')}.entry k() .reqnctapercluster 2, 1, 1 {{ ret; }}"
     with pytest.raises(ptxrt.LaunchError, match="a multiple of the cluster"):
         check(ptxrt.KernelSource.ptx(text), grid=3, block=32, arguments={})
@@ -200,14 +202,14 @@ def test_a_grid_that_is_no_multiple_of_the_cluster():
         ("zeros:f32:0", "f32", np.zeros(0, np.float32)),
     ],
 )
-def test_forms_of_arrays(form, kind, values):
+def test_forms_of_arrays(form: str, kind: str, values: Any) -> None:
     found = body("", ".param .u64 p", signature=f"{kind}* p", arguments={"p": form}).arrays["p"]
     assert (found.dtype, found.shape) == (values.dtype, values.shape)
     np.testing.assert_array_equal(found.astype(np.float64), values.astype(np.float64))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f64", "i8", "u64", "bool"])
-def test_random_arrays_of_every_type(kind):
+def test_random_arrays_of_every_type(kind: str) -> None:
     found = body("", ".param .u64 p", signature=f"{kind}* p", arguments={"p": f"random:{kind}:500"}).arrays["p"]
     values = found.astype(np.float64)
     assert np.isfinite(values).all()
@@ -215,19 +217,19 @@ def test_random_arrays_of_every_type(kind):
     assert kind in ("f16", "bf16", "f64") or (values.min() >= 0 and values.max() < 100)
 
 
-def test_arrays_from_files(tmp_path):
+def test_arrays_from_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1024, dtype=np.float32))
     report = saxpy(arguments={**GOOD, "x": f"file:{tmp_path / 'x.npy'}"})
     assert report.arrays["y"][7] == 14
 
 
-def test_null_pointers_where_they_are_declared():
+def test_null_pointers_where_they_are_declared() -> None:
     assert body("", ".param .u64 p", signature="f32*? p", arguments={"p": "null"}).fault is None
     with pytest.raises(ptxrt.InvalidArgument, match=r"f32\*\? p"):
         body("", ".param .u64 p", signature="f32* p", arguments={"p": None})
 
 
-KINDS = {
+KINDS: dict[str, tuple[Any, ...]] = {
     "source": (None, "saxpy"),
     "entry": (5, b"saxpy", ["saxpy"]),
     "signature": (5, ["f32* x"]),
@@ -238,8 +240,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("argument", KINDS)
-def test_an_argument_of_another_kind_is_refused(argument):
-    good = {"source": ptxrt.KernelSource.ptx(SAXPY), "grid": 1, "block": 1, "arguments": {}}
+def test_an_argument_of_another_kind_is_refused(argument: str) -> None:
+    good: dict[str, Any] = {"source": ptxrt.KernelSource.ptx(SAXPY), "grid": 1, "block": 1, "arguments": {}}
     for value in KINDS[argument]:
         with refused(ptxrt.InvalidArgument, "check", argument, repr(value)):
             check(**{**good, argument: value})
@@ -247,7 +249,7 @@ def test_an_argument_of_another_kind_is_refused(argument):
 
 @pytest.mark.parametrize("argument", ["grid", "block"])
 @pytest.mark.parametrize("value", [b"a", {1}, 1.0, True, (10**5000,)], ids=range(5))
-def test_a_grid_or_a_block_is_of_whole_numbers_within_the_limits(argument, value):
+def test_a_grid_or_a_block_is_of_whole_numbers_within_the_limits(argument: str, value: Any) -> None:
     with refused(ptxrt.LaunchError, "saxpy", argument):
         saxpy(**{argument: value})
 
@@ -289,12 +291,12 @@ def test_a_grid_or_a_block_is_of_whole_numbers_within_the_limits(argument, value
         ({"m": 1}, ptxrt.InvalidArgument, "a parameter: x, y, n, a"),
     ],
 )
-def test_arguments_that_are_refused(changes, error, words):
+def test_arguments_that_are_refused(changes: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=re.escape(words)):
         saxpy(arguments={**GOOD, **changes})
 
 
-def test_an_argument_that_no_parameter_has():
+def test_an_argument_that_no_parameter_has() -> None:
     with pytest.raises(ptxrt.InvalidArgument, match=r"a parameter: out, given 'x'\. A signature can give"):
         body("", ".param .u64 out", arguments={"x": 1})
     with pytest.raises(ptxrt.InvalidArgument, match=r"given 'oit'. Did you mean out\?"):
@@ -303,7 +305,7 @@ def test_an_argument_that_no_parameter_has():
         body("", arguments={"x": 1})
 
 
-def test_a_null_pointer_needs_no_signature():
+def test_a_null_pointer_needs_no_signature() -> None:
     report = body("", ".param .u64 p", arguments={"p": "null"})
     assert (str(report.signature), report.fault, report.arrays) == ("u8*? p", None, {})
     assert body("", ".param .b64 p", arguments={"p": None}).fault is None
@@ -311,7 +313,7 @@ def test_a_null_pointer_needs_no_signature():
         body("", ".param .u32 p", arguments={"p": None})
 
 
-def test_a_file_that_is_larger_than_memory(tmp_path):
+def test_a_file_that_is_larger_than_memory(tmp_path: Path) -> None:
     with (tmp_path / "x.npy").open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -319,7 +321,7 @@ def test_a_file_that_is_larger_than_memory(tmp_path):
         saxpy(arguments={**GOOD, "x": f"file:{tmp_path / 'x.npy'}"})
 
 
-def test_an_argument_that_is_missing():
+def test_an_argument_that_is_missing() -> None:
     with pytest.raises(ptxrt.InvalidArgument, match=r"y: expected an array for the pointer f32\* y .*, given nothing"):
         saxpy(arguments={name: value for name, value in GOOD.items() if name != "y"})
     with pytest.raises(ptxrt.InvalidArgument, match=r"or null, if this \.u64 is a pointer, or else a number"):
@@ -330,14 +332,14 @@ def test_an_argument_that_is_missing():
         body("", ".param .b8 s[16]", arguments={"s": 1})
 
 
-def test_lengths_are_held_to():
+def test_lengths_are_held_to() -> None:
     signature = "const f32* x[n], f32* y[2*n], u32 n, f32 a"
     with pytest.raises(ptxrt.ShapeMismatch, match="at least 2048 elements"):
         saxpy(signature=signature)
     assert saxpy(signature=signature, arguments={**GOOD, "y": "zeros:f32:2048"}).fault is None
 
 
-def test_a_signature_that_is_not_the_texts():
+def test_a_signature_that_is_not_the_texts() -> None:
     with pytest.raises(ptxrt.SignatureMismatch, match="declared"):
         saxpy(signature="const f32* x, f32* y, f32 n, u32 a")
 
@@ -355,34 +357,34 @@ def test_a_signature_that_is_not_the_texts():
         ({"shared_bytes": -1}, "shared_bytes: "),
     ],
 )
-def test_launches_that_no_device_takes(changes, words):
+def test_launches_that_no_device_takes(changes: Any, words: str) -> None:
     with pytest.raises(ptxrt.LaunchError, match=re.escape(words)):
         saxpy(**changes)
 
 
 @pytest.mark.parametrize("changes", [{"budget": 0}, {"budget": True}, {"seed": -1}, {"seed": 0.5}, {"arch": "sm_90"}])
-def test_options_that_are_refused(changes):
+def test_options_that_are_refused(changes: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument, match=f"^saxpy: {next(iter(changes))}: "):
         saxpy(**changes)
 
 
-def test_a_grid_of_numpys_numbers():
+def test_a_grid_of_numpys_numbers() -> None:
     assert saxpy(grid=np.int64(4), block=(np.uint32(256), 1)).block == (256, 1, 1)
 
 
-def test_a_kernel_that_no_launch_can_serve_is_no_fault_of_a_run():
+def test_a_kernel_that_no_launch_can_serve_is_no_fault_of_a_run() -> None:
     with pytest.raises(ptxrt.LaunchError, match="local memory"):
         body(".local .b8 much[1000000];")
 
 
-def test_maxntid_and_reqntid_are_held_to():
+def test_maxntid_and_reqntid_are_held_to() -> None:
     with pytest.raises(ptxrt.LaunchError, match="at most 16 threads"):
         check(ptxrt.KernelSource.ptx(f"{HEAD}.entry k() .maxntid 16 {{ ret; }}"), grid=1, block=32, arguments={})
     with pytest.raises(ptxrt.LaunchError, match=r"\.reqntid"):
         check(ptxrt.KernelSource.ptx(f"{HEAD}.entry k() .reqntid 16 {{ ret; }}"), grid=1, block=8, arguments={})
 
 
-def test_the_entry_may_be_left_out_where_there_is_one():
+def test_the_entry_may_be_left_out_where_there_is_one() -> None:
     two = ptxrt.KernelSource.ptx(f"{HEAD}.entry one() {{ ret; }}\n.entry two() {{ ret; }}")
     with pytest.raises(ptxrt.InvalidArgument, match="one of one, two"):
         check(two, grid=1, block=1, arguments={})
@@ -391,7 +393,7 @@ def test_the_entry_may_be_left_out_where_there_is_one():
         check(two, "tow", grid=1, block=1, arguments={})
 
 
-def test_dynamic_shared_memory():
+def test_dynamic_shared_memory() -> None:
     text = ".reg .u32 t; mov.u32 t, %tid.x; shl.b32 t, t, 2;\nst.shared.u32 [t], t;"
     assert isinstance(body(text).fault, ptxrt.MemoryFault)
     assert body(text, shared_bytes=128).fault is None
@@ -399,7 +401,7 @@ def test_dynamic_shared_memory():
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
 @pytest.mark.parametrize("language", ["cuda", "hip"])
-def test_cpp_text(language):
+def test_cpp_text(language: str) -> None:
     text = "template <class T> __global__ void twice(T* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; }"
     source = getattr(ptxrt.KernelSource, language)(text, name="twice.cpp")
     report = check(source, "twice<double>", "f64* x, i32 n", grid=1, block=32, arguments={"x": "arange:f64:9", "n": 9})
@@ -407,7 +409,7 @@ def test_cpp_text(language):
     assert "of the PTX of twice.cpp" in as_text(report)
 
 
-def test_counts_by_line_stand_beside_the_text():
+def test_counts_by_line_stand_beside_the_text() -> None:
     text = as_text(saxpy(counts=True))
     number = 1 + SAXPY[: SAXPY.index("ld.global.f32 %xi")].count("\n")
     (row,) = re.findall(rf"^ *{number} +(.*?) +ld\.global\.f32 %xi, \[%x\];$", text, re.MULTILINE)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from helpers import refused
@@ -17,6 +17,8 @@ from ptxrt import ops
 from ptxrt.commands._snapshot import read_snapshot
 from ptxrt.commands.cache import SORT_KEYS, inspect
 from ptxrt.commands.tables import printable
+
+Rewrite: TypeAlias = Callable[[Callable[[Any], object]], Path]
 
 KERNEL = """
 .version 7.0
@@ -38,7 +40,7 @@ def source(name: str, body: str = "") -> ptxrt.KernelSource:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshot of a cache with two loaded modules, one held by a live Kernel, and one failure."""
     cache = ptxrt.Device("sim:1").modules
-    ops.forget_plans()  # of other tests, which would keep their modules
+    ops.forget_plans()  # of other tests, which would hold their modules
     cache.clear()
     held = ptxrt.load(source("inspect_first"), "inspect_first", "f32* x, f32 a", "sim:1")
     for _ in range(3):
@@ -53,15 +55,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def record(written: Path) -> dict[str, Any]:
+def record(written: Path) -> Any:
     return json.loads(written.read_text())
 
 
 @pytest.fixture
-def rewritten(record: dict[str, Any], tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], Path]:
+def rewritten(record: Any, tmp_path: Path) -> Rewrite:
     """Write the snapshot again, with a change."""
 
-    def rewrite(change: Callable[[dict[str, Any]], object]) -> Path:
+    def rewrite(change: Callable[[Any], object]) -> Path:
         changed = copy.deepcopy(record)
         change(changed)
         path = tmp_path / "changed.json"
@@ -80,7 +82,7 @@ def names(path: Path, **how: Any) -> list[str]:
 # What is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_line_for_each_entry(written, record):
+def test_the_table_has_a_line_for_each_entry(written: Path, record: Any) -> None:
     text, matched = inspect(written)
     assert matched
     lines = text.splitlines()
@@ -98,18 +100,18 @@ def test_the_table_has_a_line_for_each_entry(written, record):
     assert live[0] == "1"
 
 
-def test_the_head_tells_of_the_device_and_the_counts(written, record):
+def test_the_head_tells_of_the_device_and_the_counts(written: Path, record: Any) -> None:
     head = inspect(written)[0].split("\n\n")[0]
     assert head.startswith("sim:1: PTX machine, sm_90, driver ")
     assert f"{record['stats']['hits']} hits" in head
     assert f"({record['stats']['failures']} failed)" in head
 
 
-def test_json_is_the_entries_as_they_are_in_the_file(written, record):
+def test_json_is_the_entries_as_they_are_in_the_file(written: Path, record: Any) -> None:
     assert json.loads(inspect(written, as_json=True)[0]) == record["entries"]
 
 
-def test_an_entry_in_full_has_its_abi_resources_options_and_numbered_source(written, record):
+def test_an_entry_in_full_has_its_abi_resources_options_and_numbered_source(written: Path, record: Any) -> None:
     entry = record["entries"][1]
     text, matched = inspect(written, entry=entry["digest"][:10])
     assert matched
@@ -120,27 +122,27 @@ def test_an_entry_in_full_has_its_abi_resources_options_and_numbered_source(writ
     assert "     5 | .visible .entry inspect_second(" in text
 
 
-def test_a_failed_entry_in_full_has_its_error(written):
+def test_a_failed_entry_in_full_has_its_error(written: Path) -> None:
     digest = json.loads(inspect(written, filters=["state=failed"], as_json=True)[0])[0]["digest"]
     text, _ = inspect(written, entry=digest)
     assert "error\n" in text
     assert "frobnicate" in text.split("source\n")[0]
 
 
-def test_an_empty_cache_is_no_error(rewritten):
+def test_an_empty_cache_is_no_error(rewritten: Rewrite) -> None:
     text, matched = inspect(rewritten(lambda record: record["entries"].clear()))
     assert (matched, "the cache is empty" in text) == (True, True)
 
 
-def test_fields_that_the_schema_does_not_have_are_passed_over(rewritten):
-    def add(record: dict[str, Any]) -> None:
+def test_fields_that_the_schema_does_not_have_are_passed_over(rewritten: Rewrite) -> None:
+    def add(record: Any) -> None:
         record["later"] = record["entries"][0]["later"] = {"any": "thing"}
 
     assert len(read_snapshot(rewritten(add)).entries) == 3
 
 
-def test_what_a_terminal_would_obey_is_spelled_out(rewritten):
-    def poison(record: dict[str, Any]) -> None:
+def test_what_a_terminal_would_obey_is_spelled_out(rewritten: Rewrite) -> None:
+    def poison(record: Any) -> None:
         record["entries"][0].update(entry_names=["a\x1b[2Jb\nc"], source="x\x07\ud800", compiler="c\x9b")
 
     path = rewritten(poison)
@@ -170,13 +172,13 @@ def test_what_a_terminal_would_obey_is_spelled_out(rewritten):
         (["defines="], ["first", "second", "wrong"]),
     ],
 )
-def test_filters_must_all_hold(written, filters, expected):
+def test_filters_must_all_hold(written: Path, filters: Any, expected: Any) -> None:
     assert names(written, filters=filters) == expected
     assert inspect(written, filters=filters)[1] is bool(expected)
 
 
-def test_a_number_is_filtered_as_a_number(rewritten):
-    def number(record: dict[str, Any]) -> None:
+def test_a_number_is_filtered_as_a_number(rewritten: Rewrite) -> None:
+    def number(record: Any) -> None:
         for entry, uses in zip(record["entries"], (1, 10, 100), strict=True):
             entry["uses"] = uses
 
@@ -195,8 +197,8 @@ def test_a_number_is_filtered_as_a_number(rewritten):
         ("idle", ["second", "wrong", "first"]),
     ],
 )
-def test_entries_are_sorted(rewritten, sort, expected):
-    def times(record: dict[str, Any]) -> None:
+def test_entries_are_sorted(rewritten: Rewrite, sort: str, expected: Any) -> None:
+    def times(record: Any) -> None:
         first, second, wrong = record["entries"]
         first.update(compile_seconds=3, created="2026-01-01T00:00:00+00:00", last_used="2026-01-01T00:00:00+00:00")
         second.update(compile_seconds=0.5, created="2026-01-02T00:00:00+00:00", last_used="2026-01-09T00:00:00+00:00")
@@ -211,38 +213,38 @@ def test_entries_are_sorted(rewritten, sort, expected):
 
 
 @pytest.mark.parametrize("sort", SORT_KEYS)
-def test_every_key_sorts(written, sort):
+def test_every_key_sorts(written: Path, sort: Any) -> None:
     assert sorted(names(written, sort=sort)) == ["first", "second", "wrong"]
 
 
-def test_without_a_key_the_order_is_the_files(written):
+def test_without_a_key_the_order_is_the_files(written: Path) -> None:
     assert names(written) == ["first", "second", "wrong"]
     assert names(written, reverse=True) == ["wrong", "second", "first"]
 
 
-def test_a_filter_without_a_value_is_refused(written):
+def test_a_filter_without_a_value_is_refused(written: Path) -> None:
     with refused(ptxrt.InvalidArgument, "cache", "--filter", "KEY=VALUE", "'arch'"):
         inspect(written, filters=["arch"])
 
 
-def test_an_unknown_filter_key_is_refused_with_the_nearest(written):
+def test_an_unknown_filter_key_is_refused_with_the_nearest(written: Path) -> None:
     with refused(ptxrt.InvalidArgument, "cache", "--filter", "'archs'", "Did you mean arch?"):
         inspect(written, filters=["archs=sm_90"])
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "two", "\u0663", "9" * 5000], ids=range(6))
-def test_a_number_filtered_by_no_number_is_refused(written, value):
+def test_a_number_filtered_by_no_number_is_refused(written: Path, value: Any) -> None:
     with refused(ptxrt.InvalidArgument, "cache", "--filter", "a whole number after uses="):
         inspect(written, filters=[f"uses={value}"])
 
 
-def test_an_unknown_order_is_refused_with_the_nearest(written):
+def test_an_unknown_order_is_refused_with_the_nearest(written: Path) -> None:
     with refused(ptxrt.InvalidArgument, "cache", "--sort", "'compile'", "Did you mean compiler or compile_ms?"):
         inspect(written, sort="compile")
 
 
-def test_an_ambiguous_digest_is_refused_with_those_it_fits(rewritten):
-    def twins(record: dict[str, Any]) -> None:
+def test_an_ambiguous_digest_is_refused_with_those_it_fits(rewritten: Rewrite) -> None:
+    def twins(record: Any) -> None:
         for index, entry in enumerate(record["entries"]):
             entry["digest"] = f"abc{index}".ljust(64, "0")
 
@@ -255,30 +257,30 @@ def test_an_ambiguous_digest_is_refused_with_those_it_fits(rewritten):
 
 
 @pytest.mark.parametrize("digest", ["", "zz"])
-def test_a_digest_that_nothing_has_matches_nothing(written, digest):
+def test_a_digest_that_nothing_has_matches_nothing(written: Path, digest: str) -> None:
     assert inspect(written, entry=digest)[1] is False
 
 
 # Files that are no snapshot ---------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "nothing.json")
     with refused(ptxrt.InvalidArgument, "cache", path, "No such file"):
         inspect(path)
 
 
-def test_a_directory_is_refused(tmp_path):
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     with refused(ptxrt.InvalidArgument, "cache", str(tmp_path), "directory"):
         inspect(tmp_path)
 
 
-def test_a_name_with_a_nul_is_refused():
+def test_a_name_with_a_nul_is_refused() -> None:
     with refused(ptxrt.InvalidArgument, "cache", "a\0b", "a file that can be read"):
         inspect("a\0b")
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path):
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\x7fELF\xff")
     with refused(ptxrt.InvalidArgument, "cache", str(path), "a file that can be read as text"):
@@ -286,7 +288,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -2])
-def test_truncated_json_is_refused(written, tmp_path, cut):
+def test_truncated_json_is_refused(written: Path, tmp_path: Path, cut: int) -> None:
     path = tmp_path / "cut.json"
     path.write_text(written.read_text().rstrip()[:cut])
     with refused(ptxrt.InvalidArgument, "cache", str(path), "a complete JSON document"):
@@ -296,7 +298,7 @@ def test_truncated_json_is_refused(written, tmp_path, cut):
 # Python's own limit lies near 1000, or somewhere else, and every step on the way reaches it at another depth.
 @pytest.mark.parametrize("depth", [101, 200, 300, 330, 480, 600, *range(900, 1000, 10), 1500, 5000, 200_000])
 @pytest.mark.parametrize("place", ["of the schema", "that the schema does not have"])
-def test_json_nested_too_deeply_is_refused(record, tmp_path, depth, place):
+def test_json_nested_too_deeply_is_refused(record: Any, tmp_path: Path, depth: Any, place: str) -> None:
     path = tmp_path / "deep.json"
     record["entries"][0]["size" if place == "of the schema" else "later"] = "HERE"
     path.write_text(json.dumps(record).replace('"HERE"', "[" * (depth - 3) + "]" * (depth - 3)))
@@ -304,19 +306,19 @@ def test_json_nested_too_deeply_is_refused(record, tmp_path, depth, place):
         inspect(path, as_json=True)
 
 
-def test_json_may_be_nested_as_deep_as_a_later_version_may_need(rewritten):
+def test_json_may_be_nested_as_deep_as_a_later_version_may_need(rewritten: Rewrite) -> None:
     path = rewritten(lambda record: record["entries"][0].update(later=json.loads("[" * 97 + "]" * 97)))
     assert "[" * 97 in inspect(path, as_json=True)[0].replace(" ", "").replace("\n", "")
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0\ud800"], ids=ascii)
-def test_a_name_with_half_a_character_is_refused(name):
+def test_a_name_with_half_a_character_is_refused(name: str) -> None:
     with refused(ptxrt.InvalidArgument, "cache", name, "a file that can be read"):
         inspect(name)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", '"schema"', "true", "{}", '{"entries": []}'])
-def test_json_of_another_shape_is_refused(tmp_path, text):
+def test_json_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
     with refused(ptxrt.InvalidArgument, "cache", str(path), "a snapshot of schema 1"):
@@ -324,14 +326,14 @@ def test_json_of_another_shape_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize(("schema", "words"), [(2, "a later version"), (0, "an earlier version"), (10**30, "schema")])
-def test_another_schema_is_refused(rewritten, schema, words):
+def test_another_schema_is_refused(rewritten: Rewrite, schema: int, words: str) -> None:
     path = rewritten(lambda record: record.update(schema=schema))
     with refused(ptxrt.InvalidArgument, "cache", str(path), words):
         inspect(path)
 
 
 # Some value that is wrong for each place of the schema.
-WRONG = {
+WRONG: dict[str, list[Any]] = {
     "schema": ["1", 1.5, True, None],
     "created": [None, 3, "yesterday", "2026-01-01T00:00:00"],
     "device": [None, [], "sim:0"],
@@ -397,8 +399,8 @@ def holder(record: Any, place: str) -> tuple[Any, str | int]:
 
 
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place, values in WRONG.items() for value in values])
-def test_a_field_of_the_wrong_type_is_named(rewritten, place, value):
-    def change(record: dict[str, Any]) -> None:
+def test_a_field_of_the_wrong_type_is_named(rewritten: Rewrite, place: str, value: Any) -> None:
+    def change(record: Any) -> None:
         inside, last = holder(record, place)
         inside[last] = value
 
@@ -408,8 +410,8 @@ def test_a_field_of_the_wrong_type_is_named(rewritten, place, value):
 
 
 @pytest.mark.parametrize("place", [place for place in WRONG if not place.endswith(("]", "inspect_first"))])
-def test_a_missing_field_is_named(rewritten, place):
-    def remove(record: dict[str, Any]) -> None:
+def test_a_missing_field_is_named(rewritten: Rewrite, place: str) -> None:
+    def remove(record: Any) -> None:
         inside, last = holder(record, place)
         del inside[last]
 
@@ -419,7 +421,7 @@ def test_a_missing_field_is_named(rewritten, place):
         inspect(path)
 
 
-def test_the_fields_tested_are_all_that_a_snapshot_has(record):
+def test_the_fields_tested_are_all_that_a_snapshot_has(record: Any) -> None:
     """A new field of the snapshot wants its place in the schema, in docs/cache.md and above."""
 
     def places(value: Any, where: str) -> set[str]:

@@ -6,9 +6,11 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Capture, Patch
 
 import ptxrt
 from ptxrt.check.run import check
@@ -48,7 +50,7 @@ def file(tmp_path: Path) -> str:
 # The report -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_a_report_and_exits_with_0(file, capsys):
+def test_the_command_prints_a_report_and_exits_with_0(file: str, capsys: Capture) -> None:
     assert main(["check", file, "--entry", "saxpy", "--signature", SIGNATURE, *LAUNCH, *WORDS]) == 0
     out = capsys.readouterr().out
     facts = dict(line.split(None, 1) for line in out.splitlines())
@@ -59,7 +61,7 @@ def test_the_command_prints_a_report_and_exits_with_0(file, capsys):
     assert "races in shared memory" in facts["checks"]
 
 
-def test_the_checks_that_cost_time_may_be_left_out(file, capsys):
+def test_the_checks_that_cost_time_may_be_left_out(file: str, capsys: Capture) -> None:
     words = [word.replace("zeros", "empty") for word in WORDS]
     for names, code in (("none", 0), ("global-races, shuffles", 0), ("uninitialised", 1)):
         assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *words, "--checks", names]) == code
@@ -68,7 +70,7 @@ def test_the_checks_that_cost_time_may_be_left_out(file, capsys):
         assert facts["checks"] == f"memory, barriers, endless loops, races in shared memory{asked}"
 
 
-def test_a_fault_exits_with_1_and_shows_the_lines_around(file, capsys):
+def test_a_fault_exits_with_1_and_shows_the_lines_around(file: str, capsys: Capture) -> None:
     words = [word.replace("zeros:f32:1024", "zeros:f32:1000") for word in WORDS]
     assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *words]) == 1
     out, err = capsys.readouterr()
@@ -100,14 +102,14 @@ def test_a_fault_exits_with_1_and_shows_the_lines_around(file, capsys):
         (["--html", "/nowhere/at/all.html"], "cannot write"),
     ],
 )
-def test_mistakes_exit_with_2_and_a_message(more, words, file, capsys):
+def test_mistakes_exit_with_2_and_a_message(more: Any, words: str, file: str, capsys: Capture) -> None:
     assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, *more]) == 2
     err = capsys.readouterr().err
     assert err.startswith("ptxrt: ")
     assert words in err
 
 
-def test_texts_that_do_not_compile_exit_with_2(tmp_path, capsys):
+def test_texts_that_do_not_compile_exit_with_2(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "bad.ptx"
     for text, words in (("frob", ".version"), (SAXPY.replace("fma.rn", "fma.frob"), "line 32")):
         path.write_text(text)
@@ -121,7 +123,7 @@ def test_texts_that_do_not_compile_exit_with_2(tmp_path, capsys):
     assert "the PTX text is empty" in capsys.readouterr().err
 
 
-def test_files_that_cannot_be_read_exit_with_2(tmp_path, capsys):
+def test_files_that_cannot_be_read_exit_with_2(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "bad.ptx"
     path.write_bytes(b"\xff\xfe")
     for name, words in ((path, "byte 0 is no UTF-8"), (tmp_path / "none.ptx", "No such file"), (tmp_path, "directory")):
@@ -132,7 +134,7 @@ def test_files_that_cannot_be_read_exit_with_2(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["a\0b.ptx", "\ud800.ptx"], ids=ascii)
-def test_names_that_no_file_has_exit_with_2(file, name, capsys):
+def test_names_that_no_file_has_exit_with_2(file: str, name: str, capsys: Capture) -> None:
     read, written = ["check", name, *LAUNCH], ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", name]
     array = ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS[2:], "--arg", f"x=file:{name}"]
     for command, words in ((read, "cannot read"), (written, "cannot write"), (array, "x: expected a .npy file")):
@@ -158,7 +160,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_array_file_exits_with_2(file, tmp_path, capsys, what):
+def test_a_damaged_array_file_exits_with_2(file: str, tmp_path: Path, capsys: Capture, what: Any) -> None:
     path = tmp_path / "x.npy"
     header = DAMAGED[what]
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16))
@@ -166,7 +168,7 @@ def test_a_damaged_array_file_exits_with_2(file, tmp_path, capsys, what):
     assert "x: expected a .npy file of one array, as numpy.save writes it" in capsys.readouterr().err
 
 
-def test_an_archive_is_no_array(file, tmp_path, capsys):
+def test_an_archive_is_no_array(file: str, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.npy"
     np.savez(tmp_path / "x.npz", np.zeros(4))
     for damaged in (False, True):
@@ -175,8 +177,8 @@ def test_an_archive_is_no_array(file, tmp_path, capsys):
         assert "x: expected a .npy file of one array" in capsys.readouterr().err
 
 
-def test_too_little_memory_exits_with_2(file, capsys, monkeypatch):
-    def run_out(*_, **__):
+def test_too_little_memory_exits_with_2(file: str, capsys: Capture, monkeypatch: Patch) -> None:
+    def run_out(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("ptxrt.commands.check.check", run_out)
@@ -184,7 +186,7 @@ def test_too_little_memory_exits_with_2(file, capsys, monkeypatch):
     assert "not enough memory" in capsys.readouterr().err
 
 
-def test_json(file, capsys):
+def test_json(file: str, capsys: Capture) -> None:
     assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--counts", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["entry"], record["fault"], record["total"]["sectors"]) == ("saxpy", None, 384)
@@ -195,7 +197,7 @@ def test_json(file, capsys):
     assert (fault["kind"], fault["line"], fault["thread"]) == ("MemoryFault", 31, [232, 0, 0])
 
 
-def test_json_of_a_race_and_of_a_trap(tmp_path, capsys):
+def test_json_of_a_race_and_of_a_trap(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "k.ptx"
     path.write_text(RACE)
     how = ["check", str(path), "--grid", "1", "--block", "32", "--arg", "out=null", "--json"]
@@ -224,23 +226,23 @@ class Page(HTMLParser):
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: Any, attrs: Any) -> None:
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href")]
         if tag not in ("meta", "rect"):
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
+    def handle_startendtag(self, tag: Any, attrs: Any) -> None:
         self.tags.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: Any) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: Any) -> None:
         self.words.append(data)
 
 
-def test_the_picture_is_whole_and_needs_nothing_from_elsewhere(tmp_path, file):
+def test_the_picture_is_whole_and_needs_nothing_from_elsewhere(tmp_path: Path, file: str) -> None:
     path = tmp_path / "report.html"
     assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", str(path)]) == 0
     text = path.read_text()
@@ -257,7 +259,7 @@ def test_the_picture_is_whole_and_needs_nothing_from_elsewhere(tmp_path, file):
     assert all(words in shown for words in COLUMNS.values())
 
 
-def test_the_picture_escapes_the_text_and_marks_the_fault():
+def test_the_picture_escapes_the_text_and_marks_the_fault() -> None:
     text = '.reg .u64 p; .reg .u32 v; mov.u64 p, 0; // <script>alert(1)</script> & "\nld.global.u32 v, [p];'
     source = ptxrt.KernelSource.ptx(f"{HEAD}.entry k()\n{{\n{text}\nret;\n}}\n")
     report = check(source, grid=1, block=32, arguments={}, counts=True)
@@ -269,20 +271,25 @@ def test_the_picture_escapes_the_text_and_marks_the_fault():
     assert '<div class="fault">MemoryFault' in page
 
 
-def test_the_picture_is_the_same_each_time(file):
+def test_the_picture_is_the_same_each_time(file: str) -> None:
     source = ptxrt.KernelSource.ptx(Path(file).read_text(), name="saxpy.ptx")
-    how = {"grid": 4, "block": 256, "arguments": dict(word.split("=") for word in WORDS[1::2]), "counts": True}
+    how: dict[str, Any] = {
+        "grid": 4,
+        "block": 256,
+        "arguments": dict(word.split("=") for word in WORDS[1::2]),
+        "counts": True,
+    }
     first, again = (as_html(check(source, signature=SIGNATURE, **how)) for _ in range(2))
     assert first == again
 
 
-def test_a_trap_marks_its_line():
+def test_a_trap_marks_its_line() -> None:
     source = ptxrt.KernelSource.ptx(f"{HEAD}.entry k()\n{{\ntrap;\n}}\n")
     page = as_html(check(source, grid=1, block=32, arguments={}, counts=True))
     assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["6"]
 
 
-def test_a_race_marks_both_lines():
+def test_a_race_marks_both_lines() -> None:
     page = as_html(check(ptxrt.KernelSource.ptx(RACE), grid=1, block=32, arguments={"out": 0}, counts=True))
     assert re.findall(r'class="bad"><td class="number">(\d+)<', page) == ["13"]
     assert re.findall(r'class="second"><td class="number">(\d+)<', page) == ["11"]
@@ -290,7 +297,7 @@ def test_a_race_marks_both_lines():
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
 @pytest.mark.parametrize(("suffix", "any_lane"), [("cu", "__any_sync(-1, 1)"), ("hip", "__any(1)")])
-def test_the_files_suffix_tells_the_language(tmp_path, capsys, suffix, any_lane):
+def test_the_files_suffix_tells_the_language(tmp_path: Path, capsys: Capture, suffix: str, any_lane: str) -> None:
     file = tmp_path / f"vote.{suffix}"
     file.write_text(f'extern "C" __global__ void vote(int* y) {{ y[threadIdx.x] = {any_lane}; }}\n')
     arguments = ["check", str(file), "--signature", "i32* y", "--grid", "1", "--block", "32", "--arg", "y=empty:i32:32"]

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ROOT
+from helpers import ROOT, Capture, Patch
 
 import ptxrt
 from ptxrt import ops
@@ -37,10 +38,10 @@ def snapshot(tmp_path: Path) -> str:
     return str(path)
 
 
-def run_command(*command: str, **how: object) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str, **how: Any) -> subprocess.CompletedProcess[str]:
     """Run a command of this interpreter in a process of its own, with the checkout to import from."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *command], text=True, env=environment, timeout=60, check=False, **how)
+    how = {"text": True, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "timeout": 60, **how}
+    return subprocess.run([sys.executable, *command], check=False, **how)
 
 
 def usage_error(*arguments: str) -> int:
@@ -54,23 +55,23 @@ def usage_error(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("arguments", [(), ("frobnicate",), ("show",), ("cache",), ("devices", "extra")])
-def test_wrong_usage_exits_with_2(arguments, capsys):
+def test_wrong_usage_exits_with_2(arguments: Any, capsys: Capture) -> None:
     assert usage_error(*arguments) == 2
     assert "usage:" in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys):
+def test_the_version_is_printed(capsys: Capture) -> None:
     assert usage_error("--version") == 0
     assert capsys.readouterr().out == f"ptxrt {ptxrt.__version__}\n"
 
 
-def test_python_m_ptxrt_is_the_command():
+def test_python_m_ptxrt_is_the_command() -> None:
     done = run_command("-m", "ptxrt", "devices", capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "sim:0" in done.stdout
 
 
-def test_a_driver_error_exits_with_1_and_one_message(monkeypatch, capsys):
+def test_a_driver_error_exits_with_1_and_one_message(monkeypatch: Patch, capsys: Capture) -> None:
     def fail(_: object) -> int:
         raise ptxrt.DriverError("cuInit: nothing works")
 
@@ -79,7 +80,7 @@ def test_a_driver_error_exits_with_1_and_one_message(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "ptxrt: cuInit: nothing works\n")
 
 
-def test_ctrl_c_exits_as_a_shell_has_it(monkeypatch, capsys):
+def test_ctrl_c_exits_as_a_shell_has_it(monkeypatch: Patch, capsys: Capture) -> None:
     def interrupt(_: object) -> int:
         raise KeyboardInterrupt
 
@@ -91,7 +92,7 @@ def test_ctrl_c_exits_as_a_shell_has_it(monkeypatch, capsys):
 # devices ----------------------------------------------------------------------------------------------------------
 
 
-def test_devices_tells_of_each_device_and_of_what_is_missing(capsys):
+def test_devices_tells_of_each_device_and_of_what_is_missing(capsys: Capture) -> None:
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     for device in ptxrt.devices():
@@ -103,13 +104,13 @@ def test_devices_tells_of_each_device_and_of_what_is_missing(capsys):
     assert f"default device: {ptxrt.default_device()}" in out
 
 
-def test_devices_tells_why_a_compiler_is_missing(monkeypatch, capsys):
+def test_devices_tells_why_a_compiler_is_missing(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(nvjitlink, "available", lambda: "it was left at home")
     assert main(["devices"]) == 0
     assert "no nvJitLink: it was left at home\n" in capsys.readouterr().out
 
 
-def test_a_default_device_that_is_not_there_is_told_behind_the_list(monkeypatch, capsys):
+def test_a_default_device_that_is_not_there_is_said_behind_the_list(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("PTXRT_DEVICE", "sim:99")
     assert main(["devices"]) == 2
     shown = capsys.readouterr()
@@ -120,7 +121,7 @@ def test_a_default_device_that_is_not_there_is_told_behind_the_list(monkeypatch,
 # kernels ----------------------------------------------------------------------------------------------------------
 
 
-def test_kernels_lists_every_entry_with_its_plan(capsys):
+def test_kernels_lists_every_entry_with_its_plan(capsys: Capture) -> None:
     assert main(["kernels"]) == 0
     head, *rows = [line.split(maxsplit=4) for line in capsys.readouterr().out.splitlines()]
     assert head == ["entry", "language", "dtype", "plan", "signature"]
@@ -131,7 +132,7 @@ def test_kernels_lists_every_entry_with_its_plan(capsys):
     assert all(row[4].startswith("const f32* in_ptr, f32* out_ptr, ") for row in baselines)
 
 
-def test_kernels_may_be_asked_for_by_a_word(capsys):
+def test_kernels_may_be_asked_for_by_a_word(capsys: Capture) -> None:
     assert main(["kernels", "UpsampleNearest2dPlan"]) == 0
     assert all("upsample" in line for line in capsys.readouterr().out.splitlines()[2:])
     assert main(["kernels", "frob"]) == 1
@@ -143,7 +144,7 @@ def test_kernels_may_be_asked_for_by_a_word(capsys):
 
 @needs_compiler
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_100"])
-def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch, capsys):
+def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch: str, capsys: Capture) -> None:
     assert main(["show", ENTRY, "--arch", arch]) == 0
     out = capsys.readouterr().out
     (text,) = (spec.source.text for spec in ops.kernels() if (spec.entry, spec.language) == (ENTRY, "ptx"))
@@ -155,19 +156,19 @@ def test_show_prints_the_text_as_compiled_then_abi_and_resources(arch, capsys):
 
 
 @needs_compiler
-def test_what_show_prints_is_ptx_still(capsys):
+def test_what_show_prints_is_ptx_still(capsys: Capture) -> None:
     main(["show", ENTRY, "--arch", "sm_90"])
     binary = nvjitlink.compile_ptx(capsys.readouterr().out, "sm_90", entry=ENTRY)
     assert list(binary.entries) == [ENTRY]
 
 
 @needs_compiler
-def test_show_on_a_device_tells_its_own_resources_too(capsys):
+def test_show_on_a_device_tells_its_own_resources_too(capsys: Capture) -> None:
     assert main(["show", ENTRY, "--device", "sim:0"]) == 0
     assert "as sim:0 (PTX machine) has it loaded" in capsys.readouterr().out
 
 
-def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch, capsys):
+def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch: Patch, capsys: Capture) -> None:
     def missing(*_: object, **__: object) -> None:
         raise ptxrt.BackendUnavailable("nvJitLink: it was left at home")
 
@@ -178,30 +179,30 @@ def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch, c
     assert shown.err == "ptxrt: no resources for sm_90: nvJitLink: it was left at home\n"
 
 
-def test_an_unknown_entry_exits_with_2_and_the_close_names(capsys):
+def test_an_unknown_entry_exits_with_2_and_the_close_names(capsys: Capture) -> None:
     assert main(["show", "group_norm"]) == 2
     assert f"Did you mean {ENTRY} or" in capsys.readouterr().err
 
 
-def test_an_entry_like_none_is_answered_with_all(capsys):
+def test_an_entry_like_none_is_answered_with_all(capsys: Capture) -> None:
     assert main(["show", "xyzzy"]) == 2
     assert ENTRY in capsys.readouterr().err
 
 
 @needs_compiler
 @pytest.mark.parametrize("arch", ["90", "sm_90x", "gfx90", "gfx90a:xnack"])
-def test_an_arch_that_is_none_exits_with_2(arch, capsys):
+def test_an_arch_that_is_none_exits_with_2(arch: str, capsys: Capture) -> None:
     assert main(["show", ENTRY, "--arch", arch]) == 2
     assert arch in capsys.readouterr().err
 
 
 @needs_compiler
-def test_an_arch_that_the_compiler_does_not_know_exits_with_1(capsys):
+def test_an_arch_that_the_compiler_does_not_know_exits_with_1(capsys: Capture) -> None:
     assert main(["show", ENTRY, "--arch", "sm_52"]) == 1
     assert "sm_52" in capsys.readouterr().err
 
 
-def test_show_takes_an_arch_or_a_device(capsys):
+def test_show_takes_an_arch_or_a_device(capsys: Capture) -> None:
     assert usage_error("show", ENTRY, "--arch", "sm_90", "--device", "sim:0") == 2
     assert "not allowed with" in capsys.readouterr().err
 
@@ -209,7 +210,7 @@ def test_show_takes_an_arch_or_a_device(capsys):
 # demo -------------------------------------------------------------------------------------------------------------
 
 
-def few(monkeypatch, *names: str) -> None:
+def few(monkeypatch: Patch, *names: str) -> None:
     """Let the demo have the first row of each of these ops alone, small."""
     rows = {row[0].__name__: row for row in reversed(demo_cases._ROWS)}
     shapes = {"_saxpy": (16384,), "_group_norm": (2, 96, 8, 8)}
@@ -217,7 +218,7 @@ def few(monkeypatch, *names: str) -> None:
     monkeypatch.setattr(demo_cases, "_ROWS", chosen)
 
 
-def test_the_demo_ends_in_a_parity_table(monkeypatch, capsys):
+def test_the_demo_ends_in_a_parity_table(monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_saxpy", "_group_norm")
     assert main(["demo", "--device", "sim:1"]) == 0
     out = capsys.readouterr().out
@@ -231,12 +232,12 @@ def test_the_demo_ends_in_a_parity_table(monkeypatch, capsys):
     assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
 
 
-def test_the_demo_has_every_op():
+def test_the_demo_has_every_op() -> None:
     named = {row[0].__name__[1:].removesuffix("_eval") for row in demo_cases._ROWS} - {"saxpy"}
     assert named == {plan.op for plan in ops.plans()}
 
 
-def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch, capsys):
+def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_saxpy", "_group_norm")
     right = references.group_norm
     monkeypatch.setattr(references, "group_norm", lambda *arrays: right(*arrays) * (1 + 1e-6))
@@ -246,18 +247,18 @@ def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch, capsys):
     assert out.splitlines()[-1] == "parity: 1 of 2 agree with the float64 reference: FAIL"
 
 
-def test_a_result_with_a_nan_is_a_fail(monkeypatch, capsys):
+def test_a_result_with_a_nan_is_a_fail(monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_group_norm")
     monkeypatch.setattr(references, "group_norm", lambda x, *_: np.where(x > 0, np.nan, x))
     assert main(["demo", "--device", "sim:1"]) == 1
     assert "inf" in capsys.readouterr().out
 
 
-def test_a_second_call_that_compiles_again_is_a_fail(monkeypatch, capsys):
+def test_a_second_call_that_compiles_again_is_a_fail(monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_saxpy")
-    load, device = demo_cases.load, ptxrt.Device("sim:1")
+    load, device = ptxrt.load, ptxrt.Device("sim:1")
 
-    def forgetful(*arguments: object) -> ptxrt.Kernel:
+    def forgetful(*arguments: Any) -> ptxrt.Kernel:
         device.modules.clear()
         return load(*arguments)
 
@@ -266,7 +267,7 @@ def test_a_second_call_that_compiles_again_is_a_fail(monkeypatch, capsys):
     assert "MISS" in capsys.readouterr().out
 
 
-def test_an_error_in_one_row_is_a_fail_and_the_other_rows_run(monkeypatch, capsys):
+def test_an_error_in_one_row_is_a_fail_and_the_other_rows_run(monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_saxpy", "_group_norm")
     monkeypatch.setattr(demo_cases, "SAXPY", SAXPY.replace("fma.rn.f32", "fma.frob.f32"))
     assert main(["demo", "--device", "sim:1"]) == 1
@@ -275,18 +276,18 @@ def test_an_error_in_one_row_is_a_fail_and_the_other_rows_run(monkeypatch, capsy
     assert out.count("pass\n") == 1
 
 
-def test_a_device_that_is_none_exits_with_2(capsys):
+def test_a_device_that_is_none_exits_with_2(capsys: Capture) -> None:
     assert main(["demo", "--device", "tpu:0"]) == 2
     assert "tpu:0" in capsys.readouterr().err
 
 
-def test_a_device_that_is_missing_exits_with_1(monkeypatch, capsys):
+def test_a_device_that_is_missing_exits_with_1(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(hip.BACKEND, "unavailable", lambda: "it was left at home")
     assert main(["demo", "--device", "hip:7"]) == 1
     assert "hip:7 cannot be used: it was left at home" in capsys.readouterr().err
 
 
-def test_the_demo_runs_in_hip(device, monkeypatch, capsys):
+def test_the_demo_runs_in_hip(device: ptxrt.Device, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
     few(monkeypatch, "_saxpy", "_group_norm")
     assert main(["demo", "--device", str(device)]) == 0
@@ -298,7 +299,7 @@ def test_the_demo_runs_in_hip(device, monkeypatch, capsys):
 
 
 @pytest.mark.cuda
-def test_the_demo_agrees_on_the_gpu(cuda, monkeypatch, capsys):
+def test_the_demo_agrees_on_the_gpu(cuda: ptxrt.Device, monkeypatch: Patch, capsys: Capture) -> None:
     few(monkeypatch, "_saxpy", "_group_norm")
     assert main(["demo", "--device", str(cuda)]) == 0
     out = capsys.readouterr().out
@@ -309,12 +310,12 @@ def test_the_demo_agrees_on_the_gpu(cuda, monkeypatch, capsys):
 # cache ------------------------------------------------------------------------------------------------------------
 
 
-def test_cache_prints_a_table(snapshot, capsys):
+def test_cache_prints_a_table(snapshot: str, capsys: Capture) -> None:
     assert main(["cache", snapshot]) == 0
     assert "saxpy" in capsys.readouterr().out
 
 
-def test_cache_exits_with_1_where_nothing_matches(snapshot, capsys):
+def test_cache_exits_with_1_where_nothing_matches(snapshot: str, capsys: Capture) -> None:
     assert main(["cache", snapshot, "--filter", "arch=sm_1"]) == 1
     assert "no entry matches" in capsys.readouterr().out
     assert main(["cache", snapshot, "--json", "--filter", "arch=sm_1"]) == 1
@@ -324,24 +325,24 @@ def test_cache_exits_with_1_where_nothing_matches(snapshot, capsys):
 
 
 @pytest.mark.parametrize("wrong", [("--sort", "size_"), ("--filter", "arch"), ("--filter", "uses=x")])
-def test_cache_exits_with_2_for_what_it_does_not_know(snapshot, wrong, capsys):
+def test_cache_exits_with_2_for_what_it_does_not_know(snapshot: str, wrong: Any, capsys: Capture) -> None:
     assert main(["cache", snapshot, *wrong]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"ptxrt: cache: {wrong[0]}: expected ")
 
 
-def test_cache_exits_with_2_for_a_file_that_is_none(tmp_path, capsys):
+def test_cache_exits_with_2_for_a_file_that_is_none(tmp_path: Path, capsys: Capture) -> None:
     assert main(["cache", str(tmp_path / "nothing")]) == 2
     assert "No such file" in capsys.readouterr().err
 
 
-def test_cache_passes_every_option_on(snapshot, capsys):
+def test_cache_passes_every_option_on(snapshot: str, capsys: Capture) -> None:
     assert main(["cache", snapshot, "--json", "--filter", "entry=saxpy", "--sort", "age", "--reverse"]) == 0
     assert '"entry_names": [\n' in capsys.readouterr().out
 
 
-def test_the_tool_in_the_checkout_is_the_same_command(snapshot, capsys, tmp_path):
+def test_the_tool_in_the_checkout_is_the_same_command(snapshot: str, capsys: Capture, tmp_path: Path) -> None:
     main(["cache", snapshot])
     tool = str(ROOT / "tools" / "inspect_cache.py")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -351,7 +352,7 @@ def test_the_tool_in_the_checkout_is_the_same_command(snapshot, capsys, tmp_path
     assert (done.returncode, done.stdout, done.stderr) == (0, capsys.readouterr().out, "")
 
 
-def test_a_reader_that_has_gone_is_no_traceback(snapshot):
+def test_a_reader_that_has_gone_is_no_traceback(snapshot: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = run_command("-m", "ptxrt", "cache", snapshot, stdout=writing, stderr=subprocess.PIPE)
@@ -360,7 +361,7 @@ def test_a_reader_that_has_gone_is_no_traceback(snapshot):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_an_output_that_is_full_is_no_traceback(snapshot):
+def test_an_output_that_is_full_is_no_traceback(snapshot: str) -> None:
     with open("/dev/full", "w") as full:
         done = run_command("-m", "ptxrt", "cache", snapshot, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
@@ -368,7 +369,7 @@ def test_an_output_that_is_full_is_no_traceback(snapshot):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_output_in_ascii_gets_what_it_can_print(snapshot, tmp_path):
+def test_an_output_in_ascii_gets_what_it_can_print(snapshot: str, tmp_path: Path) -> None:
     text = Path(snapshot).read_text().replace("saxpy", "sax\\u00fcpy")
     other = tmp_path / "other.json"
     other.write_text(text)

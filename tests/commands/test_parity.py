@@ -1,10 +1,12 @@
-"""``ptxrt parity``: the entries of two vendors have the parameters that are declared; a difference is told."""
+"""``ptxrt parity``: the entries of two vendors have the parameters that are declared; a difference is marked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from helpers import Capture, Patch
 
 from ptxrt import ops
 from ptxrt.commands import parity
@@ -16,9 +18,9 @@ SIGNATURE = Signature.parse("const f32* x, u32 n, f32 a")
 GOOD = [ParamInfo(0, 8, "int"), ParamInfo(8, 4, "int"), ParamInfo(12, 4, "float")]
 
 
-def test_tables_that_agree_stand_side_by_side():
-    untold = [replace(info, kind="bits") for info in GOOD]
-    lines, agree = parity.compare(SIGNATURE, {"PTX": GOOD, "gfx90a": untold})
+def test_tables_that_agree_stand_side_by_side() -> None:
+    unsaid = [replace(info, kind="bits") for info in GOOD]
+    lines, agree = parity.compare(SIGNATURE, {"PTX": GOOD, "gfx90a": unsaid})
     assert agree
     assert [line.split()[:1] for line in lines] == [["#"], ["0"], ["1"], ["2"]]
     assert " ".join(lines[3].split()) == "2 f32 a: float, 4 bytes at 12 float, 4 bytes at 12 bits, 4 bytes at 12"
@@ -34,23 +36,23 @@ def test_tables_that_agree_stand_side_by_side():
     ],
     ids=["size", "offset", "class", "class of a float"],
 )
-def test_a_difference_is_marked(place, info):
+def test_a_difference_is_marked(place: int, info: Any) -> None:
     other = [info if i == place else good for i, good in enumerate(GOOD)]
-    for found in ({"PTX": GOOD, "gfx90a": other}, {"PTX": other, "gfx90a": GOOD}):
-        lines, agree = parity.compare(SIGNATURE, found)
+    for one, another in ((GOOD, other), (other, GOOD)):
+        lines, agree = parity.compare(SIGNATURE, {"PTX": one, "gfx90a": another})
         assert not agree
         assert [line.startswith("!") for line in lines[1:]] == [i == place for i in range(3)]
 
 
-@pytest.mark.parametrize("other", [GOOD[:2], [*GOOD, ParamInfo(16, 4, "int")], None], ids=["fewer", "more", "untold"])
-def test_another_number_of_parameters_is_a_difference(other):
+@pytest.mark.parametrize("other", [GOOD[:2], [*GOOD, ParamInfo(16, 4, "int")], None], ids=["fewer", "more", "unknown"])
+def test_another_number_of_parameters_is_a_difference(other: Any) -> None:
     lines, agree = parity.compare(SIGNATURE, {"PTX": GOOD, "gfx90a": other})
     assert not agree
     assert any(line.startswith("!") and " -" in line for line in lines)
 
 
 @pytest.mark.usefixtures("hiprtc_there")
-def test_every_entry_is_the_same_in_both_languages(capsys):
+def test_every_entry_is_the_same_in_both_languages(capsys: Capture) -> None:
     assert main(["parity"]) == 0
     out = capsys.readouterr().out
     in_hip = [spec.entry for spec in ops.kernels() if spec.language == "hip"]
@@ -63,7 +65,7 @@ def test_every_entry_is_the_same_in_both_languages(capsys):
 
 
 @pytest.mark.usefixtures("hiprtc_there")
-def test_a_difference_ends_in_exit_code_1(monkeypatch, capsys):
+def test_a_difference_ends_in_exit_code_1(monkeypatch: Patch, capsys: Capture) -> None:
     specs = [spec for spec in ops.kernels() if spec.entry == "softmax2d_kernel"]
     swapped = Signature.parse("const f32* in_ptr, f32* out_ptr, u32 total, u32 channels, f32 hw")
     monkeypatch.setattr(ops, "kernels", lambda: [replace(spec, signature=swapped) for spec in specs])
@@ -73,7 +75,7 @@ def test_a_difference_ends_in_exit_code_1(monkeypatch, capsys):
     assert "parity: 0 of 1 entries" in out
 
 
-def test_without_nvrtc_it_says_what_is_not_compared(monkeypatch, capsys, hiprtc_there):
+def test_without_nvrtc_it_says_what_is_not_compared(monkeypatch: Patch, capsys: Capture, hiprtc_there: None) -> None:
     monkeypatch.setattr(nvrtc, "available", lambda: "it was left at home")
     assert main(["parity", "softmax2d_kernel", "--arch", "gfx90a"]) == 0
     out = capsys.readouterr().out
@@ -82,7 +84,7 @@ def test_without_nvrtc_it_says_what_is_not_compared(monkeypatch, capsys, hiprtc_
 
 
 @pytest.mark.usefixtures("hiprtc_there")
-def test_without_hiprtc_it_exits_with_1_whatever_was_compiled_before(monkeypatch, capsys):
+def test_without_hiprtc_it_exits_with_1_whatever_was_compiled_before(monkeypatch: Patch, capsys: Capture) -> None:
     assert main(["parity", "lrn_forward_kernel", "--arch", "gfx90a"]) == 0
     monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", "/no/such/python")
     assert main(["parity", "lrn_forward_kernel", "--arch", "gfx90a"]) == 1
@@ -90,6 +92,6 @@ def test_without_hiprtc_it_exits_with_1_whatever_was_compiled_before(monkeypatch
 
 
 @pytest.mark.parametrize("arguments", [["frob"], ["--arch", "sm_90"]], ids=str)
-def test_a_word_or_an_arch_that_is_none_exits_with_2(capsys, arguments):
+def test_a_word_or_an_arch_that_is_none_exits_with_2(capsys: Capture, arguments: Any) -> None:
     assert main(["parity", *arguments]) == 2
     assert arguments[-1] in capsys.readouterr().err

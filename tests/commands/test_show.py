@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from helpers import REQUIRED
+from helpers import REQUIRED, Capture, Patch
 
 from ptxrt import BackendUnavailable, ops
 from ptxrt.commands import show
@@ -29,7 +31,9 @@ def text() -> str:
 
 @pytest.mark.usefixtures("_amd")
 @pytest.mark.parametrize(("arch", "lanes"), [("gfx1100", 32), ("gfx90a:sramecc+:xnack-", 64)])
-def test_show_prints_the_hip_text_then_abi_resources_and_machine_code(arch, lanes, text, capsys, monkeypatch):
+def test_show_prints_the_hip_text_then_abi_resources_and_machine_code(
+    arch: str, lanes: int, text: str, capsys: Capture, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(show, "disassemble", lambda code, symbol: f"00000000  s_nop {symbol}")
     assert main(["show", ENTRY, "--arch", arch]) == 0
     out = capsys.readouterr().out
@@ -47,12 +51,12 @@ def test_show_prints_the_hip_text_then_abi_resources_and_machine_code(arch, lane
 
 
 @pytest.mark.usefixtures("_amd")
-def test_what_show_prints_is_hip_still(capsys):
+def test_what_show_prints_is_hip_still(capsys: Capture) -> None:
     main(["show", ENTRY, "--arch", "gfx1100"])
     assert ENTRY in hiprtc.compile_hip(capsys.readouterr().out, "gfx1100", entry=ENTRY).entries
 
 
-def test_without_hiprtc_the_text_and_the_abi_are_shown_and_it_exits_with_1(text, capsys, monkeypatch):
+def test_without_hiprtc_text_and_abi_are_shown_with_status_1(text: str, capsys: Capture, monkeypatch: Patch) -> None:
     def missing(*_: object, **__: object) -> None:
         raise BackendUnavailable("hipRTC: it was left at home")
 
@@ -65,7 +69,7 @@ def test_without_hiprtc_the_text_and_the_abi_are_shown_and_it_exits_with_1(text,
 
 
 @pytest.mark.usefixtures("_amd")
-def test_without_the_disassembler_the_rest_is_shown_and_what_to_install(capsys, monkeypatch, tmp_path):
+def test_without_the_disassembler_it_shows_what_to_install(capsys: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("import rocm_that_nobody_has")
     monkeypatch.setattr(disassembly, "_SCRIPT", script)
@@ -76,7 +80,7 @@ def test_without_the_disassembler_the_rest_is_shown_and_what_to_install(capsys, 
 
 
 @pytest.mark.usefixtures("_amd")
-def test_a_disassembler_that_ends_over_a_processor_is_said_with_its_words(monkeypatch, tmp_path):
+def test_a_disassembler_that_ends_over_a_processor_is_said_with_its_words(monkeypatch: Patch, tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("import os, sys\nprint('LLVM ERROR: not yet', file=sys.stderr, flush=True)\nos.abort()")
     monkeypatch.setattr(disassembly, "_SCRIPT", script)

@@ -24,28 +24,28 @@ info    : used 12 registers, used 1 barriers, 0 stack, 2048 bytes smem, 540 byte
 """
 
 
-def test_each_entry_gets_its_own_report_and_a_function_gets_none():
+def test_each_entry_gets_its_own_report_and_a_function_gets_none() -> None:
     assert resource_reports(LINKED) == {
         "second": Report(24, 4, 8, 16, 0, 416),
         "first": Report(12, 0, 0, 0, 1024, 416),
     }
 
 
-def test_constants_are_unknown_where_only_ptxas_spoke_and_said_nothing():
+def test_constants_are_unknown_where_only_ptxas_spoke_and_said_nothing() -> None:
     log = LINKED.replace("info    : 0 bytes gmem, 416 bytes cmem[3]\n", "")
     assert resource_reports(log)["first"].constant_bytes is None
 
 
-def test_constants_are_none_at_all_where_the_linker_names_no_bank():
+def test_constants_are_none_at_all_where_the_linker_names_no_bank() -> None:
     log = LINKED.replace(", 416 bytes cmem[3]", "")
     assert resource_reports(log)["first"].constant_bytes == 0
 
 
-def test_a_log_without_reports_gives_none():
+def test_a_log_without_reports_gives_none() -> None:
     assert resource_reports("") == {}
 
 
-def test_ptxas_errors_have_their_lines():
+def test_ptxas_errors_have_their_lines() -> None:
     log = (
         "ptxas application ptx input, line 70; error   : Unknown symbol '%zz'\n"
         "ptxas application ptx input, line 71; fatal   : Parsing error near '': syntax error\n"
@@ -58,17 +58,17 @@ def test_ptxas_errors_have_their_lines():
     ]
 
 
-def test_a_line_named_at_the_end_of_a_message_counts():
+def test_a_line_named_at_the_end_of_a_message_counts() -> None:
     log = "ptxas fatal   : Unexpected non-ASCII character encountered on line 47\n"
     assert ptxas_problems(log) == [Problem("Unexpected non-ASCII character encountered on line 47", 47)]
 
 
-def test_the_linkers_own_errors_are_found():
+def test_the_linkers_own_errors_are_found() -> None:
     log = "error   : Undefined reference to 'foo' in 'nm'\nERROR 1: complete\n"
     assert ptxas_problems(log) == [Problem("Undefined reference to 'foo' in 'nm'")]
 
 
-def test_nvrtc_errors_have_file_and_line_and_warnings_are_no_errors():
+def test_nvrtc_errors_have_file_and_line_and_warnings_are_no_errors() -> None:
     log = (
         'my.cu(3): warning #177-D: variable "u" was declared but never referenced\n'
         "my.cu(7): error: expected an expression\n"
@@ -85,6 +85,6 @@ def test_nvrtc_errors_have_file_and_line_and_warnings_are_no_errors():
     ]
 
 
-def test_a_summary_joins_what_is_said_of_the_first_line_and_counts_the_rest():
+def test_a_summary_joins_what_is_said_of_the_first_line_and_counts_the_rest() -> None:
     problems = [Problem("Arguments mismatch", 11), Problem("Unknown symbol '%zz'", 11), Problem("Other", 12)]
     assert summary(problems) == "line 11: Arguments mismatch; Unknown symbol '%zz' (and 1 more)"

@@ -8,10 +8,12 @@ import signal
 import tempfile
 import threading
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
-from helpers import printed_by
-from test_code_object import KERNEL, code_object
+from code_objects import KERNEL, code_object
+from helpers import Patch, printed_by
 
 import ptxrt
 from ptxrt.backends import get
@@ -51,7 +53,7 @@ STACK = """extern "C" __global__ void stack(float* x, int n) {
 }"""
 
 
-def failure(text, arch="gfx1100", options=(), **names):
+def failure(text: Any, arch: str = "gfx1100", options: Any = (), **names: Any) -> Any:
     with pytest.raises(CompileError) as caught:
         hiprtc.compile_hip(text, arch, options, **names)
     return caught.value
@@ -64,7 +66,7 @@ def failure(text, arch="gfx1100", options=(), **names):
     "arch",
     ["gfx906", "gfx90a", "gfx1100", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-", "gfx9-generic", "gfx9-4-generic"],
 )
-def test_a_full_target_name_passes(arch):
+def test_a_full_target_name_passes(arch: str) -> None:
     hiprtc.check_target(arch)
 
 
@@ -73,7 +75,7 @@ def test_a_full_target_name_passes(arch):
     ["", "90", "90a", "sm_90", "gfx", "gfx90", "GFX90a", "gfx90g", "gfx90a ", "gfx90a\n", "gfx90a:", "gfx90a:xnack",
      "gfx90a:xnack*", "gfx90a:xnack+:xnack-", "gfx90a:xnack-:xnack-", "gfx90a:sram+", "gfx90a -o x", None, 942],
 )  # fmt: skip
-def test_anything_else_is_no_target(arch):
+def test_anything_else_is_no_target(arch: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
         hiprtc.compile_hip(TEXT, arch)
     assert (caught.value.argument, caught.value.given) == ("arch", repr(arch))
@@ -88,13 +90,13 @@ def test_anything_else_is_no_target(arch):
         ("// \udc80", "lone surrogate", 1),
     ],
 )
-def test_a_text_that_no_compiler_should_see_is_refused(text, words, line):
+def test_a_text_that_no_compiler_should_see_is_refused(text: Any, words: str, line: int | None) -> None:
     error = failure(text, name="mine.hip")
     assert words in str(error)
     assert (error.line, error.kernel) == (line, "mine.hip")
 
 
-def test_the_options_of_a_key_tell_our_headers_and_where_quoted_ones_are_looked_for():
+def test_the_options_of_a_key_tell_our_headers_and_where_quoted_ones_are_looked_for() -> None:
     options = hiprtc.effective_options(("-O2",), "mine/k.hip")
     assert options[:-2] == ("-std=c++17", "-nostdlibinc", "-O2", f"folder={os.getcwd()}")
     assert options[-2] == "quoted=mine"
@@ -102,19 +104,21 @@ def test_the_options_of_a_key_tell_our_headers_and_where_quoted_ones_are_looked_
 
 
 @pytest.mark.parametrize(("options", "differ"), [((), False), (("-g",), True)])
-def test_the_current_folder_is_in_the_key_where_an_option_may_show_it(monkeypatch, tmp_path, options, differ):
+def test_the_current_folder_is_in_the_key_where_an_option_may_show_it(
+    monkeypatch: Patch, tmp_path: Path, options: Any, differ: bool
+) -> None:
     before = hiprtc.effective_options(options)
     monkeypatch.chdir(tmp_path)
     assert (hiprtc.effective_options(options) != before) == differ
 
 
-def test_what_stands_for_our_headers_is_in_the_key(monkeypatch):
+def test_what_stands_for_our_headers_is_in_the_key(monkeypatch: Patch) -> None:
     before = hiprtc.effective_options()
     monkeypatch.setitem(hip_headers._HEADERS, "hip/hip_bf16.h", "")
     assert hiprtc.effective_options() != before
 
 
-def test_a_header_that_the_options_lead_to_is_not_ours(tmp_path):
+def test_a_header_that_the_options_lead_to_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "hip_bf16.h").write_text("")
     everything = hip_headers.virtual_headers(())
@@ -126,7 +130,7 @@ def test_a_header_that_the_options_lead_to_is_not_ours(tmp_path):
 @pytest.mark.parametrize(
     ("one", "other"), [("gfx906", "gfx908"), ("gfx90a:xnack+", "gfx90a:xnack-"), ("gfx90a", "gfx90a:xnack-")]
 )
-def test_pain6_the_key_has_the_whole_name_of_the_target(one, other, monkeypatch):
+def test_pain6_the_key_has_the_whole_name_of_the_target(one: str, other: str, monkeypatch: Patch) -> None:
     backend, properties = get("hip"), ptxrt.Device("sim:0").properties
     monkeypatch.setattr(backend, "compiler", lambda language: "hipRTC 7.2")
     source = ptxrt.KernelSource.hip(TEXT)
@@ -141,7 +145,7 @@ def test_pain6_the_key_has_the_whole_name_of_the_target(one, other, monkeypatch)
 
 
 @pytest.mark.parametrize("arch", [*TARGETS, "gfx90a:sramecc+:xnack-"])
-def test_a_text_becomes_a_code_object_with_entries_reports_and_symbols(amd, arch):
+def test_a_text_becomes_a_code_object_with_entries_reports_and_symbols(amd: ModuleType, arch: Any) -> None:
     binary = amd.compile_hip(TEXT, arch, entry="plain", name="mine.hip")
     assert binary.code.startswith(b"\x7fELF")
     assert (binary.kind, binary.arch, binary.options) == ("hsaco", arch, ("-std=c++17", "-nostdlibinc"))
@@ -155,23 +159,23 @@ def test_a_text_becomes_a_code_object_with_entries_reports_and_symbols(amd, arch
     assert 0 < binary.seconds < 60
 
 
-def test_the_version_is_that_of_the_librarys_file(amd):
+def test_the_version_is_that_of_the_librarys_file(amd: ModuleType) -> None:
     assert [part.isdigit() for part in amd.version().split(".")] == [True] * 3
 
 
-def test_pain6_targets_that_differ_give_code_that_differs(amd):
+def test_pain6_targets_that_differ_give_code_that_differs(amd: ModuleType) -> None:
     codes = [amd.compile_hip(TEXT, arch).code for arch in ("gfx906", "gfx908", "gfx90a:xnack+", "gfx90a:xnack-")]
     assert len(set(codes)) == 4
 
 
-def test_the_parameters_are_known_with_offset_and_size(amd):
+def test_the_parameters_are_known_with_offset_and_size(amd: ModuleType) -> None:
     typed = amd.compile_hip(TEXT, "gfx1100").entries["typed"]
     assert [(p.offset, p.size, p.kind) for p in typed.params] == [
         (0, 16, "bits"), (16, 1, "bits"), (17, 1, "bits"), (24, 8, "bits"),
     ]  # fmt: skip
 
 
-def test_scratch_is_told(amd):
+def test_scratch_is_reported(amd: ModuleType) -> None:
     assert amd.compile_hip(STACK, "gfx1100").reports["stack"].stack_bytes >= 1200
 
 
@@ -180,18 +184,18 @@ def test_scratch_is_told(amd):
     [("scale<float>", "_Z5scaleIfEvPKT_PS0_jf"), ("ns::mangled", "_ZN2ns7mangledEPf"), ("plain", "plain"),
      ("scale<_Float16>", "_Z5scaleIDF16_EvPKT_PS0_jf")],
 )  # fmt: skip
-def test_an_entry_is_a_name_expression(amd, entry, symbol):
+def test_an_entry_is_a_name_expression(amd: ModuleType, entry: str, symbol: str) -> None:
     binary = amd.compile_hip(TEXT, "gfx90a", entry=entry)
     assert binary.symbols[entry] == symbol
     assert symbol in binary.entries
     assert symbol in binary.reports
 
 
-def test_a_mangled_kernel_is_found_by_its_plain_name(amd):
+def test_a_mangled_kernel_is_found_by_its_plain_name(amd: ModuleType) -> None:
     assert amd.compile_hip("__global__ void k(float* x) {}", "gfx1100", entry="k").symbols["k"] == "_Z1kPf"
 
 
-def test_the_same_inputs_give_the_same_bytes_in_another_process_too(amd):
+def test_the_same_inputs_give_the_same_bytes_in_another_process_too(amd: ModuleType) -> None:
     script = """
         import hashlib
         from ptxrt.compilers import hiprtc
@@ -201,14 +205,14 @@ def test_the_same_inputs_give_the_same_bytes_in_another_process_too(amd):
     assert printed_by(script) == printed_by(script)
 
 
-def test_defines_reach_the_text(amd):
+def test_defines_reach_the_text(amd: ModuleType) -> None:
     text = '#if !defined(FLAG) || ON != 1\n#error no\n#endif\nextern "C" __global__ void k(TYPE* x) { x[0] = N; }'
     binary = amd.compile_hip(text, "gfx942", defines={"TYPE": "unsigned int", "N": 4, "FLAG": None, "ON": True})
     assert binary.options == ("-std=c++17", "-nostdlibinc", "-DFLAG", "-DN=4", "-DON=1", "-DTYPE=unsigned int")
 
 
 @pytest.mark.parametrize("arch", TARGETS)
-def test_pain21_half_and_bfloat16_need_no_header_of_rocm(amd, arch):
+def test_pain21_half_and_bfloat16_need_no_header_of_rocm(amd: ModuleType, arch: Any) -> None:
     text = """
     #include <hip/hip_runtime.h>
     #include <hip/hip_fp16.h>
@@ -238,7 +242,9 @@ def test_pain21_half_and_bfloat16_need_no_header_of_rocm(amd, arch):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("entry", [None, "k", "k<float>"])
-def test_a_fault_in_the_text_is_a_compile_error_with_its_line(amd, text, words, line, entry):
+def test_a_fault_in_the_text_is_a_compile_error_with_its_line(
+    amd: ModuleType, text: str, words: str, line: int | None, entry: str | None
+) -> None:
     error = failure(text, name="mine.hip", entry=entry)
     assert words in str(error)
     assert error.line == line or (entry == "k<float>" and "no entry" in str(error))
@@ -246,7 +252,7 @@ def test_a_fault_in_the_text_is_a_compile_error_with_its_line(amd, text, words, 
     assert "comgr" not in error.log
 
 
-def test_the_source_lines_around_the_fault_are_numbered(amd):
+def test_the_source_lines_around_the_fault_are_numbered(amd: ModuleType) -> None:
     assert ">     3 | int x = ;" in str(failure("// one\n// two\nint x = ;\n// four"))
 
 
@@ -262,7 +268,7 @@ def test_the_source_lines_around_the_fault_are_numbered(amd):
         ("\ud800", "no C.. expression has these characters"),
     ],
 )
-def test_a_missing_entry_names_those_there_are(amd, entry, words):
+def test_a_missing_entry_names_those_there_are(amd: ModuleType, entry: str, words: str) -> None:
     error = failure(TEXT, entry=entry)
     with pytest.raises(CompileError, match="(?s)" + words):
         raise error
@@ -270,26 +276,26 @@ def test_a_missing_entry_names_those_there_are(amd, entry, words):
 
 
 @pytest.fixture
-def all_options(amd, monkeypatch):
+def all_options(amd: ModuleType, monkeypatch: Patch) -> None:
     """Options go to the compiler unchecked, as if ptxrt knew them."""
     monkeypatch.setattr(amd, "HIPRTC", OptionTable("hipRTC", frozenset(), patterns=(".*",)))
 
 
 @pytest.mark.usefixtures("all_options")
-def test_an_option_that_the_compiler_drops_is_an_error():
+def test_an_option_that_the_compiler_drops_is_an_error() -> None:
     assert "unsupported option" in str(failure(TEXT, options=("-bogus",)))
 
 
-def test_our_headers_may_be_included_by_an_option(amd):
+def test_our_headers_may_be_included_by_an_option(amd: ModuleType) -> None:
     text = 'extern "C" __global__ void k(__hip_bfloat16* x) { x[0] = x[1]; }'
     assert amd.compile_hip(text, "gfx1100", ("-include", "hip/hip_bf16.h")).entries
 
 
-def test_a_warning_is_none(amd):
+def test_a_warning_is_none(amd: ModuleType) -> None:
     assert "#warning" in amd.compile_hip(TEXT + "#warning hello\n", "gfx1100").log.replace("[-W#warnings]", "#warning")
 
 
-def test_relative_folders_are_the_callers_wherever_it_is(amd, tmp_path, monkeypatch):
+def test_relative_folders_are_the_callers_wherever_it_is(amd: ModuleType, tmp_path: Path, monkeypatch: Patch) -> None:
     amd.version()  # the worker runs, somewhere else
     (tmp_path / "mine.h").write_text("#define N 4\n")
     monkeypatch.chdir(tmp_path)
@@ -297,13 +303,13 @@ def test_relative_folders_are_the_callers_wherever_it_is(amd, tmp_path, monkeypa
     assert amd.compile_hip(text, "gfx1100", ("-I.",), entry="k").entries
 
 
-def test_a_folder_that_cannot_be_entered_is_no_fault_of_the_text(amd, monkeypatch):
+def test_a_folder_that_cannot_be_entered_is_no_fault_of_the_text(amd: ModuleType, monkeypatch: Patch) -> None:
     monkeypatch.setattr(amd, "current_folder", lambda: "/nowhere")
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
 @pytest.mark.parametrize("arch", ["gfx799", "gfx799:xnack-"])
-def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd, arch):
+def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd: ModuleType, arch: str) -> None:
     error = failure(TEXT, arch)
     assert f"makes no code for {arch}" in str(error)
     assert "gfx90a, " in error.fix
@@ -316,7 +322,9 @@ def test_an_unknown_target_names_those_there_are_and_the_next_call_works(amd, ar
     [("gfx799", "Try again, or for another processor"),
      ("gfx1100:xnack-", "Try again, or for gfx1100 with other flags or none")],
 )  # fmt: skip
-def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error(amd, arch, fix, monkeypatch):
+def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error(
+    amd: ModuleType, arch: str, fix: str, monkeypatch: Patch
+) -> None:
     amd.version()
     known = amd._worker.targets
     # As where the compiler library cannot be asked: then hipRTC meets the target, and before ROCm 7 dies of it.
@@ -333,12 +341,12 @@ def test_a_target_that_the_compiler_itself_refuses_or_dies_of_is_a_compile_error
     ids=["refused without a word", "ended"],
 )
 @pytest.mark.usefixtures("all_options")
-def test_an_option_that_the_compiler_itself_refuses_or_dies_of_is_what_to_leave_out(amd, options, fix):
+def test_an_option_the_compiler_refuses_or_dies_of_is_to_be_left_out(amd: ModuleType, options: Any, fix: str) -> None:
     assert failure(TEXT, options=options, defines={"N": 4}).fix == f"Try again, or {fix}"
     assert amd.compile_hip(TEXT, "gfx1100").entries
 
 
-def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_call_works(amd):
+def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_call_works(amd: ModuleType) -> None:
     before = set(Path(tempfile.gettempdir()).glob("comgr-*"))
     for delay in (0.0, 0.01, 0.05, 0.1):
         amd.version()
@@ -356,7 +364,7 @@ def test_a_worker_killed_at_any_moment_is_one_clear_error_or_none_and_the_next_c
 # Disassembly ------------------------------------------------------------------------------------------------------
 
 
-def disassembled(amd, arch, options=(), entry="plain"):
+def disassembled(amd: Any, arch: Any, options: Any = (), entry: str = "plain") -> Any:
     try:
         return disassemble(amd.compile_hip(TEXT, arch, options, entry=entry).code, entry).splitlines()
     except BackendUnavailable as error:
@@ -364,7 +372,7 @@ def disassembled(amd, arch, options=(), entry="plain"):
 
 
 @pytest.mark.parametrize("arch", TARGETS)
-def test_machine_code_is_shown_by_address_to_its_end(amd, arch):
+def test_machine_code_is_shown_by_address_to_its_end(amd: ModuleType, arch: Any) -> None:
     lines = disassembled(amd, arch)
     assert lines[-1].endswith("s_endpgm")
     assert any("s_barrier" in line for line in lines)
@@ -373,7 +381,7 @@ def test_machine_code_is_shown_by_address_to_its_end(amd, arch):
     assert addresses == sorted(set(addresses))
 
 
-def test_machine_code_of_a_wave_of_64_is_read_as_such(amd):
+def test_machine_code_of_a_wave_of_64_is_read_as_such(amd: ModuleType) -> None:
     masks = {options: [line for line in disassembled(amd, "gfx1100", options, "first") if "v_cmp" in line]
              for options in ((), ("-mwavefrontsize64",))}  # fmt: skip
     assert [["vcc_lo" in line for line in lines] for lines in masks.values()] == [[True], [False]]
@@ -383,7 +391,9 @@ def test_machine_code_of_a_wave_of_64_is_read_as_such(amd):
     ("target", "lanes", "features"),
     [("gfx1100", 64, "+wavefrontsize64"), ("gfx1100", 32, ""), ("gfx90a:sramecc+:xnack-", 64, "")],
 )
-def test_the_disassembler_is_told_the_processor_and_the_width_of_a_wave(target, lanes, features, monkeypatch, tmp_path):
+def test_the_disassembler_gets_the_processor_and_the_width_of_a_wave(
+    target: str, lanes: int, features: str, monkeypatch: Patch, tmp_path: Path
+) -> None:
     script = tmp_path / "worker.py"
     script.write_text(
         "import json, sys\nrequest = json.load(sys.stdin)\nprint(request['processor'], request['features'])"
@@ -394,7 +404,7 @@ def test_the_disassembler_is_told_the_processor_and_the_width_of_a_wave(target, 
     assert disassemble(code, "scale") == f"{target.partition(':')[0]} {features}"
 
 
-def test_a_disassembler_that_fails_in_no_ones_encoding_is_said(monkeypatch, tmp_path):
+def test_a_disassembler_that_fails_in_no_ones_encoding_is_said(monkeypatch: Patch, tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text("import sys\nsys.stderr.buffer.write(b'LLVM ERROR: \\xff')\nsys.exit(1)")
     monkeypatch.setattr(disassembly, "_SCRIPT", script)
@@ -402,16 +412,16 @@ def test_a_disassembler_that_fails_in_no_ones_encoding_is_said(monkeypatch, tmp_
         disassemble(code_object(), "scale")
 
 
-def test_only_a_kernel_is_disassembled(amd):
+def test_only_a_kernel_is_disassembled(amd: ModuleType) -> None:
     code = amd.compile_hip(TEXT, "gfx1100").code
     with pytest.raises(InvalidArgument, match="without instructions of nothing"):
         disassemble(code, "nothing")
 
 
 @pytest.mark.parametrize("header", ["cstdint", "stdint.h", "vector"])
-def test_the_machines_own_headers_are_not_seen(amd, header):
+def test_the_machines_own_headers_are_not_seen(amd: ModuleType, header: str) -> None:
     text = f"#include <{header}>\n{TEXT}"
     with pytest.raises(CompileError, match=f"'{header}' file not found") as caught:
         amd.compile_hip(text, "gfx1100")
     assert caught.value.line == 1
-    assert f"Leave {header} out" in caught.value.fix
+    assert f"Leave {header} out" in str(caught.value.fix)

@@ -10,11 +10,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers import run_script
-from test_code_object import code_object
+from code_objects import code_object
+from helpers import Patch, run_script
 
 from ptxrt.compilers import _disassembly_worker as disassembly_worker
 from ptxrt.compilers import _hiprtc_worker as hiprtc_worker
@@ -79,7 +81,7 @@ class Launcher:
 
 
 @pytest.fixture
-def launch(tmp_path, monkeypatch):
+def launch(tmp_path: Path, monkeypatch: Patch) -> Iterator[Any]:
     """Make a launcher and name it to ptxrt; afterwards its worker is ended."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the same for the processes of scripts
@@ -94,7 +96,7 @@ def launch(tmp_path, monkeypatch):
     hiprtc._worker = None  # its facts would be the answer to the next who asks with the same command
 
 
-def compile_it(entry: str = "scale", arch: str = "gfx90a:sramecc+:xnack-", **how: object):
+def compile_it(entry: str = "scale", arch: str = "gfx90a:sramecc+:xnack-", **how: Any) -> Any:
     return hiprtc.compile_hip(TEXT, arch, entry=entry, **how)
 
 
@@ -110,7 +112,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_launcher_may_lie_in_a_folder_with_a_space(launch, tmp_path, monkeypatch):
+def test_a_launcher_may_lie_in_a_folder_with_a_space(launch: Any, tmp_path: Path, monkeypatch: Patch) -> None:
     launcher = launch()
     there = tmp_path / "a folder" / "launcher"
     there.parent.mkdir()
@@ -119,7 +121,7 @@ def test_a_launcher_may_lie_in_a_folder_with_a_space(launch, tmp_path, monkeypat
     assert compile_it().compiler == "hipRTC 6.4.1"
 
 
-def test_one_worker_serves_all_calls(launch):
+def test_one_worker_serves_all_calls(launch: Any) -> None:
     launcher = launch()
     assert [compile_it().compiler for _ in range(3)] == ["hipRTC 6.4.1"] * 3
     assert hiprtc.version() == "6.4.1"
@@ -128,7 +130,7 @@ def test_one_worker_serves_all_calls(launch):
     assert len(launcher.starts()) == 1
 
 
-def test_the_worker_is_told_the_interpreter_and_to_keep_no_cache(launch):
+def test_the_worker_gets_the_interpreter_and_has_no_cache(launch: Any) -> None:
     launcher = launch()
     compile_it()
     assert launcher.starts()[0][1:] == ["0", sys.executable]
@@ -150,7 +152,7 @@ def test_the_worker_is_told_the_interpreter_and_to_keep_no_cache(launch):
         ),
     ],
 )
-def test_a_death_while_it_compiles_is_a_compile_error_and_the_next_call_works(launch, during, words):
+def test_a_death_in_a_compile_is_a_compile_error_and_the_next_call_works(launch: Any, during: str, words: Any) -> None:
     launcher = launch(during=f"\n    if STARTS == 1:\n        {during}")
     with pytest.raises(CompileError) as caught:
         compile_it()
@@ -174,18 +176,21 @@ def test_a_death_while_it_compiles_is_a_compile_error_and_the_next_call_works(la
         ("7.2.53211", False, "Try again, or for another processor"),
     ],
 )
-def test_a_death_is_laid_to_the_target_only_where_that_can_be(launch, signal_name, release, listed, fix):
+def test_a_death_is_laid_to_the_target_only_where_that_can_be(
+    launch: Any, signal_name: str, release: str, listed: bool, fix: str
+) -> None:
     launch(during=f"os.kill(os.getpid(), signal.{signal_name})")
     hiprtc.version()
-    hiprtc._worker.version = release
+    hired: Any = hiprtc._worker
+    hired.version = release
     if not listed:  # as where the compiler library cannot be asked
-        hiprtc._worker.targets = ()
+        hired.targets = ()
     with pytest.raises(CompileError, match=f"killed by {signal_name}") as caught:
         compile_it(arch="gfx1100", defines={"N": 4})
     assert caught.value.fix == fix
 
 
-def test_what_a_dead_worker_had_started_ends_with_it(launch, tmp_path):
+def test_what_a_dead_worker_had_started_ends_with_it(launch: Any, tmp_path: Path) -> None:
     launch(
         during="import subprocess; left = subprocess.Popen(['sleep', '99'], stdout=subprocess.DEVNULL)\n"
         f"    open({str(tmp_path / 'left')!r}, 'w').write(str(left.pid)); os.abort()"
@@ -195,7 +200,7 @@ def test_what_a_dead_worker_had_started_ends_with_it(launch, tmp_path):
     assert gone(int((tmp_path / "left").read_text()))
 
 
-def test_a_worker_that_was_ended_is_not_killed_again_under_a_number_that_may_be_anothers(launch, monkeypatch):
+def test_a_worker_that_was_ended_is_not_killed_again_by_its_old_number(launch: Any, monkeypatch: Patch) -> None:
     launch()
     compile_it()
     hiprtc._end()
@@ -204,10 +209,11 @@ def test_a_worker_that_was_ended_is_not_killed_again_under_a_number_that_may_be_
 
 
 @pytest.mark.parametrize("how", ["os.abort()", "time.sleep(100)", "pass"])
-def test_what_the_compiler_leaves_in_its_folder_goes_with_the_worker(launch, monkeypatch, how):
+def test_what_the_compiler_leaves_in_its_folder_goes_with_the_worker(launch: Any, monkeypatch: Patch, how: str) -> None:
     launch(during=f"open(os.path.join(sys.argv[2], 'left'), 'w').close(); {how}")
     hiprtc.version()
-    folder = Path(hiprtc._worker.worker._folder)
+    hired: Any = hiprtc._worker
+    folder = Path(hired.worker._folder)
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "1")
     if how == "pass":
         compile_it()
@@ -219,7 +225,7 @@ def test_what_the_compiler_leaves_in_its_folder_goes_with_the_worker(launch, mon
     assert not folder.exists()
 
 
-def test_only_this_compiles_words_are_the_last_words(launch):
+def test_only_this_compiles_words_are_the_last_words(launch: Any) -> None:
     launch(during="last_words(text.decode() or '-')\n    if b'die' in text: os.abort()")
     hiprtc.compile_hip("// first", "gfx1100")
     with pytest.raises(CompileError) as caught:
@@ -228,7 +234,7 @@ def test_only_this_compiles_words_are_the_last_words(launch):
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_a_death_between_calls_is_repaired_in_silence(launch, sign):
+def test_a_death_between_calls_is_repaired_in_silence(launch: Any, sign: Any) -> None:
     launcher = launch()
     compile_it()
     os.kill(int(launcher.starts()[0][0]), sign)
@@ -236,13 +242,13 @@ def test_a_death_between_calls_is_repaired_in_silence(launch, sign):
     assert len(launcher.starts()) == 2
 
 
-def test_a_death_before_the_request_was_read_is_no_fault_of_the_text(launch):
+def test_a_death_before_the_request_was_read_is_no_fault_of_the_text(launch: Any) -> None:
     launcher = launch(before="\n    if STARTS == 1:\n        os.abort()")
     assert compile_it().symbols == {"scale": "scale"}
     assert len(launcher.starts()) == 2
 
 
-def test_a_worker_that_always_dies_before_the_request_is_unusable(launch):
+def test_a_worker_that_always_dies_before_the_request_is_unusable(launch: Any) -> None:
     launcher = launch(before="last_words('not today'); os.abort()")
     with pytest.raises(
         BackendUnavailable, match="ended before it answered: killed by SIGABRT; its last words: not today"
@@ -251,7 +257,7 @@ def test_a_worker_that_always_dies_before_the_request_is_unusable(launch):
     assert len(launcher.starts()) == 2
 
 
-def test_a_compile_that_takes_too_long_is_stopped(launch, monkeypatch):
+def test_a_compile_that_takes_too_long_is_stopped(launch: Any, monkeypatch: Patch) -> None:
     launcher = launch(during="\n    if STARTS == 1:\n        time.sleep(100)")
     hiprtc.version()
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "0.5")
@@ -264,7 +270,7 @@ def test_a_compile_that_takes_too_long_is_stopped(launch, monkeypatch):
     assert compile_it().symbols == {"scale": "scale"}
 
 
-def test_the_time_is_that_of_all_of_a_compiles_requests(launch, monkeypatch):
+def test_the_time_is_that_of_all_of_a_compiles_requests(launch: Any, monkeypatch: Patch) -> None:
     launch(during="time.sleep(0.6)")
     hiprtc.version()
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "1")
@@ -273,30 +279,30 @@ def test_the_time_is_that_of_all_of_a_compiles_requests(launch, monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-1", "nan", "inf"])
-def test_a_timeout_is_a_number_of_seconds(launch, monkeypatch, seconds):
+def test_a_timeout_is_a_number_of_seconds(launch: Any, monkeypatch: Patch, seconds: str) -> None:
     launch()
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", seconds)
     with pytest.raises(InvalidArgument, match="PTXRT_HIPRTC_TIMEOUT: expected seconds"):
         compile_it()
 
 
-def test_a_timeout_that_is_none_starts_no_worker(launch, monkeypatch):
+def test_a_timeout_that_is_none_starts_no_worker(launch: Any, monkeypatch: Patch) -> None:
     launch()
     monkeypatch.setattr(hiprtc, "Worker", lambda command: pytest.fail("started"))
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "soon")
     with pytest.raises(InvalidArgument):
         hiprtc.version()
-    assert "PTXRT_HIPRTC_TIMEOUT" in hiprtc.available()
+    assert "PTXRT_HIPRTC_TIMEOUT" in str(hiprtc.available())
 
 
-def test_a_launcher_that_says_nothing_is_given_up(launch, monkeypatch):
+def test_a_launcher_that_says_nothing_is_given_up(launch: Any, monkeypatch: Patch) -> None:
     launch("time.sleep(100)")
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "0.5")
     with pytest.raises(BackendUnavailable, match="did not answer within 60 s, or PTXRT_HIPRTC_TIMEOUT if that is less"):
         compile_it()
 
 
-def test_a_launcher_that_reads_nothing_is_given_up_however_long_the_text(launch, monkeypatch):
+def test_a_launcher_that_reads_nothing_is_given_up_however_long_the_text(launch: Any, monkeypatch: Patch) -> None:
     launch("read(); answer(FACTS); time.sleep(100)")
     hiprtc.version()
     monkeypatch.setenv("PTXRT_HIPRTC_TIMEOUT", "0.5")
@@ -316,15 +322,15 @@ def test_a_launcher_that_reads_nothing_is_given_up_however_long_the_text(launch,
         "read(); answer({**FACTS, 'version': 'x'}); time.sleep(9)",
     ],
 )
-def test_an_answer_that_is_none_is_unusable(launch, body):
+def test_an_answer_that_is_none_is_unusable(launch: Any, body: str) -> None:
     launch(body)
     with pytest.raises(BackendUnavailable, match="gave an answer that is none of ptxrt's worker"):
         compile_it()
-    assert "PTXRT_HIPRTC_PYTHON names the Python" in hiprtc.available()
+    assert "PTXRT_HIPRTC_PYTHON names the Python" in str(hiprtc.available())
 
 
 @pytest.mark.parametrize("record", ["{}", "{**DONE, 'status': 3}", "{**DONE, 'log': None}", "{**DONE, 'lowered': 1}"])
-def test_an_answer_to_a_compile_that_is_none_is_unusable(launch, record):
+def test_an_answer_to_a_compile_that_is_none_is_unusable(launch: Any, record: str) -> None:
     launcher = launch(during=f"\n    if STARTS == 1:\n        answer({record}); continue")
     with pytest.raises(BackendUnavailable, match="gave an answer that is none"):
         compile_it()
@@ -332,7 +338,7 @@ def test_an_answer_to_a_compile_that_is_none_is_unusable(launch, record):
     assert len(launcher.starts()) == 2  # it is not used again
 
 
-def test_bytes_that_are_no_code_object_are_a_compile_error(launch):
+def test_bytes_that_are_no_code_object_are_a_compile_error(launch: Any) -> None:
     launch(during="answer(DONE, b'mush'); continue")
     with pytest.raises(CompileError, match="made no code object"):
         compile_it()
@@ -342,7 +348,7 @@ def test_bytes_that_are_no_code_object_are_a_compile_error(launch):
         compile_it()
 
 
-def test_a_launcher_that_ends_at_once_is_unusable_with_its_last_words(launch):
+def test_a_launcher_that_ends_at_once_is_unusable_with_its_last_words(launch: Any) -> None:
     launch("last_words('no loader here'); sys.exit(7)")
     with pytest.raises(
         BackendUnavailable, match="ended before it answered: exit status 7; its last words: no loader here"
@@ -350,13 +356,13 @@ def test_a_launcher_that_ends_at_once_is_unusable_with_its_last_words(launch):
         compile_it()
 
 
-def test_pain24_what_is_missing_is_named_with_what_brings_it(launch):
+def test_pain24_what_is_missing_is_named_with_what_brings_it(launch: Any) -> None:
     launch("read(); answer({'missing': 'hip-python', 'text': 'No module named hip'}); time.sleep(9)")
     with pytest.raises(BackendUnavailable) as caught:
         compile_it()
     assert "hip-python cannot be loaded by" in str(caught.value)
-    words = ("7.2 or newer", "the Python that PTXRT_HIPRTC_PYTHON starts", 'pip install "ptxrt[hip]"')
-    assert not [word for word in words if word not in caught.value.fix]
+    words: tuple[str, ...] = ("7.2 or newer", "the Python that PTXRT_HIPRTC_PYTHON starts", 'pip install "ptxrt[hip]"')
+    assert not [word for word in words if word not in str(caught.value.fix)]
     launch("read(); answer({'missing': 'libhiprtc.so', 'text': 'failed to dlopen'}); time.sleep(9)")
     with pytest.raises(BackendUnavailable) as caught:
         compile_it()
@@ -376,14 +382,14 @@ def test_pain24_what_is_missing_is_named_with_what_brings_it(launch):
         ("/bin/cat", "gave an answer that is none|ended before it answered"),
     ],
 )
-def test_pain24_a_launcher_that_cannot_be_used_is_named(monkeypatch, command, words):
+def test_pain24_a_launcher_that_cannot_be_used_is_named(monkeypatch: Patch, command: str, words: str) -> None:
     monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", command)
     with pytest.raises(BackendUnavailable, match=words) as caught:
         compile_it()
-    assert "PTXRT_HIPRTC_PYTHON" in caught.value.fix
+    assert "PTXRT_HIPRTC_PYTHON" in str(caught.value.fix)
 
 
-def test_pain24_a_python_without_hip_python_says_what_to_install(tmp_path):
+def test_pain24_a_python_without_hip_python_says_what_to_install(tmp_path: Path) -> None:
     out = run_script(
         "import sys; sys.modules['hip'] = None\n"
         "import importlib.util; importlib.util.find_spec = lambda name: None\n"
@@ -394,7 +400,7 @@ def test_pain24_a_python_without_hip_python_says_what_to_install(tmp_path):
     assert 'pip install "ptxrt[hip]"' in out
 
 
-def test_pain24_without_the_library_its_name_and_rocms_versions_are_told():
+def test_pain24_without_the_library_its_name_and_rocms_versions_are_said() -> None:
     pytest.importorskip("hip")
     out = run_script(
         "from ptxrt.compilers import hiprtc\nprint(hiprtc.available())",
@@ -408,7 +414,7 @@ def test_pain24_without_the_library_its_name_and_rocms_versions_are_told():
     assert "ROCm, 6.0 or newer" in out
 
 
-def test_another_launcher_is_taken_from_the_next_compile_on(launch, tmp_path, monkeypatch):
+def test_another_launcher_is_used_from_the_next_compile_on(launch: Any, tmp_path: Path, monkeypatch: Patch) -> None:
     first = launch()
     compile_it()
     second = Launcher(
@@ -421,18 +427,18 @@ def test_another_launcher_is_taken_from_the_next_compile_on(launch, tmp_path, mo
     assert gone(int(first.starts()[0][0]))
 
 
-def test_a_command_may_have_arguments(launch, monkeypatch):
+def test_a_command_may_have_arguments(launch: Any, monkeypatch: Patch) -> None:
     launcher = launch()
     monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", f"/usr/bin/env WHAT=ever {shlex.quote(str(launcher.path))}")
     assert compile_it().symbols == {"scale": "scale"}
 
 
-def test_a_file_without_a_release_in_its_name_leaves_the_librarys_own_word(launch):
+def test_a_file_without_a_release_in_its_name_leaves_the_librarys_own_word(launch: Any) -> None:
     launch("read(); answer({**FACTS, 'file': '/x/libhiprtc.so'}); time.sleep(9)")
     assert hiprtc.version() == "9.0"
 
 
-def test_ctrl_c_leaves_no_worker_that_would_answer_the_next_call(launch):
+def test_ctrl_c_leaves_no_worker_that_would_answer_the_next_call(launch: Any) -> None:
     launcher = launch(during="\n    if STARTS == 1:\n        time.sleep(100)")
     hiprtc.version()
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -447,7 +453,7 @@ def test_ctrl_c_leaves_no_worker_that_would_answer_the_next_call(launch):
     assert compile_it().symbols == {"scale": "scale"}
 
 
-def test_ctrl_c_while_a_late_worker_is_given_up_leaves_none_either(launch, monkeypatch):
+def test_ctrl_c_while_a_late_worker_is_given_up_leaves_none_either(launch: Any, monkeypatch: Patch) -> None:
     def interrupted(worker: Worker) -> str:
         raise KeyboardInterrupt
 
@@ -462,7 +468,7 @@ def test_ctrl_c_while_a_late_worker_is_given_up_leaves_none_either(launch, monke
     assert len(launcher.starts()) == 2
 
 
-def test_threads_are_served_in_turn_and_the_version_is_told_meanwhile(launch):
+def test_threads_are_served_in_turn_and_the_version_is_said_meanwhile(launch: Any) -> None:
     launcher = launch(during="time.sleep(0.3)")
     hiprtc.version()
     binaries: list[object] = []
@@ -478,7 +484,7 @@ def test_threads_are_served_in_turn_and_the_version_is_told_meanwhile(launch):
     assert len(launcher.starts()) == 1
 
 
-def test_a_forked_child_has_a_worker_of_its_own_and_leaves_the_parents_alone(launch):
+def test_a_forked_child_has_a_worker_of_its_own_and_leaves_the_parents_alone(launch: Any) -> None:
     launcher = launch()
     compile_it()
     child = os.fork()
@@ -492,7 +498,7 @@ def test_a_forked_child_has_a_worker_of_its_own_and_leaves_the_parents_alone(lau
     assert len(launcher.starts()) == 2
 
 
-def test_a_child_forked_while_another_thread_compiles_is_not_held_up(launch):
+def test_a_child_forked_while_another_thread_compiles_is_not_held_up(launch: Any) -> None:
     launch(during="time.sleep(1 if STARTS == 1 else 0)")
     hiprtc.version()
     thread = threading.Thread(target=compile_it)
@@ -510,7 +516,7 @@ def test_a_child_forked_while_another_thread_compiles_is_not_held_up(launch):
 
 
 @pytest.mark.parametrize("how", ["sys.exit()", "os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)"])
-def test_the_worker_ends_with_its_parent(launch, how):
+def test_the_worker_ends_with_its_parent(launch: Any, how: str) -> None:
     launcher = launch()
     run_script(
         "import os, signal, sys\nfrom ptxrt.compilers import hiprtc\nhiprtc.version()\n" + how,
@@ -523,13 +529,13 @@ def test_the_worker_ends_with_its_parent(launch, how):
 # The real worker --------------------------------------------------------------------------------------------------
 
 
-def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path):
+def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path: Path) -> None:
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "__init__.py").write_text(
         "import time\nclass hiprtc:\n    @staticmethod\n    def hiprtcVersion():\n"
         "        print('begun', flush=True)\n        time.sleep(100)\n"
     )
-    worker = subprocess.Popen(
+    worker: Any = subprocess.Popen(
         [sys.executable, hiprtc_worker.__file__, "", str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -546,7 +552,7 @@ def test_the_real_worker_ends_with_its_input_whatever_it_is_at(tmp_path):
     worker.stderr.close()
 
 
-def test_the_real_worker_says_that_it_has_begun(launch, tmp_path, monkeypatch):
+def test_the_real_worker_says_that_it_has_begun(launch: Any, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "hip").mkdir()
     (tmp_path / "hip" / "__init__.py").write_text(
         "import os\nclass hiprtc:\n    hiprtcVersion = lambda: (0, 9, 0)\n"
@@ -559,7 +565,7 @@ def test_the_real_worker_says_that_it_has_begun(launch, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [5, 30])
-def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(length, tmp_path):
+def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(length: int, tmp_path: Path) -> None:
     request = hiprtc_worker.message({"do": "version"})[:length]
     folder = tmp_path / f"{hiprtc_worker.FOLDER}of a parent that is gone"
     folder.mkdir()
@@ -570,7 +576,7 @@ def test_the_real_worker_ends_where_its_input_ends_in_the_middle_of_a_request(le
 
 
 @pytest.mark.parametrize("script", [hiprtc_worker, disassembly_worker], ids=lambda script: script.__name__)
-def test_a_worker_starts_in_a_folder_that_has_been_removed(tmp_path, script):
+def test_a_worker_starts_in_a_folder_that_has_been_removed(tmp_path: Path, script: Any) -> None:
     start = (
         "import os, runpy, sys\nos.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])\n"
         "sys.path.append('relative')  # as an editable install's hook is\n"
@@ -582,7 +588,7 @@ def test_a_worker_starts_in_a_folder_that_has_been_removed(tmp_path, script):
     assert b"FileNotFoundError" not in done.stderr
 
 
-def test_the_librarys_file_is_found_in_a_folder_with_a_space(tmp_path):
+def test_the_librarys_file_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
     library = tmp_path / "a folder" / "libhiprtc.so.7.2.53211"
     library.parent.mkdir()
     library.write_bytes(disassembly_worker._empty_library(library.name))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import struct
 import threading
 from collections import Counter
+from types import ModuleType
+from typing import Any
 
 import pytest
+from helpers import Capture, Patch
 
 from ptxrt.compilers import Report
 from ptxrt.errors import CompileError, InvalidArgument
 
 
-def failure(jitlink, text, arch="sm_90", options=(), **names):
+def failure(jitlink: Any, text: Any, arch: str = "sm_90", options: Any = (), **names: Any) -> Any:
     with pytest.raises(CompileError) as caught:
         jitlink.compile_ptx(text, arch, options, **names)
     return caught.value
 
 
-def multiplies_and_adds(cubin):
+def multiplies_and_adds(cubin: Any) -> Any:
     """The float multiplies and adds in the first .text section, by their opcodes on sm_70 to sm_90."""
     table, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HH", cubin, 60)
     sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * i) for i in range(count)]
@@ -28,7 +31,7 @@ def multiplies_and_adds(cubin):
     return [known[opcode] for opcode in opcodes if opcode in known]
 
 
-def test_a_text_becomes_a_cubin_with_its_entries_and_its_report(jitlink, store):
+def test_a_text_becomes_a_cubin_with_its_entries_and_its_report(jitlink: ModuleType, store: str) -> None:
     binary = jitlink.compile_ptx(store, "sm_90", name="mine.ptx", entry="store")
     assert binary.code.startswith(b"\x7fELF")
     assert (binary.kind, binary.arch, binary.options) == ("cubin", "sm_90", ())
@@ -41,7 +44,7 @@ def test_a_text_becomes_a_cubin_with_its_entries_and_its_report(jitlink, store):
     assert 0 < binary.seconds < 60
 
 
-def test_the_report_counts_shared_and_constant_bytes(jitlink, store):
+def test_the_report_counts_shared_and_constant_bytes(jitlink: ModuleType, store: str) -> None:
     text = store.replace(".visible", ".const .align 4 .b8 table[400];\n.visible").replace(
         "  ret;",
         "  .shared .align 4 .b8 tile[1024];\n"
@@ -54,7 +57,7 @@ def test_the_report_counts_shared_and_constant_bytes(jitlink, store):
     assert (report.shared_bytes, report.constant_bytes) == (1024, 400)
 
 
-def test_spills_are_reported(jitlink, head):
+def test_spills_are_reported(jitlink: ModuleType, head: str) -> None:
     loads = "".join(f"  ld.volatile.global.f32 %f{i}, [%d1+{4 * i}];\n" for i in range(1, 100))
     stores = "".join(f"  st.volatile.global.f32 [%d1+{4 * i}], %f{i};\n" for i in range(1, 100))
     text = (
@@ -66,19 +69,19 @@ def test_spills_are_reported(jitlink, head):
     assert min(report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) > 0
 
 
-def test_the_same_inputs_give_the_same_bytes(jitlink, store):
+def test_the_same_inputs_give_the_same_bytes(jitlink: ModuleType, store: str) -> None:
     codes = {jitlink.compile_ptx(store, "sm_90", name=name).code for name in ("a.ptx", "a.ptx", "b.ptx", None)}
     assert len(codes) == 1
 
 
-def test_a_second_compile_reports_as_much_as_the_first(jitlink, store):
-    # nvJitLink 13.0 beside a driver answers the second from a cache of its own, with an empty log, unless told not to.
+def test_a_second_compile_reports_as_much_as_the_first(jitlink: ModuleType, store: str) -> None:
+    # nvJitLink 13.0 beside a driver answers the second from a cache of its own, with an empty log, unless forbidden.
     first, second = (jitlink.compile_ptx(store, "sm_90") for _ in range(2))
     assert second.reports == first.reports
     assert second.reports["store"].registers > 0
 
 
-def test_options_reach_the_assembler(jitlink, head):
+def test_options_reach_the_assembler(jitlink: ModuleType, head: str) -> None:
     text = (
         f"{head}.visible .entry k(.param .u64 x, .param .f32 a, .param .f32 b)\n{{\n"
         "  .reg .f32 %f<6>;\n  .reg .b64 %d<2>;\n  ld.param.u64 %d1, [x];\n  ld.param.f32 %f1, [a];\n"
@@ -92,19 +95,19 @@ def test_options_reach_the_assembler(jitlink, head):
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100"])
-def test_one_text_compiles_for_every_architecture(jitlink, store, arch):
+def test_one_text_compiles_for_every_architecture(jitlink: ModuleType, store: str, arch: str) -> None:
     assert jitlink.compile_ptx(store, arch).arch == arch
 
 
-def test_a_text_without_an_entry_compiles_when_none_is_asked_for(jitlink, head):
+def test_a_text_without_an_entry_compiles_when_none_is_asked_for(jitlink: ModuleType, head: str) -> None:
     assert jitlink.compile_ptx(head, "sm_90").entries == {}
 
 
-def test_the_version_begins_with_major_and_minor(jitlink):
+def test_the_version_begins_with_major_and_minor(jitlink: ModuleType) -> None:
     assert [part.isdigit() for part in jitlink.version().split(".")][:2] == [True, True]
 
 
-def test_the_architectures_hold_sm_90_or_are_not_told(jitlink):
+def test_the_architectures_hold_sm_90_or_are_not_listed(jitlink: ModuleType) -> None:
     known = jitlink.architectures()
     assert "sm_90" in known or (known == () and jitlink.version().startswith("12."))
 
@@ -120,7 +123,9 @@ def test_the_architectures_hold_sm_90_or_are_not_told(jitlink):
         ((".target sm_75", ".target sm_120"), 2, "Raise .version"),
     ],
 )
-def test_a_fault_in_the_text_is_a_compile_error_with_log_line_and_excerpt(jitlink, store, change, line, words):
+def test_a_fault_in_the_text_is_a_compile_error_with_log_line_and_excerpt(
+    jitlink: ModuleType, store: str, change: Any, line: int, words: str
+) -> None:
     error = failure(jitlink, store.replace(*change), "sm_120", ("-fma=0",), name="mine.ptx")
     assert words in str(error)
     assert (error.line, error.kernel, error.options) == (line, "mine.ptx", ("-fma=0",))
@@ -129,7 +134,7 @@ def test_a_fault_in_the_text_is_a_compile_error_with_log_line_and_excerpt(jitlin
     assert f"> {line:5d} | " in str(error)
 
 
-def test_a_version_too_new_names_both_versions_and_the_fix(jitlink, store):
+def test_a_version_too_new_names_both_versions_and_the_fix(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store.replace("7.0", "99.9"))
     assert error.line == 1
     assert error.given == ".version 99.9"
@@ -137,7 +142,7 @@ def test_a_version_too_new_names_both_versions_and_the_fix(jitlink, store):
     assert "or lower, or install a newer nvJitLink" in error.fix
 
 
-def test_an_unknown_target_names_it_and_the_fix(jitlink, store):
+def test_an_unknown_target_names_it_and_the_fix(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store.replace("sm_75", "sm_999"))
     assert (error.line, error.given) == (2, ".target sm_999")
     there_are = ", ".join(jitlink.architectures())
@@ -145,26 +150,26 @@ def test_an_unknown_target_names_it_and_the_fix(jitlink, store):
     assert "Write .target sm_90 or older" in error.fix
 
 
-def test_a_target_newer_than_the_architecture_names_both(jitlink, store):
+def test_a_target_newer_than_the_architecture_names_both(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store.replace("sm_75", "sm_90").replace("7.0", "8.0"), "sm_80")
     assert error.line == 2
     assert "the text says .target sm_90, which is newer, and this compile is for sm_80" in str(error)
 
 
-def test_a_target_of_another_architectures_own_features_names_both(jitlink, store):
+def test_a_target_of_another_architectures_own_features_names_both(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store.replace("sm_75", "sm_90a").replace("7.0", "8.7"), "sm_100")
     assert error.line == 2
     assert "the text says .target sm_90a, which runs there only, and this compile is for sm_100" in str(error)
 
 
-def test_a_target_of_this_architectures_own_features_says_how_to_compile_it(jitlink, store):
+def test_a_target_of_this_architectures_own_features_says_how_to_compile_it(jitlink: ModuleType, store: str) -> None:
     text = store.replace("sm_75", "sm_90a").replace("7.0", "8.0")
     assert "Compile it for sm_90a: the binary runs on sm_90" in str(failure(jitlink, text, "sm_90"))
     assert jitlink.compile_ptx(text, "sm_90a").arch == "sm_90a"
 
 
 @pytest.mark.parametrize("arch", ["sm_20", "sm_799"])
-def test_an_architecture_that_nvjitlink_does_not_make_is_named(jitlink, store, arch, capfd):
+def test_an_arch_that_nvjitlink_has_not_is_named(jitlink: ModuleType, store: str, arch: str, capfd: Capture) -> None:
     error = failure(jitlink, store, arch)
     assert error.arch == arch
     if not jitlink.version().startswith("12."):
@@ -172,47 +177,47 @@ def test_an_architecture_that_nvjitlink_does_not_make_is_named(jitlink, store, a
         assert "sm_90" in error.expected
 
 
-def test_an_option_that_nvjitlink_does_not_take_is_named(jitlink, store):
+def test_an_option_that_nvjitlink_does_not_take_is_named(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store, options=("-lineinfo", "-O2"))
     assert error.given == "-O2"
     assert "does not take the options -O2" in str(error)
 
 
-def test_a_missing_entry_is_refused_before_the_compile(jitlink, store):
+def test_a_missing_entry_is_refused_before_the_compile(jitlink: ModuleType, store: str) -> None:
     error = failure(jitlink, store, entry="stroe")
     assert "the text has store" in str(error)
     assert (error.log, error.kernel) == ("", "stroe")
 
 
-def test_a_function_that_is_nowhere_defined_is_a_compile_error(jitlink, store):
+def test_a_function_that_is_nowhere_defined_is_a_compile_error(jitlink: ModuleType, store: str) -> None:
     text = store.replace(".visible", ".extern .func foo();\n.visible").replace("ret;", "call foo;\n  ret;")
     assert "must be defined in its own text" in str(failure(jitlink, text))
 
 
-def test_too_much_static_shared_memory_names_the_limit(jitlink, store):
+def test_too_much_static_shared_memory_names_the_limit(jitlink: ModuleType, store: str) -> None:
     assert "48 KiB" in str(failure(jitlink, store.replace("{\n", "{\n.shared .b8 tile[60000];\n")))
 
 
-def test_a_version_that_is_not_the_first_directive_says_so(jitlink):
+def test_a_version_that_is_not_the_first_directive_says_so(jitlink: ModuleType) -> None:
     assert "must begin with .version" in str(failure(jitlink, ".target sm_75\n.version 7.0\n.entry k() { ret; }"))
 
 
-def test_non_ascii_in_a_comment_is_refused_whatever_the_assembler_thinks_of_it(jitlink, store):
+def test_non_ascii_in_a_comment_is_refused_whatever_the_assembler_thinks_of_it(jitlink: ModuleType, store: str) -> None:
     assert failure(jitlink, store.replace("ret;", "ret; // \u00b5s")).line == 16
 
 
-def test_an_option_that_names_an_architecture_is_refused(jitlink, store):
+def test_an_option_that_names_an_architecture_is_refused(jitlink: ModuleType, store: str) -> None:
     with pytest.raises(InvalidArgument, match="no architecture among the options"):
         jitlink.compile_ptx(store, "sm_90", ("-arch=sm_80",))
 
 
-def test_an_architecture_is_checked_before_the_text(jitlink):
+def test_an_architecture_is_checked_before_the_text(jitlink: ModuleType) -> None:
     with pytest.raises(InvalidArgument, match="arch"):
         jitlink.compile_ptx("", "compute_90")
 
 
-def counting(function, calls, name):
-    def counted(*args):
+def counting(function: Any, calls: Any, name: Any) -> Any:
+    def counted(*args: Any) -> Any:
         result = function(*args)
         calls[name] += 1
         return result
@@ -220,8 +225,8 @@ def counting(function, calls, name):
     return counted
 
 
-def test_handles_are_destroyed_after_success_and_after_failure(jitlink, store, monkeypatch):
-    library, calls = jitlink._library(), Counter()
+def test_handles_are_destroyed_after_success_and_failure(jitlink: ModuleType, store: str, monkeypatch: Patch) -> None:
+    library, calls = jitlink._library(), Counter[str]()
     for name in ("create", "destroy"):
         monkeypatch.setattr(library, name, counting(getattr(library, name), calls, name))
     jitlink.compile_ptx(store, "sm_90")
@@ -230,12 +235,12 @@ def test_handles_are_destroyed_after_success_and_after_failure(jitlink, store, m
     assert calls["create"] == calls["destroy"] >= 2
 
 
-def test_threads_compile_at_once_and_get_what_one_gets(jitlink, store):
+def test_threads_compile_at_once_and_get_what_one_gets(jitlink: ModuleType, store: str) -> None:
     texts = [store.replace("store(", f"store{i}(") for i in range(8)]
     alone = [jitlink.compile_ptx(text, "sm_90").code for text in texts]
     together: dict[int, bytes] = {}
 
-    def work(i):
+    def work(i: Any) -> None:
         together[i] = jitlink.compile_ptx(texts[i], "sm_90", entry=f"store{i}").code
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]

@@ -6,8 +6,12 @@ import os
 import threading
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from helpers import Patch
 
 from ptxrt.compilers import _cuda_headers as cuda_headers
 from ptxrt.compilers._options import OptionTable
@@ -27,13 +31,13 @@ __device__ int helper() { return 1; }
 """
 
 
-def failure(rtc, text, arch="sm_90", options=(), **names):
+def failure(rtc: Any, text: Any, arch: str = "sm_90", options: Any = (), **names: Any) -> Any:
     with pytest.raises(CompileError) as caught:
         rtc.compile_cuda(text, arch, options, **names)
     return caught.value
 
 
-def test_a_text_becomes_a_cubin_with_entries_reports_and_symbols(rtc):
+def test_a_text_becomes_a_cubin_with_entries_reports_and_symbols(rtc: ModuleType) -> None:
     binary = rtc.compile_cuda(TEXT, "sm_90", entry="plain")
     assert binary.code.startswith(b"\x7fELF")
     assert (binary.kind, binary.arch) == ("cubin", "sm_90")
@@ -46,7 +50,7 @@ def test_a_text_becomes_a_cubin_with_entries_reports_and_symbols(rtc):
 @pytest.mark.parametrize(
     ("entry", "part"), [("scale<float>", "scaleIf"), ("ns::mangled", "2ns7mangled"), ("plain", "plain")]
 )
-def test_an_entry_is_a_name_expression(rtc, entry, part):
+def test_an_entry_is_a_name_expression(rtc: ModuleType, entry: str, part: str) -> None:
     binary = rtc.compile_cuda(TEXT, "sm_90", entry=entry)
     symbol = binary.symbols[entry]
     assert part in symbol
@@ -54,7 +58,7 @@ def test_an_entry_is_a_name_expression(rtc, entry, part):
     assert symbol.encode() in binary.code
 
 
-def test_the_parameters_of_a_cubin_are_known_with_their_kinds(rtc):
+def test_the_parameters_of_a_cubin_are_known_with_their_kinds(rtc: ModuleType) -> None:
     binary = rtc.compile_cuda(TEXT, "sm_90", entry="scale<float>")
     scale = binary.entries[binary.symbols["scale<float>"]]
     assert [(p.offset, p.size, p.kind) for p in scale.params] == [
@@ -66,11 +70,11 @@ def test_the_parameters_of_a_cubin_are_known_with_their_kinds(rtc):
     ]  # fmt: skip
 
 
-def test_without_an_entry_a_template_is_not_instantiated(rtc):
+def test_without_an_entry_a_template_is_not_instantiated(rtc: ModuleType) -> None:
     assert not any("scale" in name for name in rtc.compile_cuda(TEXT, "sm_90").entries)
 
 
-def test_ptx_comes_without_its_closing_nul(rtc):
+def test_ptx_comes_without_its_closing_nul(rtc: ModuleType) -> None:
     binary = rtc.compile_cuda(TEXT, "sm_90a", entry="plain", output="ptx")
     assert binary.kind == "ptx"
     assert b".target sm_90a" in binary.code
@@ -78,24 +82,24 @@ def test_ptx_comes_without_its_closing_nul(rtc):
     assert "plain" in binary.entries
 
 
-def test_the_same_inputs_give_the_same_bytes(rtc):
+def test_the_same_inputs_give_the_same_bytes(rtc: ModuleType) -> None:
     assert rtc.compile_cuda(TEXT, "sm_90").code == rtc.compile_cuda(TEXT, "sm_90").code
 
 
-def test_defines_reach_the_text_in_an_order_of_their_own(rtc):
+def test_defines_reach_the_text_in_an_order_of_their_own(rtc: ModuleType) -> None:
     text = '#if !defined(FLAG) || ON != 1\n#error no\n#endif\nextern "C" __global__ void k(TYPE* x) { x[0] = N; }'
     binary = rtc.compile_cuda(text, "sm_90", defines={"TYPE": "unsigned int", "N": 4, "FLAG": None, "ON": True})
     assert binary.options == ("-DFLAG", "-DN=4", "-DON=1", "-DTYPE=unsigned int")
 
 
 @pytest.mark.parametrize("defines", [{"1N": 4}, {"A B": None}, {"": 1}, {3: 4}])
-def test_a_macro_has_a_name(rtc, defines):
+def test_a_macro_has_a_name(rtc: ModuleType, defines: Any) -> None:
     with pytest.raises(InvalidArgument, match="a macro's name"):
         rtc.compile_cuda(TEXT, "sm_90", defines=defines)
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\ud800", 2.5, b"x"])
-def test_a_macros_value_is_one_line_or_an_int(rtc, value):
+def test_a_macros_value_is_one_line_or_an_int(rtc: ModuleType, value: Any) -> None:
     with pytest.raises(InvalidArgument, match="a str of one line, an int or None"):
         rtc.compile_cuda(TEXT, "sm_90", defines={"N": value})
 
@@ -119,7 +123,9 @@ def test_a_macros_value_is_one_line_or_an_int(rtc, value):
         ("#include <mine/never_there.h>", "('-I/folder/of/mine/never_there.h',)", 1),
     ],
 )
-def test_a_fault_in_the_text_is_a_compile_error_with_its_line(rtc, text, words, line):
+def test_a_fault_in_the_text_is_a_compile_error_with_its_line(
+    rtc: ModuleType, text: Any, words: str, line: int | None
+) -> None:
     error = failure(rtc, text, name="mine.cu")
     assert words in str(error)
     assert (error.line, error.kernel) == (line, "mine.cu")
@@ -127,11 +133,11 @@ def test_a_fault_in_the_text_is_a_compile_error_with_its_line(rtc, text, words, 
         assert error.log in str(error)
 
 
-def test_non_ascii_in_a_comment_is_fine(rtc):
+def test_non_ascii_in_a_comment_is_fine(rtc: ModuleType) -> None:
     assert rtc.compile_cuda("// \u00b5s\n" + TEXT, "sm_90").entries
 
 
-def test_a_fault_in_inline_assembly_shows_the_generated_ptx(rtc):
+def test_a_fault_in_inline_assembly_shows_the_generated_ptx(rtc: ModuleType) -> None:
     error = failure(rtc, 'extern "C" __global__ void k() { asm volatile("bogus %r1;"); }')
     assert "in the PTX generated from the text" in str(error)
     assert "bogus %r1;" in error.log
@@ -151,7 +157,7 @@ def test_a_fault_in_inline_assembly_shows_the_generated_ptx(rtc):
         ("commented", "no entry 'commented'"),
     ],
 )
-def test_a_missing_entry_names_those_there_are(rtc, entry, words):
+def test_a_missing_entry_names_those_there_are(rtc: ModuleType, entry: str, words: str) -> None:
     error = failure(rtc, TEXT, entry=entry)
     with pytest.raises(CompileError, match="(?s)" + words):
         raise error
@@ -159,38 +165,38 @@ def test_a_missing_entry_names_those_there_are(rtc, entry, words):
     assert error.expected == ["scale", "plain", "mangled", "typed"]
 
 
-def test_a_fault_in_the_text_comes_before_a_missing_entry(rtc):
+def test_a_fault_in_the_text_comes_before_a_missing_entry(rtc: ModuleType) -> None:
     assert failure(rtc, "int x = ;\n" + TEXT, entry="nope", name="mine.cu").line == 1
 
 
-def test_an_option_that_this_version_does_not_know_is_named(rtc, monkeypatch):
+def test_an_option_that_this_version_does_not_know_is_named(rtc: ModuleType, monkeypatch: Patch) -> None:
     monkeypatch.setattr(rtc, "NVRTC", OptionTable("NVRTC", frozenset(["bogus"])))
     error = failure(rtc, TEXT, options=("-bogus",))
     assert "unrecognized option -bogus" in str(error)
     assert error.options == ("-bogus",)
 
 
-def test_an_option_that_leaves_no_cubin_is_a_compile_error(rtc):
+def test_an_option_that_leaves_no_cubin_is_a_compile_error(rtc: ModuleType) -> None:
     assert "made no cubin" in str(failure(rtc, TEXT, options=("-dlto",)))
 
 
-def test_an_unknown_architecture_names_those_there_are(rtc):
+def test_an_unknown_architecture_names_those_there_are(rtc: ModuleType) -> None:
     assert "makes no code for sm_799; it knows" in str(failure(rtc, TEXT, "sm_799"))
     assert "sm_90" in rtc.architectures()
 
 
-def test_an_option_that_names_an_architecture_is_refused(rtc):
+def test_an_option_that_names_an_architecture_is_refused(rtc: ModuleType) -> None:
     with pytest.raises(InvalidArgument, match="no architecture among the options"):
         rtc.compile_cuda(TEXT, "sm_90", ("--gpu-architecture=sm_80",))
 
 
-def test_the_output_is_a_cubin_or_ptx(rtc):
+def test_the_output_is_a_cubin_or_ptx(rtc: ModuleType) -> None:
     with pytest.raises(InvalidArgument, match="'cubin' or 'ptx'"):
         rtc.compile_cuda(TEXT, "sm_90", output="exe")
 
 
-def counting(function, calls, name):
-    def counted(*args):
+def counting(function: Any, calls: Any, name: Any) -> Any:
+    def counted(*args: Any) -> Any:
         result = function(*args)
         calls[name] += 1
         return result
@@ -198,8 +204,8 @@ def counting(function, calls, name):
     return counted
 
 
-def test_programs_are_destroyed_after_success_and_after_failure(rtc, monkeypatch):
-    library, calls = rtc._library(), Counter()
+def test_programs_are_destroyed_after_success_and_after_failure(rtc: ModuleType, monkeypatch: Patch) -> None:
+    library, calls = rtc._library(), Counter[str]()
     for name in ("nvrtcCreateProgram", "nvrtcDestroyProgram"):
         monkeypatch.setattr(library, name, counting(getattr(library, name), calls, name))
     rtc.compile_cuda(TEXT, "sm_90")
@@ -208,11 +214,11 @@ def test_programs_are_destroyed_after_success_and_after_failure(rtc, monkeypatch
     assert calls == {"nvrtcCreateProgram": 3, "nvrtcDestroyProgram": 3}
 
 
-def test_threads_compile_at_once_and_get_what_one_gets(rtc):
+def test_threads_compile_at_once_and_get_what_one_gets(rtc: ModuleType) -> None:
     alone = {n: rtc.compile_cuda(TEXT, "sm_90", defines={"N": n}, entry="scale<float>").code for n in range(4)}
     together: dict[int, bytes] = {}
 
-    def work(n):
+    def work(n: Any) -> None:
         together[n] = rtc.compile_cuda(TEXT, "sm_90", defines={"N": n}, entry="scale<float>").code
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -223,7 +229,7 @@ def test_threads_compile_at_once_and_get_what_one_gets(rtc):
     assert together == alone
 
 
-def test_pain21_the_half_headers_are_found_where_they_are_installed(rtc):
+def test_pain21_the_half_headers_are_found_where_they_are_installed(rtc: ModuleType) -> None:
     if not rtc.include_directories():
         pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
     text = (
@@ -242,34 +248,34 @@ def test_pain21_the_half_headers_are_found_where_they_are_installed(rtc):
         "#define H <cuda_fp16.h>\n#include H",
     ],
 )
-def test_cudas_headers_are_found_however_an_include_is_written(rtc, include):
+def test_cudas_headers_are_found_however_an_include_is_written(rtc: ModuleType, include: str) -> None:
     if not rtc.include_directories():
         pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
     assert rtc.compile_cuda(f'{include}\nextern "C" __global__ void k(__half* x) {{}}', "sm_90").entries
 
 
 @pytest.mark.parametrize("option", [("--pre-include=cuda_fp16.h",), ("-include", "cuda_fp16.h")])
-def test_cudas_headers_are_found_by_an_option(rtc, option):
+def test_cudas_headers_are_found_by_an_option(rtc: ModuleType, option: Any) -> None:
     if not rtc.include_directories():
         pytest.skip("no CUDA headers here: neither nvidia-cuda-runtime nor a toolkit")
     assert rtc.compile_cuda('extern "C" __global__ void k(__half* x) {}', "sm_90", option).entries
 
 
-def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc, monkeypatch):
+def test_pain21_a_half_header_that_is_nowhere_says_what_to_install(rtc: ModuleType, monkeypatch: Patch) -> None:
     monkeypatch.setattr(rtc, "include_directories", tuple)
     error = failure(rtc, "#include <cuda_fp16.h>\n")
     assert error.line == 1
     assert "pip install nvidia-cuda-runtime" in error.fix
 
 
-def test_the_options_of_a_key_tell_cudas_headers_and_the_sources_name(rtc, monkeypatch):
+def test_the_options_of_a_key_tell_cudas_headers_and_the_sources_name(rtc: ModuleType, monkeypatch: Patch) -> None:
     monkeypatch.setattr(rtc, "include_directories", lambda: ("/nowhere",))
     assert rtc.effective_options() == ("--include-path=/nowhere", "name=kernel.cu")
     found = rtc.effective_options(("-lineinfo",), "mine/k.cu")
     assert found == ("-lineinfo", "--include-path=/nowhere", f"folder={os.getcwd()}", "name=mine/k.cu")
 
 
-def test_the_files_that_were_read_are_known(rtc, tmp_path):
+def test_the_files_that_were_read_are_known(rtc: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "mine.h").write_text("// nothing\n")
     text = '#include <mine.h>\nextern "C" __global__ void k() {}'
     for entry in ("k", None):
@@ -281,11 +287,11 @@ def test_the_files_that_were_read_are_known(rtc, tmp_path):
     assert rtc.compile_cuda(TEXT, "sm_90", entry="plain").included.files == ()
 
 
-def test_the_drivers_cache_of_machine_code_is_not_asked_since_its_answers_tell_no_registers(rtc, monkeypatch):
+def test_the_drivers_cache_is_not_asked_as_its_answers_have_no_registers(rtc: ModuleType, monkeypatch: Patch) -> None:
     given = []
     compile_program = rtc.compile_program
 
-    def noted(library, text, name, options, **how):
+    def noted(library: Any, text: Any, name: Any, options: Any, **how: Any) -> Any:
         given.append(options)
         return compile_program(library, text, name, options, **how)
 
@@ -294,7 +300,7 @@ def test_the_drivers_cache_of_machine_code_is_not_asked_since_its_answers_tell_n
     assert "--no-cache" in given[0]
 
 
-def test_a_compiler_that_does_not_say_what_it_read_is_not_believed(rtc, monkeypatch):
+def test_a_compiler_that_does_not_say_what_it_read_is_not_believed(rtc: ModuleType, monkeypatch: Patch) -> None:
     compile_program = rtc.compile_program
     monkeypatch.setattr(
         rtc, "compile_program", lambda *args, **how: replace(compile_program(*args, **how), opened=None)
@@ -302,7 +308,7 @@ def test_a_compiler_that_does_not_say_what_it_read_is_not_believed(rtc, monkeypa
     assert not rtc.compile_cuda("// include\n" + TEXT, "sm_90", entry="plain").included.known
 
 
-def test_cuda_home_is_searched_for_headers(tmp_path, monkeypatch):
+def test_cuda_home_is_searched_for_headers(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda_fp16.h").write_text("")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ptxrt.compilers import hip_on_nvrtc, hiprtc, nvjitlink, nvrtc
@@ -31,24 +33,24 @@ TABLES = {"NVRTC": NVRTC, "nvJitLink": NVJITLINK, "hipRTC": HIPRTC}
         ("hipRTC", ("-mwavefrontsize64", "-mllvm", "-amdgpu-early-inline-all=true", "--gpu-max-threads-per-block=256")),
     ],
 )
-def test_ordinary_options_pass(compiler, options):
+def test_ordinary_options_pass(compiler: str, options: Any) -> None:
     TABLES[compiler].check(options)
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 @pytest.mark.parametrize("options", ["-O3", ["-O3"], None, (3,), ("-O3", None)], ids=repr)
-def test_options_are_a_tuple_of_str(table, options):
+def test_options_are_a_tuple_of_str(table: Any, options: Any) -> None:
     with pytest.raises(InvalidArgument, match="a tuple of str"):
         table.check(options)
 
 
 @pytest.mark.parametrize("option", ["", "  ", "-g\0", "-DN=\ud800", "-I/a\n"], ids=repr)
-def test_an_option_is_text_of_one_line(option):
+def test_an_option_is_text_of_one_line(option: str) -> None:
     with pytest.raises(InvalidArgument, match="printable"):
         HIPRTC.check((option,))
 
 
-def test_a_folder_need_not_be_utf_8():
+def test_a_folder_need_not_be_utf_8() -> None:
     NVRTC.check(("-I/\udcff",))
 
 
@@ -69,7 +71,7 @@ def test_a_folder_need_not_be_utf_8():
         ("hipRTC", ("--target=x",)),
     ],
 )
-def test_an_option_names_no_architecture(compiler, options):
+def test_an_option_names_no_architecture(compiler: str, options: Any) -> None:
     with pytest.raises(InvalidArgument, match="no architecture among the options"):
         TABLES[compiler].check(options)
 
@@ -94,13 +96,13 @@ CASES = [(name, tuple(case.replace("~", " ").split("+"))) for name, text in FILE
 
 
 @pytest.mark.parametrize(("compiler", "options"), CASES, ids=str)
-def test_an_option_that_may_touch_a_file_is_refused(compiler, options):
+def test_an_option_that_may_touch_a_file_is_refused(compiler: Any, options: Any) -> None:
     with pytest.raises(InvalidArgument, match="read and write no file but headers") as caught:
         TABLES[compiler].check(options)
-    assert caught.value.given in map(repr, options)
+    assert caught.value.given in list(map(repr, options))
 
 
-def test_an_unknown_option_says_which_is_meant():
+def test_an_unknown_option_says_which_is_meant() -> None:
     with pytest.raises(InvalidArgument, match=r"'--use-fast-math'. Did you mean use_fast_math"):
         NVRTC.check(("--use-fast-math",))
 
@@ -118,16 +120,16 @@ def test_an_unknown_option_says_which_is_meant():
         nvjitlink.check_options,
     ],
 )
-def test_each_compiler_checks_its_options_before_it_does_anything(ask):
+def test_each_compiler_checks_its_options_before_it_does_anything(ask: Any) -> None:
     with pytest.raises(InvalidArgument, match="read and write no file but headers"):
         ask(("--create-pch=x",))
 
 
-def test_the_folders_of_headers_are_those_of_the_options_in_their_order():
+def test_the_folders_of_headers_are_those_of_the_options_in_their_order() -> None:
     options = ("-Ia", "-I", "b", "--include-path=c", "-isystem/d", "-I e", "-DI=f", "-iquote", "g", "-include", "h")
     assert include_folders(options) == ["a", "b", "c", "/d", "e", "g"]
 
 
-def test_the_macros_that_options_define_are_lines_of_a_text():
+def test_the_macros_that_options_define_are_lines_of_a_text() -> None:
     options = ("-DN=4", "-D", "F(x)=x=1", "--define-macro=Q", "-UN", "-Dx", "-I", "folder", "-dopt=on")
     assert macro_lines(options) == "#define N 4\n#define F(x) x=1\n#define Q\n#define x\n"

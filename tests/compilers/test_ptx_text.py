@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ptxrt.compilers import EntryInfo, ParamInfo
@@ -14,17 +16,17 @@ def params(declarations: str, head: str) -> tuple[tuple[int, int, str | None], .
     return None if found is None else tuple((p.offset, p.size, p.kind) for p in found)
 
 
-def test_reads_version_target_and_address_size_with_their_lines():
+def test_reads_version_target_and_address_size_with_their_lines() -> None:
     header = scan("// made by hand\n.version 8.7\n.target sm_90a, debug\n.address_size 64\n")
     assert (header.version, header.target, header.address_size) == ((8, 7), "sm_90a", 64)
     assert (header.version_line, header.target_line) == (2, 3)
 
 
-def test_address_size_is_none_where_the_text_has_none():
+def test_address_size_is_none_where_the_text_has_none() -> None:
     assert scan(".version 7.0\n.target sm_75\n").address_size is None
 
 
-def test_a_typed_parameter_has_its_kind_and_its_name(store):
+def test_a_typed_parameter_has_its_kind_and_its_name(store: str) -> None:
     expected = (ParamInfo(0, 8, "int", "x"), ParamInfo(8, 4, "float", "a"))
     assert scan(store).entries == {"store": EntryInfo("store", expected)}
 
@@ -48,35 +50,35 @@ def test_a_typed_parameter_has_its_kind_and_its_name(store):
          ((0, 8, "int"), (8, 4, "int"))),
     ],
 )  # fmt: skip
-def test_parameters_lie_at_their_natural_offsets(declarations, expected, head):
+def test_parameters_lie_at_their_natural_offsets(declarations: str, expected: Any, head: str) -> None:
     assert params(declarations, head) == expected
 
 
 @pytest.mark.parametrize("declarations", [".param .texref t", ".param .b8 x[4*(2+2)]", ".param .b8 x[]", "nonsense"])
-def test_parameters_that_the_scan_cannot_read_are_none_and_not_a_guess(declarations, head):
+def test_parameters_that_the_scan_cannot_read_are_none_and_not_a_guess(declarations: str, head: str) -> None:
     assert params(declarations, head) is None
 
 
-def test_an_entry_without_parentheses_has_no_parameters(head):
+def test_an_entry_without_parentheses_has_no_parameters(head: str) -> None:
     assert scan(head + ".entry k { ret; }").entries["k"].params == ()
 
 
-def test_a_parameter_list_that_never_closes_is_none(head):
+def test_a_parameter_list_that_never_closes_is_none(head: str) -> None:
     assert scan(head + ".entry k(.param .u32 n").entries["k"].params is None
 
 
-def test_entries_in_comments_and_strings_are_none(head):
+def test_entries_in_comments_and_strings_are_none(head: str) -> None:
     text = head + '// .entry a()\n/* .entry b()\n.version 9.9 */\n.file 1 ".entry c()"\n.visible .entry d() { ret; }\n'
     header = scan(text)
     assert list(header.entries) == ["d"]
     assert header.version == (7, 0)
 
 
-def test_a_comment_before_the_header_does_not_shift_its_lines():
+def test_a_comment_before_the_header_does_not_shift_its_lines() -> None:
     assert scan("/* .version 1.0\n .target sm_10 */\n.version 7.0\n.target sm_75").version_line == 3
 
 
-def test_all_entries_are_found_weak_and_hidden_ones_too(head):
+def test_all_entries_are_found_weak_and_hidden_ones_too(head: str) -> None:
     text = head + ".weak .entry a() { ret; }\n.entry _Z1bv() .maxntid 256 { ret; }\n.func f() { ret; }\n"
     assert list(entries_of(text)) == ["a", "_Z1bv"]
 
@@ -102,7 +104,7 @@ def test_all_entries_are_found_weak_and_hidden_ones_too(head):
         ("\n.version 7.0\n.entry k() { ret; }", "no readable .target", 2),
     ],
 )
-def test_what_cannot_be_ptx_is_a_compile_error_that_says_why(text, words, line):
+def test_what_cannot_be_ptx_is_a_compile_error_that_says_why(text: Any, words: str, line: int | None) -> None:
     with pytest.raises(CompileError) as caught:
         scan(text, "mine")
     assert words in str(caught.value)
@@ -110,37 +112,37 @@ def test_what_cannot_be_ptx_is_a_compile_error_that_says_why(text, words, line):
     assert caught.value.kernel == "mine"
 
 
-def test_a_number_of_5000_digits_makes_a_parameter_unknown(head):
+def test_a_number_of_5000_digits_makes_a_parameter_unknown(head: str) -> None:
     digits = "8" * 5000
     for param in (f".param .align {digits} .b8 x[4]", f".param .b8 x[{digits}]"):
         assert scan(f"{head}.entry k({param}) {{ ret; }}").entries["k"].params is None
     assert scan(f".version 7.0\n.target sm_75\n.address_size {digits}\n").address_size is None
 
 
-def missing(entry, entries, *rest, **names):
+def missing(entry: Any, entries: Any, *rest: Any, **names: Any) -> Any:
     with pytest.raises(CompileError) as caught:
         require_entry(entry, entries, *rest, **names)
     return caught.value
 
 
-def test_a_missing_entry_names_those_there_are_and_the_closest():
+def test_a_missing_entry_names_those_there_are_and_the_closest() -> None:
     error = missing("saxpi", ["saxpy", "scale"], "mine.ptx", "sm_90")
     assert "no entry 'saxpi': the text has saxpy, scale" in str(error)
     assert error.fix == "Did you mean saxpy?"
     assert (error.kernel, error.arch, error.given, error.expected) == ("mine.ptx", "sm_90", "saxpi", ["saxpy", "scale"])
 
 
-def test_a_missing_entry_in_a_text_of_none_says_so():
+def test_a_missing_entry_in_a_text_of_none_says_so() -> None:
     assert "no entry at all" in str(missing("k", []))
 
 
-def test_a_missing_entry_that_is_a_function_says_so(head):
+def test_a_missing_entry_that_is_a_function_says_so(head: str) -> None:
     text = head + ".visible .func (.param .b32 r) helper(.param .b32 a) { ret; }\n.entry k() { ret; }\n"
     assert missing("helper", ["k"], text=text).fix == "helper is a .func: only an .entry can be launched"
     assert missing("help", ["k"], text=text).fix is None
 
 
-def test_an_entry_that_is_there_passes():
+def test_an_entry_that_is_there_passes() -> None:
     require_entry("k", {"k": 1})
 
 
@@ -154,5 +156,5 @@ def test_an_entry_that_is_there_passes():
         ("sm_9", "sm_90", "sm_90"),
     ],
 )
-def test_a_text_for_the_architectures_own_features_is_compiled_for_them(target, arch, expected):
+def test_a_text_for_the_architectures_own_features_is_compiled_for_them(target: str, arch: str, expected: str) -> None:
     assert output_arch(target, arch) == expected

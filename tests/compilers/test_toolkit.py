@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers import Patch
 
 from ptxrt.compilers.toolkit import check_arch, cuda_extra, current_folder, standard_header_fix
 from ptxrt.errors import InvalidArgument
@@ -19,7 +22,7 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_importing_the_compilers_loads_no_cuda_package():
+def test_importing_the_compilers_loads_no_cuda_package() -> None:
     # What a .pth file of site-packages loads (a namespace `cuda`) is there before us.
     out = python(
         "import sys; before = set(sys.modules)\n"
@@ -30,7 +33,7 @@ def test_importing_the_compilers_loads_no_cuda_package():
 
 
 @pytest.mark.parametrize("compiler", ["nvjitlink", "nvrtc"])
-def test_without_the_python_package_the_compilers_import_and_say_what_to_install(compiler):
+def test_without_the_python_package_the_compilers_import_and_say_what_to_install(compiler: str) -> None:
     out = python(
         "import sys; sys.modules['cuda'] = None\n"
         f"from ptxrt.compilers import {MODULES}\n"
@@ -46,7 +49,7 @@ def test_without_the_python_package_the_compilers_import_and_say_what_to_install
 
 
 @pytest.mark.parametrize(("compiler", "library"), [("nvjitlink", "nvJitLink"), ("nvrtc", "NVRTC")])
-def test_without_the_library_the_answer_names_it_and_what_to_install(compiler, library):
+def test_without_the_library_the_answer_names_it_and_what_to_install(compiler: str, library: str) -> None:
     pytest.importorskip("cuda.pathfinder")
     pytest.importorskip("cuda.bindings.nvjitlink")
     out = python(
@@ -61,27 +64,27 @@ def test_without_the_library_the_answer_names_it_and_what_to_install(compiler, l
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_90a", "sm_100f", "sm_121"])
-def test_a_real_architecture_passes(arch):
+def test_a_real_architecture_passes(arch: str) -> None:
     check_arch(arch)
 
 
 @pytest.mark.parametrize("arch", ["", "90", "compute_90", "sm_90b", "sm_", "gfx942", "sm_90 -o x", "sm_90\n", None, 90])
-def test_anything_else_is_no_architecture(arch):
+def test_anything_else_is_no_architecture(arch: Any) -> None:
     with pytest.raises(InvalidArgument, match="arch"):
         check_arch(arch)
 
 
 @pytest.mark.parametrize("header", ["stdint.h", "cstdint", "math.h", "cmath", "float.h", "vector", "type_traits"])
-def test_a_standard_header_is_to_be_left_out(header):
-    assert f"Leave {header} out" in standard_header_fix(header)
+def test_a_standard_header_is_to_be_left_out(header: str) -> None:
+    assert f"Leave {header} out" in str(standard_header_fix(header))
 
 
 @pytest.mark.parametrize("header", ["mine", "mine.h", "vector.h", "mine/vector", "cuda_fp16.h", "vector_types.h", "c"])
-def test_any_other_header_is_no_standard_one(header):
+def test_any_other_header_is_no_standard_one(header: str) -> None:
     assert standard_header_fix(header) is None
 
 
-def test_a_current_folder_that_was_removed_is_none(tmp_path, monkeypatch):
+def test_a_current_folder_that_was_removed_is_none(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     assert current_folder() == str(tmp_path)
     (tmp_path / "gone").mkdir()

@@ -44,14 +44,14 @@ class Case:
     before
         Device functions, constants and types.
     ulps
-        0 where every operation is exact by definition; else how far results may be apart in units of the last place,
+        0 where every operation is exact by definition; else how much results may differ, in units of the last place,
         `why` says by whose word.
     absolute
         Or within this much.
     close
         The relative distance from `expect` that is right; 0 for equal bit for bit.
     options
-        For NVRTC beside ``--fmad=false``, which keeps a product and a sum two operations.
+        For NVRTC beside ``--fmad=false``, which leaves a product and a sum two operations.
     shared_bytes
         Dynamic shared memory.
     """
@@ -62,7 +62,7 @@ class Case:
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     make: Callable[[Rng], list[Any]]
-    expect: Callable[..., Sequence[np.ndarray]] | None = None
+    expect: Callable[..., Sequence[Any]] | None = None
     before: str = ""
     ulps: float = 0.0
     absolute: float = 0.0

@@ -47,7 +47,7 @@ class KernelReport:
     worst
         Units in the last place of the worst of the others, as far as the absolute part of the bound does not cover it.
     wrong
-        How many are beyond the bound.
+        How many are above the bound.
     example
         The first of those: its place and both values.
     """

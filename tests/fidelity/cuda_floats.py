@@ -1,9 +1,10 @@
 """Floating point: what is exact by definition, libm within its bound, halves, conversions."""
-# ruff: noqa: E501  -- a kernel keeps its lines
+# ruff: noqa: E501  -- a kernel has its own lines
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,14 +13,14 @@ from cases import Case, floats, integers
 __all__ = ["CASES"]
 
 N = 1024
-_GRID = {"grid": 4, "block": 256}
+_GRID: dict[str, Any] = {"grid": 4, "block": 256}
 _F32, _F64 = np.float32, np.float64
 _APPROX = (
     "ex2, lg2, sin, cos, rcp, rsqrt and sqrt .approx differ by 1 to 2 ulp from the device's, and what follows scales it"
 )
 
 
-def _arrays(count, dtype, results, *, wild=True, scale=4.0, out=None):
+def _arrays(count: int, dtype: Any, results: int, *, wild: bool = True, scale: float = 4.0, out: Any = None) -> Any:
     shape = N if results == 1 else (N, results)
     return lambda rng: [
         *(floats(rng, N, dtype, wild=wild, scale=scale) for _ in range(count)),
@@ -27,11 +28,11 @@ def _arrays(count, dtype, results, *, wild=True, scale=4.0, out=None):
     ]
 
 
-def _each(function):
+def _each(function: Any) -> Any:
     """A function of Python's floats on an array, NaN where it has no answer."""
 
-    def over(x):
-        def one(v):
+    def over(x: Any) -> Any:
+        def one(v: Any) -> Any:
             try:
                 return function(v)
             except (ValueError, OverflowError):
@@ -42,11 +43,14 @@ def _each(function):
     return over
 
 
-def _libm(name, body, expect, *, kind="f32", ulps=4.0, absolute=0.0, close=3e-6, scale=4.0, results=1, options=()):
+def _libm(
+    name: str, body: str, expect: Any, *, kind: str = "f32", ulps: float = 4.0, scale: float = 4.0, results: int = 1,
+    close: float = 3e-6, **more: Any,
+) -> Case:  # fmt: skip
     dtype = _F32 if kind == "f32" else _F64
     return Case(name, f"const {kind}* x, {kind}* out", body, make=_arrays(1, dtype, results, wild=False, scale=scale),
-                expect=lambda x, out: [expect(x.astype(_F64))], ulps=ulps, absolute=absolute,
-                why=_APPROX if ulps else "", close=close, options=options, **_GRID)  # fmt: skip
+                expect=lambda x, out: [expect(x.astype(_F64))], ulps=ulps,
+                why=_APPROX if ulps else "", close=close, **more, **_GRID)  # fmt: skip
 
 
 _ROUND = " ".join(
@@ -60,7 +64,7 @@ _FMA += " ".join(f"out[8 * i + {k + 4}] = __fsqrt_{way}(a[i]);" for k, way in en
 _FMA64 = _FMA.replace("__fmaf_", "__fma_").replace("__fsqrt", "__dsqrt")
 
 
-def _basic(a, b, out):
+def _basic(a: Any, b: Any, out: Any) -> Any:
     # -0 is below +0 for the device, and the same for NumPy.
     zeros = (a == 0) & (b == 0)
     low = np.where(zeros, np.where(np.signbit(a), a, b), np.fmin(a, b))
@@ -76,7 +80,7 @@ _BASIC = "".join(
 )
 
 
-def _rounded(x, out):
+def _rounded(x: Any, out: Any) -> Any:
     away = np.copysign(np.floor(np.abs(x.astype(_F64)) + 0.5), x)
     return [np.stack([np.floor(x), np.ceil(x), np.trunc(x), np.rint(x), away.astype(x.dtype)], -1)]
 
@@ -84,7 +88,7 @@ def _rounded(x, out):
 _ROUNDED = "out[5 * i] = floor(x[i]); out[5 * i + 1] = ceil(x[i]); out[5 * i + 2] = trunc(x[i]); out[5 * i + 3] = rint(x[i]); out[5 * i + 4] = round(x[i]);"
 
 
-def _clip_to(x, kind):
+def _clip_to(x: Any, kind: Any) -> Any:
     info = np.iinfo(kind)
     whole = np.trunc(x.astype(_F64))
     inside = np.where((whole >= float(info.min)) & (whole <= float(info.max)), whole, 0.0)
@@ -92,7 +96,7 @@ def _clip_to(x, kind):
     return np.where(x >= float(info.max), info.max, np.where(x <= float(info.min), info.min, whole))
 
 
-def _to_ints(x, out):
+def _to_ints(x: Any, out: Any) -> Any:
     parts = [_clip_to(x, kind) for kind in (np.int32, np.uint32, np.int64, np.uint64)]
     return [
         np.stack(
@@ -108,18 +112,19 @@ def _to_ints(x, out):
 _TO_INTS = "o[0] = (long long)(int)v; o[1] = (unsigned)v; o[2] = (long long)v; o[3] = (unsigned long long)v;"
 
 
-def _dot_of_products(a, b, out):
+def _dot_of_products(a: Any, b: Any, out: Any) -> Any:
     total = np.zeros(N, _F32)
     for k in range(8):
         total = total + np.roll(a, -k) * np.roll(b, -k)
     return [total]
 
 
-def _half(name):
-    return {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}[name]
+def _half(name: str) -> np.dtype[Any]:
+    kinds: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+    return kinds[name]
 
 
-def _halves(rng, kind, count, results, out=np.uint16):
+def _halves(rng: np.random.Generator, kind: str, count: int, results: int, out: Any = np.uint16) -> list[Any]:
     arrays = []
     for _ in range(count):
         with np.errstate(over="ignore"):
@@ -128,13 +133,13 @@ def _halves(rng, kind, count, results, out=np.uint16):
     return [*arrays, np.zeros((N, results), out)]
 
 
-def _half_op(op, kind, sources):
+def _half_op(op: str, kind: str, sources: int) -> str:
     operands = ", ".join(f'"h"({name}[i])' for name in "abc"[:sources])
     slots = ", ".join(f"%{k}" for k in range(1, sources + 1))
     return f'{{ unsigned short r; asm("{op}.{kind} %0, {slots};" : "=h"(r) : {operands}); *o++ = r; }}'
 
 
-def _half_case(kind):
+def _half_case(kind: str) -> Case:
     ops = [("add.rn", 2), ("sub.rn", 2), ("mul.rn", 2), ("fma.rn", 3), ("min", 2), ("max", 2), ("abs", 1), ("neg", 1)]
     ops += [("add.rn.sat", 2), ("mul.rn.ftz", 2)] if kind == "f16" else [("fma.rn.relu", 3)]
     body = f"unsigned short* o = out + {len(ops)} * i;" + "".join(_half_op(op, kind, count) for op, count in ops)
@@ -146,7 +151,7 @@ def _half_case(kind):
 _FROM_FLOAT = [("rn", "f16"), ("rz", "f16"), ("rm", "f16"), ("rp", "f16"), ("rn", "bf16"), ("rz", "bf16")]
 
 
-def _matmul(a, b, out):
+def _matmul(a: Any, b: Any, out: Any) -> Any:
     n = 64
     a, b, total = a.reshape(n, n), b.reshape(n, n), np.zeros((n, n), a.dtype)
     for k in range(n):
@@ -167,7 +172,7 @@ for (int k = 0; k < 64; k += 16) {{
 out[row * 64 + column] = sum;"""
 
 
-def _tiles(kind, ctype, dtype):
+def _tiles(kind: str, ctype: str, dtype: Any) -> Case:
     return Case(f"matmul_{kind}", f"const {kind}* a, const {kind}* b, {kind}* out", _TILES.format(ctype), (4, 4), (16, 16),
                 lambda rng: [floats(rng, 4096, dtype, wild=False), floats(rng, 4096, dtype, wild=False), np.zeros(4096, dtype)],
                 _matmul)  # fmt: skip
@@ -185,7 +190,7 @@ asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(sum));
 out[blockIdx.x * 64 + threadIdx.x] = h;"""
 
 
-def _half_product(a, b, out):
+def _half_product(a: Any, b: Any, out: Any) -> Any:
     # A product of two halves is exact in float32, so that fma is the product and one rounding.
     x, y = (v.view(np.float16).astype(_F32).reshape(64, 64) for v in (a, b))
     total = np.zeros((64, 64), _F32)
@@ -194,7 +199,7 @@ def _half_product(a, b, out):
     return [total.astype(np.float16).view(np.uint16).reshape(-1)]
 
 
-def _packed(a, b, out):
+def _packed(a: Any, b: Any, out: Any) -> Any:
     x, y = (v.view(np.float16) for v in (a, b))
     return [np.ascontiguousarray(x * y).view(np.uint32)]
 

@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from cases import Case, integers
 
 __all__ = ["CASES"]
 
 N = 1024
-_GRID = {"grid": 4, "block": 256}
+_GRID: dict[str, Any] = {"grid": 4, "block": 256}
 
 
-def _pair(dtype, *, zero=True):
+def _pair(dtype: Any, *, zero: bool = True) -> Any:
     return lambda rng: [integers(rng, N, dtype), integers(rng, N, dtype, zero=zero)]
 
 
-def _binary(name, kind, dtype, body, expect, *, results=2, zero=True):
-    def make(rng):
+def _binary(name: str, kind: str, dtype: Any, body: str, expect: Any, *, results: int = 2, zero: bool = True) -> Case:
+    def make(rng: np.random.Generator) -> Any:
         return [*_pair(dtype, zero=zero)(rng), np.zeros((N, results), dtype)]
 
-    def both(a, b, out):
+    def both(a: Any, b: Any, out: Any) -> Any:
         return [np.stack(expect(a, b), -1)]
 
     return Case(name, f"const {kind}* a, const {kind}* b, {kind}* out", body, make=make, expect=both, **_GRID)
 
 
-def _truncated(a, b):
+def _truncated(a: Any, b: Any) -> Any:
     """Quotient and remainder as C has them, from Python's integers."""
     x, y = a.astype(object), b.astype(object)
     quotient = np.array(
@@ -41,10 +43,10 @@ _DIVIDE = "out[2 * i] = a[i] / b[i]; out[2 * i + 1] = a[i] % b[i];"
 _WRAP = np.iinfo(np.int64).min
 
 
-def _divisible(dtype):
+def _divisible(dtype: Any) -> Any:
     """The quotient of the least number and -1 is undefined in C."""
 
-    def make(rng):
+    def make(rng: np.random.Generator) -> Any:
         a, b = integers(rng, N, dtype), integers(rng, N, dtype, zero=False)
         b = np.where((a == np.iinfo(dtype).min) & (b == -1), dtype(7), b)
         return [a, b, np.zeros((N, 2), dtype)]
@@ -52,39 +54,39 @@ def _divisible(dtype):
     return make
 
 
-def _signed_division(name, kind, dtype):
+def _signed_division(name: str, kind: str, dtype: Any) -> Case:
     expect = lambda a, b, out: [np.stack(_truncated(a, b), -1)]  # noqa: E731
     signature = f"const {kind}* a, const {kind}* b, {kind}* out"
     return Case(name, signature, _DIVIDE, make=_divisible(dtype), expect=expect, **_GRID)
 
 
-def _high(a, b):
+def _high(a: Any, b: Any) -> Any:
     whole = a.astype(object) * b.astype(object)
     return [(whole >> 64 & (2**64 - 1)).astype(np.uint64), (whole & (2**64 - 1)).astype(np.uint64)]
 
 
-def _popc(x, bits):
+def _popc(x: Any, bits: Any) -> Any:
     return np.array([bin(int(v) & ((1 << bits) - 1)).count("1") for v in x])
 
 
-def _clz(x, bits):
+def _clz(x: Any, bits: Any) -> Any:
     return np.array([bits - (int(v) & ((1 << bits) - 1)).bit_length() for v in x])
 
 
-def _ffs(x, bits):
+def _ffs(x: Any, bits: Any) -> Any:
     return np.array([((v & -v).bit_length()) for v in (int(v) & ((1 << bits) - 1) for v in x)])
 
 
-def _brev(x, bits):
+def _brev(x: Any, bits: Any) -> Any:
     return np.array([int(f"{int(v) & ((1 << bits) - 1):0{bits}b}"[::-1], 2) for v in x], np.uint64)
 
 
-def _counts(a, b, out):
+def _counts(a: Any, b: Any, out: Any) -> Any:
     rows = [_popc(a, 32), _clz(a, 32), _ffs(a, 32), _brev(a, 32), _popc(b, 64), _clz(b, 64), _ffs(b, 64), _brev(b, 64)]
     return [np.stack([row.astype(np.uint64) for row in rows], -1)]
 
 
-def _funnel(a, b, c, out):
+def _funnel(a: Any, b: Any, c: Any, out: Any) -> Any:
     x, y, n = (v.astype(np.uint64) for v in (a, b, c))
     both = y << np.uint64(32) | x
     wrap, clamp, half, mask = n & np.uint64(31), np.minimum(n, np.uint64(32)), np.uint64(32), np.uint64(2**32 - 1)
@@ -92,7 +94,7 @@ def _funnel(a, b, c, out):
     return [np.stack(rows, -1)]
 
 
-def _murmur(x):
+def _murmur(x: Any) -> Any:
     with np.errstate(over="ignore"):
         h = x.copy()
         h ^= h >> np.uint32(16)
@@ -102,20 +104,20 @@ def _murmur(x):
         return h ^ (h >> np.uint32(16))
 
 
-def _fnv(data, out):
+def _fnv(data: Any, out: Any) -> Any:
     h = np.full(N, 14695981039346656037, np.uint64)
     for column in data.reshape(N, 16).T:
         h = (h ^ column.astype(np.uint64)) * np.uint64(1099511628211)
     return [h]
 
 
-def _crc(data, out):
+def _crc(data: Any, out: Any) -> Any:
     import zlib
 
     return [np.array([zlib.crc32(row.tobytes()) for row in data.reshape(N, 16)], np.uint32)]
 
 
-def _philox(out):
+def _philox(out: Any) -> Any:
     key0, key1 = 0xDEADBEEF, 0x12345678
     rows = []
     for i in range(N):
@@ -128,7 +130,7 @@ def _philox(out):
     return [np.array(rows, np.uint32)]
 
 
-def _collatz(out):
+def _collatz(out: Any) -> Any:
     steps = []
     for start in range(1, N + 1):
         n, count = start, 0
@@ -138,15 +140,15 @@ def _collatz(out):
     return [np.array(steps, np.int32)]
 
 
-def _gcd(a, b, out):
+def _gcd(a: Any, b: Any, out: Any) -> Any:
     return [np.gcd(a, b)]
 
 
-def _modpow(a, b, out):
+def _modpow(a: Any, b: Any, out: Any) -> Any:
     return [np.array([pow(int(x), int(y) & 0xFFFF, 1_000_000_007) for x, y in zip(a, b, strict=True)])]
 
 
-def _add128(a, b, out):
+def _add128(a: Any, b: Any, out: Any) -> Any:
     rows = []
     for x0, x1, y0, y1 in zip(a[::2], a[1::2], b[::2], b[1::2], strict=True):
         x, y = int(x1) << 64 | int(x0), int(y1) << 64 | int(y0)
@@ -155,18 +157,18 @@ def _add128(a, b, out):
     return [np.array(rows, np.uint64)]
 
 
-def _narrow(a, out):
+def _narrow(a: Any, out: Any) -> Any:
     kinds = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
     return [np.stack([a.astype(kind).astype(np.int64) for kind in kinds], -1)]
 
 
-def _shifts(a, b, out):
+def _shifts(a: Any, b: Any, out: Any) -> Any:
     n = (b & 31).astype(np.int32)
     u = a.view(np.uint32)
     return [np.stack([(a << n), (a >> n), (u >> n.view(np.uint32)).view(np.int32), -a, ~a, a & b, a | b, a ^ b], -1)]
 
 
-def _prmt(a, b, c, out):
+def _prmt(a: Any, b: Any, c: Any, out: Any) -> Any:
     rows = []
     for x, y, s in zip(a.tolist(), b.tolist(), c.tolist(), strict=True):
         data = (y << 32 | x).to_bytes(8, "little")
@@ -176,14 +178,14 @@ def _prmt(a, b, c, out):
     return [np.array(rows, np.uint32)]
 
 
-def _dp4a(a, b, c, out):
+def _dp4a(a: Any, b: Any, c: Any, out: Any) -> Any:
     x, y = (v.view(np.int8).reshape(N, 4).astype(np.int64) for v in (a, b))
     signed = (x * y).sum(1) + c
     p, q = (v.view(np.uint8).reshape(N, 4).astype(np.int64) for v in (a, b))
     return [np.stack([signed.astype(np.int32), ((p * q).sum(1) + c).astype(np.int32)], -1)]
 
 
-def _u32s(count, results, dtype=np.uint32):
+def _u32s(count: Any, results: Any, dtype: Any = np.uint32) -> Any:
     return lambda rng: [*(integers(rng, N, np.uint32) for _ in range(count)), np.zeros((N, results), dtype)]
 
 

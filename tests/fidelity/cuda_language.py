@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from cases import Case, floats, integers
 
 __all__ = ["CASES"]
 
 N = 1024
-_GRID = {"grid": 4, "block": 256}
+_GRID: dict[str, Any] = {"grid": 4, "block": 256}
 
 
-def _ints(results=N, dtype=np.int32):
+def _ints(results: Any = N, dtype: Any = np.int32) -> Any:
     return lambda rng: [integers(rng, N, dtype), np.zeros(results, dtype)]
 
 
-def _small(rng):
+def _small(rng: np.random.Generator) -> Any:
     return rng.integers(-50, 50, N).astype(np.int32)
 
 
-def _switch(x, out):
+def _switch(x: Any, out: Any) -> Any:
     which = x & 15
     answers = [x + 1, x * 3, x - 7, x ^ 0x55, x >> 2, x << 3, -x, ~x, x & 0xFF, x | 0x100]
     return [np.select([which == k for k in range(10)], answers, 99)]
 
 
-def _interpreter(x, out):
+def _interpreter(x: Any, out: Any) -> Any:
     rows = []
     for seed in x.tolist():
         stack, pc, value = seed & 0xFFFFFFFF, 0, 1
@@ -40,7 +42,7 @@ def _interpreter(x, out):
     return [np.array(rows, np.uint32).view(np.int32)]
 
 
-def _fields(x, out):
+def _fields(x: Any, out: Any) -> Any:
     u = x.view(np.uint32)
     signed = ((u >> np.uint32(3) & np.uint32(0x1F)).astype(np.int32) ^ 16) - 16
     return [

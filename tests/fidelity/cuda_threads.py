@@ -3,25 +3,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from cases import Case, floats, integers
 
 __all__ = ["CASES"]
 
 N = 1024
-_GRID = {"grid": 4, "block": 256}
+_GRID: dict[str, Any] = {"grid": 4, "block": 256}
 _F32 = np.float32
 
 
-def _ints(results, dtype=np.int32, n=N):
+def _ints(results: Any, dtype: Any = np.int32, n: Any = N) -> Any:
     return lambda rng: [integers(rng, n, dtype), np.zeros(results, dtype)]
 
 
-def _small(rng, n=N, below=100):
+def _small(rng: np.random.Generator, n: Any = N, below: int = 100) -> Any:
     return rng.integers(0, below, n).astype(np.int32)
 
 
-def _tree(x, width):
+def _tree(x: Any, width: Any) -> Any:
     """The sum that a shuffle-down by halves makes, with a rounding at each step."""
     x = x.reshape(-1, width).copy()
     while x.shape[1] > 1:
@@ -30,39 +32,39 @@ def _tree(x, width):
     return x[:, 0]
 
 
-def _block_sums(x, out):
+def _block_sums(x: Any, out: Any) -> Any:
     return [_tree(_tree(x, 32), 8)]
 
 
-def _transpose(x, out):
+def _transpose(x: Any, out: Any) -> Any:
     return [x.reshape(64, 96).T.reshape(-1)]
 
 
-def _histogram(x, out):
+def _histogram(x: Any, out: Any) -> Any:
     return [np.bincount(x & 63, minlength=64).astype(np.int32)]
 
 
-def _atomics(x, out):
+def _atomics(x: Any, out: Any) -> Any:
     with np.errstate(over="ignore"):
         u = x.view(np.uint32)
         return [np.array([x.sum(dtype=np.int32), x.min(), x.max(), np.bitwise_and.reduce(x | 0x0F0F), np.bitwise_or.reduce(x & 0x7070),
                           np.bitwise_xor.reduce(x), u.max().view(np.int32), (-x).sum(dtype=np.int32)], np.int32)]  # fmt: skip
 
 
-def _atomics64(x, out):
+def _atomics64(x: Any, out: Any) -> Any:
     with np.errstate(over="ignore"):
         return [np.array([x.sum(dtype=np.int64), x.min(), x.max(), np.bitwise_and.reduce(x | 0xF0F0), np.bitwise_or.reduce(x & 0x77),
                           np.bitwise_xor.reduce(x)], np.int64)]  # fmt: skip
 
 
-def _matches(x, out):
+def _matches(x: Any, out: Any) -> Any:
     rows = x.reshape(-1, 32)
     any_of = (rows[:, :, None] == rows[:, None, :]) @ (1 << np.arange(32, dtype=np.int64))
     same = (rows == rows[:, :1]).all(1)
     return [np.stack([any_of.reshape(-1), np.repeat(np.where(same, 0xFFFFFFFF, 0), 32)], -1).astype(np.uint32)]
 
 
-def _votes(x, out):
+def _votes(x: Any, out: Any) -> Any:
     odd = (x.reshape(-1, 32) & 1).astype(bool)
     mask = odd @ (1 << np.arange(32, dtype=np.int64))
     below = [[int(m) & ((1 << lane) - 1) for lane in range(32)] for m in mask]
@@ -71,7 +73,7 @@ def _votes(x, out):
     return [np.stack(parts, -1).astype(np.uint32)]
 
 
-def _redux(x, out):
+def _redux(x: Any, out: Any) -> Any:
     rows, u = x.reshape(-1, 32), x.view(np.uint32).reshape(-1, 32)
     with np.errstate(over="ignore"):
         parts = [rows.sum(1, dtype=np.int32), rows.min(1), rows.max(1), u.max(1).view(np.int32), np.bitwise_and.reduce(rows, 1),
@@ -79,7 +81,7 @@ def _redux(x, out):
     return [np.repeat(np.stack(parts, -1), 32, 0)]
 
 
-def _stencil(x, out):
+def _stencil(x: Any, out: Any) -> Any:
     p = np.pad(x, 2, mode="edge")
     total = np.zeros(N, _F32)
     for k in range(5):
@@ -87,29 +89,29 @@ def _stencil(x, out):
     return [total * _F32(0.2)]
 
 
-def _laplace(x, out):
+def _laplace(x: Any, out: Any) -> Any:
     g = np.pad(x.reshape(32, 32), 1)
     return [((g[:-2, 1:-1] + g[2:, 1:-1]) + (g[1:-1, :-2] + g[1:-1, 2:]) - _F32(4) * g[1:-1, 1:-1]).reshape(-1)]
 
 
-def _cube(out):
+def _cube(out: Any) -> Any:
     z, y, x = np.meshgrid(range(6), range(8), range(12), indexing="ij")
     return [(x + 100 * y + 10000 * z).reshape(-1).astype(np.int32)]
 
 
-def _rank_sort(x, out):
+def _rank_sort(x: Any, out: Any) -> Any:
     return [np.sort(x.reshape(4, 256), 1).reshape(-1)]
 
 
-def _compact(x, out, count):
-    kept = [row[row > 0] for row in x.reshape(4, 256)]
+def _compact(x: Any, out: Any, count: Any) -> Any:
+    positive = [row[row > 0] for row in x.reshape(4, 256)]
     rows = np.zeros((4, 256), np.int32)
-    for row, values in zip(rows, kept, strict=True):
+    for row, values in zip(rows, positive, strict=True):
         row[: len(values)] = values
-    return [rows.reshape(-1), np.array([len(values) for values in kept], np.int32)]
+    return [rows.reshape(-1), np.array([len(values) for values in positive], np.int32)]
 
 
-def _wrap_counter(out):
+def _wrap_counter(out: Any) -> Any:
     return [np.array([1024 % 301, (-1024) % 301], np.uint32)]
 
 
@@ -119,7 +121,7 @@ _SHUFFLES = (
 )
 
 
-def _shuffled(x, out):
+def _shuffled(x: Any, out: Any) -> Any:
     lane = np.arange(32)
     picks = [(lane * 7 + 3) & 31, np.where(lane >= 3, lane - 3, lane), np.where(lane + 5 < 32, lane + 5, lane), lane ^ 9, lane ^ 3,
              np.where(lane % 16 >= 2, lane - 2, lane)]  # fmt: skip

@@ -119,12 +119,12 @@ def _integers() -> Iterator[Form]:
 def _chains() -> Iterator[Form]:
     for kind in ("u32", "s32", "u64", "s64"):
         for first, second in (("add.cc", "addc"), ("sub.cc", "subc")):
-            lines = (
+            two_ops = (
                 f"{first}.{kind} {{d0}}, {{s0}}, {{s1}};",
                 f"{second}.cc.{kind} {{d1}}, {{s2}}, {{s3}};",
                 f"{second}.{kind} {{d2}}, {{s4}}, {{s5}};",
             )
-            yield Form(f"{first}+{second}.cc+{second}.{kind}", lines, (kind,) * 3, (kind,) * 6)
+            yield Form(f"{first}+{second}.cc+{second}.{kind}", two_ops, (kind,) * 3, (kind,) * 6)
         lines = (
             f"mad.lo.cc.{kind} {{d0}}, {{s0}}, {{s1}}, {{s2}};",
             f"madc.hi.cc.{kind} {{d1}}, {{s0}}, {{s1}}, {{s3}};",
@@ -267,9 +267,9 @@ def _comparisons() -> Iterator[Form]:
             yield Form(opcode, (line,), ("pred",) * count, (kind, kind, "pred"))
         for place, name in enumerate(names):
             if kind in ("f16", "bf16"):
-                results = ("f16" if kind == "f16" else "bf16", "u32", "s32", "u16", "s16")
+                results = ["f16" if kind == "f16" else "bf16", "u32", "s32", "u16", "s16"]
             else:
-                results = ("u32", "s32", "f32")
+                results = ["u32", "s32", "f32"]
             result = results[place % len(results)]
             yield _form(_joined("set", name, flush[place % len(flush)], result, kind), result, kind, kind)
             yield _form(_joined("set", name, ("xor", "and", "or")[place % 3], result, kind), result, kind, kind, "pred")

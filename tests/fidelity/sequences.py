@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 from forms import FORMS, HEAD, Form, width
+from numpy.typing import NDArray
 
 import ptxrt
 
@@ -66,7 +67,7 @@ def _special_ints(bits: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-def _near(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _near(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint64]:
     """Floats of few exponents and many, or few, bits: what sums and products round on."""
     exponents = rng.integers(-4, 5, shape).astype(np.float64)
     if name == "angle":
@@ -75,15 +76,15 @@ def _near(name: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.nda
     numbers = (rng.random(shape) + 1) * np.exp2(exponents) * rng.choice([-1.0, 1.0], shape)
     few = np.rint(numbers * 8) / 8
     chosen = np.where(rng.random(shape) < 0.7, numbers, few).astype(dtype)
-    return chosen.view(f"u{dtype.itemsize}").astype(np.uint64)
+    return np.asarray(chosen.view(f"u{dtype.itemsize}"), np.uint64)
 
 
-def _draw_class(name: str, rng: np.random.Generator) -> np.ndarray:
+def _draw_class(name: str, rng: np.random.Generator) -> NDArray[np.uint64]:
     """Return inputs of a class as unsigned 64-bit words, (registers, threads)."""
     shape = (_INPUTS, THREADS)
     if name in ("f16x2", "bf16x2"):
         low, high = (_draw_class(name[:-2], rng) for _ in range(2))
-        return low | high << np.uint64(16)
+        return np.asarray(low | high << np.uint64(16))
     if name == "count":
         counts = np.where(rng.random(shape) < 0.9, rng.integers(0, 70, shape), rng.integers(0, 2**32, shape))
         return counts.astype(np.uint64)
@@ -185,8 +186,8 @@ def sequence(forms: Many[Form], seed: int, *, chained: bool = True) -> Drawing:
 
     def source(kind: str, *, constant: bool) -> tuple[str, int | tuple[str, int] | str]:
         if kind == "imm8":
-            text = str(int(rng.integers(0, 256)))
-            return text, text
+            number = str(int(rng.integers(0, 256)))
+            return number, number
         bits = width(kind)
         if constant and rng.random() < 0.08 and (text := _constant(kind, rng)) is not None:
             return text, text
@@ -348,19 +349,20 @@ def _edges() -> dict[str, list[tuple[int, ...]]]:
     found: dict[str, list[tuple[int, ...]]] = {}
     # Results just below the least normal number, which rounding would carry up to it: .ftz looks before or after?
     for way in ("rn", "rz", "rm", "rp"):
-        steps = [
+        found[f"fma.{way}.ftz.f32"] = [
             (_f32(2.0**-75), _f32(-sign * 2.0**-k), _f32(sign * 2.0**-126))
             for k in (75, 76, 77, 90)
             for sign in (1, -1)
         ]
-        found[f"fma.{way}.ftz.f32"] = steps
         below = [(_f32(sign * 2.0**-63 * (1 + 2.0**-23)), _f32(2.0**-63 * (1 - 2.0**-23))) for sign in (1, -1)]
         found[f"mul.{way}.ftz.f32"] = [
             *below,
             (_f32(-1 + 2.0**-24), _f32(2.0**-126)),
             (_f32(1 - 2.0**-24), _f32(2.0**-126)),
         ]
-        quotients = [(_f32(sign * 2.0**-100), _f32(2.0**26 * (1 + 2.0**-23))) for sign in (1, -1)]
+        quotients: list[tuple[int, ...]] = [
+            (_f32(sign * 2.0**-100), _f32(2.0**26 * (1 + 2.0**-23))) for sign in (1, -1)
+        ]
         found[f"div.{way}.ftz.f32"] = quotients
         found[f"rcp.{way}.ftz.f32"] = [(_f32(sign * 2.0**126 * (1 + 2.0**-23)),) for sign in (1, -1)]
         found[f"cvt.{way}.ftz.f32.f64"] = [
@@ -374,12 +376,12 @@ def _edges() -> dict[str, list[tuple[int, ...]]]:
     ]
     # Which of two NaN goes on.
     nans = (0x7FF8000000000000, 0xFFF8000000012345, 0x7FF0000000000777, 0xFFF0000000000999, 0x7FFFFFFFFFFFFFFF)
-    pairs = [(a, b) for a in nans for b in nans if a != b]
+    pairs: list[tuple[int, ...]] = [(a, b) for a in nans for b in nans if a != b]
     for name in ("add.rn.f64", "sub.rn.f64", "mul.rn.f64", "div.rn.f64", "min.f64", "max.f64"):
         found[name] = pairs
     one = _f64(1.5)
     found["fma.rn.f64"] = [t for a, b in pairs for t in ((a, b, one), (a, one, b), (one, a, b), (a, b, nans[4]))]
-    # Fields that begin or end beyond the register.
+    # Fields that begin or end outside of the register.
     word = 0x948D51EF7635DA3D
     counts = [
         (pos, length)
@@ -434,7 +436,7 @@ def _parts(words: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
 
 
 def distance(a: np.ndarray, b: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far results are apart in units of the last place, and absolutely; two NaN are 0 apart."""
+    """Return the distance of results in units of the last place, and absolutely; of two NaN it is 0."""
     a, kind_of = _parts(a, kind)
     b, _ = _parts(b, kind)
     dtype = _DTYPES[kind_of]
@@ -454,8 +456,8 @@ def distance(a: np.ndarray, b: np.ndarray, kind: str) -> tuple[np.ndarray, np.nd
     return steps, far
 
 
-def _nan64(words: np.ndarray) -> np.ndarray:
-    return (words & np.uint64(0x7FFFFFFFFFFFFFFF)) > np.uint64(0x7FF0000000000000)
+def _nan64(words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    return np.asarray((words & np.uint64(0x7FFFFFFFFFFFFFFF)) > np.uint64(0x7FF0000000000000))
 
 
 def _free(one: Drawn, mine: np.ndarray, other: np.ndarray, words: dict[str, np.ndarray]) -> np.ndarray:

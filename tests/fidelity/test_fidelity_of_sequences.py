@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sequences
 from comparison import compare_sequences
-from forms import FORMS
+from forms import FORMS, Form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequences import Drawing
@@ -43,7 +43,7 @@ def test_sim_and_ptxas_take_every_form(sim: ptxrt.Device, drawing: Drawing) -> N
 
 @settings(max_examples=10)
 @given(st.integers(0, 10_000), st.lists(st.sampled_from(FORMS), min_size=1, max_size=20))
-def test_any_sequence_runs_and_gives_the_same_again(seed: int, forms: list) -> None:
+def test_any_sequence_runs_and_gives_the_same_again(seed: int, forms: list[Form]) -> None:
     drawing = sequences.sequence(forms, seed)
     sim = ptxrt.Device("sim:0")
     first = sequences.results(drawing, sim)
@@ -109,7 +109,7 @@ def test_one_other_bit_is_a_difference(sim: ptxrt.Device, name: str) -> None:
     assert found.sim != found.other
 
 
-def test_a_bound_is_held_to_and_its_worst_kept(sim: ptxrt.Device) -> None:
+def test_a_bound_is_held_to_and_its_worst_recorded(sim: ptxrt.Device) -> None:
     drawing = _drawing("ex2.approx.f32")
     mine = sequences.results(drawing, sim)
     at = int((mine[0] == 0x3F800000).nonzero()[0][0])
@@ -147,10 +147,8 @@ def test_which_of_two_nan_goes_on_is_free(sim: ptxrt.Device) -> None:
 
 
 def test_distance_counts_steps_of_the_type() -> None:
-    words = [
-        np.array(values, np.uint64) for values in ((0x3F800000, 0x80000000, 0x7FC00000), (0x3F800002, 0, 0xFFFFFFFF))
-    ]
-    assert sequences.distance(*words, "f32")[0].tolist() == [2.0, 0.0, 0.0]
+    one, other = np.array([[0x3F800000, 0x80000000, 0x7FC00000], [0x3F800002, 0, 0xFFFFFFFF]], np.uint64)
+    assert sequences.distance(one, other, "f32")[0].tolist() == [2.0, 0.0, 0.0]
     assert sequences.distance(np.array([0x3C003C00], np.uint64), np.array([0x3C053C01], np.uint64), "f16x2")[0] == 5
     assert sequences.distance(np.array([0x7F800000], np.uint64), np.array([0x7F7FFFFF], np.uint64), "f32")[0] == np.inf
 

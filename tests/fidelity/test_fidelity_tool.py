@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import sequences
+from helpers import Capture, Patch
 
+import ptxrt
 from ptxrt.compilers import nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def tool(monkeypatch: Patch) -> ModuleType:
     if reason := nvrtc.available():
         pytest.skip(reason)
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
@@ -24,7 +27,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return fidelity
 
 
-def test_the_table_says_what_was_compared(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_what_was_compared(tool: ModuleType, tmp_path: Path, capsys: Capture) -> None:
     given = [
         "--device",
         "sim:1",
@@ -48,12 +51,10 @@ def test_the_table_says_what_was_compared(tool: ModuleType, tmp_path: Path, caps
     assert "3 kernels, 0 differ" in capsys.readouterr().out
 
 
-def test_a_difference_is_exit_status_1(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_difference_is_exit_status_1(tool: ModuleType, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     run = sequences.results
 
-    def other(drawing, device, options=()):
+    def other(drawing: sequences.Drawing, device: ptxrt.Device, options: Any = ()) -> Any:
         found = run(drawing, device, options)
         if str(device) == "sim:1" and drawing.given is None:
             found[0] ^= 1 << 13

@@ -86,7 +86,7 @@ struct Wave {
     void write(const Operand& to, uint64_t value, int lane);
 };
 constexpr int SEVERAL = -1;         // waves
-constexpr uint64_t LONGEST = 2e7;  // instructions; what runs longer is taken for endless
+constexpr uint64_t LONGEST = 2e7;  // instructions; what runs longer counts as endless
 
 static const Launch* launch;
 static std::mt19937 rng;

@@ -562,7 +562,7 @@ class Kernel:
         found = read_code_object(code)
         self.report = found.reports[entry]
         self._entry = entry
-        elf = ELFFile(io.BytesIO(code))
+        elf: Any = ELFFile(io.BytesIO(code))
         [note] = [each for part in elf.iter_segments("PT_NOTE") for each in part.iter_notes()]
         kernels = msgpack.unpackb(note["n_descdata"], strict_map_key=False)["amdhsa.kernels"]
         self._arguments = next(each[".args"] for each in kernels if each[".name"] == entry)
@@ -626,7 +626,7 @@ class Kernel:
         first, last, _ = blocks.indices(sizes[0] * sizes[1] * sizes[2])
         launch = _Launch(
             instructions=self._instructions,
-            ranges=(_Range * len(ranges))(*((each.address, each.size, each.writable) for each in ranges)),
+            ranges=(_Range * len(ranges))(*(_Range(each.address, each.size, each.writable) for each in ranges)),
             **{"first": first, "last": last, "range_count": len(ranges)},
             **{"grid": sizes, "block": block, "width": self.report.wave_size, "lds": self._lds, "seed": seed},
             **{"vector_registers": self.report.registers, "id_register": self._id_register, "ids": self._ids},
@@ -645,13 +645,13 @@ class Kernel:
         added |= {"hidden_group_size_x": block, "hidden_group_size_y": 1, "hidden_group_size_z": 1}
         added |= {"hidden_remainder_x": 0, "hidden_remainder_y": 0, "hidden_remainder_z": 0, "hidden_grid_dims": 1}
         size = -(-(self.report.kernarg_bytes or 0) // 16) * 16  # they are aligned so, and loaded whole
-        room = (ctypes.c_uint8 * size)(*[0xFF] * size)
+        found: Any = (ctypes.c_uint8 * size)(*[0xFF] * size)
         declared = iter(table)
         for each in self._arguments:
             place, length, kind = each[".offset"], each[".size"], each[".value_kind"]
             if not kind.startswith("hidden_"):
-                room[place : place + length] = ctypes.string_at(next(declared), length)
+                found[place : place + length] = ctypes.string_at(next(declared), length)
             elif kind in added:
-                room[place : place + length] = added[kind].to_bytes(length, "little")
+                found[place : place + length] = added[kind].to_bytes(length, "little")
         assert next(declared, None) is None, f"{self._entry} has fewer parameters"
-        return room
+        return found

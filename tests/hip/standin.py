@@ -3,8 +3,8 @@
 hip-python runs unmodified, and finds the library by ROCM_PATH, or, where it does not look there, by its name. What a
 stream is given waits there until somebody waits for it: a missing wait between two streams, or a free before the last
 use, then shows in results. Every call is checked as HIP checks it (handles, the current device, live memory), and
-recorded. An AMD code object cannot run here, so :meth:`StandIn.know` is told what text each one was compiled from, and
-the machine runs what NVRTC makes of the same text.
+recorded. An AMD code object cannot run here, so :meth:`StandIn.know` is given the text of each one, and the machine
+runs what NVRTC makes of the same text.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class StandIn:
     launches
         Of these, what the kernels were given.
     faults
-        What kernels did wrong, as the machine told it; HIP says hipErrorIllegalAddress, once.
+        What kernels did wrong, as the machine reported it; HIP says hipErrorIllegalAddress, once.
     version
         What hipRuntimeGetVersion answers.
     """
@@ -219,7 +219,7 @@ class StandIn:
         self._live: list[dict[int, int]] = [{} for _ in MODELS]
         self._known: dict[str, tuple[Binary, str, dict[str, Any]]] = {}
         self._compiled: dict[str, Binary] = {}
-        self._kept: list[Any] = []  # callbacks, for as long as the library may call them
+        self._callbacks: list[Any] = []  # for as long as the library may call them
         self._layout: Callable[[int, Model, int], None] | None = None
 
     # For tests ----------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class StandIn:
             for name, letters in FUNCTIONS.items():
                 kind = ctypes.CFUNCTYPE(ctypes.c_int, *(_TYPES[letter] for letter in letters))
                 callback = kind(partial(self._answer, name, getattr(self, name)))
-                self._kept.append(callback)
+                self._callbacks.append(callback)
                 ctypes.c_void_p.in_dll(library, f"standin_{name}").value = ctypes.cast(callback, ctypes.c_void_p).value
             if hip.hipInit(0)[0] != SUCCESS or "hipInit" not in self.names():
                 raise RuntimeError("hip-python has another libamdhip64.so already")
@@ -312,7 +312,7 @@ class StandIn:
                 except Refused as error:
                     status = error.status
                 except (ptxrt.CompileError, ptxrt.BackendUnavailable) as error:
-                    self.broken.append(error)  # of NVRTC, which stands in too: AMD's compiler has taken the text
+                    self.broken.append(error)  # of NVRTC, which stands in too: AMD's compiler has accepted the text
                     status = UNKNOWN
                 except ptxrt.PtxrtError as fault:
                     self.faults.append(fault)
@@ -495,7 +495,7 @@ class StandIn:
     def hipModuleUnload(self, module: int) -> None:
         found = self._need(Module, module)
         if any(user is found for queue in self._queues(found.device) for _, user in queue.work):
-            raise Refused(LAUNCH_FAILURE)  # code taken from under a kernel that is still to run
+            raise Refused(LAUNCH_FAILURE)  # code unloaded under a kernel that is still to run
         del self._objects[module]
         self.machine.unload(found.device, found.machine)
 
@@ -560,7 +560,7 @@ class StandIn:
         return found
 
     def _queue(self, stream: int | None) -> Queue:
-        return self._need(Queue, stream) if stream else self._null[self._device]  # type: ignore[no-any-return]
+        return self._need(Queue, stream) if stream else self._null[self._device]
 
     def _queues(self, device: int) -> list[Queue]:
         made = [found for found in self._objects.values() if isinstance(found, Queue) and found.device == device]
@@ -625,10 +625,10 @@ def _packed(table: Any, parameters: int | None, extra: int | None) -> bytes:
     """Return the argument block of a launch, given as an address for each argument or as one buffer."""
     size = max((p.offset + p.size for p in table), default=0)
     if extra:
-        _, buffer, _, length = (ctypes.c_void_p * 4).from_address(extra)
+        buffer, length = (ctypes.c_uint64 * 4).from_address(extra)[1::2]
         return ctypes.string_at(buffer, ctypes.c_size_t.from_address(length).value)[:size]
     block = bytearray(size)
-    addresses = (ctypes.c_void_p * len(table)).from_address(parameters) if table else ()
+    addresses = (ctypes.c_void_p * len(table)).from_address(parameters or 0) if table else ()
     for p, address in zip(table, addresses, strict=True):
         block[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
     return bytes(block)
@@ -650,7 +650,7 @@ def _elf_size(header: bytes, read: Callable[[int, int], bytes]) -> int:
         raise Refused(INVALID_IMAGE)
     (sections,) = struct.unpack_from("<Q", header, 40)
     size, count = struct.unpack_from("<HH", header, 58)
-    end = sections + size * count
+    end: int = sections + size * count
     for index in range(count):
         (kind,) = struct.unpack("<I", read(sections + index * size + 4, 4))
         offset, length = struct.unpack("<QQ", read(sections + index * size + 24, 16))

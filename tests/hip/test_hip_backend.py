@@ -14,16 +14,21 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import helpers
 import ml_dtypes
 import numpy as np
 import pytest
 import standin
-from helpers import ELEMENT_NAMES, ROOT, printed_by, refused, run_script
+from helpers import ELEMENT_NAMES, ROOT, Patch, printed_by, refused, run_script
+from standin import StandIn
 from texts import IN_HIP, SAXPY, SAXPY_SIGNATURE, source_for, store_params
 
 import ptxrt
+from ptxrt import Device, Kernel
 from ptxrt.backends.hip import BACKEND, HipBackend, _text
 from ptxrt.compilers import Binary, Report, hiprtc, nvrtc
 from ptxrt.dtypes import BY_NAME
@@ -32,18 +37,18 @@ ARCHS = [model.arch for model in standin.MODELS]
 
 
 @pytest.fixture(autouse=True)
-def records(stand_in):
+def records(stand_in: StandIn) -> StandIn:
     """Every test here needs the stand-in, and begins with clean records."""
     return stand_in
 
 
 @pytest.fixture
-def hip(stand_in):
+def hip(stand_in: StandIn) -> Device:
     return ptxrt.Device("hip:0")
 
 
 @pytest.fixture
-def hip1(stand_in):
+def hip1(stand_in: StandIn) -> Device:
     return ptxrt.Device("hip:1")
 
 
@@ -56,12 +61,12 @@ def code_object(text: str) -> bytes:
 
 
 @pytest.fixture
-def compiled(stand_in, monkeypatch):
+def compiled(stand_in: StandIn, monkeypatch: Patch) -> Iterator[Any]:
     """Compile HIP text to a made-up code object; its parameter table is the one that NVRTC's PTX has."""
     if reason := nvrtc.available():
         pytest.skip(reason)
 
-    def compile_(language, text, arch, *, options=(), **how):
+    def compile_(language: Any, text: Any, arch: Any, *, options: Any = (), **how: Any) -> Any:
         ptx = stand_in.machine.compile(language, text, "sm_90", options=(), **how)
         binary = Binary(code_object(f"{arch}\n{text}"), "hsaco", arch, "made up", options, "", 0.0, ptx.entries)
         binary.symbols.update(ptx.symbols)
@@ -72,7 +77,7 @@ def compiled(stand_in, monkeypatch):
     monkeypatch.setattr(BACKEND, "compiler", lambda language: "made up 1.0")
     monkeypatch.setattr(BACKEND, "effective_options", lambda language, options, name: options)
 
-    def clear():
+    def clear() -> None:
         gc.collect()  # Kernels that a caught exception's traceback holds
         for device in (ptxrt.Device("hip:0"), ptxrt.Device("hip:1")):
             device.modules.clear()
@@ -83,7 +88,7 @@ def compiled(stand_in, monkeypatch):
 
 
 @pytest.fixture
-def saxpy(hip, compiled):
+def saxpy(hip: Device, compiled: Any) -> Kernel:
     return ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
 
 
@@ -100,7 +105,7 @@ LOOK = """
 WANTED = ('pip install "ptxrt[hip]"', "ROCm 6.0 or newer")
 
 
-def test_two_devices_of_two_kinds_are_found(hip, hip1):
+def test_two_devices_of_two_kinds_are_found(hip: Device, hip1: Device) -> None:
     assert [str(device) for device in ptxrt.devices() if device.kind == "hip"] == ["hip:0", "hip:1"]
     assert [(d.arch, d.properties.warp_size) for d in (hip, hip1)] == [("gfx90a:sramecc+:xnack-", 64), ("gfx1100", 32)]
     assert (hip.name, hip1.name) == tuple(model.name for model in standin.MODELS)
@@ -109,19 +114,21 @@ def test_two_devices_of_two_kinds_are_found(hip, hip1):
     assert hip.properties.total_memory == 8 << 30
 
 
-def test_hip_comes_between_cuda_and_sim(hip):
+def test_hip_comes_between_cuda_and_sim(hip: Device) -> None:
     kinds = [device.kind for device in ptxrt.devices()]
     assert kinds == sorted(kinds, key=("cuda", "hip", "sim").index)
 
 
-def test_pain24_a_missing_package_is_named_with_the_version_wanted():
+def test_pain24_a_missing_package_is_named_with_the_version_wanted() -> None:
     printed = printed_by("import sys; sys.modules['hip'] = None\n" + LOOK.replace("\n    ", "\n"))
     assert printed.startswith("[]\nDevice: hip:0 cannot be used: ")
     assert all(words in printed for words in WANTED)
 
 
 @pytest.mark.parametrize("content", [None, "this is no library"], ids=["missing", "broken"])
-def test_pain24_a_missing_or_broken_library_is_named_with_the_version_wanted(tmp_path, content):
+def test_pain24_a_missing_or_broken_library_is_named_with_the_version_wanted(
+    tmp_path: Path, content: str | None
+) -> None:
     if content is not None:
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib" / "libamdhip64.so").write_text(content)
@@ -130,7 +137,7 @@ def test_pain24_a_missing_or_broken_library_is_named_with_the_version_wanted(tmp
     assert all(words in printed for words in WANTED)
 
 
-def test_pain24_a_library_without_the_functions_is_named_with_the_version_wanted(tmp_path):
+def test_pain24_a_library_without_the_functions_is_named_with_the_version_wanted(tmp_path: Path) -> None:
     import _ctypes
     import shutil
 
@@ -141,13 +148,13 @@ def test_pain24_a_library_without_the_functions_is_named_with_the_version_wanted
     assert all(words in printed for words in WANTED)
 
 
-def test_a_library_without_a_gpu_says_what_it_answers(tmp_path):
+def test_a_library_without_a_gpu_says_what_it_answers(tmp_path: Path) -> None:
     standin.build(tmp_path)  # with no callbacks
     printed = printed_by(LOOK, ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path / "lib"))
     assert "HIP answers hipErrorNoDevice to hipInit" in printed
 
 
-def test_a_missing_library_costs_the_other_devices_nothing(tmp_path):
+def test_a_missing_library_costs_the_other_devices_nothing(tmp_path: Path) -> None:
     done = run_script("import ptxrt; print(ptxrt.devices()[-1])", ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH="")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "sim:1", "")
 
@@ -162,41 +169,41 @@ def test_a_missing_library_costs_the_other_devices_nothing(tmp_path):
         ("hipGetDeviceCount", 100, "no device (hipErrorNoDevice)"),
     ],
 )
-def test_discovery_never_raises(stand_in, call, status, words):
+def test_discovery_never_raises(stand_in: StandIn, call: str, status: int, words: str) -> None:
     backend = HipBackend()
     stand_in.fail_next(call, status)
-    assert words in backend.unavailable()
+    assert words in str(backend.unavailable())
     assert backend.device_count() == 0
     stand_in.forget()
     backend.unavailable()
     assert stand_in.names() == []  # asked once
 
 
-def test_no_device_is_an_answer(stand_in, monkeypatch):
+def test_no_device_is_an_answer(stand_in: StandIn, monkeypatch: Patch) -> None:
     monkeypatch.setattr(standin, "MODELS", ())
     backend = HipBackend()
-    assert "no device (hipSuccess)" in backend.unavailable()
+    assert "no device (hipSuccess)" in str(backend.unavailable())
     assert backend.device_count() == 0
 
 
-def test_pain24_an_old_rocm_is_refused_with_both_versions(stand_in, monkeypatch):
+def test_pain24_an_old_rocm_is_refused_with_both_versions(stand_in: StandIn, monkeypatch: Patch) -> None:
     monkeypatch.setattr(stand_in, "version", 5_02_21153)
     backend = HipBackend()
-    assert all(words in backend.unavailable() for words in ("HIP 5.2.21153", *WANTED))
+    assert all(words in str(backend.unavailable()) for words in ("HIP 5.2.21153", *WANTED))
     assert backend.device_count() == 0
     monkeypatch.setattr(stand_in, "version", 6_00_00000)
     assert HipBackend().device_count() == 2
 
 
-def test_a_forked_process_is_told_so(stand_in, monkeypatch):
+def test_a_forked_process_is_refused(stand_in: StandIn, monkeypatch: Patch) -> None:
     backend = HipBackend()
     assert backend.unavailable() is None
     monkeypatch.setattr("os.getpid", lambda: -1)
-    assert "'spawn'" in backend.unavailable()
+    assert "'spawn'" in str(backend.unavailable())
     assert backend.device_count() == 0
 
 
-def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not(tmp_path):
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not(tmp_path: Path) -> None:
     script = """
         import os, signal
         from ptxrt.backends.hip import HipBackend
@@ -213,7 +220,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_has_not(tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, "0")
 
 
-def test_properties_come_from_either_hip_python(hip, monkeypatch):
+def test_properties_come_from_either_hip_python(hip: Device, monkeypatch: Patch) -> None:
     """Version 7.2 fills a struct that it is handed, and has bytes in it."""
     ten = BACKEND._driver
 
@@ -223,11 +230,11 @@ def test_properties_come_from_either_hip_python(hip, monkeypatch):
     class SevenTwo:
         hipDeviceProp_t = Filled
 
-        def hipGetDeviceProperties(self, properties, device):
+        def hipGetDeviceProperties(self, properties: Any, device: ptxrt.Device) -> Any:
             assert isinstance(properties, Filled)
             return (ten.hipError_t.hipSuccess,)
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: Any) -> Any:
             return getattr(ten, name)
 
     monkeypatch.setitem(BACKEND.__dict__, "_driver", SevenTwo())
@@ -238,20 +245,20 @@ def test_properties_come_from_either_hip_python(hip, monkeypatch):
 class Numbers:
     """hip-python, with each attribute of a device or of a function its own number."""
 
-    def __init__(self, hip):
+    def __init__(self, hip: Any) -> None:
         self._hip = hip
 
-    def hipDeviceGetAttribute(self, which, ordinal):
+    def hipDeviceGetAttribute(self, which: Any, ordinal: Any) -> Any:
         return self._hip.hipError_t.hipSuccess, int(which)
 
-    def hipFuncGetAttribute(self, which, function):
+    def hipFuncGetAttribute(self, which: Any, function: Any) -> Any:
         return self._hip.hipError_t.hipSuccess, int(which)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         return getattr(self._hip, name)
 
 
-def test_each_limit_is_the_devices_attribute_of_that_name(hip, monkeypatch):
+def test_each_limit_is_the_devices_attribute_of_that_name(hip: Device, monkeypatch: Patch) -> None:
     monkeypatch.setitem(BACKEND.__dict__, "_driver", Numbers(BACKEND._driver))
     members = BACKEND._driver.hipDeviceAttribute_t.__members__
     number = {name.removeprefix("hipDeviceAttribute"): int(which) for name, which in members.items()}
@@ -264,7 +271,7 @@ def test_each_limit_is_the_devices_attribute_of_that_name(hip, monkeypatch):
 
 
 @pytest.mark.parametrize("found", ["gfx90a", b"gfx90a", bytearray(b"gfx90a\0\0rest")])
-def test_strings_of_either_hip_python_are_read(found):
+def test_strings_of_either_hip_python_are_read(found: Any) -> None:
     assert _text(found) == "gfx90a"
 
 
@@ -278,7 +285,7 @@ def collected(path: str, **environment: str) -> str:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False).stdout
 
 
-def test_a_device_of_amds_has_the_tests_of_what_is_in_hip_and_no_others():
+def test_a_device_of_amds_has_the_tests_of_what_is_in_hip_and_no_others() -> None:
     on_hip = [line for line in collected("tests/ops/test_softmax2d.py").splitlines() if "[hip:0" in line]
     assert any("::test_matches_the_reference[" in line and "-hip/baseline-" in line for line in on_hip)
     assert any("::test_there_must_be_two_axes[" in line for line in on_hip)
@@ -286,13 +293,15 @@ def test_a_device_of_amds_has_the_tests_of_what_is_in_hip_and_no_others():
 
 
 @pytest.mark.parametrize(("required", "end"), [("", "no tests"), ("hip", "PTXRT_REQUIRE=hip, but there is no C++")])
-def test_the_waves_are_skipped_in_no_run_that_requires_hip(required, end):
+def test_the_waves_are_skipped_in_no_run_that_requires_hip(required: str, end: str) -> None:
     assert end in collected("tests/hip/test_waves.py", CXX="no-such-compiler", PTXRT_REQUIRE=required)
 
 
 @pytest.mark.parametrize("missing", [hiprtc, nvrtc], ids=lambda module: module.__name__)
 @pytest.mark.parametrize(("required", "end"), [((), pytest.skip.Exception), (("hiprtc",), pytest.fail.Exception)])
-def test_a_compiler_that_is_missing_is_skipped_in_no_run_that_requires_it(monkeypatch, missing, required, end):
+def test_a_compiler_that_is_missing_is_skipped_in_no_run_that_requires_it(
+    monkeypatch: Patch, missing: Any, required: Any, end: Any
+) -> None:
     for module in (hiprtc, nvrtc):
         monkeypatch.setattr(module, "available", lambda module=module: "it is gone" if module is missing else None)
     monkeypatch.setattr(helpers, "REQUIRED", required)
@@ -301,8 +310,10 @@ def test_a_compiler_that_is_missing_is_skipped_in_no_run_that_requires_it(monkey
 
 
 @pytest.mark.parametrize("kind", [ptxrt.CompileError, ptxrt.BackendUnavailable])
-def test_what_the_stand_ins_own_compiler_refuses_is_no_fault_of_the_text(stand_in, hip, compiled, monkeypatch, kind):
-    def refuses(*_, **__):
+def test_what_the_stand_ins_own_compiler_refuses_is_no_fault_of_the_text(
+    stand_in: StandIn, hip: Device, compiled: Any, monkeypatch: Patch, kind: Any
+) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
         raise kind("NVRTC has not this name")
 
     binary = compiled("hip", 'extern "C" __global__ void k() {}', hip.arch, name=None)
@@ -315,7 +326,7 @@ def test_what_the_stand_ins_own_compiler_refuses_is_no_fault_of_the_text(stand_i
 
 # Errors -------------------------------------------------------------------------------------------------------------
 
-USES = {
+USES: dict[str, Callable[[Device], object]] = {
     "empty": lambda d: ptxrt.empty(4, "f4", d),
     "zeros": lambda d: ptxrt.zeros(4, "f4", d),
     "upload": lambda d: ptxrt.to_device(np.ones(4), d),
@@ -345,7 +356,9 @@ ERRORS = [
 @pytest.mark.parametrize(
     ("call", "status", "kind", "op", "words", "use"), ERRORS, ids=[f"{row[0]}-{row[1]}" for row in ERRORS]
 )
-def test_an_error_of_the_driver_has_its_name_and_the_calls(hip1, stand_in, call, status, kind, op, words, use):
+def test_an_error_of_the_driver_has_its_name_and_the_calls(
+    hip1: Device, stand_in: StandIn, call: str, status: int, kind: Any, op: str, words: str, use: str
+) -> None:
     stand_in.fail_next(call, status)
     with refused(kind, op, None, f"{call}: hipError", f"the stand-in's words for error {status}", words) as caught:
         USES[use](hip1)
@@ -356,7 +369,7 @@ def test_an_error_of_the_driver_has_its_name_and_the_calls(hip1, stand_in, call,
 
 
 @pytest.mark.parametrize("status", [1, 9, 701])
-def test_a_launch_that_the_driver_refuses_is_a_launch_error(stand_in, saxpy, status):
+def test_a_launch_that_the_driver_refuses_is_a_launch_error(stand_in: StandIn, saxpy: Kernel, status: int) -> None:
     x = ptxrt.zeros(4, "f4", saxpy.device)
     stand_in.fail_next("hipModuleLaunchKernel", status)
     with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None, "fewer threads or less shared memory"):
@@ -364,7 +377,7 @@ def test_a_launch_that_the_driver_refuses_is_a_launch_error(stand_in, saxpy, sta
     saxpy.launch(1, 32, x, x, 4, 1.0)
 
 
-def test_a_launch_after_a_fault_is_a_driver_error(stand_in, saxpy):
+def test_a_launch_after_a_fault_is_a_driver_error(stand_in: StandIn, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", saxpy.device)
     stand_in.fail_next("hipModuleLaunchKernel", 700)
     with refused(ptxrt.DriverError, "hipModuleLaunchKernel", None, "'sim:0'"):
@@ -372,7 +385,7 @@ def test_a_launch_after_a_fault_is_a_driver_error(stand_in, saxpy):
 
 
 @pytest.mark.parametrize("status", [200, 209])
-def test_a_code_object_that_does_not_load_names_the_fix(hip, stand_in, compiled, status):
+def test_code_that_does_not_load_names_the_fix(hip: Device, stand_in: StandIn, compiled: Any, status: int) -> None:
     stand_in.fail_next("hipModuleLoadData", status)
     with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipRTC of the same ROCm"):
         ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
@@ -393,19 +406,21 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("call", UNKNOWN)
-def test_an_error_that_hip_python_does_not_know_is_a_driver_error(hip1, stand_in, compiled, current_is_0, call):
+def test_an_error_that_hip_python_does_not_know_is_a_driver_error(
+    hip1: Device, stand_in: StandIn, compiled: Any, on_0: None, call: str
+) -> None:
     stand_in.fail_next(call, 4242)
     with refused(ptxrt.DriverError, call, None, "4242", "hip-python of this ROCm's version"):
         UNKNOWN[call](hip1)
     assert current() == 0
 
 
-def test_pain24_a_function_that_this_rocm_has_not_names_the_version_wanted(hip):
+def test_pain24_a_function_that_this_rocm_has_not_names_the_version_wanted(hip: Device) -> None:
     with refused(ptxrt.BackendUnavailable, "hipMemGetInfo", None, "hipMemGetInfo", *WANTED):
         BACKEND._call("hipMemGetInfo")
 
 
-def test_no_bytes_are_the_null_pointer(hip):
+def test_no_bytes_are_the_null_pointer(hip: Device) -> None:
     assert BACKEND.allocate(0, 0, 0) == 0
 
 
@@ -421,25 +436,25 @@ def set_current(ordinal: int) -> None:
 
 
 @pytest.fixture
-def current_is_0():
+def on_0() -> Iterator[None]:
     set_current(0)
     yield
     set_current(0)
 
 
-def test_pain13_every_call_works_on_its_device_and_puts_back_what_was(hip1, compiled, current_is_0):
+def test_pain13_every_call_works_on_its_device_and_puts_back_what_was(hip1: Device, compiled: Any, on_0: None) -> None:
     x = ptxrt.to_device(np.arange(4, dtype=np.float32), hip1)
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
     one, two = hip1.create_stream(), hip1.create_stream()
-    first = one.record()
+    first: Any = one.record()
     kernel.launch(1, 32, x, x, 4, 1.0, stream=one)
-    second = one.record()
+    second: Any = one.record()
     two.wait(second)
     two.wait(one)
     y = ptxrt.empty(4, "f4", hip1)
     y.copy_from(x, stream=two)
     z = ptxrt.zeros(4, "f4", hip1)
-    steps = {
+    steps: dict[str, Callable[[], object]] = {
         "done": lambda: second.done,
         "event": second.synchronize,
         "elapsed": lambda: first.elapsed_ms(second),
@@ -454,31 +469,32 @@ def test_pain13_every_call_works_on_its_device_and_puts_back_what_was(hip1, comp
         step()
         assert current() == 0, name
     set_current(1)
-    one = two = first = second = None
+    first = second = None
+    del one, two, step
     steps.clear()
-    step = None
     gc.collect()
     assert current() == 1
 
 
-def test_the_device_that_was_current_comes_back_after_an_error(hip1, stand_in, current_is_0):
+def test_the_device_that_was_current_comes_back_after_an_error(hip1: Device, stand_in: StandIn, on_0: None) -> None:
     stand_in.fail_next("hipMallocAsync", 2)
     with pytest.raises(ptxrt.OutOfDeviceMemory):
         ptxrt.empty(4, "f4", hip1)
     assert current() == 0
 
 
-def test_a_device_that_cannot_be_put_back_is_told(hip1, stand_in, compiled, current_is_0):
+def test_a_device_that_is_not_put_back_is_reported(hip1: Device, stand_in: StandIn, compiled: Any, on_0: None) -> None:
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
     x = ptxrt.zeros(4, "f4", hip1)
-    for use in (lambda: kernel.launch(1, 32, x, x, 4, 1.0), hip1.synchronize):
+    uses: list[Callable[[], object]] = [lambda: kernel.launch(1, 32, x, x, 4, 1.0), hip1.synchronize]
+    for use in uses:
         stand_in.fail_next("hipSetDevice", 101, after=1)
         with refused(ptxrt.DriverError, "hipSetDevice", None, "hipErrorInvalidDevice"):
             use()
         set_current(0)
 
 
-def test_a_launch_changes_no_device_that_it_cannot_put_back(hip1, stand_in, compiled, current_is_0):
+def test_a_launch_changes_no_device_for_good(hip1: Device, stand_in: StandIn, compiled: Any, on_0: None) -> None:
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
     x = ptxrt.zeros(4, "f4", hip1)
     stand_in.fail_next("hipGetDevice", 4)
@@ -488,7 +504,7 @@ def test_a_launch_changes_no_device_that_it_cannot_put_back(hip1, stand_in, comp
     assert stand_in.launches == []
 
 
-def test_a_launch_puts_the_device_back_even_when_it_is_refused(hip1, stand_in, compiled, current_is_0):
+def test_a_refused_launch_puts_the_device_back(hip1: Device, stand_in: StandIn, compiled: Any, on_0: None) -> None:
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
     x = ptxrt.zeros(4, "f4", hip1)
     stand_in.fail_next("hipModuleLaunchKernel", 1)
@@ -500,11 +516,11 @@ def test_a_launch_puts_the_device_back_even_when_it_is_refused(hip1, stand_in, c
     assert stand_in.launches[-1].device == 1
 
 
-def test_the_current_device_is_each_threads_own(hip, hip1, current_is_0):
+def test_the_current_device_is_each_threads_own(hip: Device, hip1: Device, on_0: None) -> None:
     set_current(1)
-    seen = []
+    seen: list[Any] = []
 
-    def work():
+    def work() -> None:
         x = ptxrt.to_device(np.ones(3), hip1)
         seen.extend((current(), x.to_host().sum()))
 
@@ -534,7 +550,7 @@ SCALARS = [
 ]
 
 
-def test_pain10_the_driver_is_handed_each_scalar_byte_by_byte(hip, stand_in, compiled):
+def test_pain10_the_driver_is_handed_each_scalar_byte_by_byte(hip: Device, stand_in: StandIn, compiled: Any) -> None:
     shuffled = [SCALARS[i] for i in (12, 0, 7, 1, 3, 9, 2, 10, 5, 8, 4, 6, 11)]
     source = store_params(" ".join(ptx for _, ptx, *_ in shuffled), hip)
     # Halves go as the 16 bits that they are: the text has no float type of that width.
@@ -552,7 +568,7 @@ def test_pain10_the_driver_is_handed_each_scalar_byte_by_byte(hip, stand_in, com
         assert bytes(row[: len(raw)]) == raw, kind
 
 
-def test_a_launch_hands_over_its_geometry_stream_and_shared_bytes(hip, stand_in, saxpy):
+def test_a_launch_passes_its_geometry_stream_and_shared_bytes(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     stream = hip.create_stream()
     saxpy.launch((2, 3, 4), (8, 2, 1), x, x, 4, 1.5, shared_bytes=48, stream=stream)
@@ -565,14 +581,14 @@ def test_a_launch_hands_over_its_geometry_stream_and_shared_bytes(hip, stand_in,
 class ForeignStream:
     """Another library's stream, as torch's are on ROCm too."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: Any) -> None:
         self.stream = stream
 
-    def __cuda_stream__(self):
+    def __cuda_stream__(self) -> Any:
         return 0, self.stream.handle
 
 
-def test_a_stream_of_another_library_is_taken(hip, stand_in, saxpy):
+def test_a_stream_of_another_library_is_accepted(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     x, stream = ptxrt.zeros(4, "f4", hip), hip.create_stream()
     saxpy.launch(1, 4, x, x, 4, 1.5, stream=ForeignStream(stream))
     assert stand_in.launches[-1].stream == stream.handle
@@ -580,13 +596,13 @@ def test_a_stream_of_another_library_is_taken(hip, stand_in, saxpy):
     assert stand_in.launches[-1].stream == 0
 
 
-def test_pain14_another_librarys_stream_of_another_device_is_refused(hip, hip1, saxpy):
+def test_pain14_another_librarys_stream_of_another_device_is_refused(hip: Device, hip1: Device, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     with refused(ptxrt.DeviceMismatch, "saxpy", "stream", "a stream of hip:0", "a stream of hip:1"):
         saxpy.launch(1, 4, x, x, 4, 1.5, stream=ForeignStream(hip1.create_stream()))
 
 
-def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
+def test_the_arguments_are_free_for_the_next_launch(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     x, y = ptxrt.to_device(np.ones(4, np.float32), hip), ptxrt.zeros(4, "f4", hip)
     for a in (1.0, 2.0, 4.0):  # none of which has run yet
         saxpy.launch(1, 32, x, y, 4, a)
@@ -594,7 +610,9 @@ def test_the_arguments_are_free_for_the_next_launch(hip, stand_in, saxpy):
 
 
 @pytest.mark.parametrize(("grid", "block"), [(2**22, 1024), (2**31 - 1, 3)])
-def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(hip, stand_in, saxpy, grid, block):
+def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(
+    hip: Device, stand_in: StandIn, saxpy: Kernel, grid: int, block: int
+) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     words = "grid times block, at most 4294967295 threads along each axis on hip:0", f"given ({grid * block}, 1, 1)"
     with refused(ptxrt.LaunchError, "saxpy", "grid", *words):
@@ -603,7 +621,7 @@ def test_a_grid_of_2_to_the_32_threads_along_an_axis_is_refused(hip, stand_in, s
 
 
 @pytest.mark.parametrize("grid", [2**31 - 1, (1, 65536), (1, 1, 65536)])
-def test_as_many_blocks_as_the_device_says_go_to_the_driver(hip, stand_in, saxpy, grid):
+def test_as_many_blocks_as_a_device_has_are_launched(hip: Device, stand_in: StandIn, saxpy: Kernel, grid: Any) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     stand_in.fail_next("hipModuleLaunchKernel", 9)  # they would take the stand-in a while
     with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None):
@@ -614,15 +632,17 @@ def test_as_many_blocks_as_the_device_says_go_to_the_driver(hip, stand_in, saxpy
     ("grid", "block", "shared_bytes", "status"),
     [(2**22, 1024, 0, "hipErrorInvalidConfiguration"), (1, 32, (64 << 10) + 1, "hipErrorInvalidValue")],
 )
-def test_what_we_would_let_pass_the_stand_in_refuses(hip, saxpy, monkeypatch, grid, block, shared_bytes, status):
+def test_what_we_would_let_pass_the_stand_in_refuses(
+    hip: Device, saxpy: Kernel, monkeypatch: Patch, grid: int, block: int, shared_bytes: int, status: str
+) -> None:
     x = ptxrt.zeros(4, "f4", hip)
-    without = {"max_grid_threads": 2**63 - 1, "max_shared_dynamic": 1 << 20}
+    without: Any = {"max_grid_threads": 2**63 - 1, "max_shared_dynamic": 1 << 20}
     monkeypatch.setattr(hip, "properties", dataclasses.replace(hip.properties, **without))
     with refused(ptxrt.LaunchError, "hipModuleLaunchKernel", None, status):
         saxpy.launch(grid, block, x, x, 4, 1.0, shared_bytes=shared_bytes)
 
 
-def test_the_stand_in_refuses_what_is_of_another_device(hip1, compiled, current_is_0):
+def test_the_stand_in_refuses_what_is_of_another_device(hip1: Device, compiled: Any, on_0: None) -> None:
     driver, event = BACKEND._driver, hip1.default_stream.record()
     stream = hip1.create_stream()
     kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
@@ -632,11 +652,11 @@ def test_the_stand_in_refuses_what_is_of_another_device(hip1, compiled, current_
     assert [status.name for (status,) in refusals] == names
 
 
-def test_the_stand_in_refuses_a_flag_that_is_none(hip):
+def test_the_stand_in_refuses_a_flag_that_is_none(hip: Device) -> None:
     assert BACKEND._driver.hipStreamCreateWithFlags(2)[0].name == "hipErrorInvalidValue"
 
 
-def test_the_stand_in_has_no_time_of_what_has_not_happened(hip, saxpy):
+def test_the_stand_in_has_no_time_of_what_has_not_happened(hip: Device, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     never, now = ptxrt.Event(hip), hip.default_stream.record()
     hip.synchronize()
@@ -646,7 +666,7 @@ def test_the_stand_in_has_no_time_of_what_has_not_happened(hip, saxpy):
     assert said == ["hipErrorInvalidHandle", "hipErrorNotReady"]
 
 
-def test_threads_along_y_and_z_are_counted_too(hip, stand_in, saxpy, monkeypatch):
+def test_threads_along_y_and_z_count_too(hip: Device, stand_in: StandIn, saxpy: Kernel, monkeypatch: Patch) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     monkeypatch.setattr(hip, "properties", dataclasses.replace(hip.properties, max_grid_threads=63))
     for axis in range(3):
@@ -658,7 +678,7 @@ def test_threads_along_y_and_z_are_counted_too(hip, stand_in, saxpy, monkeypatch
         saxpy.launch(tuple(grid), tuple(block), x, x, 4, 1.0)
 
 
-def test_shared_memory_has_one_limit_and_nothing_to_opt_in_to(hip, stand_in, saxpy):
+def test_shared_memory_has_one_limit_and_nothing_to_opt_in_to(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     saxpy.launch(1, 32, x, x, 4, 1.0, shared_bytes=64 << 10)
     assert "hipFuncSetAttribute" not in stand_in.names()
@@ -669,7 +689,7 @@ def test_shared_memory_has_one_limit_and_nothing_to_opt_in_to(hip, stand_in, sax
 # Streams, events and memory -----------------------------------------------------------------------------------------
 
 
-def test_work_waits_for_its_stream_and_for_what_that_waits_for(hip, stand_in, saxpy):
+def test_work_waits_for_its_stream_and_for_what_that_waits_for(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     one, two = hip.create_stream(), hip.create_stream()
     x = ptxrt.to_device(np.ones(4, np.float32), hip)
     y = ptxrt.zeros(4, "f4", hip)
@@ -681,13 +701,15 @@ def test_work_waits_for_its_stream_and_for_what_that_waits_for(hip, stand_in, sa
     assert z.to_host(stream=two).tolist() == [3.0] * 4
 
 
-def test_streams_do_not_wait_for_the_default_stream(hip, stand_in):
+def test_streams_do_not_wait_for_the_default_stream(hip: Device, stand_in: StandIn) -> None:
     stream = hip.create_stream()
     assert [args[1] for name, args in stand_in.calls if name == "hipStreamCreateWithFlags"] == [1]
     assert BACKEND.stream_ordinal(stream.handle) == 0
 
 
-def test_pain28_memory_goes_back_after_its_last_use_on_any_stream(hip, stand_in, saxpy):
+def test_pain28_memory_goes_back_after_its_last_use_on_any_stream(
+    hip: Device, stand_in: StandIn, saxpy: Kernel
+) -> None:
     other = hip.create_stream()
     x = ptxrt.to_device(np.ones(4, np.float32), hip)
     y = ptxrt.zeros(4, "f4", hip)
@@ -699,7 +721,7 @@ def test_pain28_memory_goes_back_after_its_last_use_on_any_stream(hip, stand_in,
     assert stand_in.faults == []
 
 
-def test_waiting_leaves_no_events_behind(hip, stand_in):
+def test_waiting_leaves_no_events_behind(hip: Device, stand_in: StandIn) -> None:
     one, two = hip.create_stream(), hip.create_stream()
     before = stand_in.handles(standin.Mark)
     one.wait(two)
@@ -710,7 +732,7 @@ def test_waiting_leaves_no_events_behind(hip, stand_in):
     assert stand_in.handles(standin.Mark) == before
 
 
-def test_streams_events_and_memory_are_given_back(hip, stand_in):
+def test_streams_events_and_memory_are_given_back(hip: Device, stand_in: StandIn) -> None:
     before = [stand_in.handles(kind) for kind in (standin.Queue, standin.Mark)], len(stand_in.live[0])
     stream = hip.create_stream()
     event, x = stream.record(), ptxrt.zeros(4, "f4", hip)
@@ -720,7 +742,7 @@ def test_streams_events_and_memory_are_given_back(hip, stand_in):
     assert ([stand_in.handles(kind) for kind in (standin.Queue, standin.Mark)], len(stand_in.live[0])) == before
 
 
-def test_trimming_waits_for_the_device_and_trims_its_own_pool(hip, stand_in):
+def test_trimming_waits_for_the_device_and_trims_its_own_pool(hip: Device, stand_in: StandIn) -> None:
     hip.trim_memory()
     calls = [(name, args) for name, args in stand_in.calls if name in ("hipDeviceSynchronize", "hipMemPoolTrimTo")]
     assert calls == [("hipDeviceSynchronize", ()), ("hipMemPoolTrimTo", (standin.POOLS + hip.ordinal, 0))]
@@ -729,7 +751,7 @@ def test_trimming_waits_for_the_device_and_trims_its_own_pool(hip, stand_in):
         hip.trim_memory()
 
 
-def test_an_event_is_done_when_its_work_is(hip, stand_in, saxpy):
+def test_an_event_is_done_when_its_work_is(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     stream = hip.create_stream()
     x = ptxrt.zeros(4, "f4", hip)
     hip.synchronize()
@@ -744,7 +766,7 @@ def test_an_event_is_done_when_its_work_is(hip, stand_in, saxpy):
         _ = event.done
 
 
-def test_elapsed_time_is_in_milliseconds(hip):
+def test_elapsed_time_is_in_milliseconds(hip: Device) -> None:
     import time
 
     first = hip.default_stream.record()
@@ -754,7 +776,7 @@ def test_elapsed_time_is_in_milliseconds(hip):
     assert 20 <= first.elapsed_ms(second) < 2000
 
 
-def test_a_freed_array_is_refused_and_its_address_is_a_fault(hip, stand_in, saxpy):
+def test_a_freed_array_is_refused_and_its_address_is_a_fault(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     y = ptxrt.zeros(4, "f4", hip)
     old = x.ptr
@@ -768,7 +790,7 @@ def test_a_freed_array_is_refused_and_its_address_is_a_fault(hip, stand_in, saxp
     assert isinstance(stand_in.faults[0], ptxrt.MemoryFault)
 
 
-def test_memory_is_given_back_once(hip):
+def test_memory_is_given_back_once(hip: Device) -> None:
     ptr = BACKEND.allocate(0, 64, 0)
     BACKEND.free(0, ptr, 0, ())
     with refused(ptxrt.DriverError, "hipFreeAsync", None, "hipErrorInvalidValue"):
@@ -778,7 +800,7 @@ def test_memory_is_given_back_once(hip):
 # Modules ------------------------------------------------------------------------------------------------------------
 
 
-def test_pain18_a_module_is_not_unloaded_under_a_running_kernel(hip, stand_in, compiled):
+def test_pain18_a_module_is_not_unloaded_under_a_running_kernel(hip: Device, stand_in: StandIn, compiled: Any) -> None:
     kernel = ptxrt.load(source_for(SAXPY, hip), "saxpy", SAXPY_SIGNATURE, hip)
     x = ptxrt.to_device(np.ones(4, np.float32), hip)
     stream = hip.create_stream()
@@ -792,16 +814,16 @@ def test_pain18_a_module_is_not_unloaded_under_a_running_kernel(hip, stand_in, c
     assert x.to_host(stream=stream).tolist() == [2.0] * 4
 
 
-def test_a_code_object_stays_in_memory_while_it_is_loaded(hip, compiled):
+def test_a_code_object_stays_in_memory_while_it_is_loaded(hip: Device, compiled: Any) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
     module = BACKEND.load(0, binary, None)
     code = binary.code
     del binary
-    assert any(kept is code for kept in gc.get_referents(module))
+    assert any(held is code for held in gc.get_referents(module))
     BACKEND.unload(0, module)
 
 
-def test_the_stand_in_notices_code_that_goes_too_early(hip, compiled, current_is_0):
+def test_the_stand_in_notices_code_that_goes_too_early(hip: Device, compiled: Any, on_0: None) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
     driver, image = BACKEND._driver, ctypes.create_string_buffer(binary.code, len(binary.code))
     module = driver.hipModuleLoadData(ctypes.addressof(image))[1]
@@ -816,13 +838,13 @@ def test_the_stand_in_notices_code_that_goes_too_early(hip, compiled, current_is
     assert driver.hipModuleUnload(module)[0].name == "hipSuccess"
 
 
-def test_a_code_object_of_another_architecture_does_not_load(hip, compiled):
+def test_a_code_object_of_another_architecture_does_not_load(hip: Device, compiled: Any) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], "gfx1100", defines={}, name=None, entry="saxpy")
     with refused(ptxrt.DriverError, "hipModuleLoadData", None, "hipErrorNoBinaryForGpu"):
         BACKEND.load(0, binary, None)
 
 
-def test_resources_are_the_drivers_and_spills_the_compilers(hip, compiled):
+def test_resources_are_the_drivers_and_spills_the_compilers(hip: Device, compiled: Any) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
     binary.reports["saxpy"] = Report(registers=17, spill_store_bytes=4, spill_load_bytes=8)
     module = BACKEND.load(0, binary, None)
@@ -835,7 +857,7 @@ def test_resources_are_the_drivers_and_spills_the_compilers(hip, compiled):
     BACKEND.unload(0, module)
 
 
-def test_each_resource_is_the_functions_attribute_of_that_name(hip, compiled, monkeypatch):
+def test_each_resource_is_the_functions_attribute_of_that_name(hip: Device, compiled: Any, monkeypatch: Patch) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
     module = BACKEND.load(0, binary, None)
     monkeypatch.setitem(BACKEND.__dict__, "_driver", Numbers(BACKEND._driver))
@@ -848,7 +870,7 @@ def test_each_resource_is_the_functions_attribute_of_that_name(hip, compiled, mo
     BACKEND.unload(0, module)
 
 
-def test_an_entry_that_the_code_object_has_not_is_a_driver_error(hip, compiled):
+def test_an_entry_that_the_code_object_has_not_is_a_driver_error(hip: Device, compiled: Any) -> None:
     binary = compiled("hip", IN_HIP[SAXPY], hip.arch, defines={}, name=None, entry="saxpy")
     module = BACKEND.load(0, binary, None)
     with refused(ptxrt.DriverError, "hipModuleGetFunction", None, "hipErrorNotFound"):
@@ -857,7 +879,7 @@ def test_an_entry_that_the_code_object_has_not_is_a_driver_error(hip, compiled):
 
 
 @pytest.mark.parametrize("language", ["ptx", "cuda"])
-def test_other_languages_are_unsupported(hip, stand_in, language):
+def test_other_languages_are_unsupported(hip: Device, stand_in: StandIn, language: str) -> None:
     source = getattr(ptxrt.KernelSource, language)("text")
     with refused(ptxrt.Unsupported, "load", "source", "hip:0", language):
         ptxrt.load(source, "k", "", hip)
@@ -869,19 +891,20 @@ def test_other_languages_are_unsupported(hip, stand_in, language):
 class Foreign:
     """Another library's array on a HIP device: it has DLPack alone, and notes the stream that it is asked for."""
 
-    def __init__(self, array):
-        self._array, self.streams = array, []
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.streams: list[Any] = []
 
-    def __dlpack__(self, *, stream=None):
+    def __dlpack__(self, *, stream: Any = None) -> Any:
         self.streams.append(stream)
         return self._array.__dlpack__()
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
 
 
 @pytest.mark.parametrize("name", [name for name in ELEMENT_NAMES if name != "bool" or np.__version__ >= "2"])
-def test_dlpack_shares_each_type_with_shape_and_strides(hip, name):
+def test_dlpack_shares_each_type_with_shape_and_strides(hip: Device, name: Any) -> None:
     host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
     x = ptxrt.to_device(host, hip)
     for index in (..., (slice(1, None), slice(None, None, 2)), (1, 2), slice(0, 0)):
@@ -892,13 +915,13 @@ def test_dlpack_shares_each_type_with_shape_and_strides(hip, name):
     np.testing.assert_array_equal(ptxrt.from_dlpack(Foreign(x.T)).to_host(), host.T)
 
 
-def test_a_shared_array_is_written_by_both(hip):
+def test_a_shared_array_is_written_by_both(hip: Device) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     ptxrt.from_dlpack(Foreign(x))[1:3].fill_bytes(0xFF)
     assert list(np.isnan(x.to_host())) == [False, True, True, False]
 
 
-def test_a_capsule_says_that_the_memory_is_amds(hip1):
+def test_a_capsule_says_that_the_memory_is_amds(hip1: Device) -> None:
     for x in (ptxrt.zeros(4, "f4", hip1), ptxrt.zeros(4, ml_dtypes.bfloat16, hip1)):
         capsule = x.__dlpack__()
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -909,7 +932,7 @@ def test_a_capsule_says_that_the_memory_is_amds(hip1):
         assert (code, bits, lanes) == ((2, 32, 1) if x.dtype == np.float32 else (4, 16, 1))
 
 
-def test_shared_memory_lives_as_long_as_either_side(hip, stand_in):
+def test_shared_memory_lives_as_long_as_either_side(hip: Device, stand_in: StandIn) -> None:
     x = ptxrt.to_device(np.arange(4, dtype="f4"), hip)
     there = ptxrt.from_dlpack(Foreign(x))
     stand_in.forget()
@@ -922,7 +945,7 @@ def test_shared_memory_lives_as_long_as_either_side(hip, stand_in):
     assert stand_in.names().count("hipFreeAsync") == 1
 
 
-def test_a_capsule_keeps_the_memory_and_lets_it_go(hip, stand_in):
+def test_a_capsule_keeps_the_memory_and_lets_it_go(hip: Device, stand_in: StandIn) -> None:
     x = ptxrt.zeros(4, "f4", hip)
     capsule = x.__dlpack__()
     del x
@@ -933,14 +956,14 @@ def test_a_capsule_keeps_the_memory_and_lets_it_go(hip, stand_in):
     assert stand_in.names().count("hipFreeAsync") == 1
 
 
-def test_the_producer_is_told_the_stream_that_will_use_the_array(hip):
+def test_the_producer_gets_the_stream_that_will_use_the_array(hip: Device) -> None:
     foreign, stream = Foreign(ptxrt.zeros(4, "f4", hip)), hip.create_stream()
     ptxrt.from_dlpack(foreign)
     ptxrt.from_dlpack(foreign, stream=stream)
     assert foreign.streams == [0, stream.handle]
 
 
-def test_the_consumers_stream_waits_for_those_that_used_the_array(hip, stand_in):
+def test_the_consumers_stream_waits_for_those_that_used_the_array(hip: Device, stand_in: StandIn) -> None:
     stream = hip.create_stream()
     x = ptxrt.empty(4, "f4", hip, stream=stream)
     stand_in.forget()
@@ -950,7 +973,7 @@ def test_the_consumers_stream_waits_for_those_that_used_the_array(hip, stand_in)
     assert stand_in.names().count("hipStreamWaitEvent") == 1
 
 
-def test_an_op_takes_another_librarys_array_on_its_device(hip, hip1, hiprtc_there):
+def test_an_op_takes_another_librarys_array_on_its_device(hip: Device, hip1: Device, hiprtc_there: None) -> None:
     x = ptxrt.to_device(np.arange(12, dtype="f4").reshape(1, 3, 4), hip)
     want = ptxrt.ops.softmax2d(x).to_host()
     np.testing.assert_array_equal(ptxrt.ops.softmax2d(Foreign(x)).to_host(), want)
@@ -959,19 +982,19 @@ def test_an_op_takes_another_librarys_array_on_its_device(hip, hip1, hiprtc_ther
 
 
 @pytest.mark.parametrize("how", [{"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (10, 1)}], ids=str)
-def test_a_copy_or_another_device_is_refused_as_dlpack_has_it(hip, how):
+def test_a_copy_or_another_device_is_refused_as_dlpack_has_it(hip: Device, how: Any) -> None:
     with pytest.raises(BufferError, match="hip:0"):
         ptxrt.zeros(4, "f4", hip).__dlpack__(**how)
     assert ptxrt.zeros(4, "f4", hip).__dlpack__(dl_device=(10, 0), copy=False)
 
 
-def test_a_readonly_array_is_not_given_to_who_cannot_know(hip):
+def test_a_readonly_array_is_not_given_to_who_cannot_know(hip: Device) -> None:
     x = ptxrt.zeros((3, 1), "f4", hip).broadcast_to((3, 4))
     with pytest.raises(BufferError, match="readonly"):
         x.__dlpack__()
 
 
-def test_cuda_array_interface_is_of_cuda_alone(hip):
+def test_cuda_array_interface_is_of_cuda_alone(hip: Device) -> None:
     assert not hasattr(ptxrt.zeros(4, "f4", hip), "__cuda_array_interface__")
     with refused(ptxrt.Unsupported, "hip", "pointer", "DLPack", "0x1000"):
         BACKEND.pointer_ordinal(0x1000)

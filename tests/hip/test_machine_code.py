@@ -14,6 +14,7 @@ import machine_code
 import numpy as np
 import pytest
 import waves
+from helpers import Patch
 from op_testing import wish
 from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
 from tolerances import bar, relative_error
@@ -112,7 +113,7 @@ def check(
 
 
 @pytest.mark.parametrize(("required", "end"), [((), pytest.skip.Exception), (("hiprtc",), pytest.fail.Exception)])
-def test_a_missing_disassembler_is_skipped_in_no_run_that_requires_hiprtc(monkeypatch, required, end):
+def test_a_missing_disassembler_is_a_failure_if_hiprtc_is_required(monkeypatch: Patch, required: Any, end: Any) -> None:
     monkeypatch.setattr(disassembly, "_SCRIPT", "/no/such/script")
     monkeypatch.setattr(helpers, "REQUIRED", required)
     with pytest.raises(end, match="/no/such/script"):
@@ -124,13 +125,13 @@ def test_a_missing_disassembler_is_skipped_in_no_run_that_requires_hiprtc(monkey
 
 @each_target
 @each_case
-def test_results_are_within_their_bars_and_those_of_sim(make, arguments, target):
+def test_results_are_within_their_bars_and_those_of_sim(make: Any, arguments: Any, target: str) -> None:
     for seed in SEEDS:
         check(make, arguments, target, seed)
 
 
 @each_target
-def test_waves_are_as_wide_as_the_target_has_them(target):
+def test_waves_are_as_wide_as_the_target_has_them(target: str) -> None:
     widths = {kernel(spec.entry, target).report.wave_size for spec in HIP}
     assert widths == {WIDTHS[target]}
 
@@ -177,7 +178,7 @@ SPECIAL = [
 
 @pytest.mark.parametrize("kind", ["nan", "infinity", "zero", "denormal", "huge", "constant"])
 @pytest.mark.parametrize(("family", "number"), SPECIAL)
-def test_special_values_give_what_they_give_on_sim(family, number, kind):
+def test_special_values_give_what_they_give_on_sim(family: str, number: int, kind: str) -> None:
     make, arguments = CASES[family][number]
     with np.errstate(all="ignore"):
         case = with_special(make(*arguments), kind)
@@ -188,24 +189,27 @@ def test_special_values_give_what_they_give_on_sim(family, number, kind):
             assert same(values, want[name]), f"{name}, {target}"
 
 
-# Arrays beyond 2^32 elements, of which only the last blocks' are computed ---------------------------------------------
+# Arrays of more than 2^32 elements, of which only the last blocks' are computed ---------------------------------------
 
 
 def sparse(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     """Return zeros that take memory only where they are touched."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     try:
-        room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
+        memory = mmap.mmap(
+            -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        )
     except OSError as error:
         pytest.skip(f"{size >> 30} GiB of addresses: {error}")
-    return np.frombuffer(room, dtype).reshape(shape)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
-def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count: int) -> None:
+def run_last_blocks(plan: waves.AnyPlan, arrays: dict[str, Any], target: str, count: int) -> None:
     assert not plan.workspace_size
     written = {operand.name: operand.written for operand in plan.operands}
     memory = [waves.Memory(name, a.ctypes.data, a.nbytes, written[name]) for name, a in arrays.items()]
     [step] = plan.schedule.steps
+    assert isinstance(step, Launch)
     values = [arrays[a].ctypes.data if isinstance(a, str) else a for a in step.arguments]
     tables = [a for a in values if isinstance(a, np.ndarray)]
     memory += [waves.Memory("a table", a.ctypes.data, a.nbytes, False) for a in tables]
@@ -214,12 +218,13 @@ def run_last_blocks(plan: ptxrt.Plan, arrays: dict[str, Any], target: str, count
     runs.launch(step.kernel.signature, step.grid, step.block, values, memory, 3, slice(-count, None))
 
 
-def plan_of(kind: Any, problem: Any) -> ptxrt.Plan:
-    return kind.select("sim:0", problem, wish("hip/baseline"))
+def plan_of(kind: Any, problem: Any) -> waves.AnyPlan:
+    plan: waves.AnyPlan = kind.select("sim:0", problem, wish("hip/baseline"))
+    return plan
 
 
 @each_target
-def test_upsample_reaches_what_lies_far(target):
+def test_upsample_reaches_what_lies_far(target: str) -> None:
     shape = (2, 1, 52000, 50000)
     x, out = sparse(shape, np.uint8), sparse((2, 1, 26000, 25000), np.uint8)
     x[1, 0, -2:] = np.random.default_rng(2).integers(1, 200, (2, 50000))
@@ -229,7 +234,7 @@ def test_upsample_reaches_what_lies_far(target):
 
 
 @each_target
-def test_softmax2d_reaches_what_lies_far(target):
+def test_softmax2d_reaches_what_lies_far(target: str) -> None:
     shape = (2, 3, 30000, 30000)
     x, out = sparse(shape), sparse(shape)
     x[1, :, -1, -700:] = normal(3, 700)
@@ -239,7 +244,7 @@ def test_softmax2d_reaches_what_lies_far(target):
 
 
 @each_target
-def test_group_norm_reaches_what_lies_far(target):
+def test_group_norm_reaches_what_lies_far(target: str) -> None:
     shape = (4, 70000, 20600)  # the grid is short: one block has the last image, and the second
     x, out = sparse(shape), sparse(shape)
     x[3, -1] = normal(20600)
@@ -289,7 +294,7 @@ BARRIERS = [
 
 @each_target
 @pytest.mark.parametrize(("family", "entry", "number"), BARRIERS)
-def test_a_missing_barrier_is_noticed(family, entry, number, target):
+def test_a_missing_barrier_is_noticed(family: str, entry: str, number: int, target: str) -> None:
     said = noticed(family, target, entry, edited("s_barrier", "s_nop 0", number))
     assert "two waves at one word of LDS, with no barrier between them" in said
 
@@ -306,7 +311,7 @@ def test_a_missing_barrier_is_noticed(family, entry, number, target):
         ("upsample_nearest2d", "upsample_nearest2d_u8", 3),
     ],
 )
-def test_a_missing_guard_is_noticed(family, entry, number, target):
+def test_a_missing_guard_is_noticed(family: str, entry: str, number: int, target: str) -> None:
     # All lanes stay that were active.
     said = noticed(family, target, entry, edited(r"(s_and_saveexec_\S+ \S+), \S+", r"\1, -1", number))
     assert re.search("outside of|not aligned in LDS", said)
@@ -317,7 +322,7 @@ def test_a_missing_guard_is_noticed(family, entry, number, target):
 @pytest.mark.parametrize(
     ("family", "entry"), [("batch_norm", "batch_norm_kernel"), ("group_norm", "group_norm_kernel")]
 )
-def test_a_missing_exchange_of_lanes_is_noticed(family, entry, number, target):
+def test_a_missing_exchange_of_lanes_is_noticed(family: str, entry: str, number: int, target: str) -> None:
     lane_keeps_its_own = edited(r"ds_bpermute_b32 (\S+) \S+ (\S+)", r"v_mov_b32_e32 \1 \2", number)
     assert noticed(family, target, entry, lane_keeps_its_own)
 
@@ -336,7 +341,7 @@ def moved(which: str, size: int, number: int) -> Edit:
 @each_target
 @pytest.mark.parametrize("which", ["load", "store"])
 @pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
-def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
+def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What group_norm loads first is the number about which it takes moments, any will do; grid_sample its block's size.
     number = {"group_norm": -1, "grid_sample": 1}.get(family, 0)
@@ -351,7 +356,7 @@ def test_an_address_off_by_an_element_is_noticed(family, entry, which, target):
     "instruction",
     ["v_unheard_of v0, v1", "v_mov_b32_e32 v0, v1 clamp", "v_add_f64 v[0:1], v2, v[2:3]", "s_mov_b32 s0, x"],
 )
-def test_an_unknown_instruction_is_named(target, instruction):
+def test_an_unknown_instruction_is_named(target: str, instruction: str) -> None:
     with pytest.raises(machine_code.Fault, match=f"unknown instruction {re.escape(instruction)}$"):
         machine_code.Kernel(code("softmax2d", "f32", target), "softmax2d_kernel", edited("s_endpgm", instruction))
 
@@ -365,7 +370,7 @@ def test_an_unknown_instruction_is_named(target, instruction):
         ("s_waitcnt .*", "ds_read_b32 v0, v0 offset:65532", "outside of the block's LDS"),
     ],
 )
-def test_what_the_machine_holds_wrong(target, pattern, instead, said):
+def test_what_the_machine_holds_wrong(target: str, pattern: str, instead: str, said: str) -> None:
     # 100 elements in 256 threads: some waves have lanes that are not active.
     case = softmax2d((1, 2, 4, 25))
     with pytest.raises(machine_code.Fault, match=said):
@@ -386,7 +391,7 @@ def test_what_the_machine_holds_wrong(target, pattern, instead, said):
         ),
     ],
 )
-def test_what_a_launch_may_reach_is_exact(target, name, change, said):
+def test_what_a_launch_may_reach_is_exact(target: str, name: str, change: Any, said: str) -> None:
     make, arguments = CASES["softmax2d"][0]
     case = make(*arguments)
 
@@ -400,7 +405,7 @@ def test_what_a_launch_may_reach_is_exact(target, name, change, said):
 
 
 @each_target
-def test_a_seed_is_an_order_of_the_waves(target):
+def test_a_seed_is_an_order_of_the_waves(target: str) -> None:
     make, arguments = CASES["grid_sample"][3]
     case = make(*arguments)
     results = [run(case, target, seed)["grad_input"].tobytes() for seed in (1, 1, 2, 3)]
@@ -421,7 +426,7 @@ extern "C" __global__ void arithmetic(const double* a, const double* b, double* 
 
 
 @each_target
-def test_division_roots_and_conversions_are_ieees(target):
+def test_division_roots_and_conversions_are_ieees(target: str) -> None:
     rng = np.random.default_rng(4)
     a, b = rng.integers(0, 1 << 64, (2, 8192), np.uint64).view(np.float64)  # of any exponent
     special = [0.0, np.inf, np.nan, 5e-324, 2.2e-308, 1.7e308, 1.0, 3e9]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waves
-from helpers import REQUIRED
+from helpers import REQUIRED, Patch, Shape
 from op_testing import group_norm_rounded_twice, rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error
 
@@ -52,11 +52,11 @@ def given(**arrays: Any) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def within(op: str, dtype: str = "f32", **results: Any) -> dict[str, tuple[Any, float]]:
+def within(op: str, dtype: str = "f32", /, **results: Any) -> dict[str, tuple[Any, float]]:
     return {name: (want, bar(op, dtype, want)) for name, want in results.items() if want is not None}
 
 
-def group_norm(shape, groups, affine=True, name="f32"):
+def group_norm(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x, real = normal(*shape, dtype=kind.numpy), parameter_type(kind).numpy
     w, b = (normal(shape[1], dtype=real) + i if affine else None for i in (0, 1))
@@ -65,7 +65,7 @@ def group_norm(shape, groups, affine=True, name="f32"):
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), want)
 
 
-def group_norm_backward(shape, groups, affine=True, name="f32"):
+def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     real = parameter_type(kind)
     x, w = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=real.numpy) if affine else None
@@ -77,20 +77,20 @@ def group_norm_backward(shape, groups, affine=True, name="f32"):
     return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
 
 
-def group_norm_of_16_bits(name):
+def group_norm_of_16_bits(name: str) -> Case:
     x, w, b, want = group_norm_rounded_twice(name)
     problem = ops.GroupNormDescriptor(x.shape, 2, ptxrt.dtypes.BY_NAME[name], eps=0.0)
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
-def softmax2d(shape, name="f32"):
+def softmax2d(shape: Shape, name: str = "f32") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = (3 * normal(*shape)).astype(kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d(x))
     return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want)
 
 
-def softmax2d_backward(shape, name="f32"):
+def softmax2d_backward(shape: Shape, name: str = "f32") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     y, go = references.softmax2d(normal(*shape)).astype(kind.numpy), normal(*shape, dtype=kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
@@ -98,13 +98,13 @@ def softmax2d_backward(shape, name="f32"):
     return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
 
 
-def softmax2d_backward_rounded_twice(name):
+def softmax2d_backward_rounded_twice(name: str) -> Case:
     go, y, want = rounded_twice(name)
     problem = ops.Softmax2dBackwardDescriptor(go.shape, ptxrt.dtypes.BY_NAME[name])
     return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), {"out": (want, 0.0)})
 
 
-def batch_norm(shape, training, affine=True):
+def batch_norm(shape: Shape, training: bool, affine: bool = True) -> Case:
     x, w, b = normal(*shape), *(normal(shape[1]) + i if affine else None for i in (0, 1))
     mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
     results = references.batch_norm(x, w, b, mean, var, training=training)
@@ -115,7 +115,7 @@ def batch_norm(shape, training, affine=True):
     return Case(ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training), arrays, want)
 
 
-def batch_norm_backward(shape, training, handed=False, affine=True):
+def batch_norm_backward(shape: Shape, training: bool, handed: bool = False, affine: bool = True) -> Case:
     x, w, go = normal(*shape), normal(shape[1]) if affine else None, normal(*shape)[::-1, ::-1].copy()
     mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
     names = ("batch_mean", "batch_var") if handed else () if training else ("running_mean", "running_var")
@@ -127,14 +127,14 @@ def batch_norm_backward(shape, training, handed=False, affine=True):
     return Case(ops.BatchNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w, **statistics), want)
 
 
-def local_response_norm(shape, size):
+def local_response_norm(shape: Shape, size: int) -> Case:
     x = 20 * normal(*shape)
     y, denom = references.local_response_norm(x, size)
     want = within("local_response_norm", out=y, denom=denom)
     return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size), given(x=x), want)
 
 
-def local_response_norm_backward(shape, size):
+def local_response_norm_backward(shape: Shape, size: int) -> Case:
     go, x = normal(*shape), 20 * normal(*shape)[::-1].copy()
     denom = references.local_response_norm(x, size)[1].astype(np.float32)
     want = within("local_response_norm", out=references.local_response_norm_backward(go, x, denom, size))
@@ -142,16 +142,16 @@ def local_response_norm_backward(shape, size):
     return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
 
 
-def upsample_nearest2d(name, shape, out_h, out_w):
-    dtype = ptxrt.dtypes.BY_NAME[name].numpy
-    x = (100 * np.abs(normal(*shape))).astype(dtype)
+def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int) -> Case:
+    dtype = ptxrt.dtypes.BY_NAME[name]
+    x = (100 * np.abs(normal(*shape))).astype(dtype.numpy)
     strides = tuple(step // x.itemsize for step in x.strides)
     problem = ops.UpsampleNearest2dDescriptor(shape, strides, out_h, out_w, dtype)
     want = {"out": (references.upsample_nearest2d(x, out_h, out_w), 0.0)}
     return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want)
 
 
-def points(shape, size, dtype):
+def points(shape: Shape, size: Shape, dtype: Any) -> Any:
     """Return a grid of points in all cells and outside, none of them close to an integer coordinate."""
     rng = np.random.default_rng(2026)
     where = (shape[0], *size, 2)
@@ -159,16 +159,17 @@ def points(shape, size, dtype):
     return ((2 * s + 1) / np.array([shape[3], shape[2]]) - 1).astype(dtype)
 
 
-def grid_sample(name, shape, size):
-    dtype = ptxrt.dtypes.BY_NAME[name].numpy
-    x, grid = normal(*shape, dtype=dtype), points(shape, size, dtype)
+def grid_sample(name: str, shape: Shape, size: Shape) -> Case:
+    dtype = ptxrt.dtypes.BY_NAME[name]
+    x, grid = normal(*shape, dtype=dtype.numpy), points(shape, size, dtype.numpy)
     want = {"out": (references.grid_sample(x, grid), float(grid_sample_bar(name, *shape[2:])))}
     return Case(ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid.shape, dtype), given(x=x, grid=grid), want)
 
 
-def grid_sample_backward(name, shape, size):
-    dtype = ptxrt.dtypes.BY_NAME[name].numpy
-    x, go, grid = normal(*shape, dtype=dtype), normal(*shape[:2], *size, dtype=dtype), points(shape, size, dtype)
+def grid_sample_backward(name: str, shape: Shape, size: Shape) -> Case:
+    dtype = ptxrt.dtypes.BY_NAME[name]
+    of = dtype.numpy
+    x, go, grid = normal(*shape, dtype=of), normal(*shape[:2], *size, dtype=of), points(shape, size, of)
     limit = float(grid_sample_bar(name, *shape[2:]))
     gradients = references.grid_sample_backward(go, x, grid)
     want = {name: (each, limit) for name, each in zip(("grad_input", "grad_grid"), gradients, strict=True)}
@@ -232,14 +233,14 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
 
 
 @pytest.fixture(autouse=True)
-def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_grids(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
 
 
-def planned(case: Case) -> ptxrt.Plan:
-    plan = case.plan.select("sim:0", case.problem, wish("hip/baseline"))
+def planned(case: Case) -> waves.AnyPlan:
+    plan: waves.AnyPlan = case.plan.select("sim:0", case.problem, wish("hip/baseline"))
     assert plan.variant.language == "hip"
     return plan
 
@@ -270,7 +271,7 @@ def passes(case: Case, text: str) -> bool:
 @pytest.mark.parametrize(
     ("make", "arguments"), [c for cases in CASES.values() for c in cases], ids=lambda v: getattr(v, "__name__", str(v))
 )
-def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make, arguments):
+def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make: Any, arguments: Any) -> None:
     case = make(*arguments)
     results = [check(case, wave, schedule) for wave, schedule in RUNS]
     if planned(case).precision_guarantee.deterministic:
@@ -279,7 +280,7 @@ def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make, argume
                 assert other[name].tobytes() == values.tobytes(), name
 
 
-def test_every_kernel_in_hip_is_launched_here():
+def test_every_kernel_in_hip_is_launched_here() -> None:
     launched = set()
     for make, arguments in (c for cases in CASES.values() for c in cases):
         plan = planned(make(*arguments))
@@ -304,7 +305,7 @@ BARRIERS = [
 
 
 @pytest.mark.parametrize(("family", "number"), BARRIERS)
-def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family, number):
+def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family: str, number: int) -> None:
     parts = TEXTS[family, "f32"].split(BARRIER)
     text = BARRIER.join(parts[: number + 1]) + BARRIER.join(parts[number + 1 :])
     cases = [make(*arguments) for make, arguments in CASES[family]]
@@ -322,7 +323,7 @@ def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family, number):
         ("dst[element] =", "const_cast<Bits*>(src)[0] += 1;\ndst[element] =", "written to x"),
     ],
 )
-def test_what_is_written_elsewhere_is_noticed(line, instead, said):
+def test_what_is_written_elsewhere_is_noticed(line: str, instead: str, said: str) -> None:
     text = TEXTS["upsample_nearest2d", "u8"]
     assert line in text
     with pytest.raises(AssertionError, match=said):
@@ -397,7 +398,7 @@ def launched(name: str, wave: int, schedule: str, block: int = 256, grid: int = 
 
 @each_run
 @pytest.mark.parametrize(("name", "right"), [("any_width", (32, 64)), ("step_of_32", (32,)), ("all_of_64", (64,))])
-def test_a_kernel_that_knows_the_width_of_its_wave_is_wrong_in_another(wave, schedule, name, right):
+def test_a_kernel_for_one_width_of_a_wave_is_wrong_in_another(wave: int, schedule: str, name: str, right: Any) -> None:
     assert (launched(name, wave, schedule)[0] == 256 * 257 / 2) == (wave in right)
 
 
@@ -412,20 +413,20 @@ def test_a_kernel_that_knows_the_width_of_its_wave_is_wrong_in_another(wave, sch
         ("odd_width", "width is 24, in waves of"),
     ],
 )
-def test_threads_that_do_not_meet_are_told(wave, schedule, name, said):
+def test_threads_that_do_not_meet_are_reported(wave: int, schedule: str, name: str, said: str) -> None:
     with pytest.raises(waves.Divergence, match=f"{name}, waves of {wave}, {schedule}: line .*{said}"):
         launched(name, wave, schedule)
 
 
 @each_run
-def test_shuffles_and_votes_are_those_of_hip(wave, schedule):
+def test_shuffles_and_votes_are_those_of_hip(wave: int, schedule: str) -> None:
     got = dict(zip(OF_A_LANE, launched("a_lane", wave, schedule, 48), strict=False))
     want = {get: values[wave == 64] for get, values in OF_A_LANE.items()}
     np.testing.assert_equal(got, {get: np.float32(value) for get, value in want.items()})
 
 
 @pytest.mark.parametrize("wave", [32, 64])
-def test_each_schedule_has_its_order(wave):
+def test_each_schedule_has_its_order(wave: int) -> None:
     threads = list(range(96))
     by_wave = sorted(threads, key=lambda thread: -(thread // wave))
     orders = {"forward": threads, "backward": threads[::-1], "wave by wave": by_wave}
@@ -435,15 +436,15 @@ def test_each_schedule_has_its_order(wave):
 
 
 @each_run
-def test_lanes_that_have_ended_take_no_part(wave, schedule):
+def test_lanes_that_have_ended_take_no_part(wave: int, schedule: str) -> None:
     assert launched("half_ends", wave, schedule)[0] == 1
 
 
-def test_shared_memory_is_poison_when_a_block_begins():
+def test_shared_memory_is_poison_when_a_block_begins() -> None:
     for _ in range(2):
         assert np.isnan(launched("reads_before", 32, "forward")[0])
 
 
-def test_what_the_compiler_refuses_is_told():
+def test_what_the_compiler_refuses_is_reported() -> None:
     with pytest.raises(RuntimeError, match=r"text\.hip:2.*nonsense"):
         waves.Program(kernel("k", "nonsense();"), ("k",))

@@ -156,11 +156,11 @@ inline bool open_barrier() {
         if (thread.state == State::ended) continue;
         if (!one) one = &thread;
         if (thread.state == one->state && thread.line == one->line) continue;
-        const auto told = [](const Thread& t) {
+        const auto said = [](const Thread& t) {
             return "thread " + std::to_string(&t - threads.data()) + " waits in line " + std::to_string(t.line) +
                    (t.state == State::at_barrier ? " for its block" : " for its wave");
         };
-        complain(told(*one) + ", " + told(thread), one->line);
+        complain(said(*one) + ", " + said(thread), one->line);
         return false;
     }
     if (!one) return false;

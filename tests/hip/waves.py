@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from ptxrt.ops.framework.plan import Plan
 from ptxrt.runtime.signature import Signature
 
 Array = NDArray[Any]
+AnyPlan: TypeAlias = Plan[Any, Any, Any]
 
 SCHEDULES = {"forward": 0, "backward": 1, "wave by wave": 2}
 """In which order the threads of a block run, and, for the second, its blocks; the third has its last wave first."""
@@ -134,9 +135,9 @@ class _Guarded:
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        room = np.full(size + 3 * GUARD, 0xFF, np.uint8)
-        start = -room.ctypes.data % GUARD  # a device's memory begins at a multiple of 256, too
-        self.whole = room[start : start + size + 2 * GUARD]
+        memory = np.full(size + 3 * GUARD, 0xFF, np.uint8)
+        start = -memory.ctypes.data % GUARD  # a device's memory begins at a multiple of 256, too
+        self.whole = memory[start : start + size + 2 * GUARD]
         self.array: Array = self.whole[GUARD : GUARD + size].view(dtype).reshape(shape)
 
     def check(self, name: str) -> None:
@@ -164,7 +165,9 @@ class Memory:
     writable: bool
 
 
-def run(plan: Plan, given: Mapping[str, Array], wave: int, schedule: str, text: str | None = None) -> dict[str, Array]:
+def run(
+    plan: AnyPlan, given: Mapping[str, Array], wave: int, schedule: str, text: str | None = None
+) -> dict[str, Array]:
     """Run the launches of a plan whose variant is in HIP, on the host's CPU.
 
     Parameters
@@ -196,7 +199,7 @@ def _same_text(one: KernelSpec, other: KernelSpec) -> bool:
 
 
 def run_launches(
-    plan: Plan, given: Mapping[str, Array], launch: Callable[[Launch, Sequence[Any], Sequence[Memory]], None]
+    plan: AnyPlan, given: Mapping[str, Array], launch: Callable[[Launch, Sequence[Any], Sequence[Memory]], None]
 ) -> dict[str, Array]:
     """Run the launches of a plan, with arrays of NumPy that have guards round them.
 

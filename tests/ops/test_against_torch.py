@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Rng
 from op_testing import check_error, on_device
 from tolerances import bar, far_from_jumps, grid_sample_bar
 
-from ptxrt import ops
+from ptxrt import Device, ops
 from ptxrt.ops import references
 
 torch = pytest.importorskip("torch")
@@ -67,14 +68,14 @@ def samples(name: str, **more: Any) -> Iterator[Any]:
         yield plain[0], plain[1:], words
 
 
-def like(rng: np.random.Generator, x: Any) -> Any:
+def like(rng: Rng, x: Any) -> Any:
     return rng.standard_normal(x.shape).astype(np.float32)
 
 
 # The samples ----------------------------------------------------------------------------------------------------------
 
 
-def test_softmax2d(device, rng):
+def test_softmax2d(device: Device, rng: Rng) -> None:
     done = 0
     cases = [(x, args[0] % max(x.ndim, 1)) for x, args, _ in samples("softmax")]
     cases += [
@@ -101,7 +102,7 @@ def test_softmax2d(device, rng):
     assert done >= 6
 
 
-def test_group_norm(device, rng):
+def test_group_norm(device: Device, rng: Rng) -> None:
     done = 0
     for x, (groups,), words in samples("nn.functional.group_norm"):
         w, b, eps = words.get("weight"), words.get("bias"), words.get("eps", 1e-5)
@@ -112,12 +113,13 @@ def test_group_norm(device, rng):
         y, go = F.group_norm(tx, groups, tw, tb, eps), like(rng, x)
         limit = bar("group_norm", "f32")
         ours = [on_device(a, device) for a in (x, w, b)]
-        same("group_norm", device, (ops.group_norm(*ours, groups, eps),), (y.detach().numpy(),), limit, x.shape)
+        got = ops.group_norm(ours[0], ours[1], ours[2], groups, eps)
+        same("group_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
         reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
         if x.size:
-            got = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
+            grads = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
             want = gradients(y, go, [tx, tw, tb])
-            same("group_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+            same("group_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
             reference_agrees(
                 references.group_norm_backward(go, x, w, groups, eps)[: 3 - (b is None)], want[: 3 - (b is None)]
             )
@@ -126,7 +128,7 @@ def test_group_norm(device, rng):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm(device, rng, training):
+def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
     done = 0
     for x, args, words in samples("nn.functional.batch_norm"):
         running = [*args, None, None][:2]
@@ -137,29 +139,29 @@ def test_batch_norm(device, rng, training):
         if not many or (not training and running[0] is None) or not 0 <= momentum <= 1:
             continue
         before = [None if r is None else np.abs(r) for r in running]
-        after = [wide(r).detach() if r is not None else None for r in before]
+        after: Any = [wide(r).detach() if r is not None else None for r in before]
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.batch_norm(tx, *after, tw, tb, training, momentum, eps), like(rng, x)
         limit = bar("batch_norm", "f32")
-        ours, kept = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
-        got, mean, var = ops.batch_norm(*ours, *kept, training=training, momentum=momentum, eps=eps)
+        ours, held = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
+        got, mean, var = ops.batch_norm(*ours, *held, training=training, momentum=momentum, eps=eps)
         same("batch_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
         assert ((mean is None), (var is None)) == (not training, not training)
-        for k, a, r in zip(kept, after, before, strict=True):
+        for k, a, r in zip(held, after, before, strict=True):
             if k is not None:
                 check_error(
                     "batch_norm running, torch", device, k.to_host(), a.numpy() if training else r, 1e-6, x.shape
                 )
         reference_agrees(references.batch_norm(x, w, b, *before, training=training, eps=eps)[:1], [y.detach().numpy()])
         stats = [on_device(r, device) for r in before]
-        got = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
+        grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
         want = gradients(y, go, [tx, tw, tb])
-        same("batch_norm_backward", device, got, want[:2] if b is None else want, limit, x.shape)
+        same("batch_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
         done += 1
     assert done >= 4
 
 
-def test_local_response_norm(device, rng):
+def test_local_response_norm(device: Device, rng: Rng) -> None:
     done = 0
     shapes = [
         ((2, 7, 5), (2,), {}),
@@ -169,7 +171,9 @@ def test_local_response_norm(device, rng):
     cases = [(like(rng, np.empty(shape)), args, words) for shape, args, words in shapes]
     for x, (size,), given in [*samples("nn.functional.local_response_norm"), *cases]:
         # As the kernel gets them, the defaults too.
-        words = {name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()}
+        words: Any = {
+            name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()
+        }
         tx, go = wide(x), like(rng, x)
         y = F.local_response_norm(tx, size, **words)
         limit = bar("local_response_norm", "f32")
@@ -186,7 +190,7 @@ def test_local_response_norm(device, rng):
     assert done >= 10
 
 
-def test_upsample_nearest2d(device):
+def test_upsample_nearest2d(device: Device) -> None:
     done = 0
     for x, args, words in samples("nn.functional.interpolate"):
         size = words.get("size") or (args[0] if args else None)
@@ -199,7 +203,7 @@ def test_upsample_nearest2d(device):
     assert done >= 2
 
 
-def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device):
+def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device: Device) -> None:
     """30 -> 44 at 22: the double product gives 14, an exact division 15; torch's float32 scale gives 15."""
     x = np.arange(30, dtype=np.float32).reshape(1, 1, 1, 30)
     y = F.interpolate(torch.from_numpy(x), size=(1, 44), mode="nearest").numpy()
@@ -208,7 +212,7 @@ def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(devi
     assert [place for place in range(44) if ours[0, 0, 0, place] != y[0, 0, 0, place]] == [22]
 
 
-def test_grid_sample(device, rng):
+def test_grid_sample(device: Device, rng: Rng) -> None:
     done = 0
     cases = [(x, args[0], words) for x, args, words in samples("nn.functional.grid_sample") if x.ndim == 4]
     shapes = (((2, 3, 5, 7), (4, 6)), ((1, 1, 1, 1), (3, 3)), ((3, 5, 17, 9), (11, 13)))

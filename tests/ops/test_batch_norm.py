@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import Array, Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 from tolerances import bar, relative_error
 
 import ptxrt
-from ptxrt import ops
+from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
 from ptxrt.ops._batch_norm import ColumnsConfig, SplitConfig, WriteConfig
 
@@ -20,7 +24,7 @@ WAYS = [(True, variant) for variant in TRAINING] + [(False, variant) for variant
 RESULTS = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
 
 
-def problem(rng, shape, mean=0.0):
+def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
     """Return x, weight, bias, running_mean, running_var."""
     x = (rng.standard_normal(shape) + mean).astype(np.float32)
     w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
@@ -29,27 +33,17 @@ def problem(rng, shape, mean=0.0):
 
 
 def run(
-    device,
-    values,
-    *,
-    training,
-    variant=None,
-    config=None,
-    momentum=0.1,
-    eps=1e-5,
-    offset=0,
-    out_offset=0,
-    in_place=False,
-    **how,
-):
+    device: Device, values: Any, *, training: bool, variant: str | None = None, config: Any = None,
+    momentum: float = 0.1, eps: float = 1e-5, offset: int = 0, out_offset: int = 0, in_place: bool = False, **how: Any,
+) -> dict[str, Array]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results, by name."""
     x, *vectors = values
-    descriptor = BatchNormDescriptor(x.shape, training, "f32", eps, momentum, vectors[2] is not None)
+    descriptor = BatchNormDescriptor(x.shape, training, BY_NAME["f32"], eps, momentum, vectors[2] is not None)
     plan = BatchNormPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (x, *vectors)]
     y = Guarded(x.shape, np.float32, device, out_offset)
-    mean, var = (Guarded(x.shape[1:2], np.float32, device) if training else None for _ in "mv")
-    results = [arrays[0] if in_place else y.array, mean and mean.array, var and var.array]
+    mean, var = (Guarded(x.shape[1:2], np.float32, device) for _ in "mv")
+    results = [arrays[0] if in_place else y.array, *(each.array if training else None for each in (mean, var))]
     got = plan.run(BatchNormArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
     host = {"y": arrays[0].to_host() if in_place else y.host()}
@@ -60,7 +54,7 @@ def run(
     return host
 
 
-def expected(values, *, training, momentum=0.1, eps=1e-5):
+def expected(values: Any, *, training: bool, momentum: float = 0.1, eps: float = 1e-5) -> Any:
     x, w, b, running_mean, running_var = values
     y, mean, var = references.batch_norm(x, w, b, running_mean, running_var, training=training, eps=eps)
     want = {"y": y} | ({"batch_mean": mean, "batch_var": var} if training else {})
@@ -72,7 +66,7 @@ def expected(values, *, training, momentum=0.1, eps=1e-5):
     return want
 
 
-def compare(device, got, want, case="", large_mean=False):
+def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: bool = False) -> None:
     assert got.keys() == want.keys()
     for name, value in got.items():
         check_error(
@@ -80,7 +74,10 @@ def compare(device, got, want, case="", large_mean=False):
         )
 
 
-def check(device, values, *, training, large_mean=False, momentum=0.1, eps=1e-5, **how):
+def check(
+    device: Device, values: Any, *, training: bool, large_mean: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    **how: Any,
+) -> dict[str, Array]:  # fmt: skip
     got = run(device, values, training=training, momentum=momentum, eps=eps, **how)
     want = expected(values, training=training, momentum=momentum, eps=eps)
     compare(device, got, want, f"{values[0].shape} {how}", large_mean)
@@ -120,20 +117,22 @@ SHAPES = [
 @pytest.mark.sanitize
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("shape", [(4, 8, 9)], ids=str)
-def test_batch_norm_training_matches_cpu_and_writes_mean_and_variance(device, rng, shape, variant):
+def test_batch_norm_training_matches_cpu_and_writes_mean_and_variance(
+    device: Device, rng: Rng, shape: Shape, variant: str
+) -> None:
     check(device, problem(rng, shape), training=True, variant=variant)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("variant", EVAL)
 @pytest.mark.parametrize("shape", [(2, 5, 4)], ids=str)
-def test_eval_uses_running_statistics(device, rng, shape, variant):
+def test_eval_uses_running_statistics(device: Device, rng: Rng, shape: Shape, variant: str) -> None:
     check(device, problem(rng, shape), training=False, variant=variant)
 
 
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_training_matches_the_reference(device, rng, shape, variant):
+def test_training_matches_the_reference(device: Device, rng: Rng, shape: Shape, variant: str) -> None:
     if variant == "columns" and np.prod(shape[2:]) > 1023:
         with pytest.raises(ptxrt.Unsupported, match="is above 1023"):
             run(device, problem(rng, shape), training=True, variant=variant)
@@ -143,12 +142,14 @@ def test_training_matches_the_reference(device, rng, shape, variant):
 
 @pytest.mark.parametrize("variant", EVAL)
 @pytest.mark.parametrize("shape", [(1, 1, 1), *SHAPES], ids=str)
-def test_eval_matches_the_reference(device, rng, shape, variant):
+def test_eval_matches_the_reference(device: Device, rng: Rng, shape: Shape, variant: str) -> None:
     check(device, problem(rng, shape), training=False, variant=variant)
 
 
-def test_matches_the_reference_on_drawn_shapes(device):
-    def body(batch, channels, hw, mean, offset, out_offset, seed, which):
+def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
+    def body(
+        batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, which: Any
+    ) -> None:
         training, variant = which
         assume(not training or batch * hw >= 2)
         values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
@@ -180,7 +181,7 @@ SMALL_SHARES = {"columns": ColumnsConfig(4, 32), "split": SplitConfig(4, 8), "el
     ids=str,
 )
 @pytest.mark.ptx
-def test_several_images_a_block_and_many_slices(device, rng, shape):
+def test_several_images_a_block_and_many_slices(device: Device, rng: Rng, shape: Shape) -> None:
     values = problem(rng, shape)
     for variant, config in SMALL_SHARES.items():
         if variant != "columns" or np.prod(shape[2:]) <= 1023:
@@ -189,7 +190,9 @@ def test_several_images_a_block_and_many_slices(device, rng, shape):
 
 @pytest.mark.parametrize("shape", [(2, 4, 31, 31), (2, 3, 5), (2, 1029), (2, 2, 1026)], ids=str)
 @pytest.mark.parametrize("small", [False, True])
-def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, shape, small):
+def test_no_thread_touches_what_is_anothers(
+    sim: Device, rng: Rng, monkeypatch: Patch, shape: Shape, small: bool
+) -> None:
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
     values = problem(rng, shape)
     for training, variant in WAYS:
@@ -200,7 +203,9 @@ def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, shape, small)
 
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])  # whose running statistics are a launch of their own
 @pytest.mark.parametrize("channels", [300, 513])
-def test_on_sim_no_two_blocks_update_one_running_statistic(sim, rng, monkeypatch, channels, variant):
+def test_on_sim_no_two_blocks_update_one_running_statistic(
+    sim: Device, rng: Rng, monkeypatch: Patch, channels: int, variant: str
+) -> None:
     """Values do not tell: blocks of one launch run in step on sim, and both write the same."""
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "global-races")
     check(sim, problem(rng, (2, channels)), training=True, variant=variant)
@@ -208,7 +213,9 @@ def test_on_sim_no_two_blocks_update_one_running_statistic(sim, rng, monkeypatch
 
 @pytest.mark.parametrize("offset", [1, 2, 3, 4])
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_offset_views_are_operands_like_others(device, rng, training, variant, offset):
+def test_offset_views_are_operands_like_others(
+    device: Device, rng: Rng, training: bool, variant: str, offset: int
+) -> None:
     values = problem(rng, (3, 4, 36))
     check(device, values, training=training, variant=variant, offset=offset)
     check(device, values, training=training, variant=variant, out_offset=offset)
@@ -216,28 +223,28 @@ def test_offset_views_are_operands_like_others(device, rng, training, variant, o
 
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
-def test_a_large_offset_costs_no_accuracy(device, rng, mean, variant):
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, mean: float, variant: str) -> None:
     check(device, problem(rng, (2, 4, 33, 29), mean), training=True, variant=variant, large_mean=True)
 
 
 @pytest.mark.parametrize("variant", EVAL)
-def test_a_large_offset_costs_no_accuracy_in_eval(device, rng, variant):
+def test_a_large_offset_costs_no_accuracy_in_eval(device: Device, rng: Rng, variant: str) -> None:
     check(device, problem(rng, (2, 4, 33, 31), 1e4), training=False, variant=variant, large_mean=True)
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+def test_an_outlier_in_front_costs_no_accuracy(device: Device, rng: Rng, variant: str) -> None:
     values = problem(rng, (1, 4, 1000))
     values[0][0, ::2, 0] = 1e6
     check(device, values, training=True, variant=variant)
 
 
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_weight_and_bias_may_be_absent(device, rng, training, variant):
+def test_weight_and_bias_may_be_absent(device: Device, rng: Rng, training: bool, variant: str) -> None:
     x, w, b, mean, var = problem(rng, (2, 6, 10))
     ones, zeros = np.ones_like(w), np.zeros_like(b)
 
-    def y(w, b):
+    def y(w: Any, b: Any) -> Any:
         return run(device, (x, w, b, mean, var), training=training, variant=variant)["y"]
 
     np.testing.assert_array_equal(y(None, None), y(ones, zeros))
@@ -246,7 +253,7 @@ def test_weight_and_bias_may_be_absent(device, rng, training, variant):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_training_without_running_statistics(device, rng, variant):
+def test_training_without_running_statistics(device: Device, rng: Rng, variant: str) -> None:
     values = problem(rng, (2, 6, 10))
     got = run(device, (*values[:3], None, None), training=True, variant=variant)
     full = run(device, values, training=True, variant=variant)
@@ -256,7 +263,7 @@ def test_training_without_running_statistics(device, rng, variant):
 
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("momentum", [0, 0.0, 0.25, 1.0, 1])
-def test_running_statistics_move_by_momentum(device, rng, variant, momentum):
+def test_running_statistics_move_by_momentum(device: Device, rng: Rng, variant: str, momentum: float) -> None:
     values = problem(rng, (2, 6, 10))
     got = check(device, values, training=True, variant=variant, momentum=momentum)
     if momentum == 0:
@@ -266,8 +273,8 @@ def test_running_statistics_move_by_momentum(device, rng, variant, momentum):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_the_running_variance_is_the_unbiased_one(device, variant):
-    x = np.float32([[1.0], [3.0]])  # mean 2, biased variance 1, unbiased 2
+def test_the_running_variance_is_the_unbiased_one(device: Device, variant: str) -> None:
+    x = np.array([[1.0], [3.0]], np.float32)  # mean 2, biased variance 1, unbiased 2
     zero = np.zeros(1, np.float32)
     got = run(device, (x, None, None, zero, zero.copy()), training=True, variant=variant, momentum=1.0, eps=0.0)
     assert {name: value.ravel().tolist() for name, value in got.items()} == {
@@ -280,7 +287,7 @@ def test_the_running_variance_is_the_unbiased_one(device, variant):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_equal_values_give_the_bias(device, variant):
+def test_equal_values_give_the_bias(device: Device, variant: str) -> None:
     x, b = np.full((2, 4, 100), 0.1, np.float32), np.arange(4, dtype=np.float32)
     got = run(device, (x, None, b, None, None), training=True, variant=variant)
     np.testing.assert_array_equal(got["y"], np.broadcast_to(b[None, :, None], x.shape))
@@ -289,20 +296,20 @@ def test_equal_values_give_the_bias(device, variant):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_variance_zero_and_eps_zero_is_not_a_number(device, variant):
+def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, variant: str) -> None:
     x = np.ones((1, 2, 5), np.float32)
     assert np.isnan(run(device, (x, None, None, None, None), training=True, variant=variant, eps=0.0)["y"]).all()
 
 
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_eps_zero_is_allowed(device, rng, training, variant):
+def test_eps_zero_is_allowed(device: Device, rng: Rng, training: bool, variant: str) -> None:
     check(device, problem(rng, (2, 4, 50)), training=training, variant=variant, eps=0.0)
 
 
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 27], ids=["first", "later"])
-def test_one_bad_value_spoils_its_channel_alone(device, rng, value, place, variant):
+def test_one_bad_value_spoils_its_channel_alone(device: Device, rng: Rng, value: Any, place: int, variant: str) -> None:
     values = problem(rng, (2, 6, 40))
     x = values[0]
     x[0, 2, place] = value
@@ -317,7 +324,7 @@ def test_one_bad_value_spoils_its_channel_alone(device, rng, value, place, varia
 
 
 @pytest.mark.parametrize("variant", EVAL)
-def test_in_eval_one_bad_value_spoils_itself_alone(device, rng, variant):
+def test_in_eval_one_bad_value_spoils_itself_alone(device: Device, rng: Rng, variant: str) -> None:
     values = problem(rng, (2, 3, 40))
     values[0][0, 1, 7:10] = np.nan, np.inf, -np.inf
     values[1][1] = 2.0
@@ -326,7 +333,7 @@ def test_in_eval_one_bad_value_spoils_itself_alone(device, rng, variant):
 
 
 @pytest.mark.parametrize("variant", EVAL)
-def test_a_negative_running_variance_is_not_a_number(device, rng, variant):
+def test_a_negative_running_variance_is_not_a_number(device: Device, rng: Rng, variant: str) -> None:
     values = problem(rng, (2, 3, 8))
     values[4][1] = -1.0
     y = run(device, values, training=False, variant=variant)["y"]
@@ -335,7 +342,7 @@ def test_a_negative_running_variance_is_not_a_number(device, rng, variant):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_denormals_are_kept(device, rng, variant):
+def test_denormals_are_preserved(device: Device, rng: Rng, variant: str) -> None:
     x = (rng.integers(-100, 100, (1, 2, 64)) * 1.4e-45).astype(np.float32)
     got = run(device, (x, None, None, None, None), training=True, variant=variant, eps=0.0)
     check_error(
@@ -344,8 +351,8 @@ def test_denormals_are_kept(device, rng, variant):
 
 
 @pytest.mark.parametrize("variant", EVAL)
-def test_denormals_are_kept_in_eval(device, variant):
-    x = np.float32([[[1e-45, -3e-45, 4.2e-44, 0.0, 1e-40]]])
+def test_denormals_are_preserved_in_eval(device: Device, variant: str) -> None:
+    x = np.array([[[1e-45, -3e-45, 4.2e-44, 0.0, 1e-40]]], np.float32)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
     np.testing.assert_array_equal(
         run(device, (x, None, None, zero, one), training=False, variant=variant, eps=0.0)["y"], x
@@ -353,7 +360,7 @@ def test_denormals_are_kept_in_eval(device, variant):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_values_near_the_largest_do_not_overflow(device, rng, variant):
+def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, variant: str) -> None:
     x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
     got = run(device, (x, None, None, None, None), training=True, variant=variant)
     check_error("batch_norm y", device, got["y"], references.batch_norm(x, *[None] * 4, training=True)[0], 2e-7)
@@ -361,12 +368,14 @@ def test_values_near_the_largest_do_not_overflow(device, rng, variant):
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, training, variant, offset):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(
+    device: Device, rng: Rng, training: bool, variant: str, offset: int
+) -> None:
     values = problem(rng, (9, 3, 1000))
-    how = {"training": training, "variant": variant, "offset": offset}
+    how: Any = {"training": training, "variant": variant, "offset": offset}
     first, again = run(device, values, **how), run(device, values, **how)
     # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
-    machine = run(ptxrt.Device("sim:0"), values, **how)
+    machine = run(Device("sim:0"), values, **how)
     for name, value in first.items():
         np.testing.assert_array_equal(value, again[name])
         np.testing.assert_array_equal(value, machine[name])
@@ -374,17 +383,19 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
 
 @pytest.mark.parametrize("shape", [(2, 8, 300), (2, 3, 301)], ids=str)
 @pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_in_place(device, rng, training, variant, shape):
+def test_in_place(device: Device, rng: Rng, training: bool, variant: str, shape: Shape) -> None:
     values = problem(rng, shape)
-    how = {"training": training, "variant": variant}
-    apart, within = run(device, values, **how), run(device, values, in_place=True, **how)
-    for name, value in apart.items():
+    how: Any = {"training": training, "variant": variant}
+    beside, within = run(device, values, **how), run(device, values, in_place=True, **how)
+    for name, value in beside.items():
         np.testing.assert_array_equal(within[name], value)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
 @pytest.mark.parametrize("variant", [None, *EVAL])
-def test_pain25_eval_of_an_empty_tensor_launches_nothing(device, monkeypatch, shape, variant):
+def test_pain25_eval_of_an_empty_tensor_launches_nothing(
+    device: Device, monkeypatch: Patch, shape: Shape, variant: str
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     vector = np.zeros(shape[1], np.float32)
     got = run(device, (np.zeros(shape, np.float32), None, None, vector, vector), training=False, variant=variant)
@@ -392,7 +403,7 @@ def test_pain25_eval_of_an_empty_tensor_launches_nothing(device, monkeypatch, sh
 
 
 @pytest.mark.parametrize("variant", [None, *TRAINING])
-def test_training_without_channels_launches_nothing(device, monkeypatch, variant):
+def test_training_without_channels_launches_nothing(device: Device, monkeypatch: Patch, variant: str) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     x = np.zeros((2, 0, 3), np.float32)
     got = run(device, (x, None, None, None, None), training=True, variant=variant)
@@ -400,7 +411,7 @@ def test_training_without_channels_launches_nothing(device, monkeypatch, variant
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
-def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
+def test_training_on_fewer_than_two_values_a_channel_is_refused(device: Device, shape: Shape) -> None:
     x = ptxrt.zeros(shape, np.float32, device)
     with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: x: ") as caught:
         batch_norm(x, None, None, None, None, training=True)
@@ -408,7 +419,7 @@ def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
 
 
 @pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
-def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant):
+def test_the_kernel_writes_nothing_where_there_are_no_values(device: Device, language: str, variant: str) -> None:
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
     kernel = next(k for k in ops.kernels() if (k.entry, k.language) == ("batch_norm_kernel", language)).load(device)
@@ -417,7 +428,7 @@ def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, v
     assert np.isnan([mean.host(), var.host()]).all()
 
 
-def _moments(images):
+def _moments(images: Any) -> Any:
     """Return mean and biased variance of a channel's large images, in float64, by pieces."""
     parts = [part for image in images for part in image.chunk(64)]
     count = sum(part.numel() for part in parts)
@@ -427,7 +438,7 @@ def _moments(images):
 
 @pytest.mark.parametrize("variant", ["split", "baseline", "elementwise", "hip/baseline"])
 @pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, variant):
+def test_tensors_past_2_to_the_32_elements(cuda: Device, torch_with: Any, shape: Shape, variant: str) -> None:
     count = int(np.prod(shape))
     torch = torch_with(10 * count)
     x = torch.empty(shape, device="cuda").normal_()
@@ -435,11 +446,11 @@ def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, variant):
     training = variant != "elementwise"
     moments = [_moments(x[:, c]) if training else (0.25, 4.0) for c in (0, 1)]
     mean, var = (torch.tensor([float(pair[i]) for pair in moments], device="cuda", dtype=torch.float64) for i in (0, 1))
-    given = (None, None) if training else (mean.float(), var.float())
+    given = [None, None] if training else [mean.float(), var.float()]
     descriptor = BatchNormDescriptor(shape, training, running=not training)
     plan = BatchNormPlan.select(cuda, descriptor, wish(variant))
     y = torch.empty_like(x)
-    plan.run(BatchNormArgs(x, w, b, *given, y))
+    plan.run(BatchNormArgs(*[x, w, b, *given, y]))
     y = y.view(-1)
     x = x.view(-1)
     for start in (0, 2**31 - 500, 2**32 - 500, count // 2 - 500, count - 1000):
@@ -457,7 +468,7 @@ SHAPE = (2, 8, 6)
 
 
 @pytest.fixture
-def good(device, rng):
+def good(device: Device, rng: Rng) -> Any:
     """Operands that pass in training; each test spoils one."""
     values = dict(zip(NAMES, problem(rng, SHAPE), strict=False))
     values |= {"y": np.full(SHAPE, np.nan, np.float32)}
@@ -465,19 +476,19 @@ def good(device, rng):
     return {name: ptxrt.to_device(value, device) for name, value in values.items()}
 
 
-def call(operands, training=True, **how):
+def call(operands: Any, training: bool = True, **how: Any) -> Any:
     out = tuple(operands[name] for name in NAMES[5:])
     return batch_norm(*(operands[name] for name in NAMES[:5]), training=training, out=out, **how)
 
 
-def in_eval(operands):
+def in_eval(operands: Any) -> Any:
     return operands | {"batch_mean": None, "batch_var": None}
 
 
-def refused(kind, operands, argument, **how):
+def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was launched or allocated for it."""
     device = next(a.device for a in operands.values() if isinstance(a, ptxrt.DeviceArray))
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
         with pytest.raises(kind) as caught:
             call(operands, **how)
@@ -487,64 +498,65 @@ def refused(kind, operands, argument, **how):
 
 
 @pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
-def test_training_must_be_true_or_false(good, training):
+def test_training_must_be_true_or_false(good: Any, training: bool) -> None:
     refused(ptxrt.InvalidArgument, good, "training", training=training)
 
 
 @pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.001, float("nan"), float("inf"), None, "0.1", [0.1], 1j, True])
-def test_momentum_must_be_a_number_from_0_to_1(good, momentum):
+def test_momentum_must_be_a_number_from_0_to_1(good: Any, momentum: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "momentum", momentum=momentum)
 
 
-def test_x_must_have_two_axes(device):
+def test_x_must_have_two_axes(device: Device) -> None:
     with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: x: "):
         batch_norm(ptxrt.zeros((8,), np.float32, device), None, None, None, None, training=True)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
-def test_both_running_statistics_are_given_or_neither(good, name, training):
+def test_both_running_statistics_are_given_or_neither(good: Any, name: str, training: bool) -> None:
     good[name] = None
     refused(ptxrt.InvalidArgument, good if training else in_eval(good), name, training=training)
 
 
-def test_eval_needs_the_running_statistics(good):
+def test_eval_needs_the_running_statistics(good: Any) -> None:
     good["running_mean"] = good["running_var"] = None
     refused(ptxrt.InvalidArgument, in_eval(good), "running_mean", training=False)
 
 
 @pytest.mark.parametrize("name", ["batch_mean", "batch_var"])
-def test_eval_writes_no_batch_statistics(good, name):
+def test_eval_writes_no_batch_statistics(good: Any, name: str) -> None:
     spoiled = in_eval(good) | {name: good[name]}
     error = refused(ptxrt.InvalidArgument, spoiled, name, training=False)
     assert "eval" in str(error)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 7), (2, 48), (3, 8, 6), (96,)], ids=str)
-def test_the_shape_of_y_is_checked(device, good, shape):
+def test_the_shape_of_y_is_checked(device: Device, good: Any, shape: Shape) -> None:
     good["y"] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
     refused(ptxrt.ShapeMismatch, good, "y")
 
 
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
-def test_in_eval_running_statistics_may_be_shared(good, name):
+def test_in_eval_running_statistics_may_be_shared(good: Any, name: str) -> None:
     good["weight"] = good[name]  # read, and not written
     call(in_eval(good), False)
     refused(ptxrt.LayoutError, good, name)
 
 
-def test_out_may_lack_some(good):
+def test_out_may_lack_some(good: Any) -> None:
     y, mean, var = batch_norm(good["x"], None, None, None, None, training=True, out=(None, good["batch_mean"], None))
+    assert var is not None
     assert mean is good["batch_mean"]
     assert (y.shape, var.shape) == (SHAPE, (8,))
 
 
-def test_a_refused_call_leaves_the_running_statistics(good):
+def test_a_refused_call_leaves_the_running_statistics(good: Any) -> None:
     before = good["running_mean"].to_host()
     good["batch_var"] = good["x"]
     with pytest.raises(ptxrt.ShapeMismatch):
@@ -555,7 +567,7 @@ def test_a_refused_call_leaves_the_running_statistics(good):
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_without_running_statistics_takes_none(device, good):
+def test_a_plan_without_running_statistics_takes_none(device: Device, good: Any) -> None:
     plan = BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, True, running=False))
     with pytest.raises(ptxrt.InvalidArgument, match="running_mean"):
         plan.can_implement(BatchNormArgs(**good))
@@ -564,7 +576,7 @@ def test_a_plan_without_running_statistics_takes_none(device, good):
     plan.run(BatchNormArgs(good["x"]))
 
 
-def test_a_plan_with_running_statistics_needs_both(device, good):
+def test_a_plan_with_running_statistics_needs_both(device: Device, good: Any) -> None:
     plan = BatchNormPlan.select(device, BatchNormDescriptor(SHAPE, True))
     for name in ("running_mean", "running_var"):
         with pytest.raises(ptxrt.InvalidArgument, match=name):
@@ -572,13 +584,13 @@ def test_a_plan_with_running_statistics_needs_both(device, good):
 
 
 @pytest.mark.ptx
-def test_a_channel_that_does_not_fit_shared_memory_is_not_cached(device):
+def test_a_channel_that_does_not_fit_shared_memory_is_not_cached(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="shared memory"):
         BatchNormPlan.select(device, BatchNormDescriptor((1, 1, 10**6), True), wish("cached"))
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, training: bool) -> None:
     for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
         with pytest.raises(ptxrt.Unsupported, match="not fit"):
             BatchNormPlan.select(device, BatchNormDescriptor(shape, training))
@@ -587,14 +599,14 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
 
 
 @pytest.mark.ptx
-def test_what_a_writing_pass_cannot_hold_takes_the_baseline(device):
+def test_what_a_writing_pass_cannot_hold_takes_the_baseline(device: Device) -> None:
     shape = (1, 2**20, 2**21 + 2**11)
     assert key_of(BatchNormPlan.select(device, BatchNormDescriptor(shape, False)).variant) == "baseline"
     assert key_of(BatchNormPlan.select(device, BatchNormDescriptor(shape, True)).variant) == "baseline"
 
 
 @pytest.mark.parametrize("batch", [65536, 2**32 - 1])
-def test_a_batch_of_any_size_fits_the_grid(batch):
+def test_a_batch_of_any_size_fits_the_grid(batch: int) -> None:
     problem = BatchNormDescriptor((batch, 1, 1), False)
     config = WriteConfig.heuristic(problem)
     (_, down), images = config.grid(problem), config.written
@@ -604,7 +616,7 @@ def test_a_batch_of_any_size_fits_the_grid(batch):
 
 @pytest.mark.parametrize("count", [1, 3, 4, 8191, 8192, 8193, 10**6, 2**32 - 1])
 @pytest.mark.parametrize("channels", [1, 64, 5000])
-def test_slices_cover_a_channel(count, channels):
+def test_slices_cover_a_channel(count: int, channels: int) -> None:
     values = SplitConfig.heuristic(BatchNormDescriptor((1, channels, count), False)).values
     slices = -(-count // values)
     assert values % 4 == 0
@@ -615,7 +627,7 @@ def test_slices_cover_a_channel(count, channels):
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (2, 3, 0), (256, 2048, 49), (2**32 - 1, 1, 1), (70, 5000, 1), (3, 7, 1023)]
 )
-def test_columns_cover_a_problem(shape):
+def test_columns_cover_a_problem(shape: Shape) -> None:
     problem = BatchNormDescriptor(shape, False)
     slices, images, group, lanes = ColumnsConfig.heuristic(problem).tiles(problem)
     assert group * shape[2] <= 1024
@@ -625,11 +637,11 @@ def test_columns_cover_a_problem(shape):
 
 
 @pytest.mark.parametrize(("training", "running"), [(True, None), (True, 1), (False, False)])
-def test_a_descriptor_says_whether_there_are_running_statistics(training, running):
+def test_a_descriptor_says_whether_there_are_running_statistics(training: bool, running: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument, match="running"):
         BatchNormDescriptor(SHAPE, training, running=running)
 
 
-def test_a_descriptors_element_type_is_checked():
+def test_a_descriptors_element_type_is_checked() -> None:
     with pytest.raises(ptxrt.DTypeMismatch, match="batch_norm: x"):
-        BatchNormDescriptor(SHAPE, True, "f16")
+        BatchNormDescriptor(SHAPE, True, "f16")  # type: ignore[arg-type]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device, variants, wish
+from op_testing import Array, Guarded, check_error, for_drawn, on_device, variants, wish
 from tolerances import bar, relative_error
 
 import ptxrt
-from ptxrt import ops
+from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import (
     BatchNormBackwardArgs,
     BatchNormBackwardDescriptor,
@@ -29,7 +33,7 @@ KINDS = ("training", "handed", "eval")
 WAYS = [(kind, variant) for kind in KINDS for variant in (EVAL if kind == "eval" else TRAINING)]
 
 
-def problem(rng, shape, mean=0.0):
+def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
     """Return grad_out, x, weight, mean, var; the last two are not quite those of x."""
     go = rng.standard_normal(shape).astype(np.float32)
     x = (rng.standard_normal(shape) + mean).astype(np.float32)
@@ -38,16 +42,19 @@ def problem(rng, shape, mean=0.0):
     return go, x, w, given, (rng.random(shape[1]) + 0.5).astype(np.float32)
 
 
-def statistics(kind, values):
+def statistics(kind: str, values: Any) -> Any:
     """Return running_mean, running_var, batch_mean, batch_var."""
     given = values[3:]
     return {"training": (None,) * 4, "handed": (None, None, *given), "eval": (*given, None, None)}[kind]
 
 
-def run(device, values, *, kind, variant=None, config=None, eps=1e-5, offset=0, out_offset=0, in_place=None, **how):
+def run(
+    device: Device, values: Any, *, kind: str, variant: str | None = None, config: Any = None, eps: float = 1e-5,
+    offset: int = 0, out_offset: int = 0, in_place: str = "", **how: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results."""
     go, x, w = values[:3]
-    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", "f32", eps, kind == "handed")
+    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", BY_NAME["f32"], eps, kind == "handed")
     plan = BatchNormBackwardPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (go, x, w, *statistics(kind, values))]
     gi = Guarded(go.shape, np.float32, device, out_offset)
@@ -59,20 +66,13 @@ def run(device, values, *, kind, variant=None, config=None, eps=1e-5, offset=0, 
     return (gi.host() if within is None else within.to_host()), None if w is None else gw.host(), gb.host()
 
 
-def expected(values, *, kind, eps=1e-5):
-    running_mean, running_var, batch_mean, batch_var = statistics(kind, values)
-    return references.batch_norm_backward(
-        *values[:3],
-        running_mean,
-        running_var,
-        training=kind != "eval",
-        eps=eps,
-        batch_mean=batch_mean,
-        batch_var=batch_var,
-    )
+def expected(values: Any, *, kind: str, eps: float = 1e-5) -> Any:
+    mean, var, batch_mean, batch_var = statistics(kind, values)
+    how: Any = {"training": kind != "eval", "eps": eps, "batch_mean": batch_mean, "batch_var": batch_var}
+    return references.batch_norm_backward(*(*values[:3], mean, var), **how)
 
 
-def compare(device, got, want, case="", large_mean=False):
+def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: bool = False) -> None:
     for name, value, reference in zip(RESULTS, got, want, strict=True):
         assert (value is None) == (reference is None), name
         if value is not None:
@@ -80,7 +80,7 @@ def compare(device, got, want, case="", large_mean=False):
             check_error(f"batch_norm {name}", device, value, reference, limit, case)
 
 
-def check(device, values, *, kind, large_mean=False, eps=1e-5, **how):
+def check(device: Device, values: Any, *, kind: str, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> Any:
     got = run(device, values, kind=kind, eps=eps, **how)
     compare(device, got, expected(values, kind=kind, eps=eps), f"{values[0].shape} {kind} {how}", large_mean)
     return got
@@ -111,7 +111,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_matches_the_reference(device, rng, shape, kind, variant):
+def test_matches_the_reference(device: Device, rng: Rng, shape: Shape, kind: str, variant: str) -> None:
     if variant == "columns" and np.prod(shape[2:]) > 1023:
         with pytest.raises(ptxrt.Unsupported, match="is above 1023"):
             run(device, problem(rng, shape), kind=kind, variant=variant)
@@ -122,17 +122,18 @@ def test_matches_the_reference(device, rng, shape, kind, variant):
 @pytest.mark.sanitize
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
 @pytest.mark.parametrize("shape", [(4, 8, 9), (2, 3, 260)], ids=str)
-def test_a_forward_and_a_backward(device, rng, shape, kind, variant):
+def test_a_forward_and_a_backward(device: Device, rng: Rng, shape: Shape, kind: str, variant: str) -> None:
     """The statistics handed over are those that the forward wrote."""
     go, x, w, mean, var = problem(rng, shape)
     there = ptxrt.to_device(x, device)
     if kind != "eval":
-        _, mean, var = (a.to_host() for a in batch_norm(there, None, None, None, None, training=True))
+        results: Any = batch_norm(there, None, None, None, None, training=True)
+        mean, var = (a.to_host() for a in results[1:])
     check(device, (go, x, w, mean, var), kind=kind, variant=variant)
 
 
-def test_matches_the_reference_on_drawn_shapes(device):
-    def body(batch, channels, hw, mean, offset, out_offset, seed, way):
+def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
+    def body(batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, way: str) -> None:
         assume(way[0] == "eval" or batch * hw >= 3)  # with two values grad_input cancels to nothing
         values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
         how = {"offset": offset, "out_offset": out_offset, "variant": way[1]}
@@ -153,10 +154,10 @@ def test_matches_the_reference_on_drawn_shapes(device):
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_two_values_a_channel(device, variant):
+def test_two_values_a_channel(device: Device, variant: str) -> None:
     """x = -1, 1 and no eps: grad_input is go less its mean less x times the mean of x * go, which leaves nothing."""
-    x, go = np.float32([[-1.0], [1.0]]), np.float32([[3.0], [5.0]])
-    got = run(device, (go, x, np.float32([2.0])), kind="training", variant=variant, eps=0.0)
+    x, go = np.array([[-1.0], [1.0]], np.float32), np.array([[3.0], [5.0]], np.float32)
+    got = run(device, (go, x, np.array([2.0], np.float32)), kind="training", variant=variant, eps=0.0)
     assert [a.ravel().tolist() for a in got] == [[0.0, 0.0], [2.0], [8.0]]
 
 
@@ -169,7 +170,7 @@ SMALL_SHARES = {"columns": ColumnsConfig(4, 32), "split": SplitConfig(4, 8)}
     "shape", [(3, 2, 700), (37, 3, 20), (19, 3, 7), (16, 2, 4), (17, 1, 1020), (5, 2, 1022), (9, 1030)], ids=str
 )
 @pytest.mark.ptx
-def test_several_images_a_block_and_many_slices(device, rng, shape):
+def test_several_images_a_block_and_many_slices(device: Device, rng: Rng, shape: Shape) -> None:
     values = problem(rng, shape)
     for kind, variant in WAYS:
         if variant in SMALL_SHARES:
@@ -178,7 +179,9 @@ def test_several_images_a_block_and_many_slices(device, rng, shape):
 
 @pytest.mark.parametrize("shape", [(2, 4, 31, 31), (2, 3, 5), (2, 1029), (2, 2, 1026)], ids=str)
 @pytest.mark.parametrize("small", [False, True])
-def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, shape, small):
+def test_no_thread_touches_what_is_anothers(
+    sim: Device, rng: Rng, monkeypatch: Patch, shape: Shape, small: bool
+) -> None:
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
     values = problem(rng, shape)
     for kind, variant in WAYS:
@@ -188,7 +191,7 @@ def test_no_thread_touches_what_is_anothers(sim, rng, monkeypatch, shape, small)
 
 
 @pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
-def test_gradients_whose_pointer_is_null_are_not_wanted(device, rng, language, variant):
+def test_gradients_whose_pointer_is_null_are_not_wanted(device: Device, rng: Rng, language: str, variant: str) -> None:
     values = problem(rng, (3, 4, 7))
     wanted = ("batch_norm_backward_kernel", language)
     kernel = next(k for k in ops.kernels() if (k.entry, k.language) == wanted).load(device)
@@ -200,7 +203,9 @@ def test_gradients_whose_pointer_is_null_are_not_wanted(device, rng, language, v
 
 @pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
 @pytest.mark.parametrize("handed", [False, True])
-def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant, handed):
+def test_the_kernel_writes_nothing_where_there_are_no_values(
+    device: Device, language: str, variant: str, handed: bool
+) -> None:
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
     wanted = (f"batch_norm_backward_{'handed_' if handed else ''}kernel", language)
@@ -214,7 +219,7 @@ def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, v
 
 @pytest.mark.parametrize("offset", [1, 2, 3, 4])
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_offset_views_are_operands_like_others(device, rng, kind, variant, offset):
+def test_offset_views_are_operands_like_others(device: Device, rng: Rng, kind: str, variant: str, offset: int) -> None:
     values = problem(rng, (3, 4, 36))
     check(device, values, kind=kind, variant=variant, offset=offset)
     check(device, values, kind=kind, variant=variant, out_offset=offset)
@@ -222,26 +227,26 @@ def test_offset_views_are_operands_like_others(device, rng, kind, variant, offse
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
 @pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
-def test_a_large_offset_costs_no_accuracy(device, rng, mean, kind, variant):
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, mean: float, kind: str, variant: str) -> None:
     check(device, problem(rng, (2, 4, 31, 31), mean), kind=kind, variant=variant, large_mean=True)
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, variant):
+def test_an_outlier_in_front_costs_no_accuracy(device: Device, rng: Rng, variant: str) -> None:
     values = problem(rng, (1, 4, 1000))
     values[1][0, ::2, 0] = 1e6
     check(device, values, kind="training", variant=variant)
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_a_large_gradient_offset_costs_no_accuracy(device, rng, kind, variant):
+def test_a_large_gradient_offset_costs_no_accuracy(device: Device, rng: Rng, kind: str, variant: str) -> None:
     values = problem(rng, (2, 4, 500))
     values[0][...] += 1e4
     check(device, values, kind=kind, variant=variant, large_mean=True)
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_without_weight_there_is_no_gradient_of_it(device, rng, kind, variant):
+def test_without_weight_there_is_no_gradient_of_it(device: Device, rng: Rng, kind: str, variant: str) -> None:
     values = problem(rng, (2, 6, 10))
     got = check(device, (values[0], values[1], None, *values[3:]), kind=kind, variant=variant)
     ones = run(device, (values[0], values[1], np.ones(6, np.float32), *values[3:]), kind=kind, variant=variant)
@@ -251,12 +256,12 @@ def test_without_weight_there_is_no_gradient_of_it(device, rng, kind, variant):
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_eps_zero_is_allowed(device, rng, kind, variant):
+def test_eps_zero_is_allowed(device: Device, rng: Rng, kind: str, variant: str) -> None:
     check(device, problem(rng, (2, 4, 50)), kind=kind, variant=variant, eps=0.0)
 
 
 @pytest.mark.parametrize("variant", TRAINING)
-def test_equal_values(device, rng, variant):
+def test_equal_values(device: Device, rng: Rng, variant: str) -> None:
     go, x, w, *_ = problem(rng, (2, 4, 100))
     x[...] = 0.1
     got = run(device, (go, x, w), kind="training", variant=variant)
@@ -269,7 +274,9 @@ def test_equal_values(device, rng, variant):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 27], ids=["first", "later"])
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_a_bad_value_of_x_spoils_its_channel_alone(device, rng, value, place, kind, variant):
+def test_a_bad_value_of_x_spoils_its_channel_alone(
+    device: Device, rng: Rng, value: Any, place: int, kind: str, variant: str
+) -> None:
     values = problem(rng, (2, 3, 40))
     rest = [0, 2]
     x = values[1]
@@ -287,7 +294,7 @@ def test_a_bad_value_of_x_spoils_its_channel_alone(device, rng, value, place, ki
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_a_bad_gradient_spoils_its_channel_alone(device, rng, value, kind, variant):
+def test_a_bad_gradient_spoils_its_channel_alone(device: Device, rng: Rng, value: Any, kind: str, variant: str) -> None:
     values = problem(rng, (2, 3, 40))
     values[0][1, 1, 5] = value
     gi, gw, gb = run(device, values, kind=kind, variant=variant)
@@ -303,7 +310,7 @@ def test_a_bad_gradient_spoils_its_channel_alone(device, rng, value, kind, varia
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_denormals_are_kept(device, rng, kind, variant):
+def test_denormals_are_preserved(device: Device, rng: Rng, kind: str, variant: str) -> None:
     go, x, *_ = problem(rng, (2, 2, 64))
     go = (rng.integers(-100, 100, go.shape) * 1.4e-45).astype(np.float32)
     one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
@@ -314,7 +321,7 @@ def test_denormals_are_kept(device, rng, kind, variant):
 
 
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_values_near_the_largest_do_not_overflow(device, rng, kind, variant):
+def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, kind: str, variant: str) -> None:
     values = problem(rng, (1, 2, 500))
     values[0][...] *= 1e36
     values[1][...] *= 3e37
@@ -327,12 +334,14 @@ def test_values_near_the_largest_do_not_overflow(device, rng, kind, variant):
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, kind, variant, offset):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(
+    device: Device, rng: Rng, kind: str, variant: str, offset: int
+) -> None:
     values = problem(rng, (9, 5, 1000))
-    how = {"kind": kind, "variant": variant, "offset": offset}
+    how: Any = {"kind": kind, "variant": variant, "offset": offset}
     first, again = run(device, values, **how), run(device, values, **how)
     # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
-    machine = run(ptxrt.Device("sim:0"), values, **how)
+    machine = run(Device("sim:0"), values, **how)
     for one, two, three in zip(first, again, machine, strict=True):
         np.testing.assert_array_equal(one, two)
         np.testing.assert_array_equal(one, three)
@@ -341,16 +350,18 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
 @pytest.mark.parametrize("in_place", ["grad_out", "x"])
 @pytest.mark.parametrize("shape", [(2, 8, 300), (5, 3, 301)], ids=str)
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_in_place(device, rng, kind, variant, shape, in_place):
+def test_in_place(device: Device, rng: Rng, kind: str, variant: str, shape: Shape, in_place: str) -> None:
     values = problem(rng, shape)
-    how = {"kind": kind, "variant": variant}
-    for apart, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
-        np.testing.assert_array_equal(within, apart)
+    how: Any = {"kind": kind, "variant": variant}
+    for beside, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
+        np.testing.assert_array_equal(within, beside)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
 @pytest.mark.parametrize("variant", [None, *EVAL])
-def test_pain25_eval_of_an_empty_tensor_launches_nothing_and_gives_zeros(device, monkeypatch, shape, variant):
+def test_pain25_eval_of_an_empty_tensor_launches_nothing_and_gives_zeros(
+    device: Device, monkeypatch: Patch, shape: Shape, variant: str
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     empty, vector = np.zeros(shape, np.float32), np.ones(shape[1], np.float32)
     gi, gw, gb = run(device, (empty, empty, vector, vector, vector), kind="eval", variant=variant)
@@ -361,7 +372,7 @@ def test_pain25_eval_of_an_empty_tensor_launches_nothing_and_gives_zeros(device,
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
-def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
+def test_training_on_fewer_than_two_values_a_channel_is_refused(device: Device, shape: Shape) -> None:
     x = ptxrt.zeros(shape, np.float32, device)
     with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_out: ") as caught:
         batch_norm_backward(x, x, None, None, None, training=True)
@@ -372,7 +383,9 @@ def test_training_on_fewer_than_two_values_a_channel_is_refused(device, shape):
     ("kind", "variant"), [("eval", "split"), ("handed", "split"), ("handed", "baseline"), ("handed", "hip/baseline")]
 )
 @pytest.mark.parametrize("shape", [(5, 2, 2**29), (1, 2, 2**31 + 8)], ids=str)
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, kind, variant):
+def test_tensors_past_2_to_the_32_elements(
+    cuda: Device, torch_with: Any, shape: Shape, kind: str, variant: str
+) -> None:
     count = int(np.prod(shape))
     torch = torch_with(14 * count)
     x, go = (torch.empty(shape, device="cuda").normal_() for _ in "xg")
@@ -414,7 +427,7 @@ SHAPE = (2, 8, 6)
 
 
 @pytest.fixture
-def good(device, rng):
+def good(device: Device, rng: Rng) -> Any:
     """Operands that pass in training, the statistics handed over; each test spoils one."""
     go, x, w, mean, var = problem(rng, SHAPE)
     values = dict(zip(NAMES, (go, x, w, mean, var, mean, var), strict=False))
@@ -423,7 +436,7 @@ def good(device, rng):
     return {name: ptxrt.to_device(value, device) for name, value in values.items()}
 
 
-def call(operands, training=True, **how):
+def call(operands: Any, training: bool = True, **how: Any) -> Any:
     return batch_norm_backward(
         *(operands[name] for name in NAMES[:5]),
         training=training,
@@ -434,14 +447,14 @@ def call(operands, training=True, **how):
     )
 
 
-def in_eval(operands):
+def in_eval(operands: Any) -> Any:
     return operands | {"batch_mean": None, "batch_var": None}
 
 
-def refused(kind, operands, argument, **how):
+def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was launched."""
     device = next(a.device for a in operands.values() if isinstance(a, ptxrt.DeviceArray))
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
         with pytest.raises(kind) as caught:
             call(operands, **how)
@@ -451,16 +464,16 @@ def refused(kind, operands, argument, **how):
 
 
 @pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
-def test_training_must_be_true_or_false(good, training):
+def test_training_must_be_true_or_false(good: Any, training: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "training", training=training)
 
 
 @pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
 
 
-def test_grad_out_must_have_two_axes(device):
+def test_grad_out_must_have_two_axes(device: Device) -> None:
     x = ptxrt.zeros((8,), np.float32, device)
     with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_out: "):
         batch_norm_backward(x, x, None, None, None, training=True)
@@ -468,34 +481,34 @@ def test_grad_out_must_have_two_axes(device):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
-def test_both_running_statistics_are_given_or_neither(good, name, training):
+def test_both_running_statistics_are_given_or_neither(good: Any, name: str, training: bool) -> None:
     good[name] = None
     refused(ptxrt.InvalidArgument, good if training else in_eval(good), name, training=training)
 
 
 @pytest.mark.parametrize("name", ["batch_mean", "batch_var"])
-def test_both_batch_statistics_are_given_or_neither(good, name):
+def test_both_batch_statistics_are_given_or_neither(good: Any, name: str) -> None:
     good[name] = None
     refused(ptxrt.InvalidArgument, good, name)
 
 
-def test_eval_needs_the_running_statistics(good):
+def test_eval_needs_the_running_statistics(good: Any) -> None:
     good["running_mean"] = good["running_var"] = None
     refused(ptxrt.InvalidArgument, in_eval(good), "running_mean", training=False)
 
 
-def test_eval_takes_no_batch_statistics(good):
+def test_eval_takes_no_batch_statistics(good: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "batch_mean", training=False)
 
 
-def test_training_needs_no_running_statistics(good):
+def test_training_needs_no_running_statistics(good: Any) -> None:
     with_them = [a.to_host() for a in call(good)]
     good["running_mean"] = good["running_var"] = None
     for one, two in zip(with_them, call(good), strict=True):
         np.testing.assert_array_equal(one, two.to_host())
 
 
-def test_without_weight_no_grad_weight_is_taken(good):
+def test_without_weight_no_grad_weight_is_accepted(good: Any) -> None:
     good["weight"] = None
     error = refused(ptxrt.InvalidArgument, good, "grad_weight")
     assert "weight is None" in str(error)
@@ -506,7 +519,7 @@ def test_without_weight_no_grad_weight_is_taken(good):
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device, good):
+def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device: Device, good: Any) -> None:
     without = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(SHAPE, True))
     with_them = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(SHAPE, True, handed=True))
     for name in ("batch_mean", "batch_var"):
@@ -517,7 +530,7 @@ def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, training: bool) -> None:
     for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
         with pytest.raises(ptxrt.Unsupported, match="not fit"):
             BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(shape, training))
@@ -526,6 +539,6 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device, training):
 
 
 @pytest.mark.parametrize(("training", "handed"), [(True, None), (True, 1), (False, True)])
-def test_a_descriptor_says_whether_statistics_are_handed(training, handed):
+def test_a_descriptor_says_whether_statistics_are_handed(training: bool, handed: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument, match="handed"):
         BatchNormBackwardDescriptor(SHAPE, training, handed=handed)

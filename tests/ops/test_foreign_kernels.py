@@ -7,13 +7,16 @@ ptxrt.load, as a user would.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import Rng, Shape
 from tolerances import FOREIGN_BARS, far_from_jumps, grid_sample_bar, relative_error
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.ops import references
 
 FOLDER = Path(__file__).parent / "foreign_kernels"
@@ -34,11 +37,11 @@ SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 class Entry:
     """An entry of one of the files on one device: called with host arrays, it returns those that it may write."""
 
-    def __init__(self, device: ptxrt.Device, file: str, entry: str, signature: str) -> None:
+    def __init__(self, device: Device, file: str, entry: str, signature: str) -> None:
         source = ptxrt.KernelSource.ptx((FOLDER / f"{file}.ptx").read_text(), name=f"{file}.ptx")
         self.kernel = ptxrt.load(source, entry, signature, device)
 
-    def __call__(self, grid, *args):
+    def __call__(self, grid: Any, *args: Any) -> Any:
         there = [ptxrt.to_device(a, self.kernel.device) if isinstance(a, np.ndarray) else a for a in args]
         self.kernel.launch(grid, 256, *there)
         written = [not p.const and p.pointer for p in self.kernel.signature.parameters]
@@ -46,11 +49,11 @@ class Entry:
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def normal(rng, *shape, dtype=np.float32):
+def normal(rng: Rng, *shape: int, dtype: Any = np.float32) -> Any:
     return rng.standard_normal(shape).astype(dtype)
 
 
-def poison(like, dtype=None):
+def poison(like: Any, dtype: Any = None) -> Any:
     return np.full_like(like, np.nan, dtype=dtype)
 
 
@@ -59,7 +62,7 @@ def blocks(threads: int) -> int:
 
 
 @pytest.mark.parametrize(("n", "c", "hw", "groups"), [(2, 6, 5, 3), (1, 8, 100, 2), (2, 4, 1, 4), (3, 2, 300, 1)])
-def test_group_norm(device, rng, n, c, hw, groups):
+def test_group_norm(device: Device, rng: Rng, n: int, c: int, hw: int, groups: int) -> None:
     signature = (
         "const f32* in_ptr, f32* out_ptr, const f32* w_ptr, const f32* b_ptr, u32 batch, u32 channels, u32 groups, "
         "u32 hw, f32 eps"
@@ -71,7 +74,7 @@ def test_group_norm(device, rng, n, c, hw, groups):
 
 
 @pytest.mark.parametrize(("n", "c", "hw"), [(2, 6, 150), (3, 1, 7), (1, 40, 300)])
-def test_softmax2d(device, rng, n, c, hw):
+def test_softmax2d(device: Device, rng: Rng, n: int, c: int, hw: int) -> None:
     entry = Entry(
         device, "softmax2d", "softmax2d_kernel", "const f32* in_ptr, f32* out_ptr, u32 total, u32 channels, u32 hw"
     )
@@ -83,7 +86,7 @@ def test_softmax2d(device, rng, n, c, hw):
 
 
 @pytest.mark.parametrize(("n", "c", "hw"), [(2, 3, 150), (3, 1, 7), (4, 64, 30), (300, 2, 1)])
-def test_batch_norm(device, rng, n, c, hw):
+def test_batch_norm(device: Device, rng: Rng, n: int, c: int, hw: int) -> None:
     entry = Entry(device, "batch_norm", "batch_norm_kernel", BATCH_NORM)
     x, w, b, mean, var = (
         normal(rng, n, c, hw),
@@ -97,29 +100,30 @@ def test_batch_norm(device, rng, n, c, hw):
     bar = FOREIGN_BARS["batch_norm"]
     assert relative_error(y, want) <= bar
     # A mean may cancel to nearly nothing: its error is measured against the values'.
+    assert want_mean is not None
     np.testing.assert_allclose(got_mean, want_mean, rtol=0, atol=bar)
     assert relative_error(got_var, want_var) <= bar
-    y, kept_mean, kept_var = entry(c, x, poison(x), w, b, mean, var, n, c, hw, 1e-5, 0)
+    y, same_mean, same_var = entry(c, x, poison(x), w, b, mean, var, n, c, hw, 1e-5, 0)
     assert relative_error(y, references.batch_norm(x, w, b, mean, var, training=False)[0]) <= bar
-    np.testing.assert_array_equal(kept_mean, mean)
-    np.testing.assert_array_equal(kept_var, var)
+    np.testing.assert_array_equal(same_mean, mean)
+    np.testing.assert_array_equal(same_var, var)
 
 
 @pytest.mark.parametrize("training", [0, 1])
 @pytest.mark.parametrize(("n", "c", "hw"), [(2, 3, 150), (3, 1, 7), (4, 64, 30), (300, 2, 1)])
-def test_batch_norm_backward(device, rng, n, c, hw, training):
+def test_batch_norm_backward(device: Device, rng: Rng, n: int, c: int, hw: int, training: int) -> None:
     entry = Entry(device, "batch_norm", "batch_norm_backward_kernel", BATCH_NORM_BACKWARD)
     x, go, w, mean = normal(rng, n, c, hw), normal(rng, n, c, hw), normal(rng, c), normal(rng, c)
     var = np.abs(normal(rng, c)) + np.float32(0.5)
     got = entry(c, x, go, poison(x), poison(w), poison(w), w, mean, var, n, c, hw, 1e-5, training)
-    want = references.batch_norm_backward(go, x, w, mean, var, training=bool(training))
+    want: Any = references.batch_norm_backward(go, x, w, mean, var, training=bool(training))
     for g, r in zip(got, want, strict=True):
         # Sums over a channel cancel, so the bar is relative to the size of what is summed.
         assert np.linalg.norm(g - r) <= FOREIGN_BARS["batch_norm"] * max(np.linalg.norm(r), np.linalg.norm(go))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 20])
-def test_local_response_norm(device, rng, size):
+def test_local_response_norm(device: Device, rng: Rng, size: int) -> None:
     forward = Entry(
         device, "local_response_norm", "lrn_forward_kernel", f"const f32* x, f32* y, f32* denom, {LRN}, f32 k"
     )
@@ -152,7 +156,7 @@ TYPES = {
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("shape", "out"), [((2, 3, 4, 5), (7, 6)), ((1, 2, 6, 4), (3, 9)), ((1, 1, 30, 2), (44, 3))])
-def test_upsample_nearest2d(device, rng, name, shape, out):
+def test_upsample_nearest2d(device: Device, rng: Rng, name: str, shape: Shape, out: Any) -> None:
     signature = f"u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const {name}* src, {name}* dst"
     entry = Entry(device, "upsample_nearest2d", f"upsample_nearest2d_{name}", signature)
     n, c, h, w = shape
@@ -174,7 +178,7 @@ def test_upsample_nearest2d(device, rng, name, shape, out):
         ((2, 3, 30, 20), (9, 9)),
     ],
 )
-def test_grid_sample(device, rng, name, shape, out):
+def test_grid_sample(device: Device, rng: Rng, name: str, shape: Shape, out: Any) -> None:
     dtype = TYPES[name]
     forward = Entry(
         device, "grid_sample", f"grid_sample_{name}", f"const {name}* x, const {name}* g, {name}* y, {SIZES}"

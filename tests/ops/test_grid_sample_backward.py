@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 from test_grid_sample import EMPTY, OUTSIDE, TYPES, both_types, pixels
 from tolerances import far_from_jumps, grid_sample_bar, relative_error
 
 import ptxrt
+from ptxrt import Device
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import (
     GridSampleBackwardArgs,
     GridSampleBackwardDescriptor,
@@ -25,19 +29,20 @@ VARIANTS = variants(GridSampleBackwardPlan)
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def problem(rng, shape, size, name="f32", spread=1.4):
+def problem(rng: Rng, shape: Shape, size: Any, name: str = "f32", spread: float = 1.4) -> Any:
     """Return grad_out, an image, and a grid of points inside and outside of it."""
     go, x = (rng.standard_normal(s).astype(TYPES[name]) for s in ((*shape[:2], *size), shape))
     return go, x, rng.uniform(-spread, spread, (shape[0], *size, 2)).astype(TYPES[name])
 
 
-def select(device, shape, grid, name="f32", variant=None, **wishes):
-    preference = wish(variant, **wishes)
-    descriptor = GridSampleBackwardDescriptor(shape, grid, TYPES[name])
-    return GridSampleBackwardPlan.select(device, descriptor, preference)
+def select(
+    device: Device, shape: Shape, grid: Any, name: str = "f32", variant: str | None = None, **wishes: Any
+) -> Any:
+    descriptor = GridSampleBackwardDescriptor(shape, grid, BY_NAME[name])
+    return GridSampleBackwardPlan.select(device, descriptor, wish(variant, **wishes))
 
 
-def run(device, variant, go, x, grid, offsets=(0,) * 5):
+def run(device: Device, variant: Any, go: Any, x: Any, grid: Any, offsets: Any = (0,) * 5) -> Any:
     """Run into poisoned, guarded outputs with a poisoned workspace; check the guards; return the host results."""
     name = "f32" if x.dtype == np.float32 else "f64"
     plan = select(device, x.shape, grid.shape, name, variant)
@@ -50,7 +55,7 @@ def run(device, variant, go, x, grid, offsets=(0,) * 5):
     return tuple(out.host() for out in outs)
 
 
-def check(device, variant, go, x, grid, **how):
+def check(device: Device, variant: Any, go: Any, x: Any, grid: Any, **how: Any) -> None:
     """Hold both gradients to the bar.
 
     Where eight points or fewer make a result, and where atomics add up what a plan would add in fixed point, sums may
@@ -59,7 +64,7 @@ def check(device, variant, go, x, grid, **how):
     name = "f32" if x.dtype == np.float32 else "f64"
     size, points = x.shape[2:], grid.shape[1] * grid.shape[2]
     bar, case = float(grid_sample_bar(name, *size)), f"{x.shape} -> {grid.shape[1:3]} {variant}"
-    keep = far_from_jumps(name, *size, *references.grid_sample_coordinates(grid, *size))
+    keep = far_from_jumps(name, size[0], size[1], *references.grid_sample_coordinates(grid, *size))
     dx, dg = run(device, variant, go, x, grid, **how)
     want_dx, want_dg = references.grid_sample_backward(go, x, grid)
     got, want = dg[keep], want_dg[keep]
@@ -98,19 +103,19 @@ def check(device, variant, go, x, grid, **how):
 @both_types
 @each_variant
 @pytest.mark.sanitize
-def test_matches_the_reference(device, rng, variant, name, shape, size):
+def test_matches_the_reference(device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any) -> None:
     check(device, variant, *problem(rng, shape, size, name))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 65])
 @each_variant
-def test_any_number_of_channels(device, rng, variant, channels):
+def test_any_number_of_channels(device: Device, rng: Rng, variant: str, channels: int) -> None:
     check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 13)))
 
 
 @both_types
-def test_drawn_shapes(device, name):
-    def body(n, c, ih, iw, oh, ow, variant, seed):
+def test_drawn_shapes(device: Device, name: str) -> None:
+    def body(n: Any, c: Any, ih: Any, iw: Any, oh: Any, ow: Any, variant: str, seed: Any) -> None:
         rng = np.random.default_rng(seed)
         offsets = tuple(rng.integers(0, 4, 5))
         check(device, variant, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=offsets)
@@ -123,14 +128,14 @@ def test_drawn_shapes(device, name):
 
 
 @each_variant
-def test_the_gradients_are_the_slopes_of_the_forward(device, rng, variant):
+def test_the_gradients_are_the_slopes_of_the_forward(device: Device, rng: Rng, variant: str) -> None:
     go, x, _ = problem(rng, (2, 3, 4, 5), (3, 4), "f64")
     # In cells inside, on all borders and outside, no closer than 0.1 to an integer coordinate.
     s = rng.integers(-2, 6, (2, 3, 4, 2)) + rng.uniform(0.1, 0.9, (2, 3, 4, 2))
     grid = (2 * s + 1) / np.array([5, 4]) - 1
     step = 1e-6
 
-    def value(x, grid):
+    def value(x: Any, grid: Any) -> Any:
         return (go * grid_sample(on_device(x, device), on_device(grid, device)).to_host()).sum()
 
     dx, dg = run(device, variant, go, x, grid)
@@ -144,7 +149,7 @@ def test_the_gradients_are_the_slopes_of_the_forward(device, rng, variant):
 
 @each_variant
 @both_types
-def test_at_integer_coordinates_the_slope_is_that_of_the_upper_side(device, rng, variant, name):
+def test_at_integer_coordinates_the_slope_is_the_upper_sides(device: Device, rng: Rng, variant: str, name: str) -> None:
     s = np.stack(np.meshgrid(np.arange(-2.0, 10), np.arange(-2.0, 6)), axis=-1)[None]  # exact in grids of these sizes
     grid = ((2 * s + 1) / np.array([8, 4]) - 1).astype(TYPES[name])
     go, x, _ = problem(rng, (1, 3, 4, 8), grid.shape[1:3], name)
@@ -156,7 +161,7 @@ def test_at_integer_coordinates_the_slope_is_that_of_the_upper_side(device, rng,
 @each_variant
 @both_types
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_point_outside_has_no_gradients(device, variant, name, axis):
+def test_a_point_outside_has_no_gradients(device: Device, variant: str, name: str, axis: int) -> None:
     values = [*OUTSIDE, 1e300, -1e300] if name == "f64" else OUTSIDE
     shape = (1, 3, 3, 4)
     x, go = np.full(shape, np.nan, TYPES[name]), np.full((1, 3, 1, len(values)), np.inf, TYPES[name])
@@ -169,7 +174,7 @@ def test_a_point_outside_has_no_gradients(device, variant, name, axis):
 @each_variant
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_where_it_touches(device, rng, variant, value):
+def test_what_is_not_finite_stays_where_it_touches(device: Device, rng: Rng, variant: str, value: Any) -> None:
     go, x, grid = problem(rng, (1, 3, 6, 7), (3, 4))
     go[0, 1, 1, 2] = go[0, 2, 2, 3] = value
     want_dx, want_dg = references.grid_sample_backward(go, x, grid)
@@ -183,16 +188,16 @@ def test_what_is_not_finite_stays_where_it_touches(device, rng, variant, value):
 
 
 @each_variant
-def test_infinities_of_both_signs_are_not_a_number(device, variant):
-    grid = np.float32([[0.25, 0.25], [0.25, 0.25]]).reshape(1, 1, 2, 2)
-    go = np.float32([[np.inf, -np.inf], [np.inf, np.inf]]).reshape(1, 2, 1, 2)
+def test_infinities_of_both_signs_are_not_a_number(device: Device, variant: str) -> None:
+    grid = np.array([[0.25, 0.25], [0.25, 0.25]], np.float32).reshape(1, 1, 2, 2)
+    go = np.array([[np.inf, -np.inf], [np.inf, np.inf]], np.float32).reshape(1, 2, 1, 2)
     dx, _ = run(device, variant, go, np.ones((1, 2, 2, 2), np.float32), grid)
     assert np.isnan(dx[0, 0]).all()
     assert (dx[0, 1] == np.inf).all()
 
 
 @each_variant
-def test_bad_pixels_spoil_the_slope_of_what_touches_them_alone(device, rng, variant):
+def test_bad_pixels_spoil_the_slope_of_what_touches_them_alone(device: Device, rng: Rng, variant: str) -> None:
     go, x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
     x[0, 1, 2, 3] = np.nan
     _, dg = run(device, variant, go, x, grid)
@@ -202,7 +207,7 @@ def test_bad_pixels_spoil_the_slope_of_what_touches_them_alone(device, rng, vari
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0)])
 @each_variant
-def test_an_image_without_pixels_has_gradients_of_zero(device, rng, variant, shape):
+def test_an_image_without_pixels_has_gradients_of_zero(device: Device, rng: Rng, variant: str, shape: Shape) -> None:
     dx, dg = run(device, variant, *problem(rng, shape, (3, 5)))
     assert dx.shape == shape
     np.testing.assert_array_equal(dg, np.zeros((2, 3, 5, 2)))
@@ -210,7 +215,9 @@ def test_an_image_without_pixels_has_gradients_of_zero(device, rng, variant, sha
 
 @pytest.mark.parametrize(("shape", "size"), EMPTY)
 @each_variant
-def test_pain25_an_empty_result_launches_nothing(device, rng, monkeypatch, variant, shape, size):
+def test_pain25_an_empty_result_launches_nothing(
+    device: Device, rng: Rng, monkeypatch: Patch, variant: str, shape: Shape, size: Any
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     dx, dg = run(device, variant, *problem(rng, shape, size))
     assert (dx.shape, dg.shape) == (shape, (shape[0], *size, 2))
@@ -221,7 +228,7 @@ def test_pain25_an_empty_result_launches_nothing(device, rng, monkeypatch, varia
 @pytest.mark.parametrize("offsets", [tuple(int(i == j) for j in range(5)) for i in range(5)] + [(3, 1, 3, 1, 3)])
 @both_types
 @each_variant
-def test_views_that_begin_at_any_element(device, rng, variant, name, offsets):
+def test_views_that_begin_at_any_element(device: Device, rng: Rng, variant: str, name: str, offsets: Any) -> None:
     check(device, variant, *problem(rng, (2, 3, 5, 6), (4, 9), name), offsets=offsets)
 
 
@@ -230,7 +237,7 @@ def test_views_that_begin_at_any_element(device, rng, variant, name, offsets):
     [("f32", 1.4e-45), ("f32", 1e-40), ("f32", 3e38), ("f32", 0.0), ("f64", 5e-324), ("f64", 1e-310), ("f64", 1.7e308)],
 )
 @each_variant
-def test_gradients_of_any_size(device, rng, variant, name, size):
+def test_gradients_of_any_size(device: Device, rng: Rng, variant: str, name: str, size: float) -> None:
     # At the pixels every weight is 0 or 1: each pixel gets its gradient, denormals too, and nothing is rounded.
     go = (rng.integers(-1, 2, (1, 3, 4, 8)) * TYPES[name](size)).astype(TYPES[name])
     dx, _ = run(device, variant, go, np.zeros((1, 3, 4, 8), TYPES[name]), pixels(4, 8, name))
@@ -240,7 +247,7 @@ def test_gradients_of_any_size(device, rng, variant, name, size):
 
 
 @pytest.mark.ptx
-def test_fixed_point_keeps_what_is_small_beside_the_largest(device, rng):
+def test_fixed_point_keeps_what_is_small_beside_the_largest(device: Device, rng: Rng) -> None:
     for name, small in (("f32", 1e-6), ("f64", 1e-9)):
         go, x, _ = problem(rng, (1, 3, 16, 16), (1, 1), name)
         go = np.repeat(go * TYPES[name](small), 4, axis=3).reshape(1, 3, 1, 4)
@@ -252,15 +259,15 @@ def test_fixed_point_keeps_what_is_small_beside_the_largest(device, rng):
         assert relative_error(dx[0, 1:], want[0, 1:]) <= grid_sample_bar(name, 16, 16)
 
 
-def test_a_pixel_that_all_points_give_to(device, rng):
+def test_a_pixel_that_all_points_give_to(device: Device, rng: Rng) -> None:
     for variant in variants(GridSampleBackwardPlan, device):
         go, x, _ = problem(rng, (1, 3, 4, 4), (20, 20))
         check(device, variant, np.abs(go), x, np.full((1, 20, 20, 2), 0.1, np.float32))
 
 
 @both_types
-def test_what_is_deterministic_is_the_same_from_run_to_run_and_device_to_device(device, rng, name):
-    sim = ptxrt.Device("sim:0")
+def test_what_is_deterministic_is_the_same_from_run_to_run_and_device(device: Device, rng: Rng, name: str) -> None:
+    sim = Device("sim:0")
     operands = problem(rng, (2, 9, 5, 7), (12, 40), name)
     for variant in variants(GridSampleBackwardPlan, device):
         # The HIP kernel computes what its PTX twin does.
@@ -274,7 +281,7 @@ def test_what_is_deterministic_is_the_same_from_run_to_run_and_device_to_device(
 
 @pytest.mark.ptx
 @pytest.mark.parametrize(("image", "size"), [((1, 1), (64, 64)), ((2, 2), (128, 128)), ((3, 1), (50, 60))], ids=str)
-def test_a_tiny_image_with_many_points_keeps_the_bar(device, rng, image, size):
+def test_a_tiny_image_with_many_points_keeps_the_bar(device: Device, rng: Rng, image: Any, size: Any) -> None:
     operands = problem(rng, (1, 5, *image), size, spread=0.9)
     plan = select(device, operands[1].shape, operands[2].shape)
     assert key_of(plan.variant) == "fixed_point"
@@ -285,14 +292,16 @@ def test_a_tiny_image_with_many_points_keeps_the_bar(device, rng, image, size):
 
 @each_variant
 @pytest.mark.sanitize
-def test_blocks_take_several_images_where_a_grid_is_too_small(device, rng, monkeypatch, variant):
+def test_blocks_take_several_images_where_a_grid_is_too_small(
+    device: Device, rng: Rng, monkeypatch: Patch, variant: str
+) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
     check(device, variant, *problem(rng, (5, 70, 3, 4), (5, 7)))
 
 
 @each_variant
-def test_more_images_than_grid_z_holds(cuda, rng, variant):
+def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> None:
     go, x, grid = problem(rng, (65537, 2, 1, 2), (1, 1))
     dx, dg = run(cuda, variant, go, x, grid)
     for part in (slice(0, 3), slice(65534, None)):
@@ -303,13 +312,13 @@ def test_more_images_than_grid_z_holds(cuda, rng, variant):
 
 @each_variant
 @pytest.mark.parametrize("shape", [(2, 3, 40, 30), (2, 32, 17, 9), (1, 70, 9, 33)])
-def test_agrees_with_pytorch(cuda, rng, variant, shape):
+def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape) -> None:
     torch = pytest.importorskip("torch")
     for name in TYPES:
         go, x, grid = problem(rng, shape, (50, 140), name)
         a, b, c = (torch.tensor(v, device="cuda") for v in (go, x, grid))
         want = torch.ops.aten.grid_sampler_2d_backward(a, b, c, 0, 0, False, [True, True])
-        keep = far_from_jumps(name, *shape[2:], *references.grid_sample_coordinates(grid, *shape[2:]))
+        keep = far_from_jumps(name, shape[2], shape[3], *references.grid_sample_coordinates(grid, *shape[2:]))
         dx, dg = run(cuda, variant, go, x, grid)
         bar = 2 * float(grid_sample_bar(name, *shape[2:]))
         assert relative_error(dx, want[0].cpu().numpy()) <= bar
@@ -317,7 +326,7 @@ def test_agrees_with_pytorch(cuda, rng, variant, shape):
 
 
 @each_variant
-def test_images_past_2_to_the_32_elements(cuda, torch_with, variant):
+def test_images_past_2_to_the_32_elements(cuda: Device, torch_with: Any, variant: str) -> None:
     shape, size = (1, 2, 46400, 46401), (40, 130)
     need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 4}.get(variant, 2)
     torch = torch_with(1.1 * need)
@@ -345,7 +354,7 @@ def test_images_past_2_to_the_32_elements(cuda, torch_with, variant):
 
 
 @each_variant
-def test_gradients_past_2_to_the_32_elements(cuda, torch_with, variant):
+def test_gradients_past_2_to_the_32_elements(cuda: Device, torch_with: Any, variant: str) -> None:
     shape, size = (2, 33, 64, 64), (8192, 8200)
     torch = torch_with(2 * 33 * 8192 * 8200 * 6)
     go = torch.zeros((2, 33, *size), device="cuda")
@@ -379,17 +388,17 @@ OUTPUTS = ("grad_input", "grad_grid")
 
 
 @pytest.fixture
-def good(device):
+def good(device: Device) -> Any:
     """Operands that pass; each test spoils one."""
     return {name: ptxrt.to_device(np.full(shape, np.nan, np.float32), device) for name, shape in SHAPES.items()}
 
 
-def call(operands, **how):
+def call(operands: Any, **how: Any) -> Any:
     *inputs, grad_input, grad_grid = (operands[name] for name in SHAPES)
     return grid_sample_backward(*inputs, **{"out": (grad_input, grad_grid), **how})
 
 
-def refused(kind, operands, argument, **how):
+def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     with pytest.raises(kind) as caught:
         call(operands, **how)
@@ -415,18 +424,18 @@ def refused(kind, operands, argument, **how):
         (ptxrt.InvalidArgument, "out", (None,)),
     ],
 )
-def test_modes_and_out_are_checked(good, kind, argument, value):
+def test_modes_and_out_are_checked(good: Any, kind: str, argument: str, value: Any) -> None:
     error = refused(kind, good, argument, **{argument: value})
     assert argument != "out" or "grad_input, grad_grid" in str(error)
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_operands_have_one_type(device, good, name):
+def test_the_operands_have_one_type(device: Device, good: Any, name: str) -> None:
     good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float64), device)
     refused(ptxrt.DTypeMismatch, good, "grad_out" if name == "x" else name)  # x says which type
 
 
-def test_the_type_is_f32_or_f64(device, good):
+def test_the_type_is_f32_or_f64(device: Device, good: Any) -> None:
     good["x"] = ptxrt.zeros(SHAPES["x"], np.float16, device)
     refused(ptxrt.DTypeMismatch, good, "x")
 
@@ -435,8 +444,8 @@ def test_the_type_is_f32_or_f64(device, good):
 
 
 @pytest.mark.ptx
-def test_the_variant_suits_the_problem(device):
-    def chosen(shape, size, **wishes):
+def test_the_variant_suits_the_problem(device: Device) -> None:
+    def chosen(shape: Shape, size: Any, **wishes: Any) -> Any:
         return select(device, shape, (shape[0], *size, 2), **wishes).key.variant
 
     assert chosen((8, 64, 32, 32), (32, 32)) == "channels_last"
@@ -450,18 +459,18 @@ def test_the_variant_suits_the_problem(device):
 
 
 @pytest.mark.ptx
-def test_no_deterministic_variant_without_a_workspace(device):
+def test_no_deterministic_variant_without_a_workspace(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="fixed_point: needs 1536 bytes"):
         select(device, SHAPES["x"], SHAPES["grid"], deterministic=True, workspace_limit=256)
 
 
-def test_no_deterministic_variant_in_hip(device):
+def test_no_deterministic_variant_in_hip(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="hip/baseline: is not deterministic"):
         select(device, SHAPES["x"], SHAPES["grid"], deterministic=True, language="hip")
 
 
 @pytest.mark.parametrize("axis", range(6))
-def test_sizes_beyond_i32_are_refused(device, axis):
+def test_sizes_above_i32_are_refused(device: Device, axis: int) -> None:
     sizes = [1, 1, 1, 1, 1, 1]
     sizes[axis] = 1 << 31
     n, c, ih, iw, oh, ow = sizes
@@ -471,7 +480,7 @@ def test_sizes_beyond_i32_are_refused(device, axis):
 
 
 @pytest.mark.ptx
-def test_what_a_variant_cannot_do_is_refused(device):
+def test_what_a_variant_cannot_do_is_refused(device: Device) -> None:
     most = (1 << 31) - 1
     with pytest.raises(ptxrt.Unsupported, match=r"blocks do not fit grid\.x"):
         select(device, (1, 1, 1, 1), (1, most, 512, 2), variant="channels_last")
@@ -481,7 +490,7 @@ def test_what_a_variant_cannot_do_is_refused(device):
         select(device, (1, 1, 1, 1), (1, 1 << 15, (1 << 15) + 1, 2), variant="fixed_point")
 
 
-def test_the_baseline_takes_any_number_of_positions(device):
+def test_the_baseline_takes_any_number_of_positions(device: Device) -> None:
     most = (1 << 31) - 1
     for variant in set(variants(GridSampleBackwardPlan, device)) & {"baseline", "hip/baseline"}:
         plan = select(device, (2, 9, 1, 1), (2, most, most, 2), variant=variant)

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, group_norm_rounded_twice, key_of, on_device, variants, wish
+from op_testing import (
+    Array,
+    Guarded,
+    check_error,
+    for_drawn,
+    group_norm_rounded_twice,
+    key_of,
+    on_device,
+    variants,
+    wish,
+)
 from tolerances import bar, relative_error
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
 from ptxrt.ops._group_norm import FAMILY, WholeConfig
@@ -26,48 +39,53 @@ OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fe
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 
 
-def forced(device, shape, groups, eps, variant, dtype="f32"):
+def forced(device: Device, shape: Shape, groups: int, eps: float, variant: str, dtype: str = "f32") -> Any:
     config = WholeConfig(1) if variant.endswith(ONE_WARP) else None
     preference = wish(variant.removesuffix(" of one warp"), config=config)
     problem = GroupNormDescriptor(shape, groups, element_type(dtype), eps)
     return GroupNormPlan.select(device, problem, preference)
 
 
-def run(device, x, w=None, b=None, groups=1, eps=1e-5, variant=None, offset=0):
+def run(
+    device: Device, x: Any, w: Any = None, b: Any = None, groups: int = 1, eps: float = 1e-5, offset: int = 0,
+    variant: str | None = None,
+) -> Any:  # fmt: skip
     """Run on `device` into a poisoned, guarded output; return the host result.
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
     """
     out = Guarded(x.shape, x.dtype, device, offset)
-    arrays = [on_device(a, device, offset) for a in (x, w, b)]
+    x, w, b = (on_device(a, device, offset) for a in (x, w, b))
     if variant is None:
-        assert group_norm(*arrays, groups, eps, out=out.array) is out.array
+        assert group_norm(x, w, b, groups, eps, out=out.array) is out.array
     else:
         plan = forced(device, x.shape, groups, eps, variant, x.dtype)
-        assert plan.run(GroupNormArgs(*arrays, out.array)) is out.array
+        assert plan.run(GroupNormArgs(x, w, b, out.array)) is out.array
     return out.host()
 
 
-def kind_of(name):
+def kind_of(name: str) -> Any:
     return BY_NAME[name].numpy
 
 
-def problem(rng, shape, mean=0.0, name="f32"):
+def problem(rng: Rng, shape: Shape, mean: float = 0.0, name: str = "f32") -> tuple[Array, Array, Array]:
     x = (rng.standard_normal(shape) + mean).astype(kind_of(name))
     w, b = (rng.standard_normal(shape[1]).astype(parameter_type(BY_NAME[name]).numpy) for _ in "wb")
     return x, w, b
 
 
-def bar_of(x, want, large_mean=False):
+def bar_of(x: Any, want: Any, large_mean: bool = False) -> Any:
     return bar("group_norm", element_type(x.dtype).name, want, large_mean=large_mean)
 
 
-def check(device, x, w, b, groups, eps=1e-5, large_mean=False, **how):
+def check(
+    device: Device, x: Any, w: Any, b: Any, groups: int, eps: float = 1e-5, large_mean: bool = False, **how: Any
+) -> None:
     y, want = run(device, x, w, b, groups, eps, **how), references.group_norm(x, w, b, groups, eps)
     check_error("group_norm", device, y, want, bar_of(x, want, large_mean), (x.shape, groups, how))
 
 
-def assert_rounded_once(got, exact):
+def assert_rounded_once(got: Any, exact: Any) -> None:
     """Of 16 bits the result in f32 is; the reference of f64 has 11 bits more, and does not know every tie."""
     if got.dtype == np.float64:
         assert (np.abs(got - exact) <= 0.51 * np.spacing(np.abs(got))).all()
@@ -107,7 +125,7 @@ def assert_rounded_once(got, exact):
     ],
 )
 @pytest.mark.sanitize
-def test_group_norm_matches_cpu(device, rng, shape, groups, eps, variant):
+def test_group_norm_matches_cpu(device: Device, rng: Rng, shape: Shape, groups: int, eps: float, variant: str) -> None:
     check(device, *problem(rng, shape), groups, eps, variant=variant)
 
 
@@ -128,7 +146,7 @@ def test_group_norm_matches_cpu(device, rng, shape, groups, eps, variant):
     ids=str,
 )
 @pytest.mark.sanitize
-def test_the_types_beside_f32(device, rng, name, shape, groups, variant):
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, groups: int, variant: str) -> None:
     check(device, *problem(rng, shape, name=name), groups, variant=variant)
 
 
@@ -147,28 +165,28 @@ def test_the_types_beside_f32(device, rng, name, shape, groups, variant):
 )
 @pytest.mark.sanitize
 @pytest.mark.ptx
-def test_a_group_is_cut_into_slices(device, rng, shape, groups):
+def test_a_group_is_cut_into_slices(device: Device, rng: Rng, shape: Shape, groups: int) -> None:
     check(device, *problem(rng, shape), groups, variant="split")
 
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("hw", [4999, 5000])
 @pytest.mark.ptx
-def test_a_group_of_the_types_beside_f32_is_cut_into_slices(device, rng, name, hw):
+def test_a_group_of_the_types_beside_f32_is_cut_into_slices(device: Device, rng: Rng, name: str, hw: int) -> None:
     check(device, *problem(rng, (2, 4, hw), name=name), 2, variant="split")
 
 
 @pytest.mark.parametrize(
     ("shape", "groups"), [((1, 2, 1500000), 1), ((1, 3, 7000001), 1), ((1, 1, 1 << 24), 1)], ids=str
 )
-def test_more_slices_than_a_block_has_threads(cuda, rng, shape, groups):
+def test_more_slices_than_a_block_has_threads(cuda: Device, rng: Rng, shape: Shape, groups: int) -> None:
     assert key_of(GroupNormPlan.select(cuda, GroupNormDescriptor(shape, groups)).variant) == "split"
     check(cuda, *problem(rng, shape), groups, variant="split")
 
 
 @every_variant
-def test_matches_the_reference_on_drawn_shapes(device, variant):
-    def body(batch, groups, per_group, hw, offset, name, seed):
+def test_matches_the_reference_on_drawn_shapes(device: Device, variant: str) -> None:
+    def body(batch: Any, groups: Any, per_group: Any, hw: Any, offset: Any, name: str, seed: Any) -> None:
         x, w, b = problem(np.random.default_rng(seed), (batch, groups * per_group, hw), name=name)
         check(device, x, w, b, groups, variant=variant, offset=offset)
 
@@ -191,7 +209,7 @@ def test_matches_the_reference_on_drawn_shapes(device, variant):
     [((2, 6, 36), 3, "f32"), ((1, 4, 5000), 2, "f32"), ((1, 3, 33), 1, "f32"), *(((2, 6, 40), 3, n) for n in OTHERS)],
     ids=str,
 )
-def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
+def test_alignment_changes_no_bit(device: Device, rng: Rng, shape: Shape, groups: Any, name: str, variant: str) -> None:
     x, w, b = problem(rng, shape, name=name)
     aligned = run(device, x, w, b, groups, variant=variant)
     for offset in (1, 2, 3, 4) if name == "f32" else (1, 2, 4, 8):
@@ -200,7 +218,7 @@ def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
 
 @every_type
 @pytest.mark.parametrize("unaligned", ["x", "out"])
-def test_one_unaligned_array_is_enough(device, rng, unaligned, name):
+def test_one_unaligned_array_is_enough(device: Device, rng: Rng, unaligned: str, name: str) -> None:
     x, _, _ = problem(rng, (1, 4, 64), name=name)
     out = Guarded(x.shape, x.dtype, device, int(unaligned == "out"))
     group_norm(on_device(x, device, int(unaligned == "x")), None, None, 2, out=out.array)
@@ -212,7 +230,7 @@ def test_one_unaligned_array_is_enough(device, rng, unaligned, name):
     ("mean", "name"),
     [*((mean, "f32") for mean in (1e4, -1e4, 1e6)), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")],
 )
-def test_a_large_offset_costs_no_accuracy(device, rng, mean, name, variant):
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, mean: Any, name: str, variant: str) -> None:
     shape = (2, 8, 33, 31) if name == "f32" else (2, 8, 83)
     x, w, b = problem(rng, shape, mean, name)
     if name != "f64":
@@ -226,7 +244,9 @@ def test_a_large_offset_costs_no_accuracy(device, rng, mean, name, variant):
 
 @every_variant
 @pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, variant):
+def test_an_outlier_in_front_costs_no_accuracy(
+    device: Device, rng: Rng, name: str, outlier: float, variant: str
+) -> None:
     x, w, b = problem(rng, (1, 4, 1000), name=name)
     x[0, ::2, 0] = outlier
     check(device, x, w, b, 2, variant=variant)
@@ -234,7 +254,7 @@ def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, varia
 
 @every_variant
 @every_type
-def test_weight_and_bias_may_be_absent(device, rng, name, variant):
+def test_weight_and_bias_may_be_absent(device: Device, rng: Rng, name: str, variant: str) -> None:
     x, w, b = problem(rng, (2, 6, 10), name=name)
     ones, zeros = np.ones_like(w), np.zeros_like(b)
     full = run(device, x, ones, zeros, 3, variant=variant)
@@ -249,7 +269,7 @@ def test_weight_and_bias_may_be_absent(device, rng, name, variant):
 
 @every_variant
 @every_type
-def test_one_value_a_group_gives_the_bias(device, rng, name, variant):
+def test_one_value_a_group_gives_the_bias(device: Device, rng: Rng, name: str, variant: str) -> None:
     x, w, b = problem(rng, (3, 5, 1), name=name)
     want = np.broadcast_to(b.astype(x.dtype)[None, :, None], x.shape)
     np.testing.assert_array_equal(run(device, x, w, b, 5, variant=variant), want)
@@ -257,7 +277,7 @@ def test_one_value_a_group_gives_the_bias(device, rng, name, variant):
 
 @every_variant
 @every_type
-def test_equal_values_give_the_bias(device, name, variant):
+def test_equal_values_give_the_bias(device: Device, name: str, variant: str) -> None:
     x = np.full((2, 4, 100), 0.1, kind_of(name))
     b = np.arange(4).astype(parameter_type(BY_NAME[name]).numpy)
     y = run(device, x, None, b, 2, variant=variant)
@@ -266,19 +286,21 @@ def test_equal_values_give_the_bias(device, name, variant):
 
 @every_variant
 @every_type
-def test_variance_zero_and_eps_zero_is_not_a_number(device, name, variant):
+def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, name: str, variant: str) -> None:
     assert np.isnan(run(device, np.ones((1, 2, 5), kind_of(name)), eps=0.0, variant=variant)).all()
 
 
 @every_variant
-def test_eps_zero_is_allowed(device, rng, variant):
+def test_eps_zero_is_allowed(device: Device, rng: Rng, variant: str) -> None:
     check(device, *problem(rng, (2, 4, 50)), 2, eps=0.0, variant=variant)
 
 
 @every_variant
 @every_type
 @pytest.mark.parametrize(("value", "place"), [(np.nan, 7), (np.inf, 7), (-np.inf, 7), (np.inf, 0)])
-def test_one_bad_value_spoils_its_group_alone(device, rng, value, place, name, variant):
+def test_one_bad_value_spoils_its_group_alone(
+    device: Device, rng: Rng, value: Any, place: int, name: str, variant: str
+) -> None:
     x, w, b = problem(rng, (2, 6, 40), name=name)
     x[1, 2, place] = value
     y = run(device, x, w, b, 3, variant=variant)
@@ -291,7 +313,7 @@ def test_one_bad_value_spoils_its_group_alone(device, rng, value, place, name, v
 
 @every_variant
 @every_type
-def test_denormals_are_kept(device, rng, name, variant):
+def test_denormals_are_preserved(device: Device, rng: Rng, name: str, variant: str) -> None:
     limits, wide = ml_dtypes.finfo(kind_of(name)), name == "f64"
     x = (rng.uniform(-1, 1, (1, 2, 64)) * float(limits.tiny)).astype(kind_of(name))
     check(device, x, None, None, 1, eps=1e-5 if wide else 0.0, variant=variant)  # f64 cannot hold their squares
@@ -305,13 +327,15 @@ def test_denormals_are_kept(device, rng, name, variant):
 
 @every_variant
 @pytest.mark.parametrize(("name", "size"), [("f32", 3e37), ("f16", 1e4), ("bf16", 3e37), ("f64", 1e150)])
-def test_values_near_the_largest_do_not_overflow(device, rng, name, size, variant):
+def test_values_near_the_largest_do_not_overflow(
+    device: Device, rng: Rng, name: str, size: float, variant: str
+) -> None:
     x = (rng.standard_normal((1, 2, 500)) * size).astype(kind_of(name))
     check(device, x, None, None, 1, variant=variant)
 
 
 @every_variant
-def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device: Device, rng: Rng, variant: str) -> None:
     x, w, b = problem(rng, (2, 2, 50), name="f64")
     x[1] *= 1e160
     y = run(device, x, w, b, 1, variant=variant)
@@ -323,24 +347,26 @@ def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, vari
 @pytest.mark.parametrize(
     ("shape", "name"), [((2, 8, 700), "f32"), ((2, 4, 5001), "f32"), *(((2, 8, 70), name) for name in OTHERS)], ids=str
 )
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, name, variant):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(
+    device: Device, rng: Rng, shape: Shape, name: str, variant: str
+) -> None:
     x, w, b = problem(rng, shape, name=name)
     first = run(device, x, w, b, 2, variant=variant)
     np.testing.assert_array_equal(first, run(device, x, w, b, 2, variant=variant))
     # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
-    np.testing.assert_array_equal(first, run(ptxrt.Device("sim:0"), x, w, b, 2, variant=variant))
+    np.testing.assert_array_equal(first, run(Device("sim:0"), x, w, b, 2, variant=variant))
 
 
 @every_variant
 @every_type
-def test_without_weight_and_bias_a_result_is_the_reference_rounded_once(device, rng, name, variant):
+def test_without_weight_and_bias_a_result_is_rounded_once(device: Device, rng: Rng, name: str, variant: str) -> None:
     x, _, _ = problem(rng, (2, 6, 50), name=name)
     assert_rounded_once(run(device, x, groups=3, variant=variant), references.group_norm(x, None, None, 3))
 
 
 @every_variant
 @pytest.mark.parametrize(("name", "scale"), [("f32", 1), ("f16", 1), ("bf16", 1), ("f64", 1), ("f16", 40000)])
-def test_with_weight_and_bias_too(device, rng, name, scale, variant):
+def test_with_weight_and_bias_too(device: Device, rng: Rng, name: str, scale: int, variant: str) -> None:
     x, w, b = problem(rng, (2, 6, 52), name=name)
     got = run(device, x, w * scale, b, 3, variant=variant)
     assert_rounded_once(got, references.group_norm(x, w * scale, b, 3))
@@ -349,7 +375,7 @@ def test_with_weight_and_bias_too(device, rng, name, scale, variant):
 
 @every_variant
 @pytest.mark.parametrize("name", ["f16", "bf16"])
-def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
     x, weight, bias, want = group_norm_rounded_twice(name)
     np.testing.assert_array_equal(run(device, x, weight, bias, 2, eps=0.0, variant=variant), want)
 
@@ -361,7 +387,7 @@ def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
     ids=str,
 )
 @pytest.mark.sanitize
-def test_in_place(device, rng, shape, name, variant):
+def test_in_place(device: Device, rng: Rng, shape: Shape, name: str, variant: str) -> None:
     x, w, b = problem(rng, shape, name=name)
     there, weight, bias = (ptxrt.to_device(a, device) for a in (x, w, b))
     plan = forced(device, shape, 2, 1e-5, variant, name)
@@ -371,14 +397,14 @@ def test_in_place(device, rng, shape, name, variant):
 
 @every_type
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)])
-def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape, name):
+def test_pain25_the_empty_tensor_launches_nothing(device: Device, monkeypatch: Patch, shape: Shape, name: str) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     y = group_norm(ptxrt.zeros(shape, kind_of(name), device), None, None, 2)
     assert (y.shape, y.dtype) == (shape, kind_of(name))
 
 
 @pytest.mark.ptx
-def test_a_batch_that_grid_y_cannot_hold_is_walked(device, rng):
+def test_a_batch_that_grid_y_cannot_hold_is_walked(device: Device, rng: Rng) -> None:
     x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
     plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1))
     assert plan.schedule.launches[0].grid == (1, 65535)
@@ -386,14 +412,14 @@ def test_a_batch_that_grid_y_cannot_hold_is_walked(device, rng):
 
 
 @pytest.mark.parametrize(("variant", "shape"), [("split", (65537, 2, 5)), ("baseline", (65537, 2, 1028))], ids=str)
-def test_the_images_beyond_grid_y(cuda, rng, variant, shape):
+def test_more_images_than_grid_y(cuda: Device, rng: Rng, variant: str, shape: Shape) -> None:
     x, w, b = problem(rng, shape)
     some = [0, 1, 65534, 65535, 65536]
     want = references.group_norm(x[some], w, b, 1)
     assert relative_error(run(cuda, x, w, b, 1, variant=variant)[some], want) <= bar("group_norm", "f32")
 
 
-def test_an_image_of_many_turns(device, rng, monkeypatch):
+def test_an_image_of_many_turns(device: Device, rng: Rng, monkeypatch: Patch) -> None:
     """The loop over images, with fewer blocks than images, in every variant that has it."""
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
     for variant, hw in (
@@ -415,7 +441,9 @@ def test_an_image_of_many_turns(device, rng, monkeypatch):
 
 @every_type
 @pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
-def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, variant, name):
+def test_the_kernel_reads_nothing_if_there_are_no_values(
+    device: Device, language: str, variant: str, name: str
+) -> None:
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
     kernel = FAMILY.kernel("group_norm_kernel", BY_NAME[name], language).load(device)
@@ -428,14 +456,14 @@ def test_the_kernel_reads_nothing_where_there_are_no_values(device, language, va
 UNSETTLED = (1000.0, 1000 * 2.0**-21), (15640.0, 15000 * 2.0**-21)
 
 
-def inverse_root_of_unsettled(count=64):
+def inverse_root_of_unsettled(count: int = 64) -> Any:
     """Return offset and 1 / sqrt(var)."""
     total, squares = (np.longdouble(high) + low for high, low in UNSETTLED)
     return total / count, 1 / np.sqrt((squares - total * total / count) / count)
 
 
 @pytest.mark.ptx
-def test_sums_with_large_low_parts_in_ptx(device, rng):
+def test_sums_with_large_low_parts_in_ptx(device: Device, rng: Rng) -> None:
     kernel = FAMILY.kernel("group_norm_split_kernel", BY_NAME["f64"], "ptx").load(device)
     x, k = rng.standard_normal((1, 1, 64)), 0.5
     out, sums = Guarded(x.shape, x.dtype, device), ptxrt.to_device(np.array([*sum(UNSETTLED, ()), k, k, 0, 0]), device)
@@ -445,7 +473,7 @@ def test_sums_with_large_low_parts_in_ptx(device, rng):
     assert relative_error(out.host(), (x - (k + offset)) * inv) <= bar("group_norm", "f64")
 
 
-def test_sums_with_large_low_parts_in_hip(device):
+def test_sums_with_large_low_parts_in_hip(device: Device) -> None:
     total, squares = (", ".join(map(str, pair)) for pair in UNSETTLED)
     text = (
         read_kernel("group_norm", language="hip", dtype="f64").text
@@ -463,7 +491,7 @@ extern "C" __global__ void moments_of(double* out) {{
 
 
 @every_type
-def test_offset_views_are_operands_like_others(device, rng, name):
+def test_offset_views_are_operands_like_others(device: Device, rng: Rng, name: str) -> None:
     x, w, b = problem(rng, (2, 4, 33), name=name)
     big = ptxrt.to_device(np.concatenate([x[:1], x]), device)
     wb = ptxrt.to_device(np.concatenate([w[:1], w, b]), device)
@@ -486,7 +514,9 @@ def test_offset_views_are_operands_like_others(device, rng, name):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant, name):
+def test_tensors_past_2_to_the_32_elements(
+    cuda: Device, torch_with: Any, shape: Shape, groups: Any, variant: str, name: str
+) -> None:
     count, size = int(np.prod(shape)), BY_NAME[name].size
     torch = torch_with(2.5 * size * count)
     x = torch.empty(count, device="cuda", dtype=getattr(torch, kind_of(name).name)).normal_()
@@ -509,7 +539,7 @@ def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, vari
         assert relative_error(y[start:end].cpu().numpy(), want) <= at_most, start
 
 
-def test_a_batch_of_nearly_2_to_the_32(torch_with):
+def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
     """The number of the image after a block's last one would be another image's, modulo 2**32."""
     batch = 2**32 - 1
     torch = torch_with(10 * batch)
@@ -522,20 +552,20 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with):
 
 
 @pytest.fixture
-def good(device, rng):
+def good(device: Device, rng: Rng) -> Any:
     """Operands that pass; each test spoils one."""
     x, w, b = problem(rng, (2, 8, 6))
     names = {"x": x, "weight": w, "bias": b, "out": np.full_like(x, np.nan)}
     return {name: ptxrt.to_device(value, device) for name, value in names.items()}
 
 
-def call(operands, groups=4, eps=1e-5, stream=None):
+def call(operands: Any, groups: int = 4, eps: float = 1e-5, stream: Any = None) -> Any:
     return group_norm(
         operands["x"], operands["weight"], operands["bias"], groups, eps, out=operands["out"], stream=stream
     )
 
 
-def refused(kind, operands, argument, **how):
+def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     out = operands["out"]
     with pytest.raises(kind) as caught:
@@ -548,22 +578,22 @@ def refused(kind, operands, argument, **how):
 
 
 @pytest.mark.parametrize("groups", [3, 5, 16])
-def test_groups_divisibility(good, groups):
+def test_groups_divisibility(good: Any, groups: int) -> None:
     error = refused(ptxrt.ShapeMismatch, good, "groups", groups=groups)
     assert "8 channels" in str(error)
 
 
 @pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
-def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
+def test_groups_must_be_a_whole_number_of_at_least_one(good: Any, groups: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
 
 
 @pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
 
 
-def test_x_must_have_two_axes(device):
+def test_x_must_have_two_axes(device: Device) -> None:
     with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x: "):
         group_norm(ptxrt.zeros((8,), np.float32, device), None, None, 1)
 
@@ -588,14 +618,14 @@ def test_x_must_have_two_axes(device):
         ((0, 32, 1024), 32, "baseline"),
     ],
 )
-def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
+def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:
     plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
     assert key_of(plan.variant) + (" of one warp" if plan.config == WholeConfig(1) else "") == variant
 
 
 @every_type
 @pytest.mark.parametrize("role", ["kernel", "split_kernel", "backward_groups_kernel", "backward_kernel"])
-def test_neighbours_are_read_and_written_by_16_bytes(name, role):
+def test_neighbours_are_read_and_written_by_16_bytes(name: str, role: str) -> None:
     text = FAMILY.kernel(f"group_norm_{role}", BY_NAME[name], "ptx").source.text
     found = set(re.findall(r"(ld|st)\.global\.v(\d)\.[bf](\d+)", text))
     word = max(32, 8 * BY_NAME[name].size)
@@ -604,7 +634,7 @@ def test_neighbours_are_read_and_written_by_16_bytes(name, role):
 
 
 @pytest.mark.ptx
-def test_what_a_variant_cannot_do_it_refuses(device):
+def test_what_a_variant_cannot_do_it_refuses(device: Device) -> None:
     for shape, groups, variant, reason in (
         ((1, 1 << 30, 1 << 15), 1 << 30, "split", r"grid\.x"),
         ((1, 1, 1 << 32), 1, ONE_WARP, "u32"),
@@ -614,7 +644,7 @@ def test_what_a_variant_cannot_do_it_refuses(device):
             forced(device, shape, groups, 1e-5, variant)
 
 
-def test_counts_that_do_not_fit_their_parameter_are_refused(device):
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device) -> None:
     for shape, groups in (((1, 1, 1 << 32), 1), ((1 << 32, 1, 1), 1), ((1, 1 << 32, 1), 1)):
         with pytest.raises(ptxrt.Unsupported, match="does not fit"):
             GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))

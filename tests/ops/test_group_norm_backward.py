@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import Array, Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import (
     GroupNormBackwardArgs,
@@ -33,23 +36,26 @@ every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 RESULTS = ("grad_input", "grad_weight", "grad_bias")
 
 
-def kind_of(name):
+def kind_of(name: str) -> Any:
     return BY_NAME[name].numpy
 
 
-def parameters_of(kind):
+def parameters_of(kind: Any) -> Any:
     """Return the type of weight and its gradient, in NumPy, for that of x."""
     return parameter_type(element_type(kind)).numpy
 
 
-def forced(device, shape, groups, eps, variant, dtype="f32"):
+def forced(device: Device, shape: Shape, groups: int, eps: float, variant: str, dtype: str = "f32") -> Any:
     config = WholeBackwardConfig(1, 1 << 9) if variant.endswith(ONE_WARP) else None
     preference = wish(variant.removesuffix(" of one warp"), config=config)
     problem = GroupNormBackwardDescriptor(shape, groups, element_type(dtype), eps)
     return GroupNormBackwardPlan.select(device, problem, preference)
 
 
-def run(device, go, x, w=None, groups=1, eps=1e-5, offset=0, variant=None):
+def run(
+    device: Device, go: Any, x: Any, w: Any = None, groups: int = 1, eps: float = 1e-5, offset: int = 0,
+    variant: str | None = None,
+) -> Any:  # fmt: skip
     """Run on `device` into poisoned, guarded outputs; return the host results.
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
@@ -58,28 +64,28 @@ def run(device, go, x, w=None, groups=1, eps=1e-5, offset=0, variant=None):
     wanted = ((x.shape, x.dtype), None if w is None else vector, vector)
     out = [None if each is None else Guarded(*each, device, offset) for each in wanted]
     given = tuple(None if o is None else o.array for o in out)
-    arrays = [on_device(a, device, offset) for a in (go, x, w)]
+    go, x, w = (on_device(a, device, offset) for a in (go, x, w))
     if variant is None:
-        got = group_norm_backward(*arrays, groups, eps, out=given)
+        got = group_norm_backward(go, x, w, groups, eps, out=given)
     else:
         plan = forced(device, x.shape, groups, eps, variant, x.dtype)
-        got = plan.run(GroupNormBackwardArgs(*arrays, *given))
+        got = plan.run(GroupNormBackwardArgs(go, x, w, *given))
     assert all(a is b for a, b in zip(got, given, strict=True))
     return tuple(None if o is None else o.host() for o in out)
 
 
-def problem(rng, shape, mean=0.0, name="f32"):
+def problem(rng: Rng, shape: Shape, mean: float = 0.0, name: str = "f32") -> tuple[Array, Array, Array]:
     x = (rng.standard_normal(shape) + mean).astype(kind_of(name))
     go, w = rng.standard_normal(shape).astype(x.dtype), rng.standard_normal(shape[1]).astype(parameters_of(x.dtype))
     return go, x, w
 
 
-def bar_of(got, want, large_mean=False):
+def bar_of(got: Any, want: Any, large_mean: bool = False) -> Any:
     """Return the bar of a result of its own type: the parameters' gradients are f32 where elements have 16 bits."""
     return bar("group_norm", element_type(got.dtype).name, want, large_mean=large_mean)
 
 
-def hold(device, got, want, case, large_mean=False):
+def hold(device: Device, got: Any, want: Any, case: Any, large_mean: bool = False) -> None:
     for name, ours, reference in zip(RESULTS, got, want, strict=True):
         assert (ours is None) == (reference is None)
         if ours is not None:
@@ -87,7 +93,9 @@ def hold(device, got, want, case, large_mean=False):
             check_error(f"group_norm_backward {name}", device, ours, reference, limit, case)
 
 
-def check(device, go, x, w, groups, eps=1e-5, large_mean=False, **how):
+def check(
+    device: Device, go: Any, x: Any, w: Any, groups: int, eps: float = 1e-5, large_mean: bool = False, **how: Any
+) -> None:
     got = run(device, go, x, w, groups, eps, **how)
     want = references.group_norm_backward(go, x, w, groups, eps)
     hold(device, got, want, (x.shape, groups, eps, how), large_mean)
@@ -129,7 +137,9 @@ def check(device, go, x, w, groups, eps=1e-5, large_mean=False, **how):
     ],
 )
 @pytest.mark.sanitize
-def test_group_norm_backward_matches_cpu(device, rng, shape, groups, eps, variant):
+def test_group_norm_backward_matches_cpu(
+    device: Device, rng: Rng, shape: Shape, groups: int, eps: float, variant: str
+) -> None:
     check(device, *problem(rng, shape), groups, eps, variant=variant)
 
 
@@ -150,14 +160,14 @@ def test_group_norm_backward_matches_cpu(device, rng, shape, groups, eps, varian
     ids=str,
 )
 @pytest.mark.sanitize
-def test_the_types_beside_f32(device, rng, name, shape, groups, variant):
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, groups: int, variant: str) -> None:
     check(device, *problem(rng, shape, name=name), groups, variant=variant)
 
 
 @every_variant
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("hw", [7, 8, 24, 64, 256])
-def test_the_number_of_lanes_in_the_types_beside_f32(device, rng, name, hw, variant):
+def test_numbers_of_lanes_in_the_types_beside_f32(device: Device, rng: Rng, name: str, hw: int, variant: str) -> None:
     check(device, *problem(rng, (3, 6, hw), name=name), 3, variant=variant)
 
 
@@ -165,14 +175,16 @@ def test_the_number_of_lanes_in_the_types_beside_f32(device, rng, name, hw, vari
 @pytest.mark.parametrize(
     "hw", [2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 516]
 )
-def test_every_number_of_lanes(device, rng, hw, variant):
+def test_every_number_of_lanes(device: Device, rng: Rng, hw: int, variant: str) -> None:
     check(device, *problem(rng, (3, 6, hw)), 3, variant=variant)
 
 
 @every_variant
-def test_drawn_shapes(device, variant):
+def test_drawn_shapes(device: Device, variant: str) -> None:
     # Not down to one or two values a group: grad_input is 0 there but for eps, and rounding in the reference too.
-    def body(batch, groups, per_group, hw, offset, weighted, name, seed):
+    def body(
+        batch: Any, groups: Any, per_group: Any, hw: Any, offset: Any, weighted: Any, name: str, seed: Any
+    ) -> None:
         go, x, w = problem(np.random.default_rng(seed), (batch, groups * per_group, hw), name=name)
         check(device, go, x, w if weighted else None, groups, offset=offset, variant=variant)
 
@@ -191,14 +203,14 @@ def test_drawn_shapes(device, variant):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 1500000), (2, 64, 128, 128), (1, 1, 10000001), (70000, 2, 3)], ids=str)
-def test_big_ones(cuda, rng, shape):
+def test_big_ones(cuda: Device, rng: Rng, shape: Shape) -> None:
     check(cuda, *problem(rng, shape), 1)
 
 
 @every_variant
 @pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
 @pytest.mark.parametrize("shape", [(2, 8, 33, 31), (2, 8, 12), (1, 4, 5000)], ids=str)
-def test_a_large_offset_costs_no_accuracy(device, rng, shape, mean, variant):
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, shape: Shape, mean: float, variant: str) -> None:
     """sum(go * x) - mean * sum(go) would lose all digits here; the shifted sums lose none, in grad_weight neither."""
     check(device, *problem(rng, shape, mean), 4, large_mean=True, variant=variant)
     check(device, *problem(rng, shape, mean), 4, variant=variant)
@@ -206,7 +218,7 @@ def test_a_large_offset_costs_no_accuracy(device, rng, shape, mean, variant):
 
 @every_variant
 @pytest.mark.parametrize(("mean", "name"), [(1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")])
-def test_nor_does_it_in_the_types_beside_f32(device, rng, mean, name, variant):
+def test_nor_does_it_in_the_types_beside_f32(device: Device, rng: Rng, mean: float, name: str, variant: str) -> None:
     shape = (2, 8, 83)
     go, x, w = problem(rng, shape, mean, name)
     if name != "f64":
@@ -219,13 +231,15 @@ def test_nor_does_it_in_the_types_beside_f32(device, rng, mean, name, variant):
 
 @every_variant
 @pytest.mark.parametrize(("mean", "name"), [(1e4, "f32"), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64")])
-def test_a_gradient_with_a_large_mean_costs_no_accuracy(device, rng, mean, name, variant):
+def test_a_large_mean_of_grad_out_costs_no_accuracy(
+    device: Device, rng: Rng, mean: float, name: str, variant: str
+) -> None:
     go, x, w = problem(rng, (2, 8, 500 if name == "f32" else 80), name=name)
     check(device, go + kind_of(name).type(mean), x, w, 4, large_mean=True, variant=variant)
 
 
 @every_variant
-def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device, rng, variant):
+def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device: Device, rng: Rng, variant: str) -> None:
     """Where a group is a channel, a constant in grad_out counts for grad_bias alone."""
     go, x, w = problem(rng, (2, 3, 80), name="f64")
     go += 1e8
@@ -236,7 +250,9 @@ def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device, rng, variant):
 
 @every_variant
 @pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
-def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, variant):
+def test_an_outlier_in_front_costs_no_accuracy(
+    device: Device, rng: Rng, name: str, outlier: float, variant: str
+) -> None:
     """The shift is the worst value of all."""
     go, x, w = problem(rng, (1, 4, 1000 if name == "f32" else 100), name=name)
     x[0, ::2, 0] = outlier
@@ -245,7 +261,7 @@ def test_an_outlier_in_front_costs_no_accuracy(device, rng, name, outlier, varia
 
 @every_variant
 @every_type
-def test_without_weight(device, rng, name, variant):
+def test_without_weight(device: Device, rng: Rng, name: str, variant: str) -> None:
     go, x, w = problem(rng, (2, 6, 10), name=name)
     bare, full = run(device, go, x, None, 3, variant=variant), run(device, go, x, np.ones_like(w), 3, variant=variant)
     assert bare[1] is None
@@ -256,16 +272,17 @@ def test_without_weight(device, rng, name, variant):
 
 
 @every_type
-def test_results_are_allocated(device, rng, name):
+def test_results_are_allocated(device: Device, rng: Rng, name: str) -> None:
     go, x, w = problem(rng, (2, 6, 10), name=name)
-    got = group_norm_backward(*(ptxrt.to_device(a, device) for a in (go, x, w)), 3)
+    one, two, three = (ptxrt.to_device(a, device) for a in (go, x, w))
+    got: Any = group_norm_backward(one, two, three, 3)
     for ours, theirs in zip(got, run(device, go, x, w, 3), strict=True):
         np.testing.assert_array_equal(ours.to_host(), theirs)
 
 
 @every_variant
 @every_type
-def test_one_value_a_group_has_no_gradient(device, rng, name, variant):
+def test_one_value_a_group_has_no_gradient(device: Device, rng: Rng, name: str, variant: str) -> None:
     go, x, w = problem(rng, (3, 5, 1), name=name)
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 5, variant=variant)
     np.testing.assert_array_equal(grad_input, np.zeros_like(x))
@@ -276,7 +293,7 @@ def test_one_value_a_group_has_no_gradient(device, rng, name, variant):
 
 @every_variant
 @every_type
-def test_equal_values(device, rng, name, variant):
+def test_equal_values(device: Device, rng: Rng, name: str, variant: str) -> None:
     """Variance 0: xhat is 0, so grad_input is what of grad_out differs from its mean, over sqrt(eps)."""
     go, _, w = problem(rng, (2, 4, 100), name=name)
     x = np.full((2, 4, 100), 0.1, go.dtype)
@@ -286,7 +303,7 @@ def test_equal_values(device, rng, name, variant):
 
 @every_variant
 @every_type
-def test_variance_zero_and_eps_zero_is_not_a_number(device, name, variant):
+def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, name: str, variant: str) -> None:
     ones = np.ones((1, 2, 5), kind_of(name))
     weight = np.ones(2, parameters_of(ones.dtype))
     grad_input, grad_weight, grad_bias = run(device, ones, ones, weight, 1, eps=0.0, variant=variant)
@@ -296,20 +313,22 @@ def test_variance_zero_and_eps_zero_is_not_a_number(device, name, variant):
 
 
 @every_variant
-def test_eps_zero_is_allowed(device, rng, variant):
+def test_eps_zero_is_allowed(device: Device, rng: Rng, variant: str) -> None:
     check(device, *problem(rng, (2, 4, 50)), 2, eps=0.0, variant=variant)
 
 
 @every_variant
 @every_type
 @pytest.mark.parametrize(("value", "place"), [(np.nan, 7), (np.inf, 7), (-np.inf, 7), (np.inf, 0)])
-def test_a_bad_value_of_x_spoils_its_group_alone(device, rng, value, place, name, variant):
+def test_a_bad_value_of_x_spoils_its_group_alone(
+    device: Device, rng: Rng, value: Any, place: int, name: str, variant: str
+) -> None:
     go, x, w = problem(rng, (2, 6, 40), name=name)
     x[1, 2, place] = value
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
     good = np.ones(x.shape, bool)
     good[1, 2:4] = False
-    want = references.group_norm_backward(go, np.where(good, x, x.dtype.type(0)), w, 3)
+    want: Any = references.group_norm_backward(go, np.where(good, x, x.dtype.type(0)), w, 3)
     assert np.isnan(grad_input[1, 2:4]).all()
     assert np.isnan(grad_weight[2:4]).all()
     channels = [0, 1, 4, 5]
@@ -318,20 +337,22 @@ def test_a_bad_value_of_x_spoils_its_group_alone(device, rng, value, place, name
     assert_close(grad_bias, want[2])
 
 
-def assert_close(got, want):
+def assert_close(got: Any, want: Any) -> None:
     assert relative_error(got, want) <= bar_of(got, want)
 
 
 @every_variant
 @every_type
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(device, rng, value, name, variant):
+def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(
+    device: Device, rng: Rng, value: Any, name: str, variant: str
+) -> None:
     go, x, w = problem(rng, (2, 6, 40), name=name)
     go[1, 2, 7] = value
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 3, variant=variant)
     good = np.ones(x.shape, bool)
     good[1, 2:4] = False
-    want = references.group_norm_backward(np.where(np.isfinite(go), go, x.dtype.type(0)), x, w, 3)
+    want: Any = references.group_norm_backward(np.where(np.isfinite(go), go, x.dtype.type(0)), x, w, 3)
     assert not np.isfinite(grad_input[1, 2:4].astype(np.float64)).any()
     assert not np.isfinite(grad_weight[2])
     np.testing.assert_array_equal(grad_bias[2], grad_bias.dtype.type(value))
@@ -343,7 +364,7 @@ def test_a_bad_value_of_grad_out_spoils_its_group_and_channel_alone(device, rng,
 
 @every_variant
 @every_type
-def test_denormals_are_kept(device, rng, name, variant):
+def test_denormals_are_preserved(device: Device, rng: Rng, name: str, variant: str) -> None:
     go, x, w = problem(rng, (1, 4, 64), name=name)
     limits, wide = ml_dtypes.finfo(kind_of(name)), name == "f64"
     tiny = (rng.uniform(-1, 1, x.shape) * float(limits.tiny)).astype(x.dtype)
@@ -351,7 +372,8 @@ def test_denormals_are_kept(device, rng, name, variant):
     check(device, go, tiny, w, 2, eps=1e-5 if wide or name == "f16" else 1e-30, variant=variant)
     smallest = float(limits.smallest_subnormal)
     few = (rng.integers(-100, 100, x.shape) * smallest).astype(x.dtype)
-    got, want = run(device, few, x, w, 2, variant=variant), references.group_norm_backward(few, x, w, 2)
+    want: Any = references.group_norm_backward(few, x, w, 2)
+    got = run(device, few, x, w, 2, variant=variant)
     for ours, reference in zip(got, want, strict=True):  # of grad_out, and so in the results
         assert (np.abs(ours.astype(reference.dtype) - reference) <= (12 if wide else 0.75) * smallest).all()
     assert np.count_nonzero(got[0]) > 100
@@ -362,13 +384,15 @@ def test_denormals_are_kept(device, rng, name, variant):
     ("name", "of_go", "of_x"),
     [("f32", 1e36, 3e37), ("f16", 1e4, 1e4), ("bf16", 1e36, 3e37), ("f64", 1e150, 1e150)],
 )
-def test_values_near_the_largest_do_not_overflow(device, rng, name, of_go, of_x, variant):
+def test_values_near_the_largest_do_not_overflow(
+    device: Device, rng: Rng, name: str, of_go: float, of_x: float, variant: str
+) -> None:
     go, x, w = problem(rng, (1, 2, 500 if name == "f32" else 100), name=name)
     check(device, go * go.dtype.type(of_go), x * x.dtype.type(of_x), w, 1, variant=variant)
 
 
 @every_variant
-def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, variant):
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device: Device, rng: Rng, variant: str) -> None:
     go, x, w = problem(rng, (2, 2, 50), name="f64")
     x[1] *= 1e160
     grad_input, grad_weight, grad_bias = run(device, go, x, w, 1, variant=variant)
@@ -380,7 +404,7 @@ def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device, rng, vari
 
 @every_variant
 @pytest.mark.parametrize("name", ["f16", "bf16"])
-def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
     """From f64 at once, what f32 rounds to the middle of two numbers would go to the nearer one."""
     half = EPSILON[name] / 2
     go = 1 + np.arange(1, 1 / EPSILON[name]) * EPSILON[name]
@@ -403,10 +427,12 @@ def test_a_result_of_16_bits_is_that_in_f32_rounded(device, name, variant):
     ],
     ids=str,
 )
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, shape, name, variant):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(
+    device: Device, rng: Rng, shape: Shape, name: str, variant: str
+) -> None:
     args = problem(rng, shape, name=name)
     first = run(device, *args, 2, variant=variant)
-    for again in (run(device, *args, 2, variant=variant), run(ptxrt.Device("sim:0"), *args, 2, variant=variant)):
+    for again in (run(device, *args, 2, variant=variant), run(Device("sim:0"), *args, 2, variant=variant)):
         for one, two in zip(first, again, strict=True):
             np.testing.assert_array_equal(one, two)
 
@@ -417,7 +443,7 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, 
     [((2, 6, 36), 3, "f32"), ((1, 4, 5000), 2, "f32"), ((1, 3, 33), 1, "f32"), *(((2, 6, 40), 3, n) for n in OTHERS)],
     ids=str,
 )
-def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
+def test_alignment_changes_no_bit(device: Device, rng: Rng, shape: Shape, groups: Any, name: str, variant: str) -> None:
     args = problem(rng, shape, name=name)
     aligned = run(device, *args, groups, variant=variant)
     for offset in (1, 2, 3, 4) if name == "f32" else (1, 4, 8):
@@ -428,12 +454,12 @@ def test_alignment_changes_no_bit(device, rng, shape, groups, name, variant):
 @every_variant
 @every_type
 @pytest.mark.parametrize("unaligned", range(3))
-def test_one_unaligned_array_is_enough(device, rng, unaligned, name, variant):
+def test_one_unaligned_array_is_enough(device: Device, rng: Rng, unaligned: int, name: str, variant: str) -> None:
     go, x, w = problem(rng, (2, 6, 40), name=name)
     offsets = [int(i == unaligned) for i in range(3)]
     grad_input = Guarded(x.shape, x.dtype, device, offsets[2])
-    there = [on_device(a, device, offset) for a, offset in zip((go, x, w), (*offsets[:2], 0), strict=True)]
-    forced(device, x.shape, 3, 1e-5, variant, name).run(GroupNormBackwardArgs(*there, grad_input.array))
+    there: Any = [on_device(a, device, offset) for a, offset in zip((go, x, w), (*offsets[:2], 0), strict=True)]
+    forced(device, x.shape, 3, 1e-5, variant, name).run(GroupNormBackwardArgs(*[*there, grad_input.array]))
     np.testing.assert_array_equal(grad_input.host(), run(device, go, x, w, 3, variant=variant)[0])
 
 
@@ -448,7 +474,7 @@ def test_one_unaligned_array_is_enough(device, rng, unaligned, name, variant):
 )
 @pytest.mark.parametrize("place", ["x", "grad_out"])
 @pytest.mark.sanitize
-def test_in_place(device, rng, shape, name, place, variant):
+def test_in_place(device: Device, rng: Rng, shape: Shape, name: str, place: str, variant: str) -> None:
     args = problem(rng, shape, name=name)
     want = run(device, *args, 2, variant=variant)
     go, x, w = (ptxrt.to_device(a, device) for a in args)
@@ -459,10 +485,10 @@ def test_in_place(device, rng, shape, name, place, variant):
         np.testing.assert_array_equal(ours.to_host(), theirs)
 
 
-def test_grad_out_may_be_x(device, rng):
+def test_grad_out_may_be_x(device: Device, rng: Rng) -> None:
     _, x, w = problem(rng, (2, 8, 30))
     both = ptxrt.to_device(x, device)
-    got = group_norm_backward(both, both, ptxrt.to_device(w, device), 4, out=(both, None, None))
+    got: Any = group_norm_backward(both, both, ptxrt.to_device(w, device), 4, out=(both, None, None))
     for ours, theirs in zip(got, run(device, x, x, w, 4), strict=True):
         np.testing.assert_array_equal(ours.to_host(), theirs)
 
@@ -470,7 +496,9 @@ def test_grad_out_may_be_x(device, rng):
 @every_type
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4), (1 << 33, 4, 0)], ids=str)
-def test_pain25_the_empty_tensor_has_gradients_of_zero(device, monkeypatch, shape, weighted, name):
+def test_pain25_the_empty_tensor_has_gradients_of_zero(
+    device: Device, monkeypatch: Patch, shape: Shape, weighted: bool, name: str
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     kind = kind_of(name)
     go, x = (ptxrt.zeros(shape, kind, device) for _ in range(2))
@@ -489,7 +517,7 @@ def test_pain25_the_empty_tensor_has_gradients_of_zero(device, monkeypatch, shap
 
 
 @every_variant
-def test_an_image_of_many_turns(device, rng, monkeypatch, variant):
+def test_an_image_of_many_turns(device: Device, rng: Rng, monkeypatch: Patch, variant: str) -> None:
     """The loop over images, with fewer blocks than images."""
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
     for groups, hw in ((1, 5), (2, 36), (1, 1028), (2, 4100)):
@@ -500,16 +528,18 @@ def test_an_image_of_many_turns(device, rng, monkeypatch, variant):
 
 @every_type
 @pytest.mark.parametrize(("language", "variant"), [("ptx", "baseline"), ("hip", "hip/baseline")])
-def test_the_kernel_writes_nothing_where_there_are_no_values(device, language, variant, name):
+def test_the_kernel_writes_nothing_where_there_are_no_values(
+    device: Device, language: str, variant: str, name: str
+) -> None:
     """The plan launches nothing then, another caller may."""
     del variant  # for the devices that take no PTX
     kernel = FAMILY.kernel("group_norm_backward_groups_kernel", BY_NAME[name], language).load(device)
-    empty, room = ptxrt.zeros((2, 4, 0), kind_of(name), device), Guarded((64,), np.float64, device)
-    kernel.launch((2, 2), 256, empty, empty, empty, None, room.array[:32], room.array[32:], 2, 4, 2, 0, 1e-5, 1, 1, 1)
-    assert np.isnan(room.host()).all()
+    empty, out = ptxrt.zeros((2, 4, 0), kind_of(name), device), Guarded((64,), np.float64, device)
+    kernel.launch((2, 2), 256, empty, empty, empty, None, out.array[:32], out.array[32:], 2, 4, 2, 0, 1e-5, 1, 1, 1)
+    assert np.isnan(out.host()).all()
 
 
-def test_it_is_the_derivative_of_group_norm(device, rng):
+def test_it_is_the_derivative_of_group_norm(device: Device, rng: Rng) -> None:
     """sum(grad_out * y) grows by grad_input along any direction, as central differences in float64 say."""
     go, x, w = problem(rng, (2, 6, 9))
     grad_input, grad_weight, _ = run(device, go, x, w, 3)
@@ -536,7 +566,9 @@ def test_it_is_the_derivative_of_group_norm(device, rng):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, variant):
+def test_tensors_past_2_to_the_32_elements(
+    cuda: Device, torch_with: Any, shape: Shape, groups: int, variant: str
+) -> None:
     count = int(np.prod(shape))
     torch = torch_with(16 * count)
     batch, channels, hw = shape
@@ -548,7 +580,7 @@ def test_tensors_past_2_to_the_32_elements(cuda, torch_with, shape, groups, vari
     got = [torch.from_dlpack(a) for a in plan.run(GroupNormBackwardArgs(*arrays))]
     limit, span = bar("group_norm", "f32"), channels // groups * hw
 
-    def moments(group):
+    def moments(group: Any) -> Any:
         """Mean and 1 / sqrt(var + eps) of a group of x, in pieces."""
         parts = x[group * span :][:span].chunk(64)
         mean = sum(part.double().sum() for part in parts) / span
@@ -596,19 +628,19 @@ OPERANDS = GroupNormBackwardArgs._fields
 
 
 @pytest.fixture
-def good(device, rng):
+def good(device: Device, rng: Rng) -> Any:
     """Operands that pass; each test spoils one."""
     go, x, w = problem(rng, (2, 8, 6))
     outputs = (np.full_like(x, np.nan), np.full_like(w, np.nan), np.full_like(w, np.nan))
     return {n: ptxrt.to_device(v, device) for n, v in zip(OPERANDS, (go, x, w, *outputs), strict=True)}
 
 
-def call(operands, groups=4, eps=1e-5, stream=None):
+def call(operands: Any, groups: int = 4, eps: float = 1e-5, stream: Any = None) -> Any:
     go, x, w, *out = (operands[name] for name in OPERANDS)
     return group_norm_backward(go, x, w, groups, eps, out=tuple(out), stream=stream)
 
 
-def refused(kind, operands, argument, **how):
+def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     with pytest.raises(ptxrt.PtxrtError) as caught:
         call(operands, **how)
@@ -622,27 +654,27 @@ def refused(kind, operands, argument, **how):
 
 
 @pytest.mark.parametrize("groups", [3, 5, 16])
-def test_groups_divisibility(good, groups):
+def test_groups_divisibility(good: Any, groups: int) -> None:
     assert "8 channels" in str(refused(ptxrt.ShapeMismatch, good, "groups", groups=groups))
 
 
 @pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
-def test_groups_must_be_a_whole_number_of_at_least_one(good, groups):
+def test_groups_must_be_a_whole_number_of_at_least_one(good: Any, groups: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
 
 
 @pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good, eps):
+def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
     refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
 
 
-def test_x_must_have_two_axes(device):
+def test_x_must_have_two_axes(device: Device) -> None:
     eight = ptxrt.zeros((8,), np.float32, device)
     with pytest.raises(ptxrt.ShapeMismatch, match="group_norm_backward: x: "):
         group_norm_backward(eight, eight, None, 1)
 
 
-def test_without_weight_there_is_no_grad_weight(good):
+def test_without_weight_there_is_no_grad_weight(good: Any) -> None:
     good["weight"] = None
     assert "weight is None" in str(refused(ptxrt.InvalidArgument, good, "grad_weight"))
     good["grad_weight"] = None
@@ -652,7 +684,7 @@ def test_without_weight_there_is_no_grad_weight(good):
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
-def test_counts_that_do_not_fit_their_parameter_are_refused(device):
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device) -> None:
     for shape, groups, reason in (
         ((1, 1, 1 << 32), 1, "not fit"),
         ((1 << 32, 1, 1), 1, "not fit"),
@@ -682,7 +714,7 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device):
         ((65536, 1, 4096), 1, "baseline"),
     ],
 )
-def test_the_variant_depends_on_the_shape(device, shape, groups, variant):
+def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:
     plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups))
     one_warp = plan.config == WholeBackwardConfig(1, 1 << 9)
     assert key_of(plan.variant) + (" of one warp" if one_warp else "") == variant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", TEXTS)
-def test_assembles_without_spills(name, arch):
+def test_assembles_without_spills(name: str, arch: Any) -> None:
     reason = nvjitlink.available()
     if reason is not None:
         pytest.skip(reason)
@@ -47,19 +48,19 @@ def test_assembles_without_spills(name, arch):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_machine_parses_it(name):
+def test_the_machine_parses_it(name: str) -> None:
     assert sim.parse(TEXTS[name], name).entries
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_our_own_text_is_ascii_and_opens_with_a_comment(name):
+def test_our_own_text_is_ascii_and_opens_with_a_comment(name: str) -> None:
     text = TEXTS[name]
     assert text.isascii()
-    assert text.startswith(f"// {name.split('-')[0]}")
+    assert text.startswith(f"// {name.split('-', maxsplit=1)[0]}")
 
 
 @pytest.mark.parametrize("spec", IN_PTX, ids=lambda spec: spec.entry)
-def test_each_declared_signature_agrees_with_its_text(spec):
+def test_each_declared_signature_agrees_with_its_text(spec: Any) -> None:
     program = sim.parse(spec.source.text, spec.family)
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
     assert program.target == f"sm_{spec.target or 70}"
@@ -72,7 +73,7 @@ def test_each_declared_signature_agrees_with_its_text(spec):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_entry_of_a_file_is_declared(name):
+def test_every_entry_of_a_file_is_declared(name: str) -> None:
     declared = {spec.entry for spec in IN_PTX if _name(spec) == name}
     assert set(sim.parse(OWN[name], name).entries) == declared
 
@@ -87,7 +88,7 @@ FAMILIES = sorted({(spec.family, spec.dtype) for spec in IN_HIP})
     ("arch", "wave"), [("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32)]
 )
 @pytest.mark.parametrize(("family", "dtype"), FAMILIES)
-def test_hip_compiles_without_scratch_for_amd(family, dtype, arch, wave):
+def test_hip_compiles_without_scratch_for_amd(family: Any, dtype: Any, arch: str, wave: int) -> None:
     if arch in ("gfx950", "gfx1201") and arch not in hiprtc.architectures():
         pytest.skip(f"hipRTC {hiprtc.version()} does not know {arch}")
     binary = hiprtc.compile_hip(read_kernel(family, language="hip", dtype=dtype).text, arch, name=family)
@@ -99,7 +100,7 @@ def test_hip_compiles_without_scratch_for_amd(family, dtype, arch, wave):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize(("family", "dtype"), FAMILIES)
-def test_hip_compiles_without_spills_for_nvidia(family, dtype, arch):
+def test_hip_compiles_without_spills_for_nvidia(family: Any, dtype: Any, arch: Any) -> None:
     if reason := nvrtc.available():
         pytest.skip(reason)
     text = read_kernel(family, language="hip", dtype=dtype).text
@@ -110,15 +111,16 @@ def test_hip_compiles_without_spills_for_nvidia(family, dtype, arch):
 
 
 @pytest.mark.parametrize(("family", "dtype"), FAMILIES)
-def test_our_own_hip_is_ascii_and_opens_with_a_comment(family, dtype):
+def test_our_own_hip_is_ascii_and_opens_with_a_comment(family: Any, dtype: Any) -> None:
     text = read_kernel(family, language="hip", dtype=dtype).text
     assert text.isascii()
     assert text.startswith(f"// {family}")
 
 
 @pytest.mark.parametrize("spec", IN_HIP, ids=lambda spec: spec.entry)
-def test_parameters_in_hip_have_the_declared_names(spec):
+def test_parameters_in_hip_have_the_declared_names(spec: Any) -> None:
     stem = spec.entry.removesuffix(spec.dtype)  # of an entry that a macro makes
     found = re.search(rf"\b(?:{spec.entry}|{stem}##\w+)\(([^)]*)\)", spec.source.text.replace("\\\n", " "))
+    assert found
     names = re.findall(r"(\w+)\s*(?:,|$)", found[1])
     assert names == [p.name for p in spec.signature.parameters]

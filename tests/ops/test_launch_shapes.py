@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from helpers import Rng
 from op_testing import Guarded, check_error, on_device
 from tolerances import bar, grid_sample_bar
 
 import ptxrt
-from ptxrt import ops
+from ptxrt import Device, ops
 from ptxrt.ops import references
 
 KERNELS = {(spec.entry, spec.language): spec for spec in ops.kernels()}
 in_both = pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
 
 
-def language(variant):
+def language(variant: str) -> str:
     return "ptx" if variant == "baseline" else "hip"
 
 
-def launch(device, variant, entry, grid, block, *arguments):
+def launch(device: Device, variant: str, entry: str, grid: Any, block: Any, *arguments: Any) -> None:
     """Launch the entry in the variant's language."""
     KERNELS[entry, language(variant)].load(device).launch(grid, block, *arguments)
 
 
 @in_both
 @pytest.mark.parametrize("block", [1, 32, 33, 100, 256, 512])
-def test_softmax2d_takes_blocks_of_any_size(device, rng, variant, block):
+def test_softmax2d_takes_blocks_of_any_size(device: Device, rng: Rng, variant: str, block: int) -> None:
     x = rng.standard_normal((2, 5, 157)).astype(np.float32)
     y, gi = (Guarded(x.shape, np.float32, device) for _ in range(2))
     there = on_device(x, device)
@@ -42,7 +45,9 @@ def test_softmax2d_takes_blocks_of_any_size(device, rng, variant, block):
 @in_both
 @pytest.mark.parametrize("block", [1, 32, 33, 100, 256, 1024])
 @pytest.mark.parametrize(("name", "dtype"), [("f32", np.float32), ("u8", np.uint8)])
-def test_upsample_nearest2d_takes_blocks_of_any_size(device, rng, variant, block, name, dtype):
+def test_upsample_nearest2d_in_blocks_of_any_size(
+    device: Device, rng: Rng, variant: str, block: int, name: str, dtype: Any
+) -> None:
     x = rng.integers(0, 255, (2, 3, 4, 5)).astype(dtype)
     y = Guarded((2, 3, 7, 9), dtype, device)
     info = on_device(np.array([*x.shape, 60, 20, 5, 1], np.uint64), device)
@@ -53,7 +58,7 @@ def test_upsample_nearest2d_takes_blocks_of_any_size(device, rng, variant, block
 
 @in_both
 @pytest.mark.parametrize("block", [1, 32, 33, 100, 256])
-def test_local_response_norm_takes_blocks_of_any_size(device, rng, variant, block):
+def test_local_response_norm_takes_blocks_of_any_size(device: Device, rng: Rng, variant: str, block: int) -> None:
     x = rng.standard_normal((2, 7, 23)).astype(np.float32)
     y, denom, gi = (Guarded(x.shape, np.float32, device) for _ in range(3))
     there, grid, sizes = on_device(x, device), -(-322 // block), (2, 7, 23, 5, 1e-2, 0.75)
@@ -69,7 +74,9 @@ def test_local_response_norm_takes_blocks_of_any_size(device, rng, variant, bloc
 @in_both
 @pytest.mark.parametrize("size", [(7, 9), (40, 131), (33, 129)], ids=str)
 @pytest.mark.parametrize("block", [1, 33, 64, 100, 256])
-def test_grid_sample_takes_as_many_blocks_as_hold_the_positions(device, rng, variant, size, block):
+def test_grid_sample_in_as_many_blocks_as_positions_need(
+    device: Device, rng: Rng, variant: str, size: Any, block: int
+) -> None:
     if block == 1 and size != (7, 9):
         pytest.skip("thousands of blocks tell no more")
     x = rng.standard_normal((2, 5, 6, 7)).astype(np.float32)
@@ -87,7 +94,9 @@ def test_grid_sample_takes_as_many_blocks_as_hold_the_positions(device, rng, var
 @in_both
 @pytest.mark.parametrize("blocks", [(1,), (2,), (9, 1, 2), (2, 3, 2), (40, 1, 1)], ids=str)
 @pytest.mark.parametrize("block", [32, 33, 100, 255, 256])
-def test_grid_sample_backward_takes_any_grid_and_block(device, rng, variant, blocks, block):
+def test_grid_sample_backward_in_any_grid_and_block(
+    device: Device, rng: Rng, variant: str, blocks: Any, block: int
+) -> None:
     x, go = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 11, 6, 7), (2, 11, 7, 9)))
     grid = rng.uniform(-1.3, 1.3, (2, 7, 9, 2)).astype(np.float32)
     gi, gg = ptxrt.zeros(x.shape, np.float32, device), Guarded(grid.shape, np.float32, device)
@@ -100,7 +109,7 @@ def test_grid_sample_backward_takes_any_grid_and_block(device, rng, variant, blo
 
 
 @pytest.mark.parametrize("block", [32, 64, 96, 128, 256, 1024])
-def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device, rng, block):
+def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device: Device, rng: Rng, block: int) -> None:
     x = rng.standard_normal((3, 6, 99)).astype(np.float32)
     limit, there = bar("group_norm", "f32"), on_device(x, device)
     y = Guarded(x.shape, np.float32, device)
@@ -109,7 +118,8 @@ def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device, rng, block
     y, mean, var = (Guarded(shape, np.float32, device) for shape in (x.shape, (6,), (6,)))
     vectors = None, None, mean.array, var.array
     launch(device, "hip/baseline", "batch_norm_kernel", 6, block, there, y.array, *vectors, 3, 6, 99, 1e-5, 1)
-    for got, want in zip((y, mean, var), references.batch_norm(x, *[None] * 4, training=True), strict=True):
+    wants: Any = references.batch_norm(x, None, None, None, None, training=True)
+    for got, want in zip((y, mean, var), wants, strict=True):
         np.testing.assert_allclose(got.host(), want, rtol=1e-5, atol=1e-6)
     gi, gb = Guarded(x.shape, np.float32, device), Guarded((6,), np.float32, device)
     arguments = there, there, gi.array, None, gb.array, None, None, None, 3, 6, 99, 1e-5, 1
@@ -121,7 +131,7 @@ def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device, rng, block
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("block", [32, 255, 512])
-def test_norms_in_ptx_refuse_blocks_that_are_not_of_256(device, block):
+def test_norms_in_ptx_refuse_blocks_that_are_not_of_256(device: Device, block: int) -> None:
     x = ptxrt.zeros((1, 2, 8), np.float32, device)
     for entry, grid, vectors, scalars in (
         ("group_norm_kernel", (1, 1), (None, None), (1, 2, 1, 8, 1e-5)),

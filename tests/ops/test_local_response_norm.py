@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, wish
 from tolerances import bar
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.ops import (
     LocalResponseNormArgs,
     LocalResponseNormBackwardArgs,
@@ -26,21 +30,21 @@ BAR = bar("local_response_norm", "f32")
 DIRECTIONS = ("forward", "backward")
 VARIANTS = ("sliding", "baseline", "hip/baseline")
 OPS = {"forward": "local_response_norm", "backward": "local_response_norm_backward"}
-DESCRIPTORS = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
-PLANS = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
+DESCRIPTORS: dict[str, Any] = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
+PLANS: dict[str, Any] = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
 
 
-def normal(rng, shape, mean=0.0):
+def normal(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
     return (rng.standard_normal(shape) + mean).astype(np.float32)
 
 
-def plan_of(direction, device, shape, size, variant=None, **reals):
+def plan_of(direction: str, device: Device, shape: Shape, size: int, variant: str | None = None, **reals: Any) -> Any:
     if direction == "backward":
         reals.pop("k", None)
     return PLANS[direction].select(device, DESCRIPTORS[direction](shape, size, **reals), wish(variant))
 
 
-def forward(device, x, size, variant=None, offset=0, **reals):
+def forward(device: Device, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any) -> Any:
     """Return (y, denom) of `x`, written to guarded outputs, `offset` elements from alignment."""
     out, denom = (Guarded(x.shape, np.float32, device, offset) for _ in range(2))
     plan = plan_of("forward", device, x.shape, size, variant, **reals)
@@ -49,16 +53,20 @@ def forward(device, x, size, variant=None, offset=0, **reals):
     return out.host(), denom.host()
 
 
-def backward(device, go, x, denom, size, variant=None, offset=0, **reals):
+def backward(
+    device: Device, go: Any, x: Any, denom: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
+) -> Any:
     """Return grad_input, written to a guarded output, `offset` elements from alignment."""
     out = Guarded(x.shape, np.float32, device, offset)
     plan = plan_of("backward", device, x.shape, size, variant, **reals)
-    inputs = (on_device(a, device, offset) for a in (go, x, denom))
-    assert plan.run(LocalResponseNormBackwardArgs(*inputs, out.array)) is out.array
+    inputs = [on_device(a, device, offset) for a in (go, x, denom)]
+    assert plan.run(LocalResponseNormBackwardArgs(*[*inputs, out.array])) is out.array
     return out.host()
 
 
-def check(device, rng, x, size, variant=None, offset=0, **reals):
+def check(
+    device: Device, rng: Rng, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
+) -> None:
     """Hold y, denom and grad_input to the references; backward gets the reference's denom, rounded."""
     case = (x.shape, size, variant, reals)
     y, denom = forward(device, x, size, variant, offset, **reals)
@@ -99,13 +107,13 @@ def check(device, rng, x, size, variant=None, offset=0, **reals):
     ids=str,
 )
 @pytest.mark.sanitize
-def test_matches_the_reference(device, rng, shape, size, variant):
+def test_matches_the_reference(device: Device, rng: Rng, shape: Shape, size: int, variant: str) -> None:
     check(device, rng, normal(rng, shape), size, variant)
 
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("size", SLIDING_SIZES)
-def test_each_sliding_size(device, rng, size):
+def test_each_sliding_size(device: Device, rng: Rng, size: int) -> None:
     for beta in (0.75, 0.6):
         check(device, rng, normal(rng, (2, 2 * size + 3, 19)), size, "sliding", alpha=0.5, beta=beta)
 
@@ -113,13 +121,13 @@ def test_each_sliding_size(device, rng, size):
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
 @pytest.mark.parametrize("size", [13, 64, 1000, 2**31, 2**32 - 1])
 @pytest.mark.sanitize
-def test_windows_beyond_the_sliding_ones(device, rng, size, variant):
+def test_windows_above_the_sliding_ones(device: Device, rng: Rng, size: int, variant: str) -> None:
     check(device, rng, normal(rng, (2, 40, 9)), size, variant, alpha=0.5)
 
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("size", [13, 2**32 - 1])
-def test_windows_beyond_the_sliding_ones_go_to_the_baseline(device, size):
+def test_windows_above_the_sliding_ones_go_to_the_baseline(device: Device, size: int) -> None:
     shape = (4, 64, 32, 32)
     assert plan_of("forward", device, shape, size).variant.name == "baseline"
     with pytest.raises(ptxrt.Unsupported, match="windows of"):
@@ -127,8 +135,10 @@ def test_windows_beyond_the_sliding_ones_go_to_the_baseline(device, size):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_matches_the_reference_on_drawn_problems(device, variant):
-    def body(batch, channels, positions, size, alpha, beta, k, seed, offset):
+def test_matches_the_reference_on_drawn_problems(device: Device, variant: str) -> None:
+    def body(
+        batch: Any, channels: Any, positions: Any, size: int, alpha: Any, beta: Any, k: Any, seed: Any, offset: Any
+    ) -> None:
         rng = np.random.default_rng(seed)
         x = normal(rng, (batch, channels, positions))
         check(device, rng, x, size, variant, offset, alpha=alpha, beta=beta, k=k)
@@ -150,7 +160,7 @@ def test_matches_the_reference_on_drawn_problems(device, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.0, 0.01, 3.0, 10.0, -0.75, -1.0, -2.0, 40.0])
-def test_every_beta_from_the_smallest_denom_to_the_largest(device, rng, beta, variant):
+def test_every_beta_from_the_smallest_denom_to_the_largest(device: Device, rng: Rng, beta: float, variant: str) -> None:
     # denom is x^2 alone, of every magnitude: from 1e-90, of which f32 holds nothing, to 1e77, which is infinite there.
     spread = 44 if abs(beta) <= 1 else 36 / abs(beta) / 2
     x = (10.0 ** rng.uniform(-spread, min(spread, 38), 4000) * rng.choice([-1, 1], 4000)).astype(np.float32)
@@ -166,7 +176,7 @@ def test_every_beta_from_the_smallest_denom_to_the_largest(device, rng, beta, va
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.3, 2.0, -1.0, -0.5])
-def test_backward_from_the_smallest_denom_to_the_largest(device, rng, beta, variant):
+def test_backward_from_the_smallest_denom_to_the_largest(device: Device, rng: Rng, beta: float, variant: str) -> None:
     denom = np.concatenate([10.0 ** rng.uniform(-44, 38, 2000), 2.0 ** np.arange(-149, 128)]).astype(np.float32)
     denom = denom[denom > 0].reshape(1, 1, -1)
     x, go = normal(rng, denom.shape), normal(rng, denom.shape)
@@ -180,7 +190,7 @@ def test_backward_from_the_smallest_denom_to_the_largest(device, rng, beta, vari
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_result_is_the_reference_rounded_once(device, rng, variant):
+def test_the_result_is_the_reference_rounded_once(device: Device, rng: Rng, variant: str) -> None:
     x = normal(rng, (2, 30, 50))
     for beta in (0.75, 0.6):
         y, denom = forward(device, x, 5, variant, alpha=1.0, beta=beta)
@@ -190,7 +200,7 @@ def test_the_result_is_the_reference_rounded_once(device, rng, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_terms_that_cancel_cost_no_accuracy(device, rng, variant):
+def test_terms_that_cancel_cost_no_accuracy(device: Device, rng: Rng, variant: str) -> None:
     # alpha large and k small: what remains of the gradient is a small part of its two terms.
     for beta in (0.5, 0.6):
         check(device, rng, normal(rng, (1, 3, 200)), 1, variant, alpha=1e3, beta=beta, k=0.01)
@@ -200,19 +210,21 @@ def test_terms_that_cancel_cost_no_accuracy(device, rng, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("mean", [1e4, -1e4])
-def test_a_large_mean(device, rng, mean, variant):
+def test_a_large_mean(device: Device, rng: Rng, mean: float, variant: str) -> None:
     check(device, rng, normal(rng, (2, 20, 40), mean), 5, variant)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("scale", "alpha", "k"), [(1e-44, 1, 1), (1e-22, 1e6, 0), (1e15, 1, 0), (1e25, 1e-20, 1)])
-def test_values_whose_squares_f32_cannot_hold(device, rng, scale, alpha, k, variant):
+def test_values_with_squares_above_f32(
+    device: Device, rng: Rng, scale: float, alpha: float, k: int, variant: str
+) -> None:
     x = (normal(rng, (1, 8, 40)).astype(np.float64) * scale).astype(np.float32)
     check(device, rng, x, 5, variant, alpha=alpha, k=k)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_of_a_large_value_stays_behind_its_window(device, rng, variant):
+def test_nothing_of_a_large_value_stays_behind_its_window(device: Device, rng: Rng, variant: str) -> None:
     x = normal(rng, (1, 60, 33))
     x[0, 10] = 1e18
     x[0, 30, ::2] = 1e19
@@ -226,7 +238,7 @@ def test_nothing_of_a_large_value_stays_behind_its_window(device, rng, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("size", [1, 4, 5])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_bad_value_spoils_its_windows_alone(device, rng, value, size, variant):
+def test_a_bad_value_spoils_its_windows_alone(device: Device, rng: Rng, value: Any, size: int, variant: str) -> None:
     x, go = normal(rng, (2, 23, 9)), normal(rng, (2, 23, 9))
     x[1, 11, 4] = value
     with np.errstate(invalid="ignore"):
@@ -243,7 +255,7 @@ def test_a_bad_value_spoils_its_windows_alone(device, rng, value, size, variant)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_bad_gradient_spoils_its_windows_alone(device, rng, variant):
+def test_a_bad_gradient_spoils_its_windows_alone(device: Device, rng: Rng, variant: str) -> None:
     x, go = normal(rng, (1, 23, 9)), normal(rng, (1, 23, 9))
     go[0, 11, 4] = np.nan
     denom = np.ones_like(x)
@@ -255,7 +267,7 @@ def test_a_bad_gradient_spoils_its_windows_alone(device, rng, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 2.0, 0.3, 0.0, -1.0, -0.5, -2.0, 3.0, 1e30, 16777216.0])
-def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device, beta, variant):
+def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device: Device, beta: float, variant: str) -> None:
     # k below 0 and alpha of 0: denom is k. Infinite only in backward, to which it is handed.
     x = np.array([1.0, -2.0, 0.0, 1e-40], np.float32).reshape(1, 1, -1)
     with np.errstate(all="ignore"):
@@ -279,29 +291,31 @@ def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device, beta
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "beta", "k"), [(-0.01, 0.75, 5.0), (0.0, 0.75, 1.0), (1e-4, 0.0, 1.0), (1, 2, 3)])
-def test_alpha_beta_and_k_may_be_any_numbers(device, rng, alpha, beta, k, variant):
+def test_alpha_beta_and_k_are_any_numbers(
+    device: Device, rng: Rng, alpha: float, beta: float, k: float, variant: str
+) -> None:
     check(device, rng, normal(rng, (1, 9, 30)), 5, variant, alpha=alpha, beta=beta, k=k)
 
 
-def test_alpha_beta_and_k_are_rounded_to_f32(device, rng):
+def test_alpha_beta_and_k_are_rounded_to_f32(device: Device, rng: Rng) -> None:
     x = normal(rng, (1, 9, 30))
-    exact = {"alpha": 0.7, "beta": 0.75 + 1e-9, "k": 1 / 3}
-    rounded = {name: float(np.float32(value)) for name, value in exact.items()}
+    exact: dict[str, Any] = {"alpha": 0.7, "beta": 0.75 + 1e-9, "k": 1 / 3}
+    rounded: dict[str, Any] = {name: float(np.float32(value)) for name, value in exact.items()}
     for a, b in zip(forward(device, x, 5, **exact), forward(device, x, 5, **rounded), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("offset", [1, 2, 3])
-def test_offset_views_are_operands_like_others(device, rng, offset, variant):
+def test_offset_views_are_operands_like_others(device: Device, rng: Rng, offset: int, variant: str) -> None:
     check(device, rng, normal(rng, (2, 6, 35)), 5, variant, offset)
 
 
 @pytest.mark.parametrize("beta", [0.75, 0.6])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_same_bits_from_each_variant_run_and_device(device, rng, beta, variant):
+def test_the_same_bits_from_each_variant_run_and_device(device: Device, rng: Rng, beta: float, variant: str) -> None:
     x, go = normal(rng, (2, 29, 60)), normal(rng, (2, 29, 60))
-    sim = ptxrt.Device("sim:0")
+    sim = Device("sim:0")
     one = "hip" if variant == "hip" else "baseline"  # the powers of the other language are others behind f32
     y, denom = forward(sim, x, 5, one, beta=beta, alpha=0.5)
     gradient = backward(sim, go, x, denom, 5, one, beta=beta, alpha=0.5)
@@ -312,7 +326,7 @@ def test_the_same_bits_from_each_variant_run_and_device(device, rng, beta, varia
         np.testing.assert_array_equal(got, gradient)
 
 
-def test_outputs_are_allocated_where_they_are_none(device, rng):
+def test_outputs_are_allocated_where_they_are_none(device: Device, rng: Rng) -> None:
     x, go = normal(rng, (2, 9, 30)), normal(rng, (2, 9, 30))
     there = ptxrt.to_device(x, device)
     y, denom = local_response_norm(there, 5)
@@ -325,7 +339,7 @@ def test_outputs_are_allocated_where_they_are_none(device, rng):
     np.testing.assert_array_equal(got.to_host(), backward(device, go, x, denom.to_host(), 5))
 
 
-def test_the_gradient_is_that_of_the_forward(device, rng):
+def test_the_gradient_is_that_of_the_forward(device: Device, rng: Rng) -> None:
     # Central differences of the reference, so that no formula is shared.
     x, go = normal(rng, (1, 7, 3)).astype(np.float64), normal(rng, (1, 7, 3))
     for size in (4, 5):
@@ -340,7 +354,9 @@ def test_the_gradient_is_that_of_the_forward(device, rng):
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3)])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape, variant):
+def test_pain25_the_empty_tensor_launches_nothing(
+    device: Device, monkeypatch: Patch, shape: Shape, variant: str
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     x = ptxrt.zeros(shape, np.float32, device)
     y, denom = plan_of("forward", device, shape, 5, variant).run(LocalResponseNormArgs(x))
@@ -349,7 +365,7 @@ def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, shape, va
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_many_blocks(device, rng, variant):
+def test_many_blocks(device: Device, rng: Rng, variant: str) -> None:
     check(device, rng, normal(rng, (3, 20, 1000)), 5, variant)
 
 
@@ -364,7 +380,9 @@ def test_many_blocks(device, rng, variant):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_31_and_32_elements(cuda, torch_with, shape, size, variant):
+def test_tensors_past_2_to_the_31_and_32_elements(
+    cuda: Device, torch_with: Any, shape: Shape, size: int, variant: str
+) -> None:
     count = int(np.prod(shape))
     torch = torch_with(18 * count)
     x = torch.empty(shape, device="cuda").normal_()
@@ -399,7 +417,7 @@ EACH = [(direction, name) for direction in DIRECTIONS for name in OPERANDS[direc
 FUNCTIONS = [(direction, name) for direction, name in EACH if name != "x"]
 
 
-def good(direction, device, rng):
+def good(direction: str, device: Device, rng: Rng) -> Any:
     """Operands that pass; each test spoils one."""
     return {
         name: ptxrt.to_device(
@@ -409,7 +427,7 @@ def good(direction, device, rng):
     }
 
 
-def call(direction, operands, size=5, stream=None, **reals):
+def call(direction: str, operands: Any, size: int = 5, stream: Any = None, **reals: Any) -> Any:
     if direction == "forward":
         out = (operands["out"], operands["denom"])
         return local_response_norm(operands["x"], size, out=out, stream=stream, **reals)
@@ -417,7 +435,7 @@ def call(direction, operands, size=5, stream=None, **reals):
     return local_response_norm_backward(*inputs, size, out=operands["out"], stream=stream, **reals)
 
 
-def refused(kind, direction, operands, argument, **how):
+def refused(kind: Any, direction: str, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     with pytest.raises(kind) as caught:
         call(direction, operands, **how)
@@ -432,12 +450,12 @@ def refused(kind, direction, operands, argument, **how):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("size", [0, -1, 5.0, None, "5", True, [5]])
-def test_size_must_be_a_whole_number_of_at_least_one(device, rng, direction, size):
+def test_size_must_be_a_whole_number_of_at_least_one(device: Device, rng: Rng, direction: str, size: int) -> None:
     refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), "size", size=size)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_size_beyond_its_parameter_is_refused(device, rng, direction):
+def test_a_size_above_its_parameter_is_refused(device: Device, rng: Rng, direction: str) -> None:
     operands = good(direction, device, rng)
     call(direction, operands, size=2**32 - 1)
     with pytest.raises(ptxrt.Unsupported, match=r"size = 4294967296 does not fit"):
@@ -448,18 +466,18 @@ def test_a_size_beyond_its_parameter_is_refused(device, rng, direction):
     ("direction", "name"), [(d, n) for d in DIRECTIONS for n in ("alpha", "beta", "k") if (d, n) != ("backward", "k")]
 )
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e39, -1e39, None, "1", [1.0], 1j, True])
-def test_alpha_beta_and_k_must_be_finite_numbers(device, rng, direction, name, value):
+def test_alpha_beta_and_k_must_be_finite(device: Device, rng: Rng, direction: str, name: str, value: Any) -> None:
     refused(ptxrt.InvalidArgument, direction, good(direction, device, rng), name, **{name: value})
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_x_must_have_two_axes(device, rng, direction):
+def test_x_must_have_two_axes(device: Device, rng: Rng, direction: str) -> None:
     operands = good(direction, device, rng) | {"x": ptxrt.zeros((8,), np.float32, device)}
     refused(ptxrt.ShapeMismatch, direction, operands, "x")
 
 
 @pytest.mark.parametrize("out", [(), (None,), (None, None, None), 3, "ab"])
-def test_out_of_the_forward_is_a_pair(device, rng, out):
+def test_out_of_the_forward_is_a_pair(device: Device, rng: Rng, out: Any) -> None:
     x = ptxrt.to_device(normal(rng, SHAPE), device)
     if out == "ab":
         out = {"y": None, "denom": None}
@@ -472,7 +490,7 @@ PAIRS = [("forward", "out", "x"), ("forward", "denom", "x"), ("forward", "out", 
 PAIRS += [("backward", "out", name) for name in ("grad_out", "x", "denom")]
 
 
-def test_inputs_may_be_one_array(device, rng):
+def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
     x = normal(rng, SHAPE)
     there = ptxrt.to_device(np.abs(x), device)
     got = local_response_norm_backward(there, there, there, 5).to_host()
@@ -496,13 +514,13 @@ def test_inputs_may_be_one_array(device, rng):
     ],
     ids=str,
 )
-def test_the_best_variant_is_taken(device, direction, shape, size, best):
+def test_the_best_variant_is_selected(device: Device, direction: str, shape: Shape, size: int, best: str) -> None:
     assert key_of(plan_of(direction, device, shape, size).variant) == best
 
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_beta_in_f32_decides_between_roots_and_powers(device, direction):
+def test_beta_in_f32_decides_between_roots_and_powers(device: Device, direction: str) -> None:
     for beta, by in ((0.75, "root"), (0.75 + 1e-9, "root"), (0.7500001, "any"), (1, "root"), (0, "any"), (2, "any")):
         descriptor = DESCRIPTORS[direction](SHAPE, 5, beta=beta)
         plan = PLANS[direction].select(device, descriptor, wish("sliding"))
@@ -511,7 +529,7 @@ def test_beta_in_f32_decides_between_roots_and_powers(device, direction):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_counts_that_do_not_fit_are_refused(device, direction):
+def test_counts_that_do_not_fit_are_refused(device: Device, direction: str) -> None:
     for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (1, 1 << 32, 1)):
         with pytest.raises(ptxrt.Unsupported, match=r"not fit|more than"):
             plan_of(direction, device, shape, 5)
@@ -519,7 +537,7 @@ def test_counts_that_do_not_fit_are_refused(device, direction):
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device, direction):
+def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device: Device, direction: str) -> None:
     for shape, name in (
         ((2, 1, 1 << 31), "positions"),
         ((1, 1 << 30, 2), "channels"),
@@ -533,14 +551,14 @@ def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device, dire
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device, direction):
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, direction: str) -> None:
     assert key_of(plan_of(direction, device, ((1 << 24) - 1, 16, 16), 5, "hip/baseline").variant) == "hip/baseline"
     with pytest.raises(ptxrt.Unsupported, match=r"hip/baseline: .*more than 4294967295 along x"):
         plan_of(direction, device, (1 << 24, 16, 16), 5, "hip/baseline")
 
 
 @pytest.mark.parametrize("cls", DESCRIPTORS.values())
-def test_a_descriptor_is_checked_data(cls):
+def test_a_descriptor_is_checked_data(cls: Any) -> None:
     assert cls([2, 8, 3], np.int64(5), alpha=np.float32(0.5)) == cls((2, 8, 3), 5, alpha=0.5)
     hash(cls([2, 8, 3], 5))
     for shape in (None, "ab", (2, -8, 3), (2, 8.0), (2, True)):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import Rng
 from op_testing import Guarded, on_device
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops.framework.texts import context, templates
 
@@ -50,7 +53,7 @@ SUMS = """
 @pytest.mark.sanitize
 @pytest.mark.parametrize("warps", [1, 3, 8, 32])
 @pytest.mark.ptx
-def test_sum_over_block(device, rng, warps):
+def test_sum_over_block(device: Device, rng: Rng, warps: int) -> None:
     text = templates().from_string(SUMS).render(warps=warps)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="sums"), "sums", "const f64* x, f64* y", device)
     threads, blocks = 32 * warps, 3
@@ -63,7 +66,7 @@ def test_sum_over_block(device, rng, warps):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.ptx
-def test_every_thread_has_the_same_bits(device, seed):
+def test_every_thread_has_the_same_bits(device: Device, seed: int) -> None:
     text = templates().from_string(SUMS).render(warps=4)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="sums"), "sums", "const f64* x, f64* y", device)
     x = np.random.default_rng(seed).standard_normal((1, 128)) * 10.0 ** np.arange(-64, 64)
@@ -72,7 +75,7 @@ def test_every_thread_has_the_same_bits(device, seed):
     assert len(np.unique(y.to_host()[0], axis=0)) == 1
 
 
-def test_a_template_with_an_unknown_parameter_is_an_error():
+def test_a_template_with_an_unknown_parameter_is_an_error() -> None:
     import jinja2
 
     with pytest.raises(jinja2.UndefinedError, match="warps"):
@@ -116,7 +119,7 @@ POWER = """
 """
 
 
-def powers(device, bases, exponents):
+def powers(device: Device, bases: Any, exponents: Any) -> Any:
     """Return bases and exponents, of two columns each, and what the macro makes of them."""
     x, e = (np.array(a, np.float64).ravel() for a in np.broadcast_arrays(bases, exponents))
     text = templates().from_string(POWER).render()
@@ -138,24 +141,24 @@ def powers(device, bases, exponents):
     ],
 )
 @pytest.mark.ptx
-def test_power(device, rng, low, high, most):
+def test_power(device: Device, rng: Rng, low: float, high: float, most: float) -> None:
     x, e, y = powers(device, np.exp2(rng.uniform(low, high, 5000)), rng.uniform(-most, most, 5000).astype(np.float32))
     want = np.power(x.astype(np.longdouble), e.astype(np.longdouble))
-    kept = (want > 1e-100) & (want < 1e100)
-    assert kept.mean() > 0.6
-    assert np.abs(y[kept] / want[kept] - 1).max() < 1e-11
+    usual = (want > 1e-100) & (want < 1e100)
+    assert usual.mean() > 0.6
+    assert np.abs(y[usual] / want[usual] - 1).max() < 1e-11
 
 
 @pytest.mark.ptx
-def test_power_of_what_is_special_is_that_of_c(device):
+def test_power_of_what_is_special_is_that_of_c(device: Device) -> None:
     bases = [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1e300]
     exponents = [0, 1, -1, 2, -2, 0.5, -0.5, 0.75, -0.75, 3, -3, -1.75, 1e30, -1e30, -2.5, 2**24 + 1, -(2.0**53), 3e38]
     x, e, y = powers(device, np.array(bases)[:, None], exponents)
     with np.errstate(all="ignore"):
         want = np.float_power(x, e)
     np.testing.assert_allclose(y, want, rtol=1e-11)
-    kept = ~np.isnan(want)
-    np.testing.assert_array_equal(np.signbit(y[kept]), np.signbit(want[kept]))
+    usual = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(y[usual]), np.signbit(want[usual]))
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ PAIRS = """
 """
 
 
-def operated(device, x, operation):
+def operated(device: Device, x: Any, operation: Any) -> Any:
     """Return what an operation makes of 64 rows of three numbers, each a high and a low part."""
     text = templates().from_string(PAIRS).render(operation=operation)
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name=operation), "operate", "const f64* x, f64* y", device)
@@ -206,13 +209,13 @@ def operated(device, x, operation):
     return y.host()
 
 
-def exactly(numbers):
+def exactly(numbers: Any) -> Any:
     """Return the sum of the parts along the last axis."""
     return np.vectorize(Fraction, otypes=[object])(numbers).sum(axis=-1)
 
 
 @pytest.fixture
-def pairs(rng):
+def pairs(rng: Rng) -> Any:
     high = np.abs(rng.standard_normal((64, 3))) * 2.0 ** rng.integers(-20, 20, (64, 3))
     return np.stack([high, np.spacing(high) * rng.uniform(-0.5, 0.5, high.shape)], axis=-1)
 
@@ -230,21 +233,21 @@ def pairs(rng):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.ptx
-def test_pairs_have_a_hundred_bits(device, pairs, operation, want, size):
+def test_pairs_have_a_hundred_bits(device: Device, pairs: Any, operation: str, want: Any, size: Any) -> None:
     numbers = exactly(pairs).T
     errors = exactly(operated(device, pairs, operation)) - want(*numbers)
     assert (abs(errors) <= (size or want)(*numbers) / 2**100).all()
 
 
 @pytest.mark.ptx
-def test_quotients_and_roots_of_pairs_too(device, pairs):
+def test_quotients_and_roots_of_pairs_too(device: Device, pairs: Any) -> None:
     a, by = exactly(pairs)[:, 0], exactly(pairs[:, 1, :1])
     assert (abs(exactly(operated(device, pairs, "div")) * by - a) <= a / 2**100).all()
     assert (abs(exactly(operated(device, pairs, "inverse_root")) ** 2 * a - 1) <= Fraction(1, 2**99)).all()
 
 
 @pytest.mark.ptx
-def test_a_settled_pair_is_its_rounded_sum_and_the_rest(device, pairs):
+def test_a_settled_pair_is_its_rounded_sum_and_the_rest(device: Device, pairs: Any) -> None:
     pairs[:, 0, 1] = pairs[:, 1, 0]  # as large as the high part
     got = operated(device, pairs, "settle")
     np.testing.assert_array_equal(got[:, 0], pairs[:, 0].sum(axis=-1))
@@ -252,7 +255,7 @@ def test_a_settled_pair_is_its_rounded_sum_and_the_rest(device, pairs):
 
 
 @pytest.mark.ptx
-def test_a_block_adds_up_pairs(device, rng):
+def test_a_block_adds_up_pairs(device: Device, rng: Rng) -> None:
     x = np.zeros((64, 3, 2))
     x[:, 0] = rng.integers(-(2**50), 2**50, (64, 2)) * [2.0**40, 2.0**-20]
     x[32:, 0, 0] = -x[:32, 0, 0]  # what is left is in the low parts
@@ -262,7 +265,7 @@ def test_a_block_adds_up_pairs(device, rng):
 
 @pytest.mark.parametrize("high", [np.inf, -np.inf, np.nan])
 @pytest.mark.ptx
-def test_what_is_not_finite_stays_in_the_high_part(device, pairs, high):
+def test_what_is_not_finite_stays_in_the_high_part(device: Device, pairs: Any, high: Any) -> None:
     pairs[:, 0, 0] = high
     for operation in ("add", "sub", "mul", "fma", "div"):
         np.testing.assert_array_equal(operated(device, pairs, operation)[:, 0], np.full(64, high))
@@ -330,7 +333,15 @@ PAIRED = """
 each_float = pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
 
 
-def copied(device, x, count, offset=0, aligned="%aligned", load_where="", store_where=""):
+def copied(
+    device: Device,
+    x: Any,
+    count: Any,
+    offset: int = 0,
+    aligned: str = "%aligned",
+    load_where: str = "",
+    store_where: str = "",
+) -> Any:
     """Return y where each of 32 threads copies `count` elements, `offset` elements from a multiple of 16 in both."""
     name = element_type(x.dtype).name
     how = {"wide": count > 1, "aligned": aligned, "load_where": load_where, "store_where": store_where}
@@ -348,7 +359,9 @@ def copied(device, x, count, offset=0, aligned="%aligned", load_where="", store_
      (False, 0, "%aligned"), (False, 1, "%aligned")],
 )  # fmt: skip
 @pytest.mark.ptx
-def test_elements_go_to_registers_and_back(device, rng, name, wide, offset, aligned):
+def test_elements_to_registers_and_back(
+    device: Device, rng: Rng, name: str, wide: bool, offset: int, aligned: Any
+) -> None:
     kind = BY_NAME[name].numpy
     count = 16 // kind.itemsize if wide else 1
     x = rng.integers(0, 256, 32 * count * kind.itemsize).astype(np.uint8).view(kind)  # any bits
@@ -361,7 +374,7 @@ def test_elements_go_to_registers_and_back(device, rng, name, wide, offset, alig
 
 @each_float
 @pytest.mark.ptx
-def test_a_single_element_is_loaded_and_stored_where_a_predicate_holds(device, rng, name):
+def test_a_single_element_is_loaded_and_stored_where_a_predicate_holds(device: Device, rng: Rng, name: str) -> None:
     x = rng.standard_normal(20).astype(BY_NAME[name].numpy)  # behind which nothing is to be read
     loaded = copied(device, x, 1, load_where="@%there")
     assert (loaded[:20] == x).all()
@@ -373,7 +386,7 @@ def test_a_single_element_is_loaded_and_stored_where_a_predicate_holds(device, r
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 @pytest.mark.ptx
-def test_a_result_is_rounded_to_the_nearest_and_ties_to_even(device, rng, name):
+def test_a_result_is_rounded_to_the_nearest_and_ties_to_even(device: Device, rng: Rng, name: str) -> None:
     kind = BY_NAME[name].numpy
     text = templates().from_string(PAIRED).render(context(name))
     kernel = ptxrt.load(ptxrt.KernelSource.ptx(text, name="rounds"), "rounds", f"const f32* x, {name}* y", device)
@@ -381,7 +394,9 @@ def test_a_result_is_rounded_to_the_nearest_and_ties_to_even(device, rng, name):
     halves = all_halves[np.isfinite(all_halves)][::701]
     between = (halves + np.roll(halves, 1)) / 2  # ties, some of them
     x = np.concatenate([halves, between, np.nextafter(between, np.float32(0)), rng.standard_normal(100).astype("f")])
-    x = np.concatenate([x, np.float32([np.inf, -np.inf, np.nan, 65519.996, 65520, 3.4e38, 2.0**-25, 2.0**-24])])[:1024]
+    x = np.concatenate(
+        [x, np.array([np.inf, -np.inf, np.nan, 65519.996, 65520, 3.4e38, 2.0**-25, 2.0**-24], np.float32)]
+    )[:1024]
     y = Guarded(x.shape, kind, device)
     kernel.launch(1, x.size, on_device(x, device), y.array)
     with np.errstate(over="ignore"):

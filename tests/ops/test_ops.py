@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Rng, Shape
 from op_testing import on_device, wish
 
 import ptxrt
@@ -28,7 +31,7 @@ SIGNATURES = {
     "grid_sample_backward": "grad_out, x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
 }
 
-PROBLEMS = {
+PROBLEMS: dict[str, list[Any]] = {
     "group_norm": [ops.GroupNormDescriptor((2, 8, 6), 4), ops.GroupNormDescriptor((1, 4, 1 << 18), 2)],
     "group_norm_backward": [ops.GroupNormBackwardDescriptor((2, 8, 6), 4)],
     "softmax2d": [ops.Softmax2dDescriptor((2, 8, 6))],
@@ -46,7 +49,7 @@ IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_each_function_is_called_as_users_programs_call_it(name):
+def test_each_function_is_called_as_users_programs_call_it(name: str) -> None:
     parameters = inspect.signature(getattr(ops, name)).parameters.values()
     plain = [p.replace(annotation=p.empty) for p in parameters if p.name not in ("out", "stream")]
     assert str(inspect.Signature(plain)) == f"({SIGNATURES[name]})"
@@ -57,30 +60,30 @@ def test_each_function_is_called_as_users_programs_call_it(name):
     ]
 
 
-def test_every_op_has_a_plan_and_a_function():
+def test_every_op_has_a_plan_and_a_function() -> None:
     assert {plan.op for plan in ops.plans()} == set(SIGNATURES)
     assert {spec.op for spec in ops.kernels()} == set(SIGNATURES)
 
 
-def test_entries_are_named_once_in_each_language():
+def test_entries_are_named_once_in_each_language() -> None:
     names = [(spec.entry, spec.language) for spec in ops.kernels()]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("plan", ops.plans(), ids=lambda plan: plan.op)
-def test_every_plan_has_a_variant_in_hip_which_is_not_the_first_choice(sim, plan):
+def test_every_plan_has_a_variant_in_hip_which_is_not_the_first_choice(sim: ptxrt.Device, plan: Any) -> None:
     for problem in PROBLEMS[plan.op]:
         assert plan.select(sim, problem).variant.language == "ptx"
         assert plan.select(sim, problem, ptxrt.PlanPreference(language="hip")).key.language == "hip"
 
 
 @pytest.mark.parametrize("spec", IN_HIP, ids=lambda spec: spec.entry)
-def test_an_entry_in_hip_has_a_twin_in_ptx_with_the_same_parameters(spec):
+def test_an_entry_in_hip_has_a_twin_in_ptx_with_the_same_parameters(spec: Any) -> None:
     (twin,) = (other for other in ops.kernels() if other.language == "ptx" and other.entry == spec.entry)
     assert (twin.signature, twin.dtype, twin.op) == (spec.signature, spec.dtype, spec.op)
 
 
-def test_the_baseline_entries_are_in_hip():
+def test_the_baseline_entries_are_in_hip() -> None:
     assert {spec.entry for spec in IN_HIP} >= {
         "group_norm_kernel",
         "softmax2d_kernel",
@@ -93,18 +96,18 @@ def test_the_baseline_entries_are_in_hip():
     }
 
 
-def normalisations(rng, shape):
+def normalisations(rng: Rng, shape: Shape) -> Iterator[Any]:
     """Give each plan of the ops on [N, C, *] with a problem, its inputs, and its reference."""
     x, go, w, b = (rng.standard_normal(s).astype(np.float32) for s in (shape, shape, shape[1], shape[1]))
     mean, var = b, np.abs(w) + np.float32(0.5)
     y, denom = (a.astype(np.float32) for a in (references.softmax2d(x), references.local_response_norm(x, 5)[1]))
     yield ops.GroupNormPlan, ops.GroupNormDescriptor(shape, 2), (x, w, b), [references.group_norm(x, w, b, 2)]
-    want = references.group_norm_backward(go, x, w, 2)
+    want: Any = references.group_norm_backward(go, x, w, 2)
     yield ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(shape, 2), (go, x, w), want
     yield ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape), (x,), [references.softmax2d(x)]
     want = [references.softmax2d_backward(go, y)]
     yield ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(shape), (go, y), want
-    problem = ops.BatchNormDescriptor(shape, True, running=False)
+    problem: Any = ops.BatchNormDescriptor(shape, True, running=False)
     want = references.batch_norm(x, w, b, None, None, training=True)
     yield ops.BatchNormPlan, problem, (x, w, b, None, None), want
     for training in (True, False):
@@ -128,13 +131,15 @@ def normalisations(rng, shape):
         (ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor, (5,)),
     ],
 )
-def test_an_empty_tensor_may_have_axes_of_any_length(device, plan, descriptor, how, shape):
+def test_an_empty_tensor_may_have_axes_of_any_length(
+    device: ptxrt.Device, plan: Any, descriptor: Any, how: Any, shape: Shape
+) -> None:
     selected = plan.select(device, descriptor(shape, *how))
     assert not any(isinstance(step, Launch) for step in selected.schedule.steps)
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 64), (3, 6, 7, 9), (1, 4, 3000)], ids=str)
-def test_hip_gives_the_bits_of_the_ptx_baseline(sim, rng, shape):
+def test_hip_gives_the_bits_of_the_ptx_baseline(sim: ptxrt.Device, rng: Rng, shape: Shape) -> None:
     for plan, problem, inputs, want in normalisations(rng, shape):
         if plan.op == "softmax2d_backward":
             continue  # rounded once in HIP, twice in PTX

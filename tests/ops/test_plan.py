@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import Patch, refused
 
 import ptxrt
-from ptxrt import ops
+from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     Config,
@@ -47,21 +47,24 @@ class Knob(Config):
     turns: int
 
     @classmethod
-    def heuristic(cls, problem):
+    def heuristic(cls, problem: Any) -> Any:
         return cls(problem.size)
 
 
-class MadeUp(Variant):
+class MadeUp(Variant[Any, Any]):
     """A variant that launches nothing."""
 
-    def __init__(self, name, guarantee, workspace=0, language="ptx", suits=True):
+    def __init__(
+        self, name: str, guarantee: Any, workspace: int = 0, language: str = "ptx", suits: bool = True
+    ) -> None:
         super().__init__(language)
-        self.name, self.guarantee, self.workspace, self.suiting = name, guarantee, workspace, suits
+        self.name = name  # type: ignore[misc]
+        self.guarantee, self.workspace, self.suiting = guarantee, workspace, suits
 
-    def suits(self, problem):
+    def suits(self, problem: Any) -> Any:
         return self.suiting or problem.size < 3
 
-    def schedule(self, problem, config, limits):
+    def schedule(self, problem: Any, config: Any, limits: Any) -> Any:
         if problem.size > 100:
             return Refusal("never")
         workspace = Workspace()
@@ -73,7 +76,7 @@ class Turning(MadeUp):
     config_type = Knob
 
 
-class MadeUpPlan(Plan):
+class MadeUpPlan(Plan[Problem, Any, Any]):
     op = "made_up"
     category = "test"
     descriptor_type = Problem
@@ -84,11 +87,11 @@ class MadeUpPlan(Plan):
         MadeUp("tiny", SURE, suits=False),
     )
 
-    def _operands(self):
+    def _operands(self) -> Any:
         return (Operand("y", (self.descriptor.size,), BY_NAME["f16"], written=True, output=True),)
 
 
-def select(device, size=4, **wish):
+def select(device: Device, size: int = 4, **wish: Any) -> Any:
     return MadeUpPlan.select(device, Problem(size), PlanPreference(**wish))
 
 
@@ -107,7 +110,7 @@ def select(device, size=4, **wish):
         ({"variant": "tiny"}, "tiny"),
     ],
 )
-def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant):
+def test_the_first_variant_that_meets_the_preference_is_selected(sim: Device, wish: Any, variant: str) -> None:
     assert select(sim, **wish).key.variant == variant
 
 
@@ -120,12 +123,12 @@ def test_the_first_variant_that_meets_the_preference_is_taken(sim, wish, variant
         ({"variant": "other"}, "hip/slow: not the variant asked for, 'other'"),
     ],
 )
-def test_where_none_meets_it_each_variant_has_its_reason(sim, wish, reason):
+def test_where_none_meets_it_each_variant_has_its_reason(sim: Device, wish: Any, reason: str) -> None:
     with refused(ptxrt.Unsupported, "made_up", "descriptor", reason, "ptx/atomic: ", "ptx/spacious: ", "hip/slow: "):
         select(sim, **wish)
 
 
-def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
+def test_a_device_is_given_no_language_that_it_does_not_take(sim: Device, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sim.backend, "languages", ("hip",))
     assert select(sim).key.variant == "slow"
     with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: is in ptx, which sim:0 does not take"):
@@ -133,25 +136,27 @@ def test_a_device_is_given_no_language_that_it_does_not_take(sim, monkeypatch):
 
 
 @pytest.mark.parametrize(("language", "variant"), [("hip", "slow"), ("ptx", "atomic"), ("", "atomic")])
-def test_the_environment_names_the_language_where_nothing_else_does(sim, monkeypatch, language, variant):
+def test_the_environment_names_the_language_where_nothing_else_does(
+    sim: Device, monkeypatch: Patch, language: str, variant: str
+) -> None:
     monkeypatch.setenv("PTXRT_LANGUAGE", language)
     assert MadeUpPlan.select(sim, Problem(4)).key.variant == variant
     assert select(sim, workspace_limit=8).key.variant == variant
     assert select(sim, language="ptx").key.variant == "atomic"
 
 
-def test_a_language_of_the_environment_that_is_none_is_told(sim, monkeypatch):
+def test_a_language_of_the_environment_that_is_none_is_refused(sim: Device, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PTXRT_LANGUAGE", "HIP")
     with refused(ptxrt.InvalidArgument, "PTXRT_LANGUAGE", "environment", "ptx or hip", "'HIP'"):
         MadeUpPlan.select(sim, Problem(4))
 
 
-def test_a_variant_may_refuse_the_problem(sim):
+def test_a_variant_may_refuse_the_problem(sim: Device) -> None:
     with refused(ptxrt.Unsupported, "made_up", "descriptor", "atomic: never"):
         select(sim, size=101)
 
 
-def test_a_plan_says_what_it_needs_and_is(sim):
+def test_a_plan_says_what_it_needs_and_is(sim: Device) -> None:
     plan = select(sim, deterministic=True)
     assert plan.workspace_size == 256
     assert plan.precision_guarantee is SURE
@@ -159,7 +164,7 @@ def test_a_plan_says_what_it_needs_and_is(sim):
 
 
 @pytest.mark.parametrize("nbytes", [255, 256])
-def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim, nbytes):
+def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim: Device, nbytes: int) -> None:
     plan = select(sim, deterministic=True)
     y, workspace = ptxrt.zeros(4, np.float16, sim), ptxrt.zeros(nbytes, np.uint8, sim)
     if nbytes == 256:
@@ -169,13 +174,13 @@ def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim, nbytes):
             plan.run((y,), workspace=workspace)
 
 
-def test_a_workspace_must_be_aligned(sim):
+def test_a_workspace_must_be_aligned(sim: Device) -> None:
     with refused(ptxrt.LayoutError, "made_up", "workspace", "multiple of 256"):
         select(sim, deterministic=True).run((None,), workspace=ptxrt.zeros(512, np.uint8, sim)[8:])
 
 
 @pytest.mark.parametrize("start", [0, 128])
-def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
+def test_a_workspace_must_not_overlap_the_operands(sim: Device, start: int) -> None:
     whole = ptxrt.zeros(512, np.uint8, sim)
     y = ptxrt.DeviceArray.from_pointer(whole.ptr + start, 4, np.float16, sim, owner=whole)
     with refused(ptxrt.LayoutError, "made_up", "workspace", "not shared with the operands"):
@@ -183,21 +188,22 @@ def test_a_workspace_must_lie_apart_from_the_operands(sim, start):
     select(sim, deterministic=True).run((y,), workspace=whole[256:])
 
 
-def test_a_workspace_may_end_where_an_operand_begins(sim):
+def test_a_workspace_may_end_where_an_operand_begins(sim: Device) -> None:
     whole = ptxrt.zeros(512, np.uint8, sim)
     y = ptxrt.DeviceArray.from_pointer(whole.ptr + 256, 4, np.float16, sim, owner=whole)
     select(sim, deterministic=True).run((y,), workspace=whole[:256])
 
 
-def test_the_stream_of_a_run_waits_for_the_producer_of_its_workspace(sim, monkeypatch):
-    plan, workspace, seen = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim), []
+def test_the_stream_of_a_run_waits_for_the_producer_of_its_workspace(sim: Device, monkeypatch: Patch) -> None:
+    plan, workspace = select(sim, deterministic=True), ptxrt.zeros(256, np.uint8, sim)
+    seen: Any = []
     monkeypatch.setattr("ptxrt.ops.framework.plan.as_array", lambda array, *_: seen.append(_) or array)
     stream = sim.create_stream()
     plan.run((None,), stream, workspace)
     assert seen == [(sim, "made_up", "workspace", stream)]
 
 
-def test_a_remedy_is_told_where_it_is_one(sim):
+def test_a_remedy_is_said_where_it_is_one(sim: Device) -> None:
     plan = select(sim)
     with refused(ptxrt.ShapeMismatch, "made_up", "y", "view()"):
         plan.can_implement((ptxrt.zeros((2, 2), np.float16, sim),))
@@ -207,12 +213,12 @@ def test_a_remedy_is_told_where_it_is_one(sim):
 
 
 @pytest.mark.parametrize("args", [None, 7, (), (1, 2)])
-def test_operands_that_are_no_sequence_of_the_right_length_are_refused(sim, args):
+def test_operands_that_are_no_sequence_of_the_right_length_are_refused(sim: Device, args: Any) -> None:
     with refused(ptxrt.InvalidArgument, "made_up", "args", "1 operands: y"):
         select(sim).can_implement(args)
 
 
-def test_a_read_only_operand_that_is_written_is_refused(sim):
+def test_a_read_only_operand_that_is_written_is_refused(sim: Device) -> None:
     host = np.zeros(4, np.float16)
     host.flags.writeable = False
     with refused(ptxrt.LayoutError, "made_up", "y", "read-only"):
@@ -223,20 +229,20 @@ def test_a_read_only_operand_that_is_written_is_refused(sim):
     ("name", "value"),
     [("deterministic", "yes"), ("workspace_limit", 1.5), ("workspace_limit", "1"), ("language", 3), ("variant", 0)],
 )
-def test_a_preference_of_the_wrong_kind_is_refused(name, value):
+def test_a_preference_of_the_wrong_kind_is_refused(name: str, value: Any) -> None:
     with refused(ptxrt.InvalidArgument, "PlanPreference", name):
         PlanPreference(**{name: value})
 
 
 @pytest.mark.parametrize("descriptor", [None, 4, Problem, type("Like", (Problem,), {})(4)], ids=repr)
-def test_a_plan_takes_descriptors_of_its_own_op_alone(sim, descriptor):
+def test_a_plan_takes_descriptors_of_its_own_op_alone(sim: Device, descriptor: Any) -> None:
     with refused(ptxrt.InvalidArgument, "MadeUpPlan.select", "descriptor", "a Problem"):
         MadeUpPlan.select(sim, descriptor)
 
 
-def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim):
+def test_a_variant_that_suits_comes_before_one_in_front_that_does_not(sim: Device) -> None:
     class Reversed(MadeUpPlan):
-        variants = MadeUpPlan.variants[::-1]
+        variants = MadeUpPlan.variants[::-1]  # type: ignore[assignment]
 
     assert Reversed.select(sim, Problem(4)).variant.name == "slow"
     assert Reversed.select(sim, Problem(2)).variant.name == "tiny"
@@ -278,19 +284,19 @@ SHIFT = """
 
 class ShiftSpec(KernelSpec):
     @property
-    def source(self):
+    def source(self) -> Any:
         return ptxrt.KernelSource.ptx(SHIFT, name="shift")
 
 
 SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
 
 
-class Shifts(Variant):
+class Shifts(Variant[Any, Any]):
     """Two launches; each has a table, a scalar and a region of the workspace of its own."""
 
     name = "only"
 
-    def schedule(self, problem, config, limits):
+    def schedule(self, problem: Any, config: Any, limits: Any) -> Any:
         table = np.arange(problem.size, dtype=np.float32)
         workspace = Workspace()
         first, second = (workspace.region(name, "f32", problem.size) for name in ("first", "second"))
@@ -308,14 +314,14 @@ class ShiftResult(NamedTuple):
     extra: None
 
 
-class ShiftPlan(Plan):
+class ShiftPlan(Plan[Problem, Any, Any]):
     op = "shift"
     category = "test"
     descriptor_type = Problem
     result_type = ShiftResult
     variants = (Shifts(),)
 
-    def _operands(self):
+    def _operands(self) -> Any:
         n, f32 = self.descriptor.size, BY_NAME["f32"]
         return (
             Operand("x", (n,), f32),
@@ -327,13 +333,13 @@ class ShiftPlan(Plan):
 
 
 @pytest.fixture
-def shift(device):
-    x = np.float32([1, 10, 100, 1000])
+def shift(device: Device) -> Any:
+    x = np.array([1, 10, 100, 1000], np.float32)
     return ShiftPlan.select(device, Problem(4)), ptxrt.to_device(x, device), x + 2 - np.arange(4, dtype=np.float32)
 
 
 @pytest.mark.ptx
-def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(device, shift):
+def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(device: Device, shift: Any) -> None:
     plan, x, want = shift
     for stream in (None, device.create_stream(), None):
         y, counts, extra = plan.run((x, x, None, None, None), stream)
@@ -343,9 +349,11 @@ def test_a_run_allocates_outputs_and_workspace_and_takes_each_step_in_order(devi
 
 
 @pytest.mark.ptx
-def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(device, shift, monkeypatch):
+def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(
+    device: Device, shift: Any, monkeypatch: Patch
+) -> None:
     plan, x, _ = shift
-    waits = []
+    waits: Any = []
     synchronize = device.backend.synchronize
     monkeypatch.setattr(device.backend, "synchronize", lambda *of: waits.append(of) or synchronize(*of))
     workspace, stream = ptxrt.empty(plan.workspace_size, np.uint8, device), device.create_stream()
@@ -358,7 +366,7 @@ def test_what_a_run_on_another_stream_used_is_not_given_back_before_it_is_done(d
 
 
 @pytest.mark.ptx
-def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
+def test_a_run_takes_the_callers_outputs_and_workspace(device: Device, shift: Any) -> None:
     plan, x, want = shift
     y, counts = (ptxrt.to_device(np.full(4, np.nan, np.float32), device) for _ in range(2))
     workspace = ptxrt.to_device(np.full(plan.workspace_size, 255, np.uint8), device)
@@ -370,7 +378,7 @@ def test_a_run_takes_the_callers_outputs_and_workspace(device, shift):
 
 
 @pytest.mark.ptx
-def test_an_output_is_none_where_what_it_needs_is(shift):
+def test_an_output_is_none_where_what_it_needs_is(shift: Any) -> None:
     plan, x, _ = shift
     _, counts, _ = plan.run((x, None, None, None, None))
     assert counts is None
@@ -378,7 +386,7 @@ def test_an_output_is_none_where_what_it_needs_is(shift):
 
 @pytest.mark.parametrize(("place", "name", "reason"), [(3, "counts", "bias is None"), (4, "extra", "has none")])
 @pytest.mark.ptx
-def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reason):
+def test_an_output_that_cannot_be_must_be_none(device: Device, shift: Any, place: int, name: str, reason: str) -> None:
     plan, x, _ = shift
     args = [x, None, None, None, None]
     args[place] = ptxrt.zeros(4, np.float32, device)
@@ -387,7 +395,7 @@ def test_an_output_that_cannot_be_must_be_none(device, shift, place, name, reaso
 
 
 @pytest.mark.ptx
-def test_two_outputs_must_not_share_memory(device, shift):
+def test_two_outputs_must_not_share_memory(device: Device, shift: Any) -> None:
     plan, x, _ = shift
     both = ptxrt.zeros(6, np.float32, device)
     with refused(ptxrt.LayoutError, "shift", "y", "not shared with counts"):
@@ -395,9 +403,9 @@ def test_two_outputs_must_not_share_memory(device, shift):
 
 
 @pytest.mark.ptx
-def test_an_operand_may_have_strides_of_its_own(device):
+def test_an_operand_may_have_strides_of_its_own(device: Device) -> None:
     class Strided(ShiftPlan):
-        def _operands(self):
+        def _operands(self) -> Any:
             x, *others = super()._operands()
             return (Operand("x", (4,), x.type, strides=(2,)), *others)
 
@@ -415,46 +423,47 @@ class Recorded:
 
     descriptor_type = Problem
 
-    def __init__(self):
-        self.selected = []
+    def __init__(self) -> None:
+        self.selected: list[Any] = []
 
-    def select(self, device, problem):
+    def select(self, device: Device, problem: Any) -> Any:
         self.selected.append(problem.size)
         if problem.size == 7:
             raise TypeError("seven")
         return len(self.selected)
 
 
-def test_a_plan_is_selected_once_until_it_is_forgotten(sim):
+def test_a_plan_is_selected_once_until_it_is_forgotten(sim: Device) -> None:
     plan = Recorded()
-    find = plan_cache(plan)
+    find: Any = plan_cache(plan)  # type: ignore[arg-type]
     assert [find(sim, 4), find(sim, 4), find(sim, 4.0)] == [1, 1, 2]
     forget_plans()
     assert [find(sim, 4), find(sim, 4)] == [3, 3]
 
 
-def test_what_is_not_hashable_goes_on_to_the_descriptor(sim):
+def test_what_is_not_hashable_goes_on_to_the_descriptor(sim: Device) -> None:
     plan = Recorded()
-    assert plan_cache(plan)(sim, [4]) == 1
+    assert plan_cache(plan)(sim, [4]) == 1  # type: ignore[arg-type]
     assert plan.selected == [[4]]
 
 
-def test_a_type_error_of_select_itself_is_raised_at_once(sim):
+def test_a_type_error_of_select_itself_is_raised_at_once(sim: Device) -> None:
     plan = Recorded()
     with pytest.raises(TypeError, match="seven"):
-        plan_cache(plan)(sim, 7)
+        plan_cache(plan)(sim, 7)  # type: ignore[arg-type]
     assert plan.selected == [7]
 
 
 @pytest.mark.parametrize("out", [7, (1, 2), [1, 2, 3, 4]])
-def test_an_out_for_several_is_a_tuple_of_as_many(out):
+def test_an_out_for_several_is_a_tuple_of_as_many(out: Any) -> None:
     assert ShiftPlan.unpacked(None) == (None, None, None)
-    assert ShiftPlan.unpacked((1, 2, 3)) == (1, 2, 3)
+    three: Any = (1, 2, 3)
+    assert ShiftPlan.unpacked(three) == three
     with refused(ptxrt.InvalidArgument, "shift", "out", "y, counts, extra"):
         ShiftPlan.unpacked(out)
 
 
-def test_a_preference_names_the_config_and_with_it_the_variants_that_have_such_knobs(sim):
+def test_a_preference_names_the_config_and_with_it_the_variants_that_have_such_knobs(sim: Device) -> None:
     assert select(sim, variant="spacious").config == Knob(4)
     assert select(sim, variant="spacious", config=Knob(9)).config == Knob(9)
     assert select(sim, config=Knob(9)).key.variant == "spacious"
@@ -462,7 +471,7 @@ def test_a_preference_names_the_config_and_with_it_the_variants_that_have_such_k
         select(sim, variant="atomic", config=Knob(9))
 
 
-def test_regions_begin_at_multiples_of_256_and_a_part_lies_within():
+def test_regions_begin_at_multiples_of_256_and_a_part_lies_within() -> None:
     workspace = Workspace()
     assert (workspace.size, workspace.regions) == (0, [])
     first, second = workspace.region("first", "f64", 3), workspace.region("second", "u8", 1)
@@ -475,9 +484,9 @@ def test_regions_begin_at_multiples_of_256_and_a_part_lies_within():
 @pytest.mark.parametrize(
     "value", [3, 0.25, -0.0, np.uint8(3), np.float16(0.25), np.float32(3.4e38), np.longdouble(0.25)]
 )
-def test_any_kind_of_number_is_a_number(value):
-    taken = number(value, "op", "eps", BY_NAME["f32"])
-    assert (type(taken), taken) == (float, float(value))
+def test_any_kind_of_number_is_a_number(value: Any) -> None:
+    found = number(value, "op", "eps", BY_NAME["f32"])
+    assert (type(found), found) == (float, float(value))
 
 
 @pytest.mark.parametrize(
@@ -486,7 +495,7 @@ def test_any_kind_of_number_is_a_number(value):
     + [kind(value) for kind in (np.float16, np.float32) for value in ("nan", "inf", "-1")],
     ids=repr,
 )
-def test_what_is_no_number_of_the_type_is_refused(value):
+def test_what_is_no_number_of_the_type_is_refused(value: Any) -> None:
     with refused(ptxrt.InvalidArgument, "op", "eps", "3.40282e+38"):
         number(value, "op", "eps", BY_NAME["f32"])
 
@@ -507,7 +516,7 @@ def test_what_is_no_number_of_the_type_is_refused(value):
         ("shape", lambda huge: ops.Softmax2dDescriptor((huge, 2))),
     ],
 )
-def test_numbers_that_python_does_not_print_are_refused(argument, make):
+def test_numbers_that_python_does_not_print_are_refused(argument: str, make: Any) -> None:
     with pytest.raises(ptxrt.PtxrtError) as caught:
         make(10**5000)
     assert caught.value.argument == argument

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, rounded_twice, variants, wish
 from tolerances import BARS, EPSILON, bar, relative_error
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import (
     Softmax2dArgs,
@@ -68,21 +70,23 @@ each_type = pytest.mark.parametrize("name", TYPES)
 f32_and_others = pytest.mark.parametrize("names", [["f32"], OTHERS], ids=["f32", "others"])
 
 
-def kind_of(name):
+def kind_of(name: str) -> Any:
     return BY_NAME[name].numpy
 
 
-def values_for(way, rng, shape, mean=0.0, deviation=1.0, name="f32"):
+def values_for(
+    way: Direction, rng: Rng, shape: Shape, mean: float = 0.0, deviation: float = 1.0, name: str = "f32"
+) -> Any:
     """Return the inputs, of the given mean; y of the backward is a softmax."""
     first, other = (rng.standard_normal((2, *shape)) * deviation + mean).astype(kind_of(name))
     return (first,) if way is FORWARD else (first, references.softmax2d(other).astype(kind_of(name)))
 
 
-def plan_for(way, device, shape, variant=None, kind="f32"):
+def plan_for(way: Direction, device: Device, shape: Shape, variant: str | None = None, kind: str = "f32") -> Any:
     return way.plan.select(device, way.descriptor(shape, element_type(kind)), wish(variant))
 
 
-def run(way, device, inputs, variant=None, offset=0):
+def run(way: Direction, device: Device, inputs: Any, variant: str | None = None, offset: int = 0) -> Any:
     """Run on `device` into a poisoned, guarded output; return the host result."""
     out = Guarded(inputs[0].shape, inputs[0].dtype, device, offset)
     there = [on_device(array, device, offset) for array in inputs]
@@ -91,7 +95,9 @@ def run(way, device, inputs, variant=None, offset=0):
     return out.host()
 
 
-def check(way, device, inputs, variant=None, offset=0, large_mean=False):
+def check(
+    way: Direction, device: Device, inputs: Any, variant: str | None = None, offset: int = 0, large_mean: bool = False
+) -> Any:
     got = run(way, device, inputs, variant, offset)
     with np.errstate(invalid="ignore"):
         want = way.reference(*inputs)
@@ -100,7 +106,7 @@ def check(way, device, inputs, variant=None, offset=0, large_mean=False):
     return got
 
 
-def of_each(name):
+def of_each(name: str) -> Any:
     """Return the type in NumPy, its largest number, its smallest normal one, and its smallest."""
     limits = ml_dtypes.finfo(kind_of(name))
     return kind_of(name), float(limits.max), float(limits.tiny), float(limits.smallest_subnormal)
@@ -110,7 +116,7 @@ def of_each(name):
 
 
 @pytest.mark.sanitize
-def test_softmax2d_matches_cpu_small(device, rng):
+def test_softmax2d_matches_cpu_small(device: Device, rng: Rng) -> None:
     x = rng.standard_normal((2, 5, 12)).astype(np.float32)
     y = softmax2d(ptxrt.to_device(x, device)).to_host()
     check_error("softmax2d", device, y, references.softmax2d(x), BAR)
@@ -118,14 +124,14 @@ def test_softmax2d_matches_cpu_small(device, rng):
 
 @each_variant
 @each_type
-def test_columns_sum_to_one(device, rng, variant, name):
+def test_columns_sum_to_one(device: Device, rng: Rng, variant: str, name: str) -> None:
     y = run(FORWARD, device, values_for(FORWARD, rng, (1, 8, 4), name=name), variant)
     np.testing.assert_allclose(y.astype(np.longdouble).sum(axis=1).astype(float), 1, atol=4 * EPSILON[name])
     assert (y > 0).all()
 
 
 @both
-def test_length(device, rng, way):
+def test_length(device: Device, rng: Rng, way: Direction) -> None:
     """The result is as long as the input, with its shape; an output of another length is refused."""
     inputs = values_for(way, rng, (2, 3, 4, 5))
     there = [ptxrt.to_device(array, device) for array in inputs]
@@ -170,7 +176,7 @@ SOME = [(1, 1, 1), (2, 4, 33), (11, 17, 5), (2, 33, 9), (5, 65, 2), (1, 250, 40)
 @pytest.mark.parametrize(
     ("shape", "name"), [(shape, "f32") for shape in SHAPES] + [(s, name) for s in SOME for name in OTHERS], ids=str
 )
-def test_matches_the_reference(device, rng, way, variant, shape, name):
+def test_matches_the_reference(device: Device, rng: Rng, way: Direction, variant: str, shape: Shape, name: str) -> None:
     check(way, device, values_for(way, rng, shape, name=name), variant)
 
 
@@ -189,14 +195,18 @@ def test_matches_the_reference(device, rng, way, variant, shape, name):
     ],
     ids=str,
 )
-def test_matches_the_reference_where_a_block_holds_less_than_a_column(device, rng, way, shape, name):
+def test_matches_the_reference_where_a_block_holds_less_than_a_column(
+    device: Device, rng: Rng, way: Direction, shape: Shape, name: str
+) -> None:
     check(way, device, values_for(way, rng, shape, name=name), "tiled")
 
 
 @both
 @f32_and_others
-def test_matches_the_reference_on_drawn_problems(device, way, names):
-    def body(name, batch, channels, hw, variant, offset, mean, deviation, seed):
+def test_matches_the_reference_on_drawn_problems(device: Device, way: Direction, names: Any) -> None:
+    def body(
+        name: str, batch: Any, channels: Any, hw: Any, variant: str, offset: Any, mean: Any, deviation: Any, seed: Any
+    ) -> None:
         inputs = values_for(way, np.random.default_rng(seed), (batch, channels, hw), mean, deviation, name)
         check(way, device, inputs, variant, offset, large_mean=abs(mean) > 100)
 
@@ -218,11 +228,11 @@ def test_matches_the_reference_on_drawn_problems(device, way, names):
 @pytest.mark.ptx
 @both
 @f32_and_others
-def test_any_division_into_tiles_gives_the_result(device, way, names):
+def test_any_division_into_tiles_gives_the_result(device: Device, way: Direction, names: Any) -> None:
     """The tiled kernel by itself, with tiles that the plan would not choose."""
     kernels = {name: FAMILY.kernel(f"{way.op}_tiled_kernel", BY_NAME[name], "ptx").load(device) for name in names}
 
-    def body(name, batch, channels, hw, positions, lanes, images, seed):
+    def body(name: str, batch: Any, channels: Any, hw: Any, positions: Any, lanes: Any, images: Any, seed: Any) -> None:
         positions = min(positions, hw)
         images = images if positions == hw and 2 * lanes * positions <= way.most_threads(name) else 1
         inputs = values_for(way, np.random.default_rng(seed), (batch, channels, hw), name=name)
@@ -255,7 +265,9 @@ def test_any_division_into_tiles_gives_the_result(device, way, names):
     [((2, 21, 70), "f32"), ((1, 500, 10), "f32"), ((2, 40, 20), "f64"), ((2, 40, 20), "f16"), ((2, 40, 20), "bf16")],
     ids=str,
 )
-def test_a_large_offset_costs_no_accuracy(device, rng, way, variant, mean, shape, name):
+def test_a_large_offset_costs_no_accuracy(
+    device: Device, rng: Rng, way: Direction, variant: str, mean: float, shape: Shape, name: str
+) -> None:
     check(way, device, values_for(way, rng, shape, mean, name=name), variant, large_mean=True)
 
 
@@ -263,7 +275,9 @@ def test_a_large_offset_costs_no_accuracy(device, rng, way, variant, mean, shape
 @both
 @each_variant
 @pytest.mark.parametrize(("offset", "name"), [(1, "f32"), (2, "f32"), (3, "f32"), (1, "f64"), (1, "f16"), (5, "bf16")])
-def test_offset_views_are_operands_like_others(device, rng, way, variant, offset, name):
+def test_offset_views_are_operands_like_others(
+    device: Device, rng: Rng, way: Direction, variant: str, offset: int, name: str
+) -> None:
     inputs = values_for(way, rng, (2, 36, 8), name=name)
     np.testing.assert_array_equal(run(way, device, inputs, variant, offset), run(way, device, inputs, variant))
 
@@ -271,24 +285,26 @@ def test_offset_views_are_operands_like_others(device, rng, way, variant, offset
 @both
 @each_variant
 @each_type
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng, way, variant, name):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(
+    device: Device, rng: Rng, way: Direction, variant: str, name: str
+) -> None:
     for shape in ((2, 21, 300), (1, 300, 9), (40, 70, 1))[: 3 if name == "f32" else 1]:
         inputs = values_for(way, rng, shape, deviation=3, name=name)
         first = run(way, device, inputs, variant)
         np.testing.assert_array_equal(first, run(way, device, inputs, variant))
         # No rounding is left to a compiler in either language, so that all devices agree to the bit.
-        np.testing.assert_array_equal(first, run(way, ptxrt.Device("sim:0"), inputs, variant))
+        np.testing.assert_array_equal(first, run(way, Device("sim:0"), inputs, variant))
 
 
 @pytest.mark.parametrize(("way", "name"), [*((FORWARD, name) for name in TYPES), (BACKWARD, "f64")], ids=str)
-def test_hip_has_the_bits_of_ptx(device, rng, way, name):
+def test_hip_has_the_bits_of_ptx(device: Device, rng: Rng, way: Direction, name: str) -> None:
     inputs = values_for(way, rng, (2, 150, 12), deviation=3, name=name)
     got = run(way, device, inputs, "hip/baseline")
-    np.testing.assert_array_equal(got, run(way, ptxrt.Device("sim:0"), inputs, "baseline"))
+    np.testing.assert_array_equal(got, run(way, Device("sim:0"), inputs, "baseline"))
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
-def test_hip_rounds_to_f32_then_to_16_bits_on_every_device(device, name):
+def test_hip_rounds_to_f32_then_to_16_bits_on_every_device(device: Device, name: str) -> None:
     *inputs, want = rounded_twice(name)
     np.testing.assert_array_equal(run(BACKWARD, device, inputs, "hip/baseline"), want)
 
@@ -303,7 +319,9 @@ each_place = pytest.mark.parametrize(
 @each_variant
 @each_place
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_one_bad_value_spoils_its_column_alone(device, rng, variant, channel, value, name):
+def test_one_bad_value_spoils_its_column_alone(
+    device: Device, rng: Rng, variant: str, channel: Any, value: Any, name: str
+) -> None:
     x = rng.standard_normal((2, 70, 5)).astype(kind_of(name))
     x[1, channel, 3] = value
     y = check(FORWARD, device, (x,), variant)
@@ -315,7 +333,7 @@ def test_one_bad_value_spoils_its_column_alone(device, rng, variant, channel, va
 @pytest.mark.parametrize(
     ("channels", "name"), [(1, "f32"), (5, "f32"), (32, "f32"), (70, "f32"), (70, "f64"), (33, "f16"), (33, "bf16")]
 )
-def test_a_column_of_minus_infinity_is_not_a_number(device, rng, variant, channels, name):
+def test_a_column_of_minus_infinity_is_a_nan(device: Device, rng: Rng, variant: str, channels: int, name: str) -> None:
     x = rng.standard_normal((2, channels, 5)).astype(kind_of(name))
     x[0, :, 2] = -np.inf
     y = check(FORWARD, device, (x,), variant)
@@ -326,7 +344,7 @@ def test_a_column_of_minus_infinity_is_not_a_number(device, rng, variant, channe
 @each_variant
 @pytest.mark.parametrize("channels", [2, 40])
 @each_type
-def test_minus_infinity_beside_a_number_weighs_nothing(device, variant, channels, name):
+def test_minus_infinity_beside_a_number_weighs_nothing(device: Device, variant: str, channels: int, name: str) -> None:
     kind, largest, _, _ = of_each(name)
     x = np.full((1, channels, 3), -np.inf, kind)
     x[0, -1] = (0, -largest, 7)
@@ -337,7 +355,7 @@ def test_minus_infinity_beside_a_number_weighs_nothing(device, variant, channels
 
 @each_variant
 @each_type
-def test_a_column_of_one_channel_is_one(device, rng, variant, name):
+def test_a_column_of_one_channel_is_one(device: Device, rng: Rng, variant: str, name: str) -> None:
     kind, largest, _, _ = of_each(name)
     x = (rng.standard_normal((3, 1, 50)) * (largest / 8)).astype(kind)
     np.testing.assert_array_equal(run(FORWARD, device, (x,), variant), np.ones_like(x))
@@ -345,14 +363,14 @@ def test_a_column_of_one_channel_is_one(device, rng, variant, name):
 
 @each_variant
 @pytest.mark.parametrize(("channels", "name"), [(1000, "f32"), *((c, name) for c in (3, 64, 255) for name in TYPES)])
-def test_equal_values_give_one_over_c_rounded_once(device, variant, channels, name):
+def test_equal_values_give_one_over_c_rounded_once(device: Device, variant: str, channels: Any, name: str) -> None:
     x = np.full((1, channels, 2), 0.1, kind_of(name))
     np.testing.assert_array_equal(run(FORWARD, device, (x,), variant), np.full_like(x, 1 / channels))
 
 
 @each_variant
 @each_type
-def test_the_largest_numbers_do_not_overflow(device, variant, name):
+def test_the_largest_numbers_do_not_overflow(device: Device, variant: str, name: str) -> None:
     kind, largest, _, _ = of_each(name)
     x = np.array([largest, -largest, largest, 0, largest / 3], kind).reshape(1, 5, 1)
     np.testing.assert_array_equal(run(FORWARD, device, (x,), variant).ravel(), np.array([0.5, 0, 0.5, 0, 0], kind))
@@ -360,7 +378,7 @@ def test_the_largest_numbers_do_not_overflow(device, variant, name):
 
 @each_variant
 @each_type
-def test_denormal_results_are_kept(device, rng, variant, name):
+def test_denormal_results_are_preserved(device: Device, rng: Rng, variant: str, name: str) -> None:
     kind, _, tiny, smallest = of_each(name)
     x = np.zeros((1, 40, 600 if name == "f32" else 100), kind)
     x[0, 1:] = rng.uniform(np.log(smallest) - 1.2, np.log(tiny) + 1.3, x[0, 1:].shape)
@@ -374,11 +392,11 @@ def test_denormal_results_are_kept(device, rng, variant, name):
 
 @each_variant
 @each_type
-def test_denormal_operands_are_kept(device, rng, variant, name):
+def test_denormal_operands_are_preserved(device: Device, rng: Rng, variant: str, name: str) -> None:
     kind, _, tiny, smallest = of_each(name)
     x = (rng.integers(0, 1000, (1, 6, 40)) * (tiny / 2048 if tiny / 2048 > smallest else smallest)).astype(kind)
     np.testing.assert_array_equal(run(FORWARD, device, (x,), variant), np.full_like(x, 1 / 6))
-    y = np.full((1, 6, 40), tiny / 100, kind)
+    y: Any = np.full((1, 6, 40), tiny / 100, kind)
     g = (rng.standard_normal(y.shape) * 8).astype(kind)
     got = run(BACKWARD, device, (g, y), variant).astype(np.longdouble)
     assert (np.abs(got - references.softmax2d_backward(g, y)) <= 0.505 * np.longdouble(smallest)).all()
@@ -388,7 +406,9 @@ def test_denormal_operands_are_kept(device, rng, variant, name):
 @each_place
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("operand", [0, 1])
-def test_backward_puts_bad_values_where_the_formula_does(device, rng, variant, channel, value, operand, name):
+def test_backward_puts_bad_values_where_the_formula_does(
+    device: Device, rng: Rng, variant: str, channel: Any, value: Any, operand: int, name: str
+) -> None:
     inputs = values_for(BACKWARD, rng, (2, 70, 5), name=name)
     inputs[operand][1, channel, 3] = value
     got = check(BACKWARD, device, inputs, variant)
@@ -400,7 +420,7 @@ def test_backward_puts_bad_values_where_the_formula_does(device, rng, variant, c
 @each_variant
 @pytest.mark.parametrize("first", [np.inf, 0.9])
 @each_type
-def test_backward_of_huge_gradients(device, variant, first, name):
+def test_backward_of_huge_gradients(device: Device, variant: str, first: Any, name: str) -> None:
     kind, largest, _, _ = of_each(name)
     g = np.array([first * largest, 2, -largest / 3, 0, largest / 3, 5], kind).reshape(1, 6, 1)
     y = np.array([0.25, 0.25, 0, 0.25, 0.25, 0], kind).reshape(1, 6, 1)
@@ -410,7 +430,9 @@ def test_backward_of_huge_gradients(device, variant, first, name):
 @each_variant
 @pytest.mark.parametrize("channels", [3, 21, 300])
 @pytest.mark.parametrize("name", ["f32", "f64"])
-def test_what_cancels_in_the_backward_costs_no_accuracy(device, rng, variant, channels, name):
+def test_what_cancels_backward_costs_no_accuracy(
+    device: Device, rng: Rng, variant: str, channels: int, name: str
+) -> None:
     """Of a constant gradient nothing is left but what the sum of y lacks from 1: some 1e-7, in f64 1e-16.
 
     What the low part of a sum lacks is an epsilon of that a channel.
@@ -433,7 +455,7 @@ def test_what_cancels_in_the_backward_costs_no_accuracy(device, rng, variant, ch
     [((2, 21, 50), "f32"), ((2, 70, 9), "f32"), ((1, 1100, 9), "f32"), *(((2, 70, 9), name) for name in OTHERS)],
     ids=str,
 )
-def test_in_place(device, rng, way, variant, shape, name):
+def test_in_place(device: Device, rng: Rng, way: Direction, variant: str, shape: Shape, name: str) -> None:
     inputs = values_for(way, rng, shape, name=name)
     plan, want = plan_for(way, device, shape, variant, name), run(way, device, inputs, variant)
     for target in range(len(inputs)):
@@ -447,7 +469,9 @@ def test_in_place(device, rng, way, variant, shape, name):
 @pytest.mark.parametrize(
     "shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 0), (3, 5, 0, 2), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)]
 )
-def test_pain25_the_empty_tensor_launches_nothing(device, monkeypatch, way, variant, shape):
+def test_pain25_the_empty_tensor_launches_nothing(
+    device: Device, monkeypatch: Patch, way: Direction, variant: str, shape: Shape
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     result = plan_for(way, device, shape, variant).run(
         (*(ptxrt.zeros(shape, np.float32, device) for _ in way.inputs), None)
@@ -461,13 +485,13 @@ OPERANDS = [(way, name) for way in (FORWARD, BACKWARD) for name in (*way.inputs,
 each_operand = pytest.mark.parametrize(("way", "name"), OPERANDS, ids=str)
 
 
-def call(way, operands, stream=None):
+def call(way: Direction, operands: Any, stream: Any = None) -> Any:
     return way.function(*(operands[name] for name in way.inputs), out=operands["out"], stream=stream)
 
 
-def refused(kind, way, operands, argument, device, **how):
+def refused(kind: Any, way: Direction, operands: Any, argument: Any, device: Device, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was launched."""
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
         with pytest.raises(kind) as caught:
             call(way, operands, **how)
@@ -478,7 +502,7 @@ def refused(kind, way, operands, argument, device, **how):
 
 @both
 @pytest.mark.parametrize("shape", [(8,), ()])
-def test_there_must_be_two_axes(device, way, shape):
+def test_there_must_be_two_axes(device: Device, way: Direction, shape: Shape) -> None:
     arrays = [ptxrt.zeros(shape, np.float32, device) for _ in way.inputs]
     with pytest.raises(ptxrt.ShapeMismatch, match=f"{way.op}: {way.inputs[0]}: .*two axes"):
         way.function(*arrays)
@@ -500,14 +524,14 @@ def test_there_must_be_two_axes(device, way, shape):
         ((3, 1, 1 << 31), "tiled"),  # more columns than a u32 counts
     ],
 )
-def test_the_best_variant_is_taken(device, way, shape, best):
+def test_the_best_variant_is_selected(device: Device, way: Direction, shape: Shape, best: str) -> None:
     assert key_of(plan_for(way, device, shape).variant) == best
 
 
 @pytest.mark.ptx
 @both
 @each_type
-def test_no_block_has_more_threads_than_registers_allow(sim, way, name):
+def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direction, name: str) -> None:
     most, problem = way.most_threads(name), way.descriptor((2, 40, 300), BY_NAME[name])
     for threads in (most, most + 32):
         for variant in ("tiled", "baseline"):  # what is tiled takes as many as it may have
@@ -521,7 +545,7 @@ def test_no_block_has_more_threads_than_registers_allow(sim, way, name):
 
 
 @both
-def test_counts_that_do_not_fit_their_parameter_are_refused(device, way):
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, way: Direction) -> None:
     for shape, name in (((1, 1, 1 << 32), "hw"), ((1, 1 << 32, 1), "channels")):
         with pytest.raises(ptxrt.Unsupported, match=f"({name}|total) = {1 << 32} does not fit|more than"):
             plan_for(way, device, shape)
@@ -531,7 +555,7 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device, way):
 
 @pytest.mark.ptx
 @both
-def test_more_tiles_than_a_grid_has_blocks_are_refused(device, way):
+def test_more_tiles_than_a_grid_has_blocks_are_refused(device: Device, way: Direction) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"\d+ blocks do not fit grid\.x"):
         plan_for(way, device, (1 << 42, 1, 1))
 
@@ -548,7 +572,7 @@ def test_more_tiles_than_a_grid_has_blocks_are_refused(device, way):
         (1, (1 << 32) - 1, 9),
     ],
 )
-def test_counts_that_fit_are_taken(device, way, shape):
+def test_counts_that_fit_are_accepted(device: Device, way: Direction, shape: Shape) -> None:
     # A u32 counts the columns of a kernel with a thread for each, and in HIP the threads along x as well.
     most = {"baseline": (1 << 32) - 1, "hip/baseline": (1 << 32) - 256}
     for variant in variants(way.plan, device):
@@ -560,7 +584,7 @@ def test_counts_that_fit_are_taken(device, way, shape):
 
 
 @both
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device, way):
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, way: Direction) -> None:
     assert key_of(plan_for(way, device, ((1 << 32) - 256, 1, 1), "hip/baseline").variant) == "hip/baseline"
     with pytest.raises(ptxrt.Unsupported, match=r"hip/baseline: .*more than 4294967295 along x"):
         plan_for(way, device, ((1 << 32) - 255, 1, 1), "hip/baseline")
@@ -569,7 +593,7 @@ def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device, way):
 @both
 @pytest.mark.parametrize("channels", [1, 21, 33, 256, 257, 1000, 5000, 100_000])
 @pytest.mark.parametrize("hw", [1, 2, 7, 8, 31, 40, 49, 257, 4096, 250_000])
-def test_a_tile_fits_a_block_and_reads_whole_sectors(way, channels, hw):
+def test_a_tile_fits_a_block_and_reads_whole_sectors(way: Direction, channels: int, hw: int) -> None:
     for name in TYPES:
         most, sector = way.most_threads(name), 32 // BY_NAME[name].size
         tile = _tile(way.descriptor((3, channels, hw), BY_NAME[name]), 256, most)
@@ -584,7 +608,7 @@ def test_a_tile_fits_a_block_and_reads_whole_sectors(way, channels, hw):
 
 
 @both
-def test_a_descriptor_names_the_dtype_it_does_not_have(way):
+def test_a_descriptor_names_the_dtype_it_does_not_have(way: Direction) -> None:
     with pytest.raises(ptxrt.DTypeMismatch, match=f"{way.op}: {way.inputs[0]}"):
         way.descriptor((2, 8, 3), "i32")
 
@@ -609,7 +633,9 @@ def test_a_descriptor_names_the_dtype_it_does_not_have(way):
     ],
     ids=str,
 )
-def test_tensors_past_2_to_the_32_elements(cuda, torch_with, way, shape, variant, name):
+def test_tensors_past_2_to_the_32_elements(
+    cuda: Device, torch_with: Any, way: Direction, shape: Shape, variant: str, name: str
+) -> None:
     count = math.prod(shape)
     torch = torch_with(2.125 * BY_NAME[name].size * count)
     operands = [torch.empty(count, device="cuda", dtype=getattr(torch, kind_of(name).name)) for _ in way.inputs]
@@ -623,7 +649,7 @@ def test_tensors_past_2_to_the_32_elements(cuda, torch_with, way, shape, variant
     places = {0, columns - 300, *(p for p in (2**31, 2**32) if p < columns)}
     places |= {e // (channels * hw) * hw + e % hw for e in (2**31, 2**32) if e < count}
 
-    def columns_at(array, place):
+    def columns_at(array: Any, place: Any) -> Any:
         place = min(max(place - 150, 0), columns - 300)
         index = torch.arange(place, place + 300, device="cuda")
         first = index // hw * (channels * hw) + index % hw
@@ -680,7 +706,7 @@ each_exp = pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
 each_real = pytest.mark.parametrize("name", ["f32", "f64"])
 
 
-def exponentials(device, x, variant):
+def exponentials(device: Device, x: Any, variant: Any) -> Any:
     """Return what a variant's exp makes of `x`."""
     name = element_type(x.dtype).name
     if variant == "hip/baseline":
@@ -696,7 +722,7 @@ def exponentials(device, x, variant):
     return y.to_host()[: x.size]
 
 
-def exact_exp(x):
+def exact_exp(x: Any) -> Any:
     return np.exp(x.astype(np.longdouble))
 
 
@@ -708,17 +734,19 @@ RANGES = {
 
 @each_exp
 @pytest.mark.parametrize(("name", "low", "high"), [(name, *ends) for name, ranges in RANGES.items() for ends in ranges])
-def test_exp_is_within_nine_tenths_of_an_ulp(device, rng, variant, name, low, high):
+def test_exp_is_within_nine_tenths_of_an_ulp(
+    device: Device, rng: Rng, variant: str, name: str, low: Any, high: Any
+) -> None:
     x = rng.uniform(low, high, 60_000).astype(kind_of(name))
     got, want = exponentials(device, x, variant), exact_exp(x)
     ulp = np.spacing(want.astype(kind_of(name))).astype(np.longdouble)
     assert (np.abs(got - want) <= 0.9 * ulp).all()
-    np.testing.assert_array_equal(got, exponentials(ptxrt.Device("sim:0"), x, "baseline"))
+    np.testing.assert_array_equal(got, exponentials(Device("sim:0"), x, "baseline"))
 
 
 @each_exp
 @each_real
-def test_exp_where_the_results_are_denormal(device, variant, name):
+def test_exp_where_the_results_are_denormal(device: Device, variant: str, name: str) -> None:
     kind, _, tiny, smallest = of_each(name)
     powers = np.arange(-np.log2(tiny), 2 - np.log2(smallest), 0.125)
     x = (np.log(2.0) * -powers).astype(kind)
@@ -736,7 +764,7 @@ def test_exp_where_the_results_are_denormal(device, variant, name):
         ("f64", [(5e-324, 1), (-5e-324, 1), (-1e-20, 1), (-1.7e308, 0), (-745.14, 0), (-745.13, 2.0**-1074)]),
     ],
 )
-def test_exp_at_its_edges(device, variant, name, edges):
+def test_exp_at_its_edges(device: Device, variant: str, name: str, edges: Any) -> None:
     edges = [(0, 1), (-0.0, 1), (-np.inf, 0), (np.nan, np.nan), *edges]
     x, want = np.array(edges, kind_of(name)).T
     np.testing.assert_array_equal(exponentials(device, x, variant), want)
@@ -744,7 +772,7 @@ def test_exp_at_its_edges(device, variant, name, edges):
 
 @each_exp
 @each_real
-def test_exp_of_what_is_not_above_zero_is_not_above_one(device, variant, name):
+def test_exp_of_what_is_not_above_zero_is_not_above_one(device: Device, variant: str, name: str) -> None:
     kind, _, _, smallest = of_each(name)
     tiny = -kind.type(smallest) * 2.0 ** np.arange(0, -np.log2(smallest))
     assert (exponentials(device, tiny.astype(kind), variant) <= 1).all()

@@ -8,15 +8,18 @@ it. In HIP, where one function finds rows and columns, every pair runs along one
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import Patch, Rng, Shape, refused
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import (
     UpsampleNearest2dArgs,
@@ -38,6 +41,7 @@ TYPES = {
     "u8": np.dtype(np.uint8),
     "u32": np.dtype(np.uint32),
 }
+Pair: TypeAlias = tuple[int, int]
 VARIANTS = ("banded", "baseline", "hip/baseline")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
@@ -45,28 +49,28 @@ types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 indices = functools.cache(lambda *sizes: np.array(references.nearest_source_indices(*sizes)))
 
 
-def any_bits(rng, shape, dtype):
+def any_bits(rng: Rng, shape: Shape, dtype: Any) -> Any:
     """Return elements of any bits: NaNs with payloads, denormals and all."""
     return rng.integers(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), np.uint8).view(dtype)
 
 
-def wanted(x, out_h, out_w):
+def wanted(x: Any, out_h: int, out_w: int) -> Any:
     """Return what references.upsample_nearest2d does, quicker."""
     return x[:, :, indices(x.shape[2], out_h)[:, None], indices(x.shape[3], out_w)]
 
 
-def same_bits(got, want, case=""):
+def same_bits(got: Any, want: Any, case: object = "") -> None:
     assert got.dtype == want.dtype
     got, want = (np.ascontiguousarray(a).view(f"u{a.dtype.itemsize}") for a in (got, want))
     np.testing.assert_array_equal(got, want, str(case))
 
 
-def plan_for(x, out_h, out_w, variant=None):
+def plan_for(x: Any, out_h: int, out_w: int, variant: str | None = None) -> Any:
     problem = UpsampleNearest2dDescriptor(x.shape, x.strides, out_h, out_w, x.dtype)
     return UpsampleNearest2dPlan.select(x.device, problem, wish(variant))
 
 
-def run(x, out_h, out_w, variant=None, offset=0):
+def run(x: Any, out_h: int, out_w: int, variant: str | None = None, offset: int = 0) -> Any:
     """Run on a device array, into an output that shows what was written, `offset` elements behind a round address."""
     y = Guarded((*x.shape[:2], out_h, out_w), x.dtype, x.device, offset)
     assert plan_for(x, out_h, out_w, variant).run(UpsampleNearest2dArgs(x, y.array)) is y.array
@@ -91,7 +95,7 @@ def run(x, out_h, out_w, variant=None, offset=0):
         ((1, 2, 9, 3), (2, 16)),  # down and up
     ],
 )
-def test_matches_the_reference(device, rng, dtype, variant, shape, out):
+def test_matches_the_reference(device: Device, rng: Rng, dtype: Any, variant: str, shape: Shape, out: Pair) -> None:
     x = rng.integers(1, 255, shape).astype(dtype)
     got = run(ptxrt.to_device(x, device), *out, variant)
     check_error(OP, device, got, references.upsample_nearest2d(x, *out), 0.0, (shape, out, variant))
@@ -100,7 +104,7 @@ def test_matches_the_reference(device, rng, dtype, variant, shape, out):
 @each_variant
 @types
 @pytest.mark.parametrize("width", [2, 15, 16, 17, 31, 32, 33, 64, 255, 256, 257, 1021])
-def test_widths_around_vectors_and_blocks(device, rng, dtype, variant, width):
+def test_widths_around_vectors_and_blocks(device: Device, rng: Rng, dtype: Any, variant: str, width: int) -> None:
     x = any_bits(rng, (1, 2, 3, 37), dtype)
     same_bits(run(ptxrt.to_device(x, device), 5, width, variant), wanted(x, 5, width))
 
@@ -110,20 +114,20 @@ def test_widths_around_vectors_and_blocks(device, rng, dtype, variant, width):
 @pytest.mark.parametrize(
     ("in_h", "out_h"), [(1, 64), (2, 25), (3, 9), (3, 10), (4, 16), (5, 24), (6, 43), (3, 24), (2, 17), (40, 13)]
 )
-def test_heights_around_the_bands(device, rng, dtype, variant, in_h, out_h):
+def test_heights_around_the_bands(device: Device, rng: Rng, dtype: Any, variant: str, in_h: int, out_h: int) -> None:
     x = any_bits(rng, (2, 3, in_h, 6), dtype)
     same_bits(run(ptxrt.to_device(x, device), out_h, 16, variant), wanted(x, out_h, 16))
 
 
 @each_variant
 @pytest.mark.parametrize("name", ["f64", "f16", "u8"])
-def test_many_blocks_and_planes(device, rng, name, variant):
+def test_many_blocks_and_planes(device: Device, rng: Rng, name: str, variant: str) -> None:
     x = any_bits(rng, (67, 131, 5, 6), TYPES[name])
     same_bits(run(ptxrt.to_device(x, device), 17, 32, variant), wanted(x, 17, 32))
 
 
 @each_variant
-def test_a_million_columns_or_rows(device, rng, variant):
+def test_a_million_columns_or_rows(device: Device, rng: Rng, variant: str) -> None:
     x = any_bits(rng, (1, 1, 1, 999_983), TYPES["u8"])
     same_bits(run(ptxrt.to_device(x, device), 1, 1_000_003, variant), wanted(x, 1, 1_000_003))
     tall = np.ascontiguousarray(x.transpose(0, 1, 3, 2))
@@ -132,7 +136,7 @@ def test_a_million_columns_or_rows(device, rng, variant):
 
 @each_variant
 @types
-def test_every_bit_pattern_of_16_bits_and_the_odd_ones_of_others(device, rng, dtype, variant):
+def test_every_bit_pattern_of_16_bits_and_some_of_others(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     x = any_bits(rng, (1, 1, 256, 256), dtype)
     if dtype.itemsize == 2:
         x = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(x.shape)
@@ -147,7 +151,7 @@ def test_every_bit_pattern_of_16_bits_and_the_odd_ones_of_others(device, rng, dt
 
 
 @each_variant
-def test_the_double_product_and_no_other_rule(device, variant):
+def test_the_double_product_and_no_other_rule(device: Device, variant: str) -> None:
     x = np.arange(30, dtype=np.uint8)
     for shape, out in (((1, 1, 30, 1), (44, 1)), ((1, 1, 1, 30), (1, 44))):
         y = run(ptxrt.to_device(x.reshape(shape), device), *out, variant).ravel()
@@ -155,7 +159,7 @@ def test_the_double_product_and_no_other_rule(device, variant):
 
 
 @each_variant
-def test_rows_are_the_third_axis_and_columns_the_fourth(device, variant):
+def test_rows_are_the_third_axis_and_columns_the_fourth(device: Device, variant: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     y = run(ptxrt.to_device(x, device), 4, 3, variant)[0, 0]
     np.testing.assert_array_equal(y, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]])
@@ -166,7 +170,7 @@ def test_rows_are_the_third_axis_and_columns_the_fourth(device, variant):
 PAIRS = [(small, large) for small in range(1, 65) for large in range(1, 129)]
 
 
-def check_pairs(device, rng, monkeypatch, launches):
+def check_pairs(device: Device, rng: Rng, monkeypatch: Patch, launches: Any) -> None:
     """Run each of `launches`: the pairs of its rows and of its columns, then the variants and types for both."""
     monkeypatch.setattr(KernelSpec, "load", functools.cache(KernelSpec.load))  # half of what a new plan costs
     images = {name: any_bits(rng, (1, 1, 66, 68), dtype) for name, dtype in TYPES.items()}
@@ -180,31 +184,31 @@ def check_pairs(device, rng, monkeypatch, launches):
 
 
 @pytest.mark.ptx
-def test_every_pair_of_sizes_up_to_64_and_128(device, rng, monkeypatch):
+def test_every_pair_of_sizes_up_to_64_and_128(device: Device, rng: Rng, monkeypatch: Patch) -> None:
     """Launch k has pair k for its rows, and for its columns one of the other parity: on sim, in the other variant."""
     names = list(TYPES)
     launches = []
     for k, rows in enumerate(PAIRS):
-        kinds = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
+        kinds: list[tuple[str | None, str]] = [(("banded", "baseline")[k % 2], names[k // 2 % 6])]
         if device.kind != "sim":
             kinds += [(None, name) for name in names]
         launches.append((rows, PAIRS[(5 * k + 4097) % len(PAIRS)], kinds))
     check_pairs(device, rng, monkeypatch, launches)
 
 
-def test_the_pairs_of_sizes_are_all_there_on_either_axis_in_either_variant():
+def test_the_pairs_of_sizes_are_all_there_on_either_axis_in_either_variant() -> None:
     columns = [(5 * k + 4097) % len(PAIRS) for k in range(len(PAIRS))]
     assert sorted(columns) == list(range(len(PAIRS)))
     assert all((k - other) % 2 for k, other in enumerate(columns))
 
 
-def test_every_pair_of_sizes_up_to_64_and_128_in_hip(device, rng, monkeypatch):
+def test_every_pair_of_sizes_up_to_64_and_128_in_hip(device: Device, rng: Rng, monkeypatch: Patch) -> None:
     halves = zip(PAIRS[: len(PAIRS) // 2], PAIRS[len(PAIRS) // 2 :], strict=True)
     launches = [(rows, columns, [("hip/baseline", list(TYPES)[k % 6])]) for k, (rows, columns) in enumerate(halves)]
     check_pairs(device, rng, monkeypatch, launches)
 
 
-def layouts(x, device):
+def layouts(x: Any, device: Device) -> Iterator[Any]:
     """Return views on a device by name, with what they show: the same elements where the view repeats none."""
     n, c, h, w = x.shape
     wide = np.zeros((n, c, 2 * h + 1, 3 * w + 2), x.dtype)
@@ -231,7 +235,7 @@ def layouts(x, device):
 
 @each_variant
 @types
-def test_each_layout_of_the_input(device, rng, dtype, variant):
+def test_each_layout_of_the_input(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     for name, there, shown in layouts(any_bits(rng, (2, 3, 5, 7), dtype), device):
         for out in ((10, 16), (4, 9)):
             same_bits(run(there, *out, variant), wanted(shown, *out), name)
@@ -240,7 +244,7 @@ def test_each_layout_of_the_input(device, rng, dtype, variant):
 @pytest.mark.sanitize
 @each_variant
 @types
-def test_each_alignment_of_the_output(device, rng, dtype, variant):
+def test_each_alignment_of_the_output(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     x = any_bits(rng, (2, 1, 3, 7), dtype)
     there = ptxrt.to_device(x, device)
     for offset in range(1, 16 // dtype.itemsize + 1):
@@ -248,22 +252,26 @@ def test_each_alignment_of_the_output(device, rng, dtype, variant):
             same_bits(run(there, *out, variant, offset), wanted(x, *out), offset)
 
 
-def test_500_drawn_pairs_of_pairs_in_each_layout(device, rng):
+def test_500_drawn_pairs_of_pairs_in_each_layout(device: Device, rng: Rng) -> None:
     """On CUDA each case runs in all types and variants; elsewhere these take turns."""
     for k in range(500):
         in_h, in_w = rng.integers(1, 65, 2)
-        out = tuple(map(int, rng.integers(1, 129, 2)))
+        out_h, out_w = map(int, rng.integers(1, 129, 2))
         kinds = [(name, variant) for name in TYPES for variant in variants(UpsampleNearest2dPlan, device)]
         for name, variant in kinds if device.kind == "cuda" else [kinds[k % len(kinds)]]:
             x = any_bits(rng, (2, 1, in_h, in_w), TYPES[name])
             every = layouts(x, device)
             layout, there, shown = next(chosen for i, chosen in enumerate(every) if i == k % 13)
-            same_bits(run(there, *out, variant, k % 3), wanted(shown, *out), (name, variant, layout, in_h, in_w, out))
+            same_bits(
+                run(there, out_h, out_w, variant, k % 3),
+                wanted(shown, out_h, out_w),
+                (name, variant, layout, in_h, in_w),
+            )
 
 
-def test_drawn_problems(device):
-    def body(shape, out, name, variant, offset, order, seed):
-        x = any_bits(np.random.default_rng(seed), [shape[axis] for axis in order], TYPES[name])
+def test_drawn_problems(device: Device) -> None:
+    def body(shape: Shape, out: Pair, name: str, variant: str, offset: Any, order: Any, seed: Any) -> None:
+        x = any_bits(np.random.default_rng(seed), tuple(shape[axis] for axis in order), TYPES[name])
         back = np.argsort(order)
         there = on_device(x, device, offset[0]).transpose(*back.tolist())
         same_bits(run(there, *out, variant, offset[1]), wanted(x.transpose(back), *out))
@@ -281,9 +289,9 @@ def test_drawn_problems(device):
     )
 
 
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
+def test_results_are_the_same_from_run_to_run_and_device_to_device(device: Device, rng: Rng) -> None:
     x = any_bits(rng, (2, 3, 33, 21), TYPES["f32"])
-    there, sim = ptxrt.to_device(x, device), ptxrt.to_device(x, ptxrt.Device("sim:0"))
+    there, sim = ptxrt.to_device(x, device), ptxrt.to_device(x, Device("sim:0"))
     first = run(there, 50, 60)
     same_bits(run(there, 50, 60), first)
     same_bits(run(sim, 50, 60), first)
@@ -291,7 +299,9 @@ def test_results_are_the_same_from_run_to_run_and_device_to_device(device, rng):
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 3), (2, 0, 3, 3), (0, 2, 0, 3), (2, 0, 3, 0), (0, 0, 0, 0)])
 @each_variant
-def test_pain25_no_images_or_channels_launch_nothing(device, monkeypatch, shape, variant):
+def test_pain25_no_images_or_channels_launch_nothing(
+    device: Device, monkeypatch: Patch, shape: Shape, variant: str
+) -> None:
     monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
     y = plan_for(ptxrt.zeros(shape, np.float16, device), 5, 7, variant).run((ptxrt.zeros(shape, "f16", device), None))
     assert (y.shape, y.dtype) == ((*shape[:2], 5, 7), np.float16)
@@ -300,7 +310,7 @@ def test_pain25_no_images_or_channels_launch_nothing(device, monkeypatch, shape,
 # Large ----------------------------------------------------------------------------------------------------------------
 
 
-def on_torch(view, rows, columns):
+def on_torch(view: Any, rows: Any, columns: Any) -> Any:
     """Return a torch image resized by index tables, as the kernel should."""
     import torch
 
@@ -325,7 +335,7 @@ LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches few
     ],
     ids=str,
 )
-def test_outputs_past_2_to_the_31_and_32_elements(torch_with, name, planes, out, variant):
+def test_outputs_past_2_to_the_32_elements(torch_with: Any, name: str, planes: Any, out: Pair, variant: str) -> None:
     torch = torch_with(40 << 30)
     dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
     x = torch.randint(0, 256, (*planes, 123, 457), device="cuda").to(dtype)
@@ -336,7 +346,7 @@ def test_outputs_past_2_to_the_31_and_32_elements(torch_with, name, planes, out,
             assert torch.equal(y[n, c], on_torch(x[n, c], (123, out[0]), (457, out[1]))), (n, c)
 
 
-def test_planes_past_2_to_the_32(torch_with):
+def test_planes_past_2_to_the_32(torch_with: Any) -> None:
     torch = torch_with(12 << 30)
     x = torch.randint(0, 256, (1, 65_536, 1, 1), device="cuda").to(torch.uint8)
     there = ptxrt.from_dlpack(x).broadcast_to((65_540, 65_536, 1, 1))
@@ -358,7 +368,7 @@ def test_planes_past_2_to_the_32(torch_with):
     ids=str,
 )
 @pytest.mark.parametrize("name", ["u8", "f32"])
-def test_strides_whose_offsets_exceed_2_to_the_32(torch_with, name, strides, variant):
+def test_strides_whose_offsets_exceed_2_to_the_32(torch_with: Any, name: str, strides: Any, variant: str) -> None:
     torch = torch_with(60 << 30)
     shape, out = (2, 2, 5, 4), (9, 8)
     count = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
@@ -371,7 +381,7 @@ def test_strides_whose_offsets_exceed_2_to_the_32(torch_with, name, strides, var
     same_bits(y, wanted(x.contiguous().cpu().numpy(), *out))
 
 
-def test_columns_farther_apart_than_32_bits_take_the_baseline(torch_with):
+def test_column_strides_above_32_bits_take_the_baseline(torch_with: Any) -> None:
     torch = torch_with(24 << 30)
     base = torch.empty(3 << 31, dtype=torch.uint8, device="cuda").random_()
     x = base.as_strided((1, 2, 3, 3), (0, 5, 7, (3 << 30) - 64))
@@ -385,17 +395,17 @@ def test_columns_farther_apart_than_32_bits_take_the_baseline(torch_with):
 
 
 @pytest.fixture
-def good(device, rng):
+def good(device: Device, rng: Rng) -> Any:
     """Operands that pass; each test spoils one."""
     x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
     return {"x": ptxrt.to_device(x, device), "out": on_device(np.full((2, 3, 8, 10), np.nan, np.float32), device)}
 
 
-def call(operands, out_h=8, out_w=10, stream=None):
+def call(operands: Any, out_h: int = 8, out_w: int = 10, stream: Any = None) -> Any:
     return upsample_nearest2d(operands["x"], out_h, out_w, out=operands["out"], stream=stream)
 
 
-def is_refused(kind, operands, argument, *words, **how):
+def is_refused(kind: Any, operands: Any, argument: Any, *words: Any, **how: Any) -> None:
     """Assert that the call is refused for `argument`, and that nothing was written."""
     with refused(kind, OP, argument, *words):
         call(operands, **how)
@@ -406,37 +416,37 @@ def is_refused(kind, operands, argument, *words, **how):
 
 @pytest.mark.parametrize("name", ["out_h", "out_w"])
 @pytest.mark.parametrize("value", [0, -4, 2.0, None, "4", True, [4]])
-def test_a_target_size_is_a_whole_number_of_at_least_one(good, name, value):
+def test_a_target_size_is_a_whole_number_of_at_least_one(good: Any, name: str, value: Any) -> None:
     is_refused(ptxrt.InvalidArgument, good, name, "from 1 to", **{name: value})
 
 
 @pytest.mark.parametrize("shape", [(8,), (2, 3, 4), (1, 2, 3, 4, 5), ()])
-def test_x_has_four_axes(device, good, shape):
+def test_x_has_four_axes(device: Device, good: Any, shape: Shape) -> None:
     good["x"] = ptxrt.zeros(shape, np.float32, device)
     is_refused(ptxrt.ShapeMismatch, good, "x", "[N, C, H, W]")
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 5), (2, 3, 4, 0), (1, 1, 0, 0)])
-def test_an_image_without_elements_has_nothing_to_read(device, good, shape):
+def test_an_image_without_elements_has_nothing_to_read(device: Device, good: Any, shape: Shape) -> None:
     good["x"] = ptxrt.zeros(shape, np.float32, device)
     is_refused(ptxrt.ShapeMismatch, good, "x", "at least 1")
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64", "u64", "bool"])
-def test_other_types_are_refused(device, good, dtype):
+def test_other_types_are_refused(device: Device, good: Any, dtype: str) -> None:
     kind = BY_NAME[dtype].numpy
     good["x"] = ptxrt.zeros((2, 3, 4, 5), kind, device)
     is_refused(ptxrt.DTypeMismatch, good, "x", "bf16, u8, u32")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.uint32])
-def test_out_has_the_type_of_x(device, good, dtype):
+def test_out_has_the_type_of_x(device: Device, good: Any, dtype: Any) -> None:
     good["out"] = ptxrt.zeros((2, 3, 8, 10), dtype, device)
     is_refused(ptxrt.DTypeMismatch, good, "out", "f32")
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 10, 8), (2, 3, 8), (480,), (1, 3, 8, 10)])
-def test_out_has_the_shape_asked_for(device, good, shape):
+def test_out_has_the_shape_asked_for(device: Device, good: Any, shape: Shape) -> None:
     good["out"] = on_device(np.full(shape, np.nan, np.float32), device)
     is_refused(ptxrt.ShapeMismatch, good, "out", "(2, 3, 8, 10)")
 
@@ -461,37 +471,38 @@ STRIDES = (60, 20, 5, 1)
         ((1, 3, 64, 64), (128, 128), "u8", 2),  # small
         ((8, 256, 64, 64), (96, 96), "f32", 2),
         ((8, 256, 64, 64), (96, 127), "f64", 2),
-        ((8, 256, 64, 64), (192, 127), "u8", 1),  # few columns to a row, and those apart
+        ((8, 256, 64, 64), (192, 127), "u8", 1),  # few columns to a row, and those not side by side
     ],
 )
-def test_how_many_rows_a_thread_takes(device, shape, out, name, height):
+def test_how_many_rows_a_thread_takes(device: Device, shape: Shape, out: Pair, name: str, height: int) -> None:
     problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
-    launch = UpsampleNearest2dPlan.select(device, problem).schedule.steps[0]
+    (launch,) = UpsampleNearest2dPlan.select(device, problem).schedule.launches
     place = [p.name for p in launch.kernel.signature.parameters].index("height")
     assert launch.arguments[place] == height
 
 
-def test_equal_problems_are_equal():
-    one = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, "f16")
-    other = UpsampleNearest2dDescriptor(list(SHAPE), list(STRIDES), np.int64(8), 10, np.float16)
+def test_equal_problems_are_equal() -> None:
+    one = UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, BY_NAME["f16"])
+    given: Any = (list(SHAPE), list(STRIDES), np.int64(8), 10, np.float16)
+    other = UpsampleNearest2dDescriptor(*given)
     assert one == other
     assert hash(one) == hash(other)
     assert UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10).dtype.name == "f32"
 
 
 @pytest.mark.parametrize("strides", [None, (1, 2, 3), (1, 2, 3, -1), (1, 2, 3, 4.0), "abcd", (1, 2, 3, True)])
-def test_a_descriptor_wants_strides(strides):
+def test_a_descriptor_wants_strides(strides: Any) -> None:
     with refused(ptxrt.LayoutError, OP, "strides", "four strides"):
         UpsampleNearest2dDescriptor(SHAPE, strides, 8, 10)
 
 
 @pytest.mark.parametrize("dtype", ["i32", None, np.complex64])
-def test_a_descriptor_wants_one_of_the_types(dtype):
+def test_a_descriptor_wants_one_of_the_types(dtype: Any) -> None:
     with refused(ptxrt.DTypeMismatch, OP, "x"):
         UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
 
 
-def test_the_stride_of_an_axis_of_one_element_says_nothing(device, rng):
+def test_the_stride_of_an_axis_of_one_element_says_nothing(device: Device, rng: Rng) -> None:
     x = any_bits(rng, (1, 3, 4, 1), TYPES["u32"])
     there = ptxrt.to_device(x, device)
     odd = ptxrt.DeviceArray.from_pointer(there.ptr, x.shape, x.dtype, device, (1 << 70, 4, 1, 1 << 70), there)
@@ -512,8 +523,10 @@ def test_the_stride_of_an_axis_of_one_element_says_nothing(device, rng):
         ((1 << 16, 1 << 16, 1, 1), (0, 0, 0, 0), (1, 1), "threads"),
     ],
 )
-def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(device, shape, strides, out, reason):
-    problem = UpsampleNearest2dDescriptor(shape, strides, *out, "f16")
+def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
+    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
+) -> None:
+    problem = UpsampleNearest2dDescriptor(shape, strides, *out, BY_NAME["f16"])
     assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) == "baseline"
     with refused(ptxrt.Unsupported, OP, "descriptor", reason, "u32"):
         UpsampleNearest2dPlan.select(device, problem, wish("banded"))
@@ -526,12 +539,14 @@ def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(device, shape,
         ((2, 1, 1, 1), (1 << 62, 0, 0, 0), (1, 1), "64-bit offsets"),
     ],
 )
-def test_what_fits_no_kernel_is_refused_with_reasons(device, shape, strides, out, reason):
+def test_what_fits_no_kernel_has_its_reasons(
+    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
+) -> None:
     with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", reason):
         UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, strides, *out))
 
 
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device):
+def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device) -> None:
     hip = wish("hip/baseline")
     most, more = (
         UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 256, columns) for columns in ((1 << 24) - 1, 1 << 24)
@@ -541,7 +556,7 @@ def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device):
         UpsampleNearest2dPlan.select(device, more, hip)
 
 
-def load_baseline(variant, dtype, device):
+def load_baseline(variant: Any, dtype: Any, device: Device) -> Any:
     """Return the entry that others launch, as a kernel by itself."""
     name = BY_NUMPY[dtype].name
     signature = f"u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const {name}* src, {name}* dst"
@@ -551,7 +566,7 @@ def load_baseline(variant, dtype, device):
 
 @types
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
-def test_the_baseline_has_the_abi_that_others_launch(device, rng, dtype, variant):
+def test_the_baseline_has_the_abi_that_others_launch(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     kernel = load_baseline(variant, dtype, device)
     x = any_bits(rng, (2, 3, 4, 5), dtype)
     y = Guarded((2, 3, 7, 9), dtype, device)
@@ -561,7 +576,7 @@ def test_the_baseline_has_the_abi_that_others_launch(device, rng, dtype, variant
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
-def test_what_a_scale_takes_beyond_the_image_is_its_last_row_and_column(device, rng, variant):
+def test_what_a_scale_takes_outside_is_the_last_row_and_column(device: Device, rng: Rng, variant: str) -> None:
     x = any_bits(rng, SHAPE, TYPES["u32"])
     y = Guarded((2, 3, 7, 9), x.dtype, device)
     info = ptxrt.to_device(np.array([*SHAPE, *STRIDES], np.uint64), device)

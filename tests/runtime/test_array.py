@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import ELEMENT_NAMES, printed_by, refused
+from helpers import ELEMENT_NAMES, Patch, printed_by, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import ptxrt
+from ptxrt import Device, DeviceArray
+from ptxrt.backends.sim import BACKEND
 from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import shown
 from ptxrt.runtime.layout import contiguous
@@ -39,7 +43,7 @@ def host(rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.fixture
-def x(device: ptxrt.Device, host: np.ndarray) -> ptxrt.DeviceArray:
+def x(device: Device, host: np.ndarray) -> DeviceArray:
     return ptxrt.to_device(host, device)
 
 
@@ -48,7 +52,7 @@ def x(device: ptxrt.Device, host: np.ndarray) -> ptxrt.DeviceArray:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", ELEMENT_NAMES)
-def test_an_array_comes_back_as_it_went(device, name, shape, rng):
+def test_an_array_comes_back_as_it_went(device: Device, name: Any, shape: Any, rng: np.random.Generator) -> None:
     host = sample(name, shape, rng)
     x = ptxrt.to_device(host, device)
     assert (x.shape, x.dtype, x.device, x.strides) == (shape, host.dtype, device, contiguous(shape))
@@ -67,25 +71,25 @@ def test_an_array_comes_back_as_it_went(device, name, shape, rng):
     ],
     ids=["transposed", "reversed", "strided", "broadcast", "column-major"],
 )
-def test_a_host_array_of_any_layout_is_copied_row_major(device, host, view):
+def test_a_host_array_of_any_layout_is_copied_row_major(device: Device, host: np.ndarray, view: Any) -> None:
     x = ptxrt.to_device(view(host), device)
     assert x.strides == contiguous(x.shape)
     assert_array_equal(x.to_host(), view(host))
 
 
-def test_lists_and_numbers_are_host_arrays(device):
+def test_lists_and_numbers_are_host_arrays(device: Device) -> None:
     assert_array_equal(ptxrt.to_device([[1, 2], [3, 4]], device).to_host(), [[1, 2], [3, 4]])
     assert ptxrt.to_device(2.5, device).to_host() == np.float64(2.5)
 
 
-def test_the_host_array_may_be_changed_on_return(device, host):
+def test_the_host_array_may_be_changed_on_return(device: Device, host: np.ndarray) -> None:
     x = ptxrt.to_device(host, device)
     wanted = host.copy()
     host[...] = 0
     assert_array_equal(x.to_host(), wanted)
 
 
-def test_what_comes_back_is_the_callers_to_change(x, host):
+def test_what_comes_back_is_the_callers_to_change(x: DeviceArray, host: np.ndarray) -> None:
     back = x.to_host()
     assert back.flags.writeable
     assert back.flags.c_contiguous
@@ -93,43 +97,43 @@ def test_what_comes_back_is_the_callers_to_change(x, host):
     assert_array_equal(x.to_host(), host)
 
 
-def test_an_element_type_that_no_kernel_has_is_refused(device):
+def test_an_element_type_that_no_kernel_has_is_refused(device: Device) -> None:
     with refused(ptxrt.DTypeMismatch, "to_device", "array", "one of f32", "complex128", "astype"):
         ptxrt.to_device(np.ones(3, complex), device)
 
 
-def test_none_is_no_host_array(device):
+def test_none_is_no_host_array(device: Device) -> None:
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "None"):
-        ptxrt.to_device(None, device)
+        ptxrt.to_device(None, device)  # type: ignore[arg-type]
 
 
-def test_an_array_with_masked_elements_is_refused(device):
+def test_an_array_with_masked_elements_is_refused(device: Device) -> None:
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "masked"):
         ptxrt.to_device(np.ma.array([1.0, 2.0], mask=[True, False]), device)
     assert_array_equal(ptxrt.to_device(np.ma.array([1.0, 2.0]), device).to_host(), [1, 2])
 
 
-def test_a_ragged_list_is_no_host_array(device):
+def test_a_ragged_list_is_no_host_array(device: Device) -> None:
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "list: "):
         ptxrt.to_device([[1, 2], [3]], device)
 
 
-def test_a_device_array_is_no_host_array(device, x):
+def test_a_device_array_is_no_host_array(device: Device, x: DeviceArray) -> None:
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "to_host()"):
         ptxrt.to_device(x, device)
 
 
-def test_numpy_does_not_read_a_device_array_by_itself(x):
+def test_numpy_does_not_read_a_device_array_by_itself(x: DeviceArray) -> None:
     with refused(ptxrt.InvalidArgument, "__array__", "array", "to_host()"):
         np.asarray(x)
 
 
 @pytest.mark.parametrize("name", ELEMENT_NAMES)
-def test_zeros_are_zero(device, name):
+def test_zeros_are_zero(device: Device, name: Any) -> None:
     assert same_bits(ptxrt.zeros((3, 2), BY_NAME[name].numpy, device).to_host(), np.zeros((3, 2), BY_NAME[name].numpy))
 
 
-def test_empty_has_shape_and_type_and_float32_by_default(device):
+def test_empty_has_shape_and_type_and_float32_by_default(device: Device) -> None:
     x = ptxrt.empty((2, 3), device=device)
     assert (x.shape, x.dtype, x.strides) == ((2, 3), np.dtype(np.float32), (3, 1))
 
@@ -142,51 +146,51 @@ NO_SHAPES = [
 
 
 @pytest.mark.parametrize("shape", NO_SHAPES, ids=range(len(NO_SHAPES)))
-def test_a_shape_is_made_of_lengths(device, shape):
+def test_a_shape_is_made_of_lengths(device: Device, shape: Any) -> None:
     with refused(ptxrt.InvalidArgument, "empty", "shape", "at most 32 lengths of 0 or more", shown(shape)):
         ptxrt.empty(shape, np.float32, device)
 
 
 @pytest.mark.parametrize("shape", [3, np.int64(3), (3,), [3], np.array([3]), np.array(3)], ids=repr)
-def test_a_shape_may_come_in_any_dress(device, shape):
+def test_a_shape_may_come_in_any_dress(device: Device, shape: Any) -> None:
     assert ptxrt.empty(shape, np.float32, device).shape == (3,)
 
 
-def test_a_dtype_that_no_kernel_has_is_refused(device):
+def test_a_dtype_that_no_kernel_has_is_refused(device: Device) -> None:
     with refused(ptxrt.DTypeMismatch, "empty", "dtype", "one of f32"):
         ptxrt.empty(3, np.complex64, device)
 
 
 @pytest.mark.parametrize("byte", [0, 1, 0xFF, np.uint8(7)], ids=repr)
-def test_fill_bytes_sets_every_byte(device, byte):
+def test_fill_bytes_sets_every_byte(device: Device, byte: Any) -> None:
     x = ptxrt.zeros((3, 2), np.uint32, device)
     x.fill_bytes(byte)
     assert set(x.to_host().tobytes()) == {int(byte)}
 
 
 @pytest.mark.parametrize("byte", [-1, 256, 1.0, None], ids=repr)
-def test_fill_bytes_takes_a_byte(x, byte):
+def test_fill_bytes_takes_a_byte(x: DeviceArray, byte: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.fill_bytes", "byte", "0 to 255", repr(byte)):
         x.fill_bytes(byte)
 
 
-def test_fill_bytes_wants_a_contiguous_array(x):
+def test_fill_bytes_wants_a_contiguous_array(x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.fill_bytes", "array", "contiguous strides"):
         x[:, ::2].fill_bytes(0)
 
 
-def test_fill_bytes_does_not_write_to_a_readonly_array(x):
+def test_fill_bytes_does_not_write_to_a_readonly_array(x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.fill_bytes", "array", "may be written", "broadcast"):
         x.broadcast_to(x.shape).fill_bytes(0)
 
 
-def test_fill_bytes_of_a_view_leaves_the_rest(x, host):
+def test_fill_bytes_of_a_view_leaves_the_rest(x: DeviceArray, host: np.ndarray) -> None:
     x[1].fill_bytes(0)
     host[1] = 0
     assert_array_equal(x.to_host(), host)
 
 
-def test_fill_bytes_of_nothing_is_nothing(device):
+def test_fill_bytes_of_nothing_is_nothing(device: Device) -> None:
     ptxrt.empty((0, 3), np.float32, device).fill_bytes(1)
 
 
@@ -196,24 +200,24 @@ def test_fill_bytes_of_nothing_is_nothing(device):
 @pytest.mark.parametrize(
     "as_source", [lambda a, d: a, lambda a, d: a.T.copy().T, ptxrt.to_device], ids=["host", "strided host", "device"]
 )
-def test_copy_from_overwrites_the_elements(device, x, host, as_source):
+def test_copy_from_overwrites_the_elements(device: Device, x: DeviceArray, host: np.ndarray, as_source: Any) -> None:
     x.copy_from(as_source(-host, device))
     assert_array_equal(x.to_host(), -host)
 
 
-def test_copy_from_overwrites_a_contiguous_view_alone(x, host):
+def test_copy_from_overwrites_a_contiguous_view_alone(x: DeviceArray, host: np.ndarray) -> None:
     x[2].copy_from(np.zeros((3, 5), np.float32))
     host[2] = 0
     assert_array_equal(x.to_host(), host)
 
 
-def test_copy_from_takes_a_zero_dimensional_array(device):
+def test_copy_from_takes_a_zero_dimensional_array(device: Device) -> None:
     x = ptxrt.zeros((), np.int32, device)
     x.copy_from(np.array(5, np.int32))
     assert x.to_host() == 5
 
 
-def test_copy_from_of_nothing_is_nothing(device):
+def test_copy_from_of_nothing_is_nothing(device: Device) -> None:
     x = ptxrt.empty((0, 3), np.float32, device)
     x.copy_from(np.empty((0, 3), np.float32))
     x.copy_from(ptxrt.empty((0, 3), np.float32, device))
@@ -221,59 +225,59 @@ def test_copy_from_of_nothing_is_nothing(device):
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 5, 3), (60,), (1, 4, 3, 5), ()], ids=str)
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
-def test_copy_from_wants_the_same_shape(device, x, shape, on_device):
+def test_copy_from_wants_the_same_shape(device: Device, x: DeviceArray, shape: Any, on_device: bool) -> None:
     source = np.zeros(shape, np.float32)
     with refused(ptxrt.ShapeMismatch, "DeviceArray.copy_from", "source", "(4, 3, 5)", str(shape)):
         x.copy_from(ptxrt.to_device(source, device) if on_device else source)
 
 
-def test_copy_from_does_not_take_a_number_for_an_array_of_one(device):
+def test_copy_from_does_not_take_a_number_for_an_array_of_one(device: Device) -> None:
     with refused(ptxrt.ShapeMismatch, "DeviceArray.copy_from", "source", "(1,)", "()"):
         ptxrt.zeros(1, np.float32, device).copy_from(np.float32(3))
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
-def test_copy_from_wants_the_same_dtype(device, x, on_device):
+def test_copy_from_wants_the_same_dtype(device: Device, x: DeviceArray, on_device: bool) -> None:
     source = np.zeros(x.shape, np.float64)
     with refused(ptxrt.DTypeMismatch, "DeviceArray.copy_from", "source", "float32", "float64"):
         x.copy_from(ptxrt.to_device(source, device) if on_device else source)
 
 
-def test_copy_from_wants_a_contiguous_target(x):
+def test_copy_from_wants_a_contiguous_target(x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.copy_from", "array", "contiguous strides (2, 1)"):
         x[0, ::2, :2].copy_from(np.zeros((2, 2), np.float32))
 
 
-def test_copy_from_wants_a_contiguous_source(device, x):
+def test_copy_from_wants_a_contiguous_source(device: Device, x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.copy_from", "source", "contiguous strides"):
         ptxrt.empty((5, 3, 4), np.float32, device).copy_from(x.T)
 
 
-def test_copy_from_wants_a_target_that_may_be_written(x, host):
+def test_copy_from_wants_a_target_that_may_be_written(x: DeviceArray, host: np.ndarray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.copy_from", "array", "may be written"):
         x.broadcast_to(x.shape).copy_from(host)
 
 
-def test_copy_from_wants_a_source_on_the_same_device(device, other_device, x, host):
+def test_copy_from_wants_one_device(device: Device, other_device: Device, x: DeviceArray, host: np.ndarray) -> None:
     with refused(ptxrt.DeviceMismatch, "DeviceArray.copy_from", "source", str(device), str(other_device), "to_host()"):
         x.copy_from(ptxrt.to_device(host, other_device))
 
 
-def test_copy_from_wants_a_live_source(device, x, host):
+def test_copy_from_wants_a_live_source(device: Device, x: DeviceArray, host: np.ndarray) -> None:
     source = ptxrt.to_device(host, device)
     source.free()
     with refused(ptxrt.InvalidArgument, "DeviceArray.copy_from", "source", "a live array", "free()"):
         x.copy_from(source)
 
 
-def test_copy_from_wants_a_live_target(x, host):
+def test_copy_from_wants_a_live_target(x: DeviceArray, host: np.ndarray) -> None:
     x.free()
     with refused(ptxrt.InvalidArgument, "DeviceArray.copy_from", "array", "a live array", "free()"):
         x.copy_from(host)
 
 
 @pytest.mark.parametrize("source", [None, [[1], [2, 3]]], ids=repr)
-def test_copy_from_wants_an_array(x, source):
+def test_copy_from_wants_an_array(x: DeviceArray, source: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.copy_from", "source", "a host array", "from_dlpack"):
         x.copy_from(source)
 
@@ -283,14 +287,14 @@ def test_copy_from_wants_an_array(x, source):
     [np.zeros(3, np.float32), np.zeros((4, 3, 5), np.float64), None],
     ids=["shape", "dtype", "none"],
 )
-def test_a_copy_that_is_refused_has_written_nothing(x, host, wrong):
+def test_a_copy_that_is_refused_has_written_nothing(x: DeviceArray, host: np.ndarray, wrong: Any) -> None:
     with pytest.raises(ptxrt.PtxrtError):
         x.copy_from(wrong)
     assert_array_equal(x.to_host(), host)
 
 
 @pytest.fixture
-def no_work(device, monkeypatch):
+def no_work(device: Device, monkeypatch: Patch) -> None:
     """No launch, copy or fill gets past this."""
 
     def refuse(*_: object) -> None:
@@ -302,14 +306,14 @@ def no_work(device, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (0, 4)], ids=str)
 @pytest.mark.usefixtures("no_work")
-def test_pain25_an_empty_tensor_launches_nothing_and_gives_the_right_shape(device, shape):
+def test_pain25_an_empty_tensor_launches_nothing_and_gives_the_right_shape(device: Device, shape: Any) -> None:
     y = ptxrt.ops.group_norm(ptxrt.empty(shape, np.float32, device), None, None, 2)
     assert (y.shape, y.dtype, y.device) == (shape, np.dtype(np.float32), device)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)], ids=str)
 @pytest.mark.usefixtures("no_work")
-def test_pain25_an_empty_tensor_is_copied_and_filled_without_a_call(device, shape):
+def test_pain25_an_empty_tensor_is_copied_and_filled_without_a_call(device: Device, shape: Any) -> None:
     x = ptxrt.to_device(np.empty(shape, np.int64), device)
     x.fill_bytes(1)
     x.copy_from(np.empty(shape, np.int64))
@@ -348,7 +352,7 @@ def indexings(draw: st.DrawFn) -> tuple[tuple[int, ...], object]:
 
 
 @given(indexings())
-def test_indexing_is_numpys(device, drawn):
+def test_indexing_is_numpys(device: Device, drawn: Any) -> None:
     shape, index = drawn
     host = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape)
     x = ptxrt.to_device(host, device)
@@ -359,7 +363,7 @@ def test_indexing_is_numpys(device, drawn):
 
 
 @given(indexings(), st.randoms(use_true_random=False))
-def test_a_view_of_a_view_of_a_transposed_array_is_numpys(device, drawn, random):
+def test_a_view_of_a_view_of_a_transposed_array_is_numpys(device: Device, drawn: Any, random: Any) -> None:
     shape, index = drawn
     host = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
     axes = random.sample(range(len(shape)), len(shape))
@@ -369,14 +373,14 @@ def test_a_view_of_a_view_of_a_transposed_array_is_numpys(device, drawn, random)
     assert_array_equal(view.to_host(), wanted)
 
 
-def test_strides_are_in_elements(x):
+def test_strides_are_in_elements(x: DeviceArray) -> None:
     assert x.strides == (15, 5, 1)
     assert x.T.strides == (1, 5, 15)
     assert x[::2, 1].strides == (30, 1)
     assert x[1:, :, 2].ptr == x.ptr + 4 * (15 + 2)
 
 
-def test_views_cost_no_memory(sim):
+def test_views_cost_no_memory(sim: Device) -> None:
     x = ptxrt.empty((8, 8), np.float32, sim)
     before = in_use_once_settled(sim)
     assert x[2:, ::2].T[None].broadcast_to((5, 4, 6)).memory is x.memory
@@ -384,13 +388,13 @@ def test_views_cost_no_memory(sim):
 
 
 @pytest.mark.parametrize("index", [4, -5, (0, 3), (..., 5), np.int64(4)], ids=repr)
-def test_an_index_outside_is_refused(x, index):
+def test_an_index_outside_is_refused(x: DeviceArray, index: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "an index from", repr(index), "(4, 3, 5)"):
         x[index]
 
 
 @pytest.mark.parametrize("index", [(0, 0, 0, 0), (..., ...), (slice(None),) * 4], ids=repr)
-def test_too_many_indices_are_refused(x, index):
+def test_too_many_indices_are_refused(x: DeviceArray, index: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "at most 3 indices and one ..."):
         x[index]
 
@@ -398,41 +402,41 @@ def test_too_many_indices_are_refused(x, index):
 @pytest.mark.parametrize(
     "index", [slice(None, None, -1), slice(None, None, 0), slice("a", None), slice(1.5, None)], ids=repr
 )
-def test_a_slice_goes_forward_between_integers(x, index):
+def test_a_slice_goes_forward_between_integers(x: DeviceArray, index: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "a positive step", repr(index)):
         x[index]
 
 
-def test_an_index_adds_no_more_axes_than_there_may_be(x):
+def test_an_index_adds_no_more_axes_than_there_may_be(x: DeviceArray) -> None:
     assert x[(None,) * 29].to_host().ndim == 32
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "at most 32 axes"):
         x[(None,) * 30]
 
 
 @pytest.mark.parametrize("index", ["a", 1.0, True, [0, 1], np.array([0, 1])], ids=repr)
-def test_only_integers_slices_dots_and_none_are_indices(x, index):
+def test_only_integers_slices_dots_and_none_are_indices(x: DeviceArray, index: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "integers, slices, ... and None"):
         x[index]
 
 
-def test_the_rows_of_an_array_can_be_walked(x, host):
+def test_the_rows_of_an_array_can_be_walked(x: DeviceArray, host: np.ndarray) -> None:
     assert len(x) == 4
     assert_array_equal(np.stack([row.to_host() for row in x]), host)
 
 
 @pytest.mark.parametrize("use", [len, list], ids=["len", "list"])
-def test_an_array_without_axes_has_no_rows(device, use):
+def test_an_array_without_axes_has_no_rows(device: Device, use: Any) -> None:
     with refused(ptxrt.InvalidArgument, "len", "array", "at least one axis"):
         use(ptxrt.zeros((), np.float32, device))
 
 
-def test_an_array_has_no_truth_value(x):
+def test_an_array_has_no_truth_value(x: DeviceArray) -> None:
     with refused(ptxrt.InvalidArgument, "bool", "array", "to_host()"):
         bool(x)
 
 
 @pytest.mark.parametrize("axes", [(), (2, 0, 1), (-1, 0, 1), ((1, 0, 2),), (np.int64(2), 1, 0)], ids=repr)
-def test_transpose_is_numpys(x, host, axes):
+def test_transpose_is_numpys(x: DeviceArray, host: np.ndarray, axes: Any) -> None:
     assert_array_equal(x.transpose(*axes).to_host(), host.transpose(*axes))
     assert_array_equal(x.T.to_host(), host.T)
 
@@ -440,13 +444,13 @@ def test_transpose_is_numpys(x, host, axes):
 @pytest.mark.parametrize(
     "axes", [(0,), (0, 1), (0, 0, 1), (0, 1, 3), (0, 1, -4), (0, 1, 1.0), ("a", 0, 1), (None,)], ids=repr
 )
-def test_transpose_wants_each_axis_once(x, axes):
+def test_transpose_wants_each_axis_once(x: DeviceArray, axes: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.transpose", "axes", "each of 3 axes once", str(axes)):
         x.transpose(*axes)
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 5), (2, 4, 3, 5), (7, 1, 4, 3, 5)], ids=str)
-def test_broadcast_to_is_numpys(x, host, shape):
+def test_broadcast_to_is_numpys(x: DeviceArray, host: np.ndarray, shape: Any) -> None:
     view = x.broadcast_to(shape)
     assert_array_equal(view.to_host(), np.broadcast_to(host, shape))
     assert view.strides[: len(shape) - 3] == (0,) * (len(shape) - 3)
@@ -456,7 +460,7 @@ def test_broadcast_to_is_numpys(x, host, shape):
 @pytest.mark.parametrize(
     ("old", "new"), [((3, 1), (3, 4)), ((1,), (0,)), ((), (2, 2)), ((1, 1), 5), ((0,), (2, 0))], ids=str
 )
-def test_axes_of_one_are_repeated(device, old, new):
+def test_axes_of_one_are_repeated(device: Device, old: Any, new: Any) -> None:
     host = np.arange(np.prod(old, dtype=int), dtype=np.float32).reshape(old)
     if isinstance(new, int):
         host = host.reshape(-1)
@@ -465,7 +469,7 @@ def test_axes_of_one_are_repeated(device, old, new):
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (4, 3, 6), (0, 3, 5), (5,), (), 5], ids=str)
-def test_a_shape_that_does_not_broadcast_is_refused(x, shape):
+def test_a_shape_that_does_not_broadcast_is_refused(x: DeviceArray, shape: Any) -> None:
     with refused(ptxrt.ShapeMismatch, "DeviceArray.broadcast_to", "shape", "one that (4, 3, 5) broadcasts to"):
         x.broadcast_to(shape)
 
@@ -473,34 +477,34 @@ def test_a_shape_that_does_not_broadcast_is_refused(x, shape):
 @pytest.mark.parametrize(
     "shape", [(60,), (5, 12), (2, 2, 3, 5), (-1,), (4, -1), ([15, 4],), (np.int64(6), -1)], ids=repr
 )
-def test_view_is_numpys_reshape(x, host, shape):
+def test_view_is_numpys_reshape(x: DeviceArray, host: np.ndarray, shape: Any) -> None:
     view = x.view(*shape)
     assert view.ptr == x.ptr
     assert_array_equal(view.to_host(), host.reshape(*shape))
 
 
-def test_a_view_of_one_element_has_any_number_of_axes(device):
+def test_a_view_of_one_element_has_any_number_of_axes(device: Device) -> None:
     x = ptxrt.zeros((), np.float32, device)
     assert x.view(1, 1).view().view(-1).shape == (1,)
 
 
-def test_an_empty_array_can_be_viewed(device):
+def test_an_empty_array_can_be_viewed(device: Device) -> None:
     assert ptxrt.empty((0, 3), np.float32, device).view(5, 0).shape == (5, 0)
 
 
 @pytest.mark.parametrize("shape", [(59,), (7, -1), (), (0, -1), (0,)], ids=str)
-def test_view_wants_the_same_number_of_elements(x, shape):
+def test_view_wants_the_same_number_of_elements(x: DeviceArray, shape: Any) -> None:
     with refused(ptxrt.ShapeMismatch, "DeviceArray.view", "shape", "60 elements as in (4, 3, 5)"):
         x.view(*shape)
 
 
 @pytest.mark.parametrize("shape", [(-1, -1), (-2, 30), (2.0, 30), ("a", -1), (None,), (-1, True)], ids=repr)
-def test_view_wants_lengths(x, shape):
+def test_view_wants_lengths(x: DeviceArray, shape: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.view", "shape", "lengths of 0 or more"):
         x.view(*shape)
 
 
-def test_view_wants_a_contiguous_array(x):
+def test_view_wants_a_contiguous_array(x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.view", "array", "contiguous strides (12, 4, 1)", "(1, 5, 15)"):
         x.T.view(60)
 
@@ -508,7 +512,7 @@ def test_view_wants_a_contiguous_array(x):
 @pytest.mark.parametrize(
     "index", [(slice(1, 3),), (2,), (slice(0, 1), slice(1, 2)), (slice(0, 0), slice(None, None, 2))], ids=repr
 )
-def test_a_view_without_gaps_is_contiguous(x, index):
+def test_a_view_without_gaps_is_contiguous(x: DeviceArray, index: Any) -> None:
     assert x[index].is_contiguous
     assert x[index].view(-1).ndim == 1 or x[index].size == 0
 
@@ -516,33 +520,33 @@ def test_a_view_without_gaps_is_contiguous(x, index):
 # Memory that somebody else owns -------------------------------------------------------------------------------------
 
 
-def test_from_pointer_sees_the_memory(device, x, host):
-    y = ptxrt.DeviceArray.from_pointer(x.ptr + 4, (2, 3), "f4", str(device), strides=(15, 5))
+def test_from_pointer_sees_the_memory(device: Device, x: DeviceArray, host: np.ndarray) -> None:
+    y = DeviceArray.from_pointer(x.ptr + 4, (2, 3), "f4", str(device), strides=(15, 5))
     assert (y.shape, y.strides, y.dtype, y.device) == ((2, 3), (15, 5), np.dtype("f4"), device)
     assert_array_equal(y.to_host(), host[:2, :, 1])
 
 
-def test_from_pointer_is_contiguous_unless_told_otherwise(device, x, host):
-    y = ptxrt.DeviceArray.from_pointer(x.ptr, 60, np.float32, device)
+def test_from_pointer_is_contiguous_by_default(device: Device, x: DeviceArray, host: np.ndarray) -> None:
+    y = DeviceArray.from_pointer(x.ptr, 60, np.float32, device)
     assert_array_equal(y.to_host(), host.ravel())
 
 
-def test_from_pointer_writes_through(device, x, host):
-    ptxrt.DeviceArray.from_pointer(x.ptr, 15, np.float32, device).fill_bytes(0)
+def test_from_pointer_writes_through(device: Device, x: DeviceArray, host: np.ndarray) -> None:
+    DeviceArray.from_pointer(x.ptr, 15, np.float32, device).fill_bytes(0)
     host[0] = 0
     assert_array_equal(x.to_host(), host)
 
 
-def test_from_pointer_keeps_its_owner_and_frees_nothing(device, host):
+def test_from_pointer_keeps_its_owner_and_frees_nothing(device: Device, host: np.ndarray) -> None:
     class Owner:
-        pass
+        array: DeviceArray
 
     import weakref
 
     owner = Owner()
     owner.array = ptxrt.to_device(host, device)
     alive = weakref.ref(owner)
-    y = ptxrt.DeviceArray.from_pointer(owner.array.ptr, host.shape, "f4", device, owner=owner)[1:]
+    y = DeviceArray.from_pointer(owner.array.ptr, host.shape, "f4", device, owner=owner)[1:]
     del owner
     assert alive() is not None
     assert_array_equal(y.to_host(), host[1:])
@@ -550,59 +554,59 @@ def test_from_pointer_keeps_its_owner_and_frees_nothing(device, host):
     assert alive() is None
 
 
-def test_from_pointer_without_owner_frees_nothing(device, x, host):
-    y = ptxrt.DeviceArray.from_pointer(x.ptr, host.shape, "f4", device)
+def test_from_pointer_without_owner_frees_nothing(device: Device, x: DeviceArray, host: np.ndarray) -> None:
+    y = DeviceArray.from_pointer(x.ptr, host.shape, "f4", device)
     y.free()
     assert_array_equal(x.to_host(), host)
 
 
-def test_from_pointer_takes_null_for_nothing(device):
-    assert ptxrt.DeviceArray.from_pointer(0, (0, 4), "f4", device).to_host().shape == (0, 4)
+def test_from_pointer_takes_null_for_nothing(device: Device) -> None:
+    assert DeviceArray.from_pointer(0, (0, 4), "f4", device).to_host().shape == (0, 4)
 
 
 @pytest.mark.parametrize("ptr", [0, -4, 1 << 64, 4.0, None, "4"], ids=repr)
-def test_from_pointer_wants_an_address(device, ptr):
+def test_from_pointer_wants_an_address(device: Device, ptr: Any) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.from_pointer", "ptr", "a device address", repr(ptr)):
-        ptxrt.DeviceArray.from_pointer(ptr, 3, np.float32, device)
+        DeviceArray.from_pointer(ptr, 3, np.float32, device)
 
 
-def test_from_pointer_wants_natural_alignment(device, x):
+def test_from_pointer_wants_natural_alignment(device: Device, x: DeviceArray) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.from_pointer", "ptr", "a multiple of 4, the size of f32"):
-        ptxrt.DeviceArray.from_pointer(x.ptr + 2, 3, np.float32, device)
+        DeviceArray.from_pointer(x.ptr + 2, 3, np.float32, device)
 
 
 @pytest.mark.parametrize("strides", [(1,), (1, 1, 1), (-1, 1), (1.0, 1), "ab", 1, (True, 1)], ids=repr)
-def test_from_pointer_wants_strides_that_fit_the_shape(device, x, strides):
+def test_from_pointer_wants_strides_that_fit_the_shape(device: Device, x: DeviceArray, strides: Any) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.from_pointer", "strides", "2 strides of 0 or more, in elements"):
-        ptxrt.DeviceArray.from_pointer(x.ptr, (2, 2), np.float32, device, strides=strides)
+        DeviceArray.from_pointer(x.ptr, (2, 2), np.float32, device, strides=strides)
 
 
 @pytest.mark.parametrize(("shape", "strides"), [((1 << 62, 4), None), ((2, 2), (1, 1 << 62))], ids=["shape", "strides"])
-def test_from_pointer_wants_memory_that_has_addresses(device, x, shape, strides):
+def test_from_pointer_wants_memory_that_has_addresses(device: Device, x: DeviceArray, shape: Any, strides: Any) -> None:
     with refused(ptxrt.LayoutError, "DeviceArray.from_pointer", "shape", "2**64"):
-        ptxrt.DeviceArray.from_pointer(x.ptr, shape, np.float32, device, strides=strides)
+        DeviceArray.from_pointer(x.ptr, shape, np.float32, device, strides=strides)
 
 
-def test_from_pointer_wants_lengths(device, x):
+def test_from_pointer_wants_lengths(device: Device, x: DeviceArray) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.from_pointer", "shape", "lengths of 0 or more"):
-        ptxrt.DeviceArray.from_pointer(x.ptr, (2, -2), np.float32, device)
+        DeviceArray.from_pointer(x.ptr, (2, -2), np.float32, device)
 
 
-def test_from_pointer_wants_an_element_type(device, x):
+def test_from_pointer_wants_an_element_type(device: Device, x: DeviceArray) -> None:
     with refused(ptxrt.DTypeMismatch, "DeviceArray.from_pointer", "dtype", "one of f32"):
-        ptxrt.DeviceArray.from_pointer(x.ptr, 2, np.complex64, device)
+        DeviceArray.from_pointer(x.ptr, 2, np.complex64, device)
 
 
-def test_on_sim_an_address_outside_every_allocation_is_no_array(sim):
+def test_on_sim_an_address_outside_every_allocation_is_no_array(sim: Device) -> None:
     x = ptxrt.empty(4, np.float32, sim)
-    y = ptxrt.DeviceArray.from_pointer(x.ptr, 5, np.float32, sim)
+    y = DeviceArray.from_pointer(x.ptr, 5, np.float32, sim)
     with refused(ptxrt.InvalidArgument, "view", "address", "inside one live allocation", "20 bytes"):
         y.to_host()
 
 
 # Memory given back --------------------------------------------------------------------------------------------------
 
-USES = {
+USES: dict[str, Callable[[DeviceArray], object]] = {
     "DeviceArray.to_host": lambda a: a.to_host(),
     "DeviceArray.fill_bytes": lambda a: a.fill_bytes(0),
     "DeviceArray.copy_from": lambda a: a.copy_from(np.zeros(a.shape, a.dtype)),
@@ -613,7 +617,7 @@ USES = {
 
 @pytest.mark.parametrize("op", USES)
 @pytest.mark.parametrize("of_view", [False, True], ids=["array", "view"])
-def test_using_a_freed_array_or_a_view_of_it_is_refused(x, op, of_view):
+def test_using_a_freed_array_or_a_view_of_it_is_refused(x: DeviceArray, op: str, of_view: bool) -> None:
     view = x[1]
     x.free()
     with refused(ptxrt.InvalidArgument, op, "x" if op == "from_dlpack" else "array", "a live array", "free()"):
@@ -625,52 +629,52 @@ def test_using_a_freed_array_or_a_view_of_it_is_refused(x, op, of_view):
     [lambda a: a[0], lambda a: a.T, lambda a: a.view(-1), lambda a: a.broadcast_to((2, 4, 3, 5))],
     ids=["index", "transpose", "view", "broadcast"],
 )
-def test_looking_into_a_freed_array_is_refused(x, look):
+def test_looking_into_a_freed_array_is_refused(x: DeviceArray, look: Any) -> None:
     x.free()
     with refused(ptxrt.InvalidArgument, "DeviceArray view", "array", "a live array", "free()"):
         look(x)
 
 
-def test_freeing_a_view_frees_the_whole(x):
+def test_freeing_a_view_frees_the_whole(x: DeviceArray) -> None:
     x[1].free()
     with refused(ptxrt.InvalidArgument, "DeviceArray.to_host", "array", "free()"):
         x.to_host()
 
 
-def test_freeing_twice_is_harmless(x):
+def test_freeing_twice_is_harmless(x: DeviceArray) -> None:
     x.free()
     x.free()
     assert not x.memory.alive
 
 
-def test_a_freed_array_says_so(x):
+def test_a_freed_array_says_so(x: DeviceArray) -> None:
     assert "freed" not in repr(x)
     x.free()
     assert "freed" in repr(x)
 
 
-def test_shape_and_type_of_a_freed_array_are_still_told(x):
+def test_shape_and_type_of_a_freed_array_are_still_known(x: DeviceArray) -> None:
     x.free()
     assert (x.shape, x.dtype, x.nbytes) == ((4, 3, 5), np.dtype("f4"), 240)
 
 
-def test_an_array_of_another_device_is_freed_there(device, other_device, host):
+def test_an_array_of_another_device_is_freed_there(device: Device, other_device: Device, host: np.ndarray) -> None:
     one, two = ptxrt.to_device(host, device), ptxrt.to_device(-host, other_device)
     one.free()
     assert_array_equal(two.to_host(), -host)
 
 
-def in_use(device: ptxrt.Device) -> int:
-    return device.backend._memory(device.ordinal).bytes_in_use
+def in_use(device: Device) -> int:
+    return BACKEND._memory(device.ordinal).bytes_in_use
 
 
-def in_use_once_settled(device: ptxrt.Device) -> int:
+def in_use_once_settled(device: Device) -> int:
     """Return the same with nothing left in it that a collection in the middle of the test would give back."""
     gc.collect()
     return in_use(device)
 
 
-def test_memory_goes_back_when_the_last_view_dies(sim):
+def test_memory_goes_back_when_the_last_view_dies(sim: Device) -> None:
     before = in_use_once_settled(sim)
     x = ptxrt.zeros((10, 10), np.float64, sim)
     view = x[2:].T
@@ -680,7 +684,7 @@ def test_memory_goes_back_when_the_last_view_dies(sim):
     assert in_use(sim) == before
 
 
-def test_free_gives_memory_back_at_once(sim):
+def test_free_gives_memory_back_at_once(sim: Device) -> None:
     before = in_use_once_settled(sim)
     x = ptxrt.zeros((10, 10), np.float64, sim)
     view = x[2:]
@@ -689,53 +693,57 @@ def test_free_gives_memory_back_at_once(sim):
     assert not view.memory.alive
 
 
-def test_an_array_of_nothing_takes_no_memory(device):
+def test_an_array_of_nothing_takes_no_memory(device: Device) -> None:
     x = ptxrt.empty((0, 7), np.float32, device)
     assert (x.ptr, x.nbytes) == (0, 0)
     x.free()
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, pickle.dumps], ids=["deepcopy", "pickle"])
-def test_device_memory_is_neither_pickled_nor_copied_behind_ones_back(x, again):
+def test_device_memory_is_neither_pickled_nor_copied_behind_ones_back(x: DeviceArray, again: Any) -> None:
     with refused(ptxrt.InvalidArgument, "pickle", "array", "to_host()"):
         again(x)
 
 
-def test_a_shallow_copy_is_a_view(x, host):
+def test_a_shallow_copy_is_a_view(x: DeviceArray, host: np.ndarray) -> None:
     y = copy.copy(x)
     assert y.memory is x.memory
     del x
     assert_array_equal(y.to_host(), host)
 
 
-SIZES = {"a driver knows": 1 << 50, "no driver can count": (1 << 40, 1 << 40), "no one can write": (1 << 62,) * 32}
+SIZES: dict[str, Any] = {
+    "a driver knows": 1 << 50,
+    "no driver can count": (1 << 40, 1 << 40),
+    "no one can write": (1 << 62,) * 32,
+}
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_more_memory_than_there_is_is_refused(device, size):
+def test_more_memory_than_there_is_is_refused(device: Device, size: str) -> None:
     known = size == "a driver knows" and device.kind != "sim"
     with refused(ptxrt.OutOfDeviceMemory, "allocate", None if known else "nbytes"):
         ptxrt.empty(SIZES[size], np.uint8, device)
     assert ptxrt.zeros(3, np.uint8, device).to_host().sum() == 0
 
 
-def test_out_of_memory_on_sim_names_the_numbers_and_the_device_works_on():
+def test_out_of_memory_on_sim_names_the_numbers_and_the_device_works_on() -> None:
     script = """
         import numpy as np, ptxrt
         device = ptxrt.Device("sim:0")
-        kept = ptxrt.zeros(600, np.uint8, device)
+        held = ptxrt.zeros(600, np.uint8, device)
         try:
             ptxrt.empty(401, np.uint8, device)
         except ptxrt.OutOfDeviceMemory as error:
             print(error.op, error.argument, error.expected, error.given)
         assert ptxrt.zeros(400, np.uint8, device).to_host().sum() == 0
-        kept.free()
+        held.free()
         assert ptxrt.zeros(1000, np.uint8, device).nbytes == 1000
     """
     assert printed_by(script, PTXRT_SIM_MEMORY="1000") == "allocate nbytes at most 400 401"
 
 
-def test_each_sim_device_has_memory_of_its_own():
+def test_each_sim_device_has_memory_of_its_own() -> None:
     script = """
         import numpy as np, ptxrt
         arrays = [ptxrt.empty(900, np.uint8, name) for name in ("sim:0", "sim:1")]
@@ -744,19 +752,19 @@ def test_each_sim_device_has_memory_of_its_own():
     assert printed_by(script, PTXRT_SIM_MEMORY="1000") == "2"
 
 
-def test_bfloat16_is_that_of_ml_dtypes(device):
+def test_bfloat16_is_that_of_ml_dtypes(device: Device) -> None:
     x = ptxrt.to_device(np.array([1.5, -2], ml_dtypes.bfloat16), device)
     assert x.dtype is np.dtype(ml_dtypes.bfloat16)
     assert x.to_host().astype(float).tolist() == [1.5, -2]
 
 
-def test_a_view_of_a_read_only_view_is_read_only(device):
+def test_a_view_of_a_read_only_view_is_read_only(device: Device) -> None:
     wide = ptxrt.zeros(3, np.float32, device).broadcast_to((2, 3))
     assert wide[0].readonly
     assert wide.transpose().readonly
 
 
-def test_copying_between_overlapping_views_is_refused(device):
+def test_copying_between_overlapping_views_is_refused(device: Device) -> None:
     x = ptxrt.to_device(np.arange(8, dtype=np.float32), device)
     with refused(ptxrt.LayoutError, "DeviceArray.copy_from", "source", "does not overlap"):
         x[1:].copy_from(x[:-1])
@@ -765,6 +773,6 @@ def test_copying_between_overlapping_views_is_refused(device):
     np.testing.assert_array_equal(x.to_host(), [0, 1, 2, 3] * 2)
 
 
-def test_true_is_no_address(device):
+def test_true_is_no_address(device: Device) -> None:
     with refused(ptxrt.InvalidArgument, "DeviceArray.from_pointer", "ptr"):
-        ptxrt.DeviceArray.from_pointer(True, 1, np.uint8, device)
+        DeviceArray.from_pointer(True, 1, np.uint8, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers import refused
 
@@ -90,14 +92,14 @@ def in_hip(parameter: str) -> KernelSource:
 
 
 @pytest.fixture(scope="module", params=["NVRTC", "hipRTC"])
-def compiled(request):
+def compiled(request: pytest.FixtureRequest) -> Any:
     """How a text's entry is compiled, by the compiler alone, and its parameters."""
     if request.param == "hipRTC":
         request.getfixturevalue("hiprtc_there")
     elif reason := nvrtc.available():
         pytest.skip(reason)
 
-    def parameters(text, entry="k", language="hip", **how):
+    def parameters(text: Any, entry: str = "k", language: str = "hip", **how: Any) -> Any:
         if request.param == "hipRTC":
             binary = hiprtc.compile_hip(text, "gfx1100", entry=entry, **how)
         else:
@@ -110,7 +112,7 @@ def compiled(request):
 @pytest.mark.parametrize(
     ("parameter", "agrees", "others"), PARAMETERS, ids=[f"{row[0]}-{row[1]}" for row in PARAMETERS]
 )
-def test_a_parameter_agrees_with_its_own_type_alone(compiled, parameter, agrees, others):
+def test_a_parameter_agrees_with_its_own_type_alone(compiled: Any, parameter: Any, agrees: Any, others: Any) -> None:
     if any(word in parameter for word in ("half", "_Float16", "bfloat16")) and not nvrtc.include_directories():
         pytest.skip("no CUDA headers here")
     _, table = compiled(in_hip(parameter).text)
@@ -120,12 +122,12 @@ def test_a_parameter_agrees_with_its_own_type_alone(compiled, parameter, agrees,
             ptxrt.Signature.parse(f"{other} x").agree("k", table)
 
 
-def _words(others):
+def _words(others: Any) -> Any:
     parts = others.replace("const ", "const+").split()
     return [(part.replace("const+", "const "), part.startswith("const+")) for part in parts]
 
 
-def test_a_wrong_element_type_is_a_mismatch_at_load_with_both_in_words(device):
+def test_a_wrong_element_type_is_a_mismatch_at_load_with_both_in_words(device: ptxrt.Device) -> None:
     if device.kind != "hip" and (reason := nvrtc.available()):
         pytest.skip(reason)
     text = TYPES + 'extern "C" __global__ void k(const double* x, Pair* y, float** z, unsigned n, Pair p, float a) {}\n'
@@ -141,7 +143,7 @@ def test_a_wrong_element_type_is_a_mismatch_at_load_with_both_in_words(device):
     assert rows[5] == "! 5 u32 a: int, 4 bytes at 32 f32: float, 4 bytes at 48"
 
 
-def test_a_kernel_that_agrees_loads_and_runs(device):
+def test_a_kernel_that_agrees_loads_and_runs(device: ptxrt.Device) -> None:
     if device.kind != "hip" and (reason := nvrtc.available()):
         pytest.skip(reason)
     import numpy as np
@@ -172,12 +174,12 @@ FORMS = [
 ]  # fmt: skip
 
 
-def words(params):
+def words(params: Any) -> Any:
     return [f"{'const ' if p.const else ''}{p.type}{'*' if p.kind == 'pointer' else ''}" for p in params]
 
 
 @pytest.mark.parametrize(("text", "entry", "expected"), FORMS, ids=[f"{row[1]}: {row[0][:30]}" for row in FORMS])
-def test_however_the_kernel_is_declared(compiled, text, entry, expected):
+def test_however_the_kernel_is_declared(compiled: Any, text: Any, entry: Any, expected: Any) -> None:
     if expected is None:
         with pytest.raises(ptxrt.CompileError, match=r"no entry 'k'.*overload"):
             compiled(text, entry)
@@ -199,7 +201,9 @@ template <class T> __global__ void t(T* x) {} template <class T, class U> __glob
     [("(void (*)(float*))k", ["f32*"]), ("static_cast<void (*)(double*)>(k)", ["f64*"]), ("(t<int>)", ["i32*"]),
      ("t<int, float>", ["i32*", "f32*"]), ("(void (*)(int*))&t<int>", ["i32*"])],
 )  # fmt: skip
-def test_an_entry_may_be_an_expression_where_the_compiler_takes_one(compiled, request, entry, expected):
+def test_an_entry_may_be_an_expression_where_the_compiler_takes_one(
+    compiled: Any, request: pytest.FixtureRequest, entry: str, expected: Any
+) -> None:
     if "NVRTC" in request.node.name or entry.startswith("t<"):
         assert words(compiled(OVERLOADED, entry)[1]) == expected
         return
@@ -214,14 +218,16 @@ def test_an_entry_may_be_an_expression_where_the_compiler_takes_one(compiled, re
     [(("-w",), "hip"), (("-std=c++11",), "hip"), (("-std=c++20",), "hip"), (("-Werror",), "hip"), (("-w",), "cuda"),
      (("--std=c++11",), "cuda"), (("--disable-warnings",), "cuda")],
 )  # fmt: skip
-def test_the_types_are_known_whatever_the_options_say(compiled, request, options, language):
+def test_types_are_known_with_all_options(
+    compiled: Any, request: pytest.FixtureRequest, options: Any, language: str
+) -> None:
     if ("hipRTC" in request.node.name) != (language == "hip"):
         pytest.skip("options of the other compiler")
     text = 'extern "C" __global__ void k(const float* x) {}'
     assert words(compiled(text, language=language, options=options)[1]) == ["const f32*"]
 
 
-def test_what_the_question_costs_is_no_code(compiled):
+def test_what_the_question_costs_is_no_code(compiled: Any) -> None:
     text = 'extern "C" __global__ void k(const float* x, double* y) { y[0] = x[0]; }\n#warning hello\n'
     asked, _ = compiled(text)
     plain, _ = compiled(text, entry=None)

@@ -11,8 +11,10 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from helpers import Patch
 
 import ptxrt
 from ptxrt import KernelSource
@@ -28,7 +30,7 @@ TEXT = '#include "mine.h"\nextern "C" __global__ void k() {}\nextern "C" __globa
 
 
 @pytest.fixture(params=["sim-cuda", "sim-hip", "cuda-cuda", "hip-hip"])
-def cache(request, monkeypatch, tmp_path):
+def cache(request: pytest.FixtureRequest, monkeypatch: Patch, tmp_path: Path) -> Any:
     """A cache of each backend, and in `cache.source` how to make a text for it; the current folder is a new one."""
     name, language = request.param.split("-")
     backend = get(name)
@@ -39,33 +41,33 @@ def cache(request, monkeypatch, tmp_path):
     monkeypatch.setattr(backend, "load", lambda *_: None)
     arch = "gfx1100" if name == "hip" else "sm_90"
     properties = dataclasses.replace(ptxrt.Device("sim:0").properties, arch=arch)
-    found = ModuleCache(f"{name}:0", backend, 0, properties)
+    found: Any = ModuleCache(f"{name}:0", backend, 0, properties)
     found.source = getattr(KernelSource, language)
     monkeypatch.chdir(tmp_path)
     return found
 
 
-def names(cache, text=TEXT, options=(), **how):
+def names(cache: Any, text: Any = TEXT, options: Any = (), **how: Any) -> Any:
     """Load, and return the names of the entries but k's."""
     return set(cache.module(cache.source(text, **how), "k", options).binary.entries) - {"k"}
 
 
-def write(path, text):
+def write(path: Any, text: Any) -> None:
     """Write a file whose age leaves no doubt whether a compile saw it."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
     time.sleep(0.03)
 
 
-def define(path, name):
+def define(path: Any, name: Any) -> None:
     write(path, f"#define NAME {name}\n")
 
 
-def compiles(cache):
+def compiles(cache: Any) -> Any:
     return cache.stats().compiles
 
 
-def test_an_edited_header_is_compiled_anew_and_an_unchanged_one_is_a_hit(cache):
+def test_an_edited_header_is_compiled_anew_and_an_unchanged_one_is_a_hit(cache: Any) -> None:
     define("mine.h", "one")
     assert names(cache) == names(cache) == {"one"}
     assert (compiles(cache), cache.stats().hits) == (1, 1)
@@ -74,7 +76,7 @@ def test_an_edited_header_is_compiled_anew_and_an_unchanged_one_is_a_hit(cache):
     assert compiles(cache) == 2
 
 
-def test_a_header_that_is_as_it_was_is_a_hit(cache):
+def test_a_header_that_is_as_it_was_is_a_hit(cache: Any) -> None:
     for name in ("one", "two", "one"):
         define("mine.h", name)
         assert names(cache) == {name}
@@ -83,7 +85,7 @@ def test_a_header_that_is_as_it_was_is_a_hit(cache):
     assert compiles(cache) == 2
 
 
-def test_a_change_that_leaves_size_and_time_alone_is_seen(cache):
+def test_a_change_that_leaves_size_and_time_alone_is_seen(cache: Any) -> None:
     define("mine.h", "one")
     before = os.stat("mine.h")
     assert names(cache) == {"one"}
@@ -92,7 +94,7 @@ def test_a_change_that_leaves_size_and_time_alone_is_seen(cache):
     assert names(cache) == {"two"}
 
 
-def test_a_header_of_a_header_counts(cache):
+def test_a_header_of_a_header_counts(cache: Any) -> None:
     write("mine.h", '#include "sub/deep.h"\n')
     define("sub/deep.h", "one")
     assert names(cache) == {"one"}
@@ -114,7 +116,7 @@ def test_a_header_of_a_header_counts(cache):
         "#include <mine.h>",
     ],
 )
-def test_however_an_include_is_written(cache, include):
+def test_however_an_include_is_written(cache: Any, include: str) -> None:
     text = TEXT.replace('#include "mine.h"', include)
     options = ("-I.",) if "<" in include else ()
     for name in ("one", "two"):
@@ -123,7 +125,7 @@ def test_however_an_include_is_written(cache, include):
 
 
 @pytest.mark.parametrize("options", [(), ("-I.",), ("-I", "inc/..")])
-def test_the_current_folder_decides(cache, options, monkeypatch, tmp_path):
+def test_the_current_folder_decides(cache: Any, options: Any, monkeypatch: Patch, tmp_path: Path) -> None:
     for folder in ("a", "b"):
         define(tmp_path / folder / "mine.h", folder)
         (tmp_path / folder / "inc").mkdir()
@@ -133,7 +135,7 @@ def test_the_current_folder_decides(cache, options, monkeypatch, tmp_path):
     assert compiles(cache) == 2
 
 
-def test_headers_beside_the_named_source_are_found(cache):
+def test_headers_beside_the_named_source_are_found(cache: Any) -> None:
     for folder in ("a", "b"):
         define(f"{folder}/mine.h", folder)
     sources = [cache.source(TEXT, name=f"{folder}/k.cu") for folder in ("a", "b")]
@@ -142,14 +144,14 @@ def test_headers_beside_the_named_source_are_found(cache):
     assert compiles(cache) == 2
 
 
-def test_a_header_that_an_option_includes_counts(cache):
+def test_a_header_that_an_option_includes_counts(cache: Any) -> None:
     option = "-include" if cache.name == "hip:0" else "--pre-include"
     for name in ("one", "two"):
         define("mine.h", name)
         assert names(cache, TEXT.partition("\n")[2], (option, "mine.h")) == {name}
 
 
-def test_an_earlier_folder_that_gets_the_header_wins(cache):
+def test_an_earlier_folder_that_gets_the_header_wins(cache: Any) -> None:
     define("late/mine.h", "late")
     os.mkdir("early")
     options = ("-Iearly", "-Ilate")
@@ -164,7 +166,7 @@ def test_an_earlier_folder_that_gets_the_header_wins(cache):
     assert compiles(cache) <= 4
 
 
-def test_a_header_beside_the_one_that_names_it_wins(cache):
+def test_a_header_beside_the_one_that_names_it_wins(cache: Any) -> None:
     write("sub/mine.h", '#include "deep.h"\n')
     define("late/deep.h", "late")
     options = ("-Isub", "-Ilate")
@@ -173,7 +175,7 @@ def test_a_header_beside_the_one_that_names_it_wins(cache):
     assert names(cache, options=options) == {"beside"}
 
 
-def test_a_missing_header_fails_until_it_is_there(cache):
+def test_a_missing_header_fails_until_it_is_there(cache: Any) -> None:
     for _ in range(2):
         with pytest.raises(ptxrt.CompileError, match=r"mine\.h"):
             names(cache)
@@ -186,7 +188,7 @@ def test_a_missing_header_fails_until_it_is_there(cache):
     assert (compiles(cache), cache.stats().failures) == (2, 1)
 
 
-def test_a_missing_header_of_a_computed_name_fails_until_it_is_there(cache):
+def test_a_missing_header_of_a_computed_name_fails_until_it_is_there(cache: Any) -> None:
     text = TEXT.replace('"mine.h"', "MINE")
     how = {"options": ("-I.",), "defines": {"MINE": "<mine.h>"}}
     with pytest.raises(ptxrt.CompileError, match=r"mine\.h"):
@@ -195,7 +197,7 @@ def test_a_missing_header_of_a_computed_name_fails_until_it_is_there(cache):
     assert names(cache, text, **how) == {"there"}
 
 
-def test_a_faulty_header_fails_until_it_is_mended(cache):
+def test_a_faulty_header_fails_until_it_is_mended(cache: Any) -> None:
     write("mine.h", "#define NAME one\nint x = ;\n")
     for _ in range(2):
         with pytest.raises(ptxrt.CompileError, match=r"mine\.h, line 2"):
@@ -206,7 +208,7 @@ def test_a_faulty_header_fails_until_it_is_mended(cache):
 
 
 @pytest.mark.parametrize("name", ["sim-cuda"])
-def test_what_the_machine_refuses_in_a_header_fails_until_it_is_mended(name, monkeypatch, tmp_path):
+def test_what_the_machine_refuses_in_a_header_fails_until_mended(name: str, monkeypatch: Patch, tmp_path: Path) -> None:
     if reason := nvrtc.available():
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
@@ -235,7 +237,7 @@ CHOICE = "\n#define NAME there\n#else\n#define NAME missing\n#endif\n" + BODY
         '#if 0\n#elif __has_include("mine.h")',
     ],
 )
-def test_whether_a_header_is_there_may_be_asked(cache, question):
+def test_whether_a_header_is_there_may_be_asked(cache: Any, question: str) -> None:
     text = question + CHOICE
     assert names(cache, text) == names(cache, text) == {"missing"}
     write("mine.h", "")
@@ -252,7 +254,7 @@ def test_whether_a_header_is_there_may_be_asked(cache, question):
     ],
     ids=["a define", "an option", "two options"],
 )
-def test_a_macro_from_outside_of_the_text_may_ask(cache, macros):
+def test_a_macro_from_outside_of_the_text_may_ask(cache: Any, macros: Any) -> None:
     text = "#if MINE" + CHOICE
     assert names(cache, text, **macros) == names(cache, text, **macros) == {"missing"}
     write("mine.h", "")
@@ -270,7 +272,7 @@ def test_a_macro_from_outside_of_the_text_may_ask(cache, macros):
         '#define HAS() __has_include\n#if HAS()("mine.h")',
     ],
 )
-def test_a_name_that_is_computed_for_the_question_is_compiled_each_time(cache, question):
+def test_a_name_that_is_computed_for_the_question_is_compiled_each_time(cache: Any, question: str) -> None:
     text = question + CHOICE
     assert names(cache, text) == names(cache, text) == {"missing"}
     assert compiles(cache) == 2
@@ -278,7 +280,7 @@ def test_a_name_that_is_computed_for_the_question_is_compiled_each_time(cache, q
     assert names(cache, text) == {"there"}
 
 
-def test_a_header_that_asks_is_asked_for(cache):
+def test_a_header_that_asks_is_asked_for(cache: Any) -> None:
     write("mine.h", '#if __has_include("deep.h")' + CHOICE.removesuffix(BODY))
     assert names(cache) == names(cache) == {"missing"}
     write("deep.h", "")
@@ -286,7 +288,7 @@ def test_a_header_that_asks_is_asked_for(cache):
     assert compiles(cache) == 2
 
 
-def test_one_header_under_two_names_is_two(cache):
+def test_one_header_under_two_names_is_two(cache: Any) -> None:
     write("mine.h", "#pragma once\n#define NAME one\n")
     os.symlink("mine.h", "alias.h")
     text = '#include "mine.h"\n#include "alias.h"\n' + TEXT.partition("\n")[2]
@@ -296,7 +298,7 @@ def test_one_header_under_two_names_is_two(cache):
     assert names(cache, text) == {"two"}
 
 
-def test_a_text_without_includes_reads_nothing_and_the_folder_does_not_matter(cache, monkeypatch, tmp_path):
+def test_a_text_without_includes_reads_nothing_in_any_folder(cache: Any, monkeypatch: Patch, tmp_path: Path) -> None:
     text = TEXT.partition("\n")[2].replace("NAME", "one")
     included = cache.module(cache.source(text), "k", ()).binary.included
     assert included == type(included)()
@@ -306,7 +308,7 @@ def test_a_text_without_includes_reads_nothing_and_the_folder_does_not_matter(ca
     assert compiles(cache) == 1
 
 
-def test_a_held_module_of_before_stays_and_is_counted(cache):
+def test_a_held_module_of_before_stays_and_is_counted(cache: Any) -> None:
     class Holder:
         pass
 
@@ -324,7 +326,7 @@ def test_a_held_module_of_before_stays_and_is_counted(cache):
     assert names(cache) == {"one"}
 
 
-def test_what_was_cleared_is_forgotten(cache):
+def test_what_was_cleared_is_forgotten(cache: Any) -> None:
     define("mine.h", "one")
     assert names(cache) == {"one"}
     assert cache._included
@@ -334,11 +336,11 @@ def test_what_was_cleared_is_forgotten(cache):
     assert compiles(cache) == 2
 
 
-def test_a_load_that_ends_while_another_one_looks_at_the_headers_is_found(cache, monkeypatch):
+def test_a_load_that_ends_while_another_one_looks_at_the_headers_is_found(cache: Any, monkeypatch: Patch) -> None:
     define("mine.h", "one")
     with_headers = modules._with_headers
 
-    def late(*args):
+    def late(*args: Any) -> Any:
         monkeypatch.setattr(modules, "_with_headers", with_headers)
         key = with_headers(*args)
         assert names(cache) == {"one"}
@@ -349,14 +351,14 @@ def test_a_load_that_ends_while_another_one_looks_at_the_headers_is_found(cache,
     assert compiles(cache) == 1
 
 
-def test_what_is_unloaded_one_by_one_is_forgotten(cache):
+def test_what_is_unloaded_one_by_one_is_forgotten(cache: Any) -> None:
     define("mine.h", "one")
     assert names(cache) == {"one"}
     cache.unload(cache.entries()[0].digest)
     assert not cache._included
 
 
-def test_threads_share_a_compile_of_a_text_with_headers(cache):
+def test_threads_share_a_compile_of_a_text_with_headers(cache: Any) -> None:
     define("mine.h", "one")
     found = []
     threads = [threading.Thread(target=lambda: found.append(names(cache))) for _ in range(4)]
@@ -368,12 +370,12 @@ def test_threads_share_a_compile_of_a_text_with_headers(cache):
     assert compiles(cache) == 1
 
 
-def test_a_header_written_while_the_compiler_reads_is_compiled_once_more(cache, monkeypatch):
+def test_a_header_written_while_the_compiler_reads_is_compiled_once_more(cache: Any, monkeypatch: Patch) -> None:
     define("mine.h", "one")
     backend, seen = cache.backend, []
     compile_ = backend.compile
 
-    def edited_meanwhile(*args, **how):
+    def edited_meanwhile(*args: Any, **how: Any) -> Any:
         binary = compile_(*args, **how)
         seen.append(set(binary.entries))
         if len(seen) == 1:
@@ -388,11 +390,11 @@ def test_a_header_written_while_the_compiler_reads_is_compiled_once_more(cache, 
     assert len(seen) == 2
 
 
-def test_a_header_that_is_removed_while_the_compiler_reads_is_not_remembered(cache, monkeypatch):
+def test_a_header_that_is_removed_while_the_compiler_reads_is_not_remembered(cache: Any, monkeypatch: Patch) -> None:
     define("mine.h", "one")
     compiler = hiprtc_compile if cache.name == "hip:0" else nvrtc
 
-    def removed_meanwhile(*args, **how):
+    def removed_meanwhile(*args: Any, **how: Any) -> Any:
         Path("mine.h").unlink(missing_ok=True)
         return watched(*args, **how)
 
@@ -402,11 +404,11 @@ def test_a_header_that_is_removed_while_the_compiler_reads_is_not_remembered(cac
         names(cache)
 
 
-def test_a_hit_reads_no_header_that_has_been_still_for_a_while(cache, monkeypatch):
+def test_a_hit_reads_no_header_that_has_been_still_for_a_while(cache: Any, monkeypatch: Patch) -> None:
     monkeypatch.setattr(_included, "_STEADY_SECONDS", -1.0)
     define("mine.h", "one")
     assert names(cache) == {"one"}
-    reads = []
+    reads: Any = []
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or b"")
     assert names(cache) == {"one"}
     assert not reads
@@ -416,13 +418,13 @@ def test_a_hit_reads_no_header_that_has_been_still_for_a_while(cache, monkeypatc
     assert set(reads) == {Path("mine.h")}
 
 
-def test_a_header_that_is_set_back_while_the_compiler_reads_costs_no_module(cache, monkeypatch):
+def test_a_header_that_is_set_back_while_the_compiler_reads_costs_no_module(cache: Any, monkeypatch: Patch) -> None:
     define("mine.h", "one")
     first = cache.module(cache.source(TEXT), "k", ())
     define("mine.h", "two")
     compile_ = cache.backend.compile
 
-    def set_back_meanwhile(*args, **how):
+    def set_back_meanwhile(*args: Any, **how: Any) -> Any:
         binary = compile_(*args, **how)
         Path("mine.h").write_text("#define NAME one\n")
         return binary
@@ -436,7 +438,9 @@ def test_a_header_that_is_set_back_while_the_compiler_reads_costs_no_module(cach
 
 
 @pytest.mark.parametrize(("age", "again"), [(0.0, True), (-5.0, True), (10.0, False)])
-def test_a_files_numbers_stand_for_its_contents_only_once_it_is_old_enough(monkeypatch, tmp_path, age, again):
+def test_a_files_numbers_stand_for_its_contents_only_once_it_is_old_enough(
+    monkeypatch: Patch, tmp_path: Path, age: float, again: bool
+) -> None:
     path = tmp_path / "mine.h"
     path.write_text("one")
     found = os.stat(path)
@@ -450,13 +454,13 @@ def test_a_files_numbers_stand_for_its_contents_only_once_it_is_old_enough(monke
     assert (included.digest() != before) == again
 
 
-def test_an_assemblers_own_include_is_compiled_each_time(cache):
+def test_an_assemblers_own_include_is_compiled_each_time(cache: Any) -> None:
     text = BODY.replace("NAME", "one") + '__device__ const char* said = ".include file";\n'
     assert names(cache, text) == names(cache, text) == {"one"}
     assert compiles(cache) == 2
 
 
-def test_the_name_of_the_source_is_in_the_binary_where_the_text_asks_for_it(cache):
+def test_the_name_of_the_source_is_in_the_binary_where_the_text_asks_for_it(cache: Any) -> None:
     if cache.name == "hip:0":
         pytest.skip("hipRTC gives each text one name")
     text = 'extern "C" __global__ void k(const char** y) { *y = __FILE__; }\n'

@@ -16,19 +16,21 @@ from numpy.testing import assert_array_equal
 from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
+from ptxrt import Device
 from ptxrt.backends import capsules
+from ptxrt.backends.sim import BACKEND
 from ptxrt.dtypes import BY_NAME
 
 IN_DLPACK = [name for name in ELEMENT_NAMES if name != "bf16"]  # NumPy's DLPack has no bfloat16
 NUMPY_2 = int(np.__version__.split(".")[0]) >= 2
 
 
-def mapped(device: ptxrt.Device) -> int:
+def mapped(device: Device) -> int:
     """How many arrays the machine's memory holds."""
-    return len(device.backend._memory(device.ordinal).table.allocations)
+    return len(BACKEND._memory(device.ordinal).table.allocations)
 
 
-def load_saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
+def load_saxpy(device: Device) -> ptxrt.Kernel:
     return ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
@@ -86,7 +88,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ELEMENT_NAMES)
-def test_a_numpy_array_is_seen_as_it_lies(sim, name, layout):
+def test_a_numpy_array_is_seen_as_it_lies(sim: Device, name: Any, layout: Any) -> None:
     host = LAYOUTS[layout](np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy))
     x = ptxrt.from_dlpack(host)
     assert (x.device, x.shape, x.dtype) == (sim, host.shape, host.dtype)
@@ -95,7 +97,7 @@ def test_a_numpy_array_is_seen_as_it_lies(sim, name, layout):
     assert_array_equal(x.to_host(), host)
 
 
-def test_a_numpy_array_and_its_device_array_are_the_same_memory(sim):
+def test_a_numpy_array_and_its_device_array_are_the_same_memory(sim: Device) -> None:
     host = np.zeros((2, 3), np.float32)
     x = ptxrt.from_dlpack(host)
     host[1, 2] = 5
@@ -104,20 +106,20 @@ def test_a_numpy_array_and_its_device_array_are_the_same_memory(sim):
     assert not host.any()
 
 
-def test_a_kernel_works_on_a_numpy_array_in_place(sim):
+def test_a_kernel_works_on_a_numpy_array_in_place(sim: Device) -> None:
     x, y = np.arange(64, dtype=np.float32), np.ones(64, np.float32)
     load_saxpy(sim).launch(1, 64, ptxrt.from_dlpack(x), ptxrt.from_dlpack(y), 64, 2.0)
     assert_array_equal(y, 2 * x + 1)
 
 
-def test_a_view_of_a_shared_array_does_not_reach_beyond_it(sim):
+def test_a_view_of_a_shared_array_does_not_reach_outside(sim: Device) -> None:
     host = np.zeros(8, np.float32)
     x = ptxrt.from_dlpack(host[2:6])
     with refused(ptxrt.MemoryFault, "saxpy", None):
         load_saxpy(sim).launch(1, 8, x, ptxrt.zeros(8, np.float32, sim), 8, 1.0)
 
 
-def test_a_readonly_numpy_array_stays_readonly(sim):
+def test_a_readonly_numpy_array_stays_readonly(sim: Device) -> None:
     host = np.ones(4, np.float32)
     host.flags.writeable = False
     x = ptxrt.from_dlpack(host)
@@ -127,15 +129,15 @@ def test_a_readonly_numpy_array_stays_readonly(sim):
         x.fill_bytes(0)
 
 
-def test_a_writable_numpy_array_stays_writable(sim):
+def test_a_writable_numpy_array_stays_writable(sim: Device) -> None:
     assert not ptxrt.from_dlpack(np.ones(4, np.float32)).readonly
 
 
-def test_host_memory_is_taken_by_the_sim_device_that_is_asked(sim):
-    assert ptxrt.from_dlpack(np.ones(4), "sim:1").device is ptxrt.Device("sim:1")
+def test_host_memory_is_used_by_the_sim_device_that_is_asked(sim: Device) -> None:
+    assert ptxrt.from_dlpack(np.ones(4), "sim:1").device is Device("sim:1")
 
 
-def test_the_shared_array_lives_as_long_as_its_device_array(sim):
+def test_the_shared_array_lives_as_long_as_its_device_array(sim: Device) -> None:
     gc.collect()
     host = np.ones(4, np.float32)
     alive, before = weakref.ref(host), mapped(sim)
@@ -150,7 +152,7 @@ def test_the_shared_array_lives_as_long_as_its_device_array(sim):
     assert mapped(sim) == before
 
 
-def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim):
+def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim: Device) -> None:
     host = np.ones(4, np.float32)
     x = ptxrt.from_dlpack(host)
     x.free()
@@ -160,14 +162,14 @@ def test_letting_go_of_a_shared_array_leaves_it_to_its_owner(sim):
 
 
 @pytest.mark.parametrize(("x", "out"), [(slice(0, 4), slice(2, 6)), (slice(2, 6), slice(0, 4))])
-def test_parts_of_a_numpy_array_overlap_on_sim_as_on_the_host(sim, x, out):
+def test_parts_of_a_numpy_array_overlap_on_sim_as_on_the_host(sim: Device, x: Any, out: Any) -> None:
     host = np.ones((6, 2, 3, 3), np.float32)
     with refused(ptxrt.LayoutError, "softmax2d", "out", "memory not shared with x"):
         ptxrt.ops.softmax2d(ptxrt.from_dlpack(host[x]), out=ptxrt.from_dlpack(host[out]))
     assert host.all()
 
 
-def test_arrays_that_overlap_and_are_no_parts_of_one_are_refused(sim):
+def test_arrays_that_overlap_and_are_no_parts_of_one_are_refused(sim: Device) -> None:
     lent = bytearray(64)
     before = mapped(sim)
     x = ptxrt.from_dlpack(np.frombuffer(lent, np.float32, 8))
@@ -188,7 +190,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_kept(sim, case):
+def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_held(sim: Device, case: Any) -> None:
     host, kind, word = REFUSED[case]
     gc.collect()
     before = mapped(sim)
@@ -203,7 +205,7 @@ VALUES = np.arange(24, dtype=ml_dtypes.bfloat16).reshape(4, 6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_bfloat16_tensor_of_the_host_is_seen_as_it_lies(sim, layout):
+def test_a_bfloat16_tensor_of_the_host_is_seen_as_it_lies(sim: Device, layout: Any) -> None:
     given = LAYOUTS[layout](VALUES)
     if not given.flags.writeable and not NUMPY_2:
         pytest.skip("NumPy 1 exports no read-only array, which this tensor is made of")
@@ -212,7 +214,7 @@ def test_a_bfloat16_tensor_of_the_host_is_seen_as_it_lies(sim, layout):
     assert_array_equal(shared.to_host(), given)
 
 
-def test_a_bfloat16_tensor_of_the_host_and_its_device_array_are_the_same_memory(sim):
+def test_a_bfloat16_tensor_of_the_host_and_its_device_array_are_the_same_memory(sim: Device) -> None:
     values = VALUES.copy()
     shared = ptxrt.from_dlpack(Tensor(values), sim)
     values[1, 2] = 100
@@ -222,7 +224,7 @@ def test_a_bfloat16_tensor_of_the_host_and_its_device_array_are_the_same_memory(
         assert not values.any()
 
 
-def test_a_bfloat16_tensor_of_the_host_is_copied_to_a_device(device):
+def test_a_bfloat16_tensor_of_the_host_is_copied_to_a_device(device: Device) -> None:
     copied = ptxrt.to_device(Tensor(VALUES), device)
     assert copied.dtype == ml_dtypes.bfloat16
     assert_array_equal(copied.to_host(), VALUES)
@@ -230,7 +232,7 @@ def test_a_bfloat16_tensor_of_the_host_is_copied_to_a_device(device):
     assert_array_equal(copied.to_host(), VALUES[::-1])
 
 
-def test_a_tensor_of_another_devices_memory_is_not_read_as_the_hosts(device):
+def test_a_tensor_of_another_devices_memory_is_not_read_as_the_hosts(device: Device) -> None:
     class Elsewhere(Tensor):
         def __dlpack_device__(self) -> tuple[int, int]:
             return (2, 0)
@@ -239,7 +241,7 @@ def test_a_tensor_of_another_devices_memory_is_not_read_as_the_hosts(device):
         ptxrt.to_device(Elsewhere(VALUES), device)
 
 
-def test_torchs_tensors_of_the_host_are_taken(device):
+def test_torchs_tensors_of_the_host_are_accepted(device: Device) -> None:
     torch = pytest.importorskip("torch")
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         given = torch.arange(6).to(dtype).reshape(2, 3)
@@ -258,25 +260,25 @@ def test_torchs_tensors_of_the_host_are_taken(device):
 
 
 @pytest.mark.parametrize("other", [None, 3, [1.0], "x", object()], ids=lambda other: type(other).__name__)
-def test_what_has_no_protocol_is_refused(other):
+def test_what_has_no_protocol_is_refused(other: Any) -> None:
     with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "__dlpack__ or __cuda_array_interface__", "to_device"):
         ptxrt.from_dlpack(other)
 
 
-def test_memory_of_a_cuda_device_is_not_on_sim(sim):
+def test_memory_of_a_cuda_device_is_not_on_sim(sim: Device) -> None:
     with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", "memory of sim:0", "memory of cuda:1"):
         ptxrt.from_dlpack(Producer(2, 1), sim)
 
 
-def test_host_memory_is_not_on_cuda(cuda):
+def test_host_memory_is_not_on_cuda(cuda: Device) -> None:
     with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", "memory of cuda:0", "host memory"):
         ptxrt.from_dlpack(np.ones(3), cuda)
 
 
 @pytest.mark.parametrize("other", [Producer(2), Interface({"data": (512, False)})], ids=["dlpack", "interface"])
-def test_cuda_memory_without_cuda_is_unavailable(other):
+def test_cuda_memory_without_cuda_is_unavailable(other: Any) -> None:
     try:
-        ptxrt.Device("cuda")
+        Device("cuda")
     except ptxrt.BackendUnavailable:
         with refused(ptxrt.BackendUnavailable, "Device", "name", "cuda:0 cannot be used"):
             ptxrt.from_dlpack(other)
@@ -285,34 +287,40 @@ def test_cuda_memory_without_cuda_is_unavailable(other):
 
 
 @pytest.mark.parametrize("kind", [3, 4, 11, 13])
-def test_memory_of_another_kind_is_unsupported(kind):
+def test_memory_of_another_kind_is_unsupported(kind: int) -> None:
     with refused(ptxrt.Unsupported, "from_dlpack", "x", "a CUDA or HIP device", f"type {kind}", "Copy"):
         ptxrt.from_dlpack(Producer(kind))
 
 
-def test_the_refusal_of_the_other_library_is_told(sim):
+def test_the_refusal_of_the_other_library_is_shown(sim: Device) -> None:
     with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "BufferError: requires grad") as caught:
         ptxrt.from_dlpack(Producer(1, error=BufferError("requires grad")))
     assert isinstance(caught.value.__cause__, BufferError)
 
 
-def test_our_own_array_comes_back_as_a_view(device):
+def test_our_own_array_comes_back_as_a_view(device: Device) -> None:
     x = ptxrt.zeros((2, 3), np.float32, device)
     y = ptxrt.from_dlpack(x.T)
     assert (y.memory is x.memory, y.shape, y.strides, y.ptr) == (True, (3, 2), (1, 3), x.ptr)
 
 
-def test_our_own_array_is_not_on_another_device(device, other_device):
+def test_our_own_array_is_not_on_another_device(device: Device, other_device: Device) -> None:
     with refused(ptxrt.DeviceMismatch, "from_dlpack", "x", f"an array on {other_device}", f"one on {device}"):
         ptxrt.from_dlpack(ptxrt.zeros(3, np.float32, device), other_device)
 
 
-HOSTS = {"numpy": np.ones(64, np.float32), "list": [1.0] * 64, "number": 1.0, "none": None, "dlpack": Producer(1)}
+HOSTS: Any = {
+    "numpy": np.ones(64, np.float32),
+    "list": [1.0] * 64,
+    "number": 1.0,
+    "none": None,
+    "dlpack": Producer(1),
+}
 
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("place", ["x", "y"])
-def test_a_kernel_takes_no_host_array(device, host, place):
+def test_a_kernel_takes_no_host_array(device: Device, host: str, place: str) -> None:
     arrays = {name: ptxrt.zeros(64, np.float32, device) for name in ("x", "y")} | {place: HOSTS[host]}
     with refused(ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
         load_saxpy(device).launch(1, 64, arrays["x"], arrays["y"], 64, 1.0)
@@ -323,15 +331,15 @@ def test_a_kernel_takes_no_host_array(device, host, place):
     # None is allowed for the others.
     [("none", "x"), *((host, place) for host in HOSTS if host != "none" for place in ("x", "weight", "bias", "out"))],
 )
-def test_an_op_takes_no_host_array(device, host, place):
-    good = {"x": (1, 4, 16), "weight": 4, "bias": 4, "out": (1, 4, 16)}
+def test_an_op_takes_no_host_array(device: Device, host: str, place: str) -> None:
+    good: dict[str, Any] = {"x": (1, 4, 16), "weight": 4, "bias": 4, "out": (1, 4, 16)}
     arrays = {name: ptxrt.zeros(shape, np.float32, device) for name, shape in good.items()} | {place: HOSTS[host]}
     with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
         ptxrt.ops.group_norm(arrays["x"], arrays["weight"], arrays["bias"], 2, out=arrays["out"])
 
 
 @pytest.mark.parametrize("kind", ["Producer", "list"])
-def test_a_host_array_can_be_shared_with_sim(device, kind):
+def test_a_host_array_can_be_shared_with_sim(device: Device, kind: str) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
         load_saxpy(device).launch(1, 64, HOSTS["dlpack" if kind == "Producer" else "list"], None, 64, 1.0)
     shares = ", or ptxrt.from_dlpack(x), which shares it with sim" in str(caught.value)
@@ -343,7 +351,7 @@ def test_a_host_array_can_be_shared_with_sim(device, kind):
 
 
 @pytest.mark.parametrize("name", IN_DLPACK)
-def test_numpy_sees_an_array_of_sim_as_it_lies(sim, name):
+def test_numpy_sees_an_array_of_sim_as_it_lies(sim: Device, name: Any) -> None:
     host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
     x = ptxrt.to_device(host, sim)
     for index in (..., (slice(1, None), slice(None, None, 2)), (1, 2), slice(0, 0)):
@@ -352,7 +360,7 @@ def test_numpy_sees_an_array_of_sim_as_it_lies(sim, name):
     assert np.from_dlpack(x).dtype == host.dtype
 
 
-def test_numpy_and_sim_share_the_memory(sim):
+def test_numpy_and_sim_share_the_memory(sim: Device) -> None:
     x = ptxrt.zeros((2, 3), np.float32, sim)
     host = np.from_dlpack(x)
     x[1].fill_bytes(0xFF)
@@ -362,7 +370,7 @@ def test_numpy_and_sim_share_the_memory(sim):
         assert_array_equal(x.to_host()[0], [7, 7, 7])
 
 
-def test_a_readonly_array_of_sim_is_not_writable_in_numpy(sim):
+def test_a_readonly_array_of_sim_is_not_writable_in_numpy(sim: Device) -> None:
     x = ptxrt.zeros((3, 1), np.float32, sim).broadcast_to((3, 4))
     try:
         host = np.from_dlpack(x)
@@ -372,7 +380,7 @@ def test_a_readonly_array_of_sim_is_not_writable_in_numpy(sim):
     assert host.strides == (4, 0)
 
 
-def test_numpys_array_outlives_that_of_sim(sim):
+def test_numpys_array_outlives_that_of_sim(sim: Device) -> None:
     x = ptxrt.to_device(np.arange(1000.0), sim)
     host = np.from_dlpack(x)
     del x
@@ -380,12 +388,12 @@ def test_numpys_array_outlives_that_of_sim(sim):
     assert_array_equal(host, np.arange(1000.0))
 
 
-def test_numpy_has_no_bfloat16_in_dlpack(sim):
+def test_numpy_has_no_bfloat16_in_dlpack(sim: Device) -> None:
     with pytest.raises((BufferError, RuntimeError), match=r"[Dd][Tt]ype|DLPack"):
         np.from_dlpack(ptxrt.zeros(3, ml_dtypes.bfloat16, sim))
 
 
-def test_sim_shares_host_memory_by_dlpack_alone(sim):
+def test_sim_shares_host_memory_by_dlpack_alone(sim: Device) -> None:
     x = ptxrt.zeros(3, np.float32, sim)
     assert x.__dlpack_device__() == (1, 0)
     assert not hasattr(x, "__cuda_array_interface__")
@@ -409,7 +417,7 @@ SLEEP = 200_000_000  # cycles: about a tenth of a second
 
 
 @pytest.fixture
-def torch(cuda: ptxrt.Device) -> Any:
+def torch(cuda: Device) -> Any:
     found = pytest.importorskip("torch")
     if not found.cuda.is_available():
         pytest.skip("this torch has no CUDA")
@@ -417,12 +425,12 @@ def torch(cuda: ptxrt.Device) -> Any:
 
 
 @pytest.fixture
-def cupy(cuda: ptxrt.Device) -> Any:
+def cupy(cuda: Device) -> Any:
     return pytest.importorskip("cupy")
 
 
 @pytest.mark.parametrize("name", TORCH_NAMES)
-def test_a_torch_tensor_is_seen_as_it_lies(torch, cuda, name):
+def test_a_torch_tensor_is_seen_as_it_lies(torch: Any, cuda: Device, name: Any) -> None:
     whole = torch.arange(24, device="cuda").reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
     for tensor in (whole, whole.T, whole[1:, ::2], whole[1, 2], whole[0].expand(3, 6)):
         x = ptxrt.from_dlpack(tensor)
@@ -432,7 +440,7 @@ def test_a_torch_tensor_is_seen_as_it_lies(torch, cuda, name):
 
 
 @pytest.mark.parametrize("name", TORCH_NAMES)
-def test_torch_sees_our_array_as_it_lies(torch, cuda, name):
+def test_torch_sees_our_array_as_it_lies(torch: Any, cuda: Device, name: Any) -> None:
     host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
     x = ptxrt.to_device(host, cuda)
     for view in (x, x.T, x[1:, ::2], x[1, 2]):
@@ -443,13 +451,13 @@ def test_torch_sees_our_array_as_it_lies(torch, cuda, name):
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)], ids=str)
-def test_pain25_an_empty_tensor_goes_to_torch_and_back(torch, cuda, shape):
+def test_pain25_an_empty_tensor_goes_to_torch_and_back(torch: Any, cuda: Device, shape: Any) -> None:
     x = ptxrt.from_dlpack(torch.empty(shape, device="cuda"))
     assert (x.shape, x.size, x.device) == (shape, 0, cuda)
     assert tuple(torch.from_dlpack(ptxrt.empty(shape, np.float32, cuda)).shape) == shape
 
 
-def test_torch_and_ptxrt_share_the_memory(torch, cuda):
+def test_torch_and_ptxrt_share_the_memory(torch: Any, cuda: Device) -> None:
     tensor = torch.zeros(8, device="cuda")
     x = ptxrt.from_dlpack(tensor)
     tensor.fill_(3)
@@ -458,7 +466,7 @@ def test_torch_and_ptxrt_share_the_memory(torch, cuda):
     assert not tensor.any().item()
 
 
-def test_our_memory_lives_as_long_as_torchs_tensor(torch, cuda):
+def test_our_memory_lives_as_long_as_torchs_tensor(torch: Any, cuda: Device) -> None:
     x = ptxrt.to_device(np.arange(1000, dtype=np.float32), cuda)
     memory, tensor = weakref.ref(x), torch.from_dlpack(x)
     del x
@@ -470,7 +478,7 @@ def test_our_memory_lives_as_long_as_torchs_tensor(torch, cuda):
     assert memory() is None
 
 
-def test_torchs_tensor_lives_as_long_as_our_array(torch, cuda):
+def test_torchs_tensor_lives_as_long_as_our_array(torch: Any, cuda: Device) -> None:
     tensor = torch.ones(8, device="cuda")
     before = torch.cuda.memory_allocated()
     x = ptxrt.from_dlpack(tensor)[2:]
@@ -481,36 +489,36 @@ def test_torchs_tensor_lives_as_long_as_our_array(torch, cuda):
     assert torch.cuda.memory_allocated() < before
 
 
-def test_a_complex_tensor_is_refused(torch, cuda):
+def test_a_complex_tensor_is_refused(torch: Any, cuda: Device) -> None:
     with refused(ptxrt.DTypeMismatch, "from_dlpack", "x", "one of f32"):
         ptxrt.from_dlpack(torch.ones(3, device="cuda", dtype=torch.complex64))
 
 
-def test_a_host_tensor_is_refused_by_a_kernel(torch, cuda):
+def test_a_host_tensor_is_refused_by_a_kernel(torch: Any, cuda: Device) -> None:
     with refused(ptxrt.InvalidArgument, "saxpy", "x", "ptxrt.to_device"):
         load_saxpy(cuda).launch(1, 64, torch.ones(64), torch.ones(64), 64, 1.0)
 
 
-def test_a_tensor_on_the_device_is_no_host_array(torch, cuda):
+def test_a_tensor_on_the_device_is_no_host_array(torch: Any, cuda: Device) -> None:
     with refused(ptxrt.InvalidArgument, "to_device", "array", "a host array", "from_dlpack"):
         ptxrt.to_device(torch.ones(3, device="cuda"), cuda)
 
 
-def test_a_kernel_takes_torch_tensors(torch, cuda):
+def test_a_kernel_takes_torch_tensors(torch: Any, cuda: Device) -> None:
     x, y = torch.arange(64.0, device="cuda"), torch.ones(64, device="cuda")
     load_saxpy(cuda).launch(1, 64, x, y, 64, 2.0)
     torch.cuda.synchronize()
     assert torch.equal(y, 2 * x + 1)
 
 
-def test_an_op_takes_torch_tensors(torch, cuda):
+def test_an_op_takes_torch_tensors(torch: Any, cuda: Device) -> None:
     x = torch.randn(2, 8, 5, 7, device="cuda")
     weight, bias = torch.randn(8, device="cuda"), torch.randn(8, device="cuda")
     y = torch.from_dlpack(ptxrt.ops.group_norm(x, weight, bias, 4))
     torch.testing.assert_close(y, torch.nn.functional.group_norm(x, 4, weight, bias), rtol=1e-5, atol=1e-5)
 
 
-def test_what_a_torch_side_stream_is_still_writing_is_read_finished(torch, cuda):
+def test_what_a_torch_side_stream_is_still_writing_is_read_finished(torch: Any, cuda: Device) -> None:
     tensor = torch.zeros(1 << 20, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -520,7 +528,7 @@ def test_what_a_torch_side_stream_is_still_writing_is_read_finished(torch, cuda)
     assert set(x.to_host()) == {3}
 
 
-def test_the_stream_that_is_named_waits_for_a_torch_side_stream(torch, cuda):
+def test_the_stream_that_is_named_waits_for_a_torch_side_stream(torch: Any, cuda: Device) -> None:
     tensor, stream = torch.zeros(1 << 20, device="cuda"), cuda.create_stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -530,7 +538,7 @@ def test_the_stream_that_is_named_waits_for_a_torch_side_stream(torch, cuda):
     assert set(x.to_host(stream)) == {3}
 
 
-def test_a_kernel_on_a_stream_waits_for_the_torch_side_stream_of_its_tensors(torch, cuda):
+def test_a_kernel_on_a_stream_waits_for_the_torch_side_stream_of_its_tensors(torch: Any, cuda: Device) -> None:
     kernel, stream = load_saxpy(cuda), cuda.create_stream()
     x, y = torch.zeros(64, device="cuda"), ptxrt.zeros(64, np.float32, cuda)
     cuda.synchronize()
@@ -542,7 +550,7 @@ def test_a_kernel_on_a_stream_waits_for_the_torch_side_stream_of_its_tensors(tor
 
 
 @pytest.mark.parametrize("side", [False, True], ids=["default", "side"])
-def test_torch_waits_for_the_stream_that_our_array_was_written_on(torch, cuda, side):
+def test_torch_waits_for_the_stream_that_our_array_was_written_on(torch: Any, cuda: Device, side: bool) -> None:
     stream, consumer = cuda.create_stream(), torch.cuda.Stream() if side else torch.cuda.default_stream()
     x = ptxrt.zeros(1 << 20, np.float32, cuda)
     cuda.synchronize()
@@ -555,7 +563,7 @@ def test_torch_waits_for_the_stream_that_our_array_was_written_on(torch, cuda, s
     assert set(tensor.view(torch.uint8).cpu().tolist()) == {0x41}
 
 
-def test_torch_waits_for_our_default_stream_too(torch, cuda):
+def test_torch_waits_for_our_default_stream_too(torch: Any, cuda: Device) -> None:
     consumer = torch.cuda.Stream()
     x = ptxrt.zeros(1 << 20, np.float32, cuda)
     cuda.synchronize()
@@ -569,7 +577,7 @@ def test_torch_waits_for_our_default_stream_too(torch, cuda):
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_streams_of_other_libraries_are_taken_as_they_are(request, cuda, library):
+def test_streams_of_other_libraries_are_accepted(request: pytest.FixtureRequest, cuda: Device, library: str) -> None:
     module = request.getfixturevalue(library)
     stream = module.cuda.Stream() if library == "torch" else module.cuda.Stream(non_blocking=True)
     x = ptxrt.to_device(np.arange(64, dtype=np.float32), cuda)
@@ -579,7 +587,7 @@ def test_streams_of_other_libraries_are_taken_as_they_are(request, cuda, library
     assert_array_equal(y.to_host(stream), 2 * x.to_host())
 
 
-def test_torch_takes_our_stream(torch, cuda):
+def test_torch_takes_our_stream(torch: Any, cuda: Device) -> None:
     stream = cuda.create_stream()
     with torch.cuda.stream(torch.cuda.ExternalStream(stream.__cuda_stream__()[1])):
         torch.cuda._sleep(SLEEP // 10)
@@ -590,7 +598,7 @@ def test_torch_takes_our_stream(torch, cuda):
 
 
 @pytest.mark.parametrize("name", IN_DLPACK)
-def test_a_cupy_array_is_seen_as_it_lies(cupy, cuda, name):
+def test_a_cupy_array_is_seen_as_it_lies(cupy: Any, cuda: Device, name: Any) -> None:
     whole = cupy.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
     for array in (whole, whole.T, whole[1:, ::2], whole[1, 2], cupy.broadcast_to(whole[0], (3, 6))):
         for x in (ptxrt.from_dlpack(array), ptxrt.from_dlpack(Interface(array))):
@@ -600,7 +608,7 @@ def test_a_cupy_array_is_seen_as_it_lies(cupy, cuda, name):
 
 @pytest.mark.parametrize("name", IN_DLPACK)
 @pytest.mark.parametrize("door", ["from_dlpack", "asarray"])
-def test_cupy_sees_our_array_as_it_lies(cupy, cuda, name, door):
+def test_cupy_sees_our_array_as_it_lies(cupy: Any, cuda: Device, name: Any, door: str) -> None:
     host = np.arange(24).reshape(4, 6).astype(BY_NAME[name].numpy)
     x = ptxrt.to_device(host, cuda)
     for view in (x, x.T, x[1:, ::2], x[1, 2]):
@@ -610,7 +618,7 @@ def test_cupy_sees_our_array_as_it_lies(cupy, cuda, name, door):
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)], ids=str)
-def test_pain25_an_empty_array_goes_to_cupy_and_back(cupy, cuda, shape):
+def test_pain25_an_empty_array_goes_to_cupy_and_back(cupy: Any, cuda: Device, shape: Any) -> None:
     empty = cupy.empty(shape, cupy.float32)
     for x in (ptxrt.from_dlpack(empty), ptxrt.from_dlpack(Interface(empty))):
         assert (x.shape, x.size, x.device) == (shape, 0, cuda)
@@ -618,7 +626,7 @@ def test_pain25_an_empty_array_goes_to_cupy_and_back(cupy, cuda, shape):
         assert door(ptxrt.empty(shape, np.float32, cuda)).shape == shape
 
 
-def test_what_a_cupy_side_stream_is_still_writing_is_read_finished(cupy, torch, cuda):
+def test_what_a_cupy_side_stream_is_still_writing_is_read_finished(cupy: Any, torch: Any, cuda: Device) -> None:
     array, stream = cupy.zeros(1 << 20, cupy.float32), cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
@@ -631,7 +639,7 @@ def test_what_a_cupy_side_stream_is_still_writing_is_read_finished(cupy, torch, 
     assert set(y.to_host(y.memory.stream)) == {3}
 
 
-def test_cupy_waits_for_the_stream_that_our_array_was_written_on(cupy, torch, cuda):
+def test_cupy_waits_for_the_stream_that_our_array_was_written_on(cupy: Any, torch: Any, cuda: Device) -> None:
     stream = cuda.create_stream()
     x = ptxrt.zeros(1 << 20, np.float32, cuda)
     cuda.synchronize()
@@ -644,13 +652,13 @@ def test_cupy_waits_for_the_stream_that_our_array_was_written_on(cupy, torch, cu
     assert seen == {0x41}
 
 
-def test_bfloat16_has_no_name_in_the_cuda_array_interface(cuda):
+def test_bfloat16_has_no_name_in_the_cuda_array_interface(cuda: Device) -> None:
     x = ptxrt.zeros(3, ml_dtypes.bfloat16, cuda)
     assert not hasattr(x, "__cuda_array_interface__")
     assert x.__dlpack_device__() == (2, 0)
 
 
-def test_the_cuda_array_interface_is_version_3(cuda):
+def test_the_cuda_array_interface_is_version_3(cuda: Device) -> None:
     x = ptxrt.zeros((2, 3), np.float32, cuda)[:, 1:]
     assert x.__cuda_array_interface__ == {
         "version": 3,
@@ -665,7 +673,7 @@ def test_the_cuda_array_interface_is_version_3(cuda):
 # CUDA: the calling thread's current context --------------------------------------------------------------------------
 
 
-def every_call(device: ptxrt.Device) -> Iterator[Callable[[], object]]:
+def every_call(device: Device) -> Iterator[Callable[[], object]]:
     """One call after the other of all that touches a device."""
     x = ptxrt.to_device(np.arange(64, dtype=np.float32), device)
     stream, event = device.create_stream(), ptxrt.Event(device)
@@ -682,7 +690,9 @@ def every_call(device: ptxrt.Device) -> Iterator[Callable[[], object]]:
     yield lambda: stream.record(event)
     yield lambda: device.default_stream.wait(event)
     yield lambda: stream.wait(device.default_stream)
-    yield lambda: (event.done, event.synchronize(), event.elapsed_ms(stream.record()))
+    yield lambda: event.done
+    yield event.synchronize
+    yield lambda: event.elapsed_ms(stream.record())
     yield stream.synchronize
     yield device.synchronize
     yield x.__dlpack__
@@ -694,7 +704,7 @@ def every_call(device: ptxrt.Device) -> Iterator[Callable[[], object]]:
     yield lambda: more_than_there_is(device)
 
 
-def more_than_there_is(device: ptxrt.Device) -> None:
+def more_than_there_is(device: Device) -> None:
     with pytest.raises(ptxrt.OutOfDeviceMemory):
         ptxrt.empty(1 << 50, np.uint8, device)
 
@@ -723,11 +733,11 @@ def in_a_thread(work: Callable[[], list[tuple[int, int]]]) -> list[tuple[int, in
     return found
 
 
-def test_pain13_a_thread_without_context_has_none_after_every_call(cuda):
+def test_pain13_a_thread_without_context_has_none_after_every_call(cuda: Device) -> None:
     assert set(in_a_thread(lambda: contexts_around(every_call(cuda)))) == {(0, 0)}
 
 
-def test_pain13_a_context_that_is_current_stays_current(cuda):
+def test_pain13_a_context_that_is_current_stays_current(cuda: Device) -> None:
     from cuda.bindings import driver
 
     def work() -> list[tuple[int, int]]:
@@ -740,11 +750,11 @@ def test_pain13_a_context_that_is_current_stays_current(cuda):
 
 
 @pytest.mark.two_devices
-def test_pain13_the_context_of_another_device_stays_current(cuda):
+def test_pain13_the_context_of_another_device_stays_current(cuda: Device) -> None:
     from cuda.bindings import driver
 
     try:
-        other = ptxrt.Device("cuda:1")
+        other = Device("cuda:1")
     except ptxrt.InvalidArgument:
         pytest.skip("one cuda device only")
 
@@ -757,7 +767,7 @@ def test_pain13_the_context_of_another_device_stays_current(cuda):
     assert before == after != 0
 
 
-def test_an_array_at_an_odd_address_is_refused(cuda):
+def test_an_array_at_an_odd_address_is_refused(cuda: Device) -> None:
     class Odd:
         x = ptxrt.zeros(8, np.float32, cuda)
         __cuda_array_interface__ = {**x.__cuda_array_interface__, "data": (x.ptr + 2, False), "shape": (4,)}  # noqa: RUF012

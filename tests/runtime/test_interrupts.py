@@ -5,18 +5,19 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch
 from texts import CONSTANT, source_for
 
 import ptxrt
-from ptxrt import runtime
+from ptxrt import Device, ModuleCache, runtime
 from ptxrt.compilers import nvrtc
 
 FOLDER = str(Path(runtime.__file__).parent)
@@ -91,22 +92,22 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def driver(device, clean_modules, monkeypatch) -> Iterator[list[int]]:
+def driver(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> list[int]:
     """The device's driver with a compiler that is done at once; the number of modules that are loaded there."""
     compiled: dict[str, Any] = {}
     compile_, load_, unload_ = device.backend.compile, device.backend.load, device.backend.unload
     loaded = [0]
 
-    def compile_once(language, text, arch, **how):
+    def compile_once(language: Any, text: Any, arch: Any, **how: Any) -> Any:
         if text not in compiled:
             compiled[text] = compile_(language, text, arch, **how)
         return compiled[text]
 
-    def load(*how):
+    def load(*how: Any) -> Any:
         loaded[0] += 1
         return load_(*how)
 
-    def unload(*how):
+    def unload(*how: Any) -> None:
         loaded[0] -= 1
         unload_(*how)
 
@@ -115,22 +116,22 @@ def driver(device, clean_modules, monkeypatch) -> Iterator[list[int]]:
     return loaded
 
 
-def load(device: ptxrt.Device, value: int) -> ptxrt.Kernel:
+def load(device: Device, value: int) -> ptxrt.Kernel:
     source = source_for(CONSTANT, device, name=f"constant{value}", value=value)
     return ptxrt.load(source, "constant", "u32* out", device)
 
 
-def runs(device: ptxrt.Device, value: int) -> bool:
+def runs(device: Device, value: int) -> bool:
     out = ptxrt.zeros(1, np.uint32, device)
     load(device, value).launch(1, 1, out)
     return int(out.to_host()[0]) == value
 
 
-def names(cache: ptxrt.ModuleCache) -> list[str]:
+def names(cache: ModuleCache) -> list[str | None]:
     return [entry.name for entry in cache.entries()]
 
 
-def test_an_interrupted_load_leaves_nothing_behind(device, clean_modules, driver):
+def test_an_interrupted_load_leaves_nothing(device: Device, clean_modules: ModuleCache, driver: list[int]) -> None:
     interrupted(lambda: load(device, 70), 0)
     clean_modules.clear()
     before, point, lost, stopped = driver[0], 0, 0, True
@@ -148,24 +149,24 @@ def test_an_interrupted_load_leaves_nothing_behind(device, clean_modules, driver
 
 
 def test_an_interrupted_load_of_a_text_with_a_header_leaves_no_module_of_before(
-    device, clean_modules, monkeypatch, tmp_path
-):
+    device: Device, clean_modules: ModuleCache, monkeypatch: Patch, tmp_path: Path
+) -> None:
     if device.kind != "hip" and (reason := nvrtc.available()):
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
     header, compiled, compile_ = Path("value.h"), {}, device.backend.compile
     text = '#include "value.h"\nextern "C" __global__ void k(unsigned* out) { *out = VALUE; }\n'
 
-    def compile_once(*what, **how):
+    def compile_once(*what: Any, **how: Any) -> Any:
         held = header.read_text()
         if held not in compiled:
             compiled[held] = compile_(*what, **how)
         return compiled[held]
 
-    def kernel():
+    def kernel() -> Any:
         return ptxrt.load(ptxrt.KernelSource.hip(text), "k", "u32* out", device)
 
-    def value():
+    def value() -> Any:
         out = ptxrt.zeros(1, np.uint32, device)
         kernel().launch(1, 1, out)
         return int(out.to_host()[0])
@@ -185,7 +186,9 @@ def test_an_interrupted_load_of_a_text_with_a_header_leaves_no_module_of_before(
 
 
 @pytest.mark.parametrize("work", ["clear", "trim", "unload"])
-def test_an_interrupted_unload_leaves_nothing_behind(device, clean_modules, driver, work):
+def test_an_interrupted_unload_leaves_nothing_behind(
+    device: Device, clean_modules: ModuleCache, driver: list[int], work: str
+) -> None:
     def use() -> None:
         if work == "unload":
             clean_modules.unload(next(each.digest for each in clean_modules.entries() if each.name == "constant71"))
@@ -197,7 +200,7 @@ def test_an_interrupted_unload_leaves_nothing_behind(device, clean_modules, driv
         point += 1
         clean_modules.max_modules = 512
         for value in (71, 72):
-            assert in_a_thread(lambda value=value: runs(device, value)), point
+            assert in_a_thread(partial(runs, device, value)), point
         clean_modules.max_modules = len(clean_modules.entries()) - 2
         stopped = interrupted(use, point)
         clean_modules.clear()

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import re
 import struct
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import Patch, refused
 from texts import CONSTANT, DYNAMIC_SHARED, HEAD, NOTHING, SAXPY, SAXPY_SIGNATURE, source_for, store_params
 
 import ptxrt
-from ptxrt import KernelSource
+from ptxrt import Device, DeviceArray, Kernel, KernelSource
 from ptxrt.compilers import nvrtc
 
 
 @pytest.fixture(scope="module")
-def saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
+def saxpy(device: Device) -> Kernel:
     return ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
 @pytest.fixture
-def x(device: ptxrt.Device) -> ptxrt.DeviceArray:
+def x(device: Device) -> DeviceArray:
     return ptxrt.to_device(np.arange(1000, dtype=np.float32), device)
 
 
 @pytest.fixture
-def y(device: ptxrt.Device) -> ptxrt.DeviceArray:
+def y(device: Device) -> DeviceArray:
     return ptxrt.to_device(np.ones(1000, np.float32), device)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 255, 256, 257, 997])
-def test_a_kernel_computes_what_its_text_says_and_nothing_beyond(device, saxpy, n):
+def test_a_kernel_computes_what_its_text_says_and_nothing_else(device: Device, saxpy: Kernel, n: int) -> None:
     host = np.arange(n, dtype=np.float32)
     guarded = ptxrt.to_device(np.full(n + 64, -1.0, np.float32), device)
     saxpy.launch((n + 63) // 64, 64, ptxrt.to_device(host, device), guarded[32 : 32 + n], n, 2.5)
@@ -43,23 +45,23 @@ def test_a_kernel_computes_what_its_text_says_and_nothing_beyond(device, saxpy, 
     assert (out[32 + n :] == -1).all()
 
 
-def test_grid_and_block_may_be_numbers_tuples_or_lists(device, saxpy, x, y):
+def test_grid_and_block_are_numbers_or_sequences(device: Device, saxpy: Kernel, x: DeviceArray, y: DeviceArray) -> None:
     for grid, block in ((4, 256), ((4,), (256,)), ([4, 1], [256, 1, 1]), (np.int64(4), np.int32(256))):
         saxpy.launch(grid, block, x, y, 1000, 1.0)
     np.testing.assert_array_equal(y.to_host(), 1 + 4 * x.to_host())
 
 
-def test_one_array_may_be_passed_as_const_and_not(saxpy, y):
+def test_one_array_may_be_passed_as_const_and_not(saxpy: Kernel, y: DeviceArray) -> None:
     saxpy.launch(4, 256, y, y, 1000, 1.0)
     assert (y.to_host() == 2).all()
 
 
-def test_a_kernel_without_parameters_launches(device):
+def test_a_kernel_without_parameters_launches(device: Device) -> None:
     ptxrt.load(source_for(NOTHING, device), "nothing", "", device).launch(1, 1)
 
 
 @pytest.mark.ptx
-def test_two_entries_of_one_text_share_a_module(device):
+def test_two_entries_of_one_text_share_a_module(device: Device) -> None:
     text = HEAD + ".visible .entry first() { ret; }\n.visible .entry second() { ret; }"
     before = device.modules.stats().compiles
     kernels = [ptxrt.load(KernelSource.ptx(text), name, "", device) for name in ("first", "second")]
@@ -68,14 +70,14 @@ def test_two_entries_of_one_text_share_a_module(device):
 
 
 @pytest.fixture
-def includes(device):
+def includes(device: Device) -> Any:
     """A text that includes a header, mine.h, which says what N is."""
     if device.kind != "hip" and (reason := nvrtc.available()):
         pytest.skip(reason)
     return KernelSource.hip('#include "mine.h"\nextern "C" __global__ void k(int* y) { *y = N; }')
 
 
-def test_a_relative_folder_starts_from_where_the_program_is_now(device, includes, monkeypatch, tmp_path):
+def test_a_relative_folder_follows_chdir(device: Device, includes: Any, monkeypatch: Patch, tmp_path: Path) -> None:
     y = ptxrt.zeros(1, np.int32, device)
     for n in (4, 5):
         (tmp_path / str(n)).mkdir()
@@ -85,7 +87,7 @@ def test_a_relative_folder_starts_from_where_the_program_is_now(device, includes
         assert y.to_host()[0] == n
 
 
-def test_a_header_is_read_anew_once_it_has_changed(device, includes, monkeypatch, tmp_path):
+def test_a_header_that_changed_is_read_anew(device: Device, includes: Any, monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     y = ptxrt.zeros(1, np.int32, device)
     for n in (6, 7):
@@ -113,7 +115,7 @@ SCALARS = [
 ]
 
 
-def test_pain10_every_scalar_arrives_as_its_declared_type(device):
+def test_pain10_every_scalar_arrives_as_its_declared_type(device: Device) -> None:
     source = store_params(" ".join(ptx for _, ptx, *_ in SCALARS), device)
     signature = "u8* out, " + ", ".join(f"{kind} p{i}" for i, (kind, *_) in enumerate(SCALARS))
     kernel = ptxrt.load(source, "store", signature, device)
@@ -125,7 +127,7 @@ def test_pain10_every_scalar_arrives_as_its_declared_type(device):
 
 
 @pytest.mark.parametrize("value", [2.5, np.float64(2.5), np.float32(2.5)])
-def test_pain10_a_python_float_goes_out_as_a_float32(saxpy, x, y, value):
+def test_pain10_a_python_float_goes_out_as_a_float32(saxpy: Kernel, x: DeviceArray, y: DeviceArray, value: Any) -> None:
     saxpy.launch(4, 256, x, y, 1000, value)
     assert y.to_host()[2] == 6.0
 
@@ -145,7 +147,7 @@ def test_pain10_a_python_float_goes_out_as_a_float32(saxpy, x, y, value):
         ("a", None),
     ],
 )
-def test_a_scalar_that_does_not_fit_is_refused(saxpy, x, y, argument, value):
+def test_a_wrong_scalar_is_refused(saxpy: Kernel, x: DeviceArray, y: DeviceArray, argument: str, value: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
         saxpy.launch(4, 256, x, y, *((value, 1.0) if argument == "n" else (1000, value)))
     assert (caught.value.op, caught.value.argument) == ("saxpy", argument)
@@ -153,7 +155,7 @@ def test_a_scalar_that_does_not_fit_is_refused(saxpy, x, y, argument, value):
     assert (y.to_host() == 1).all()
 
 
-def test_a_masked_element_is_no_scalar(saxpy, x, y):
+def test_a_masked_element_is_no_scalar(saxpy: Kernel, x: DeviceArray, y: DeviceArray) -> None:
     with refused(ptxrt.DTypeMismatch, "saxpy", "a", "a number that fits f32, given masked"):
         saxpy.launch(4, 256, x, y, 1000, np.ma.masked)
     with refused(ptxrt.DTypeMismatch, "saxpy", "n", "an integer that fits u32"):
@@ -162,26 +164,28 @@ def test_a_masked_element_is_no_scalar(saxpy, x, y):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-45, 0])
-def test_nan_infinity_denormals_and_integers_are_floats(saxpy, x, y, value):
+def test_nan_inf_denormals_and_integers_are_floats(saxpy: Kernel, x: DeviceArray, y: DeviceArray, value: Any) -> None:
     saxpy.launch(4, 256, x, y, 1000, value)
     np.testing.assert_array_equal(y.to_host()[1], np.float32(1) + np.float32(value))
 
 
-def test_a_bool_takes_truth_values_only(device):
+def test_a_bool_takes_truth_values_only(device: Device) -> None:
     kernel = ptxrt.load(store_params("u8", device), "store", "u8* out, bool flag", device)
     out = ptxrt.zeros(8, np.uint8, device)
     for value in (True, np.True_, 1):
         kernel.launch(1, 1, out, value)
         assert out.to_host()[0] == 1
-    for value in (2, 1.0, "yes"):
+    for wrong in (2, 1.0, "yes"):
         with pytest.raises(ptxrt.InvalidArgument, match="flag"):
-            kernel.launch(1, 1, out, value)
+            kernel.launch(1, 1, out, wrong)  # type: ignore[arg-type]
 
 
 # Arrays -------------------------------------------------------------------------------------------------------------
 
 
-def test_pain11_an_array_of_another_dtype_is_refused(device, saxpy, x, y):
+def test_pain11_an_array_of_another_dtype_is_refused(
+    device: Device, saxpy: Kernel, x: DeviceArray, y: DeviceArray
+) -> None:
     with pytest.raises(ptxrt.DTypeMismatch) as caught:
         saxpy.launch(4, 256, ptxrt.zeros(1000, np.float64, device), y, 1000, 1.0)
     assert (caught.value.op, caught.value.argument, caught.value.given) == ("saxpy", "x", "float64")
@@ -189,28 +193,30 @@ def test_pain11_an_array_of_another_dtype_is_refused(device, saxpy, x, y):
 
 
 @pytest.mark.parametrize("value", [None, 0x7F0000000000, 3.0, np.zeros(1000, np.float32), [1.0]])
-def test_what_is_no_device_array_is_no_pointer(saxpy, x, y, value):
+def test_what_is_no_device_array_is_no_pointer(saxpy: Kernel, x: DeviceArray, y: DeviceArray, value: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
         saxpy.launch(4, 256, value, y, 1000, 1.0)
     assert (caught.value.op, caught.value.argument) == ("saxpy", "x")
     assert "ptxrt.to_device" in str(caught.value)
 
 
-def test_a_freed_array_is_refused(device, saxpy, y):
+def test_a_freed_array_is_refused(device: Device, saxpy: Kernel, y: DeviceArray) -> None:
     gone = ptxrt.zeros(1000, np.float32, device)
     gone.free()
     with pytest.raises(ptxrt.InvalidArgument, match=r"saxpy: x: .*freed"):
         saxpy.launch(4, 256, gone, y, 1000, 1.0)
 
 
-def test_a_read_only_array_is_refused_where_the_kernel_writes(device, saxpy, x):
+def test_a_read_only_array_is_refused_where_the_kernel_writes(device: Device, saxpy: Kernel, x: DeviceArray) -> None:
     wide = ptxrt.zeros(1, np.float32, device).broadcast_to(1000)
     saxpy.launch(4, 256, x, ptxrt.zeros(1000, np.float32, device), 1000, 1.0)
     with pytest.raises(ptxrt.LayoutError, match=r"saxpy: y: .*read-only"):
         saxpy.launch(4, 256, x, wide, 1000, 1.0)
 
 
-def test_pain13_and_15_an_array_of_another_device_is_refused(device, other_device, saxpy, y):
+def test_pain13_and_15_an_array_of_another_device_is_refused(
+    device: Device, other_device: Device, saxpy: Kernel, y: DeviceArray
+) -> None:
     far = ptxrt.zeros(1000, np.float32, other_device)
     with pytest.raises(ptxrt.DeviceMismatch) as caught:
         saxpy.launch(4, 256, far, y, 1000, 1.0)
@@ -219,13 +225,15 @@ def test_pain13_and_15_an_array_of_another_device_is_refused(device, other_devic
     assert str(other_device) in str(caught.value)
 
 
-def test_pain14_a_stream_of_another_device_is_refused(other_device, saxpy, x, y):
+def test_pain14_a_stream_of_another_device_is_refused(
+    other_device: Device, saxpy: Kernel, x: DeviceArray, y: DeviceArray
+) -> None:
     with pytest.raises(ptxrt.DeviceMismatch, match=r"saxpy: stream"):
         saxpy.launch(4, 256, x, y, 1000, 1.0, stream=other_device.create_stream())
     assert (y.to_host() == 1).all()
 
 
-def test_pain15_each_device_has_its_own_module(device, other_device):
+def test_pain15_each_device_has_its_own_module(device: Device, other_device: Device) -> None:
     source = source_for(SAXPY, device)
     kernels = [ptxrt.load(source, "saxpy", SAXPY_SIGNATURE, d) for d in (device, other_device)]
     for kernel, where in zip(kernels, (device, other_device), strict=True):
@@ -236,18 +244,19 @@ def test_pain15_each_device_has_its_own_module(device, other_device):
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
-def test_pain12_arity_is_exact(saxpy, x, y, count):
+def test_pain12_arity_is_exact(saxpy: Kernel, x: DeviceArray, y: DeviceArray, count: int) -> None:
+    arguments: list[Any] = [x, y, 1000, 1.0, 7][:count]
     with pytest.raises(ptxrt.InvalidArgument) as caught:
-        saxpy.launch(4, 256, *[x, y, 1000, 1.0, 7][:count])
+        saxpy.launch(4, 256, *arguments)
     assert (caught.value.op, caught.value.argument, caught.value.given) == ("saxpy", "arguments", str(count))
     assert SAXPY_SIGNATURE in str(caught.value)
 
 
-def declared(device: ptxrt.Device, signature: str) -> ptxrt.Kernel:
+def declared(device: Device, signature: str) -> Kernel:
     return ptxrt.load(source_for(SAXPY, device), "saxpy", signature, device)
 
 
-def test_a_declared_length_is_checked(device, x, y):
+def test_a_declared_length_is_checked(device: Device, x: DeviceArray, y: DeviceArray) -> None:
     kernel = declared(device, "const f32* x[n], f32* y[2*n], u32 n, f32 a")
     kernel.launch(4, 256, x, y, 500, 1.0)
     with pytest.raises(ptxrt.ShapeMismatch) as caught:
@@ -256,19 +265,19 @@ def test_a_declared_length_is_checked(device, x, y):
     assert "1002" in str(caught.value)
 
 
-def test_a_declared_length_wants_a_contiguous_array(device, x, y):
+def test_a_declared_length_wants_a_contiguous_array(device: Device, x: DeviceArray, y: DeviceArray) -> None:
     kernel = declared(device, "const f32* x[n], f32* y, u32 n, f32 a")
     with pytest.raises(ptxrt.LayoutError, match=r"saxpy: x: .*contiguous"):
         kernel.launch(4, 256, x[::2], y, 10, 1.0)
 
 
-def test_a_length_that_is_no_whole_number_is_the_scalars_fault(device, x, y):
+def test_a_length_that_is_no_whole_number_is_the_scalars_fault(device: Device, x: DeviceArray, y: DeviceArray) -> None:
     kernel = declared(device, "const f32* x[n], f32* y, u32 n, f32 a")
     with pytest.raises(ptxrt.InvalidArgument, match="saxpy: n"):
         kernel.launch(4, 256, x, y, 10.5, 1.0)
 
 
-def test_a_declared_alignment_is_checked(device, x, y):
+def test_a_declared_alignment_is_checked(device: Device, x: DeviceArray, y: DeviceArray) -> None:
     kernel = declared(device, "alignas(16) const f32* x, f32* y, u32 n, f32 a")
     kernel.launch(4, 256, x, y, 10, 1.0)
     kernel.launch(4, 256, x[4:], y, 10, 1.0)
@@ -276,7 +285,7 @@ def test_a_declared_alignment_is_checked(device, x, y):
         kernel.launch(4, 256, x[1:], y, 10, 1.0)
 
 
-def test_a_nullable_pointer_takes_none(device):
+def test_a_nullable_pointer_takes_none(device: Device) -> None:
     kernel = ptxrt.load(store_params("b64", device), "store", "u64* out, const f32*? maybe", device)
     out = ptxrt.to_device(np.full(1, 9, np.uint64), device)
     kernel.launch(1, 1, out, None)
@@ -286,7 +295,7 @@ def test_a_nullable_pointer_takes_none(device):
     assert out.to_host()[0] != 0
 
 
-def test_a_kernel_that_writes_through_its_const_pointer_is_a_fault_on_sim(sim):
+def test_a_kernel_that_writes_through_its_const_pointer_is_a_fault_on_sim(sim: Device) -> None:
     kernel = ptxrt.load(KernelSource.ptx(CONSTANT.format(value=5)), "constant", "const u32* out", sim)
     out = ptxrt.zeros(4, np.uint32, sim)
     with pytest.raises(ptxrt.MemoryFault) as caught:
@@ -296,13 +305,13 @@ def test_a_kernel_that_writes_through_its_const_pointer_is_a_fault_on_sim(sim):
     assert (out.to_host() == 0).all()
 
 
-def test_a_library_whose_array_raises_is_not_taken_for_a_bad_scalar(saxpy, y):
+def test_a_library_whose_array_raises_is_no_bad_scalar(saxpy: Kernel, y: DeviceArray) -> None:
     class Odd:
-        def __dlpack_device__(self):
+        def __dlpack_device__(self) -> None:
             raise ValueError("not today")
 
     with pytest.raises(ptxrt.InvalidArgument, match="not today") as caught:
-        saxpy.launch(4, 256, Odd(), y, 1000, 1.0)
+        saxpy.launch(4, 256, Odd(), y, 1000, 1.0)  # type: ignore[arg-type]
     assert caught.value.argument == "x"
 
 
@@ -330,7 +339,9 @@ def test_a_library_whose_array_raises_is_not_taken_for_a_bad_scalar(saxpy, y):
         ("block", 1, True),
     ],
 )
-def test_a_grid_or_block_outside_the_limits_is_refused(saxpy, x, y, argument, grid, block):
+def test_a_grid_or_block_outside_the_limits_is_refused(
+    saxpy: Kernel, x: DeviceArray, y: DeviceArray, argument: str, grid: Any, block: Any
+) -> None:
     with pytest.raises(ptxrt.LaunchError) as caught:
         saxpy.launch(grid, block, x, y, 1000, 1.0)
     assert (caught.value.op, caught.value.argument) == ("saxpy", argument)
@@ -339,7 +350,7 @@ def test_a_grid_or_block_outside_the_limits_is_refused(saxpy, x, y, argument, gr
 
 @pytest.mark.parametrize("axis", range(3))
 @pytest.mark.parametrize("argument", ["grid", "block"])
-def test_each_axis_has_its_own_limit(saxpy, x, y, argument, axis):
+def test_each_axis_has_its_own_limit(saxpy: Kernel, x: DeviceArray, y: DeviceArray, argument: str, axis: int) -> None:
     limits = getattr(saxpy.device.properties, f"max_{argument}")
     size = [1, 1, 1]
     size[axis] = limits[axis] + 1
@@ -351,14 +362,16 @@ def test_each_axis_has_its_own_limit(saxpy, x, y, argument, axis):
     ("argument", "grid", "block", "shared"),
     [("grid", 4.0, 256, 0), ("grid", (4.0,), 256, 0), ("block", 4, 256.0, 0), ("shared_bytes", 4, 256, 0.0)],
 )
-def test_what_equals_a_good_launch_but_is_no_whole_number_is_refused(saxpy, x, y, argument, grid, block, shared):
+def test_what_equals_a_good_launch_but_is_no_whole_number_is_refused(
+    saxpy: Kernel, x: DeviceArray, y: DeviceArray, argument: str, grid: Any, block: Any, shared: Any
+) -> None:
     saxpy.launch(4, 256, x, y, 1000, 0.0)
     with pytest.raises(ptxrt.LaunchError) as caught:
         saxpy.launch(grid, block, x, y, 1000, 1.0, shared_bytes=shared)
     assert caught.value.argument == argument
 
 
-def test_a_list_that_changed_is_looked_at_again(saxpy, x, y):
+def test_a_list_that_changed_is_looked_at_again(saxpy: Kernel, x: DeviceArray, y: DeviceArray) -> None:
     grid = [4]
     saxpy.launch(grid, 256, x, y, 1000, 1.0)
     grid[0] = 1
@@ -368,22 +381,22 @@ def test_a_list_that_changed_is_looked_at_again(saxpy, x, y):
 
 
 @pytest.mark.ptx
-def test_static_shared_memory_counts_against_the_dynamic(device):
+def test_static_shared_memory_counts_against_the_dynamic(device: Device) -> None:
     text = DYNAMIC_SHARED.replace(
-        "{\n", "{\n    .shared .align 4 .b8 static_room[1024];\n    st.shared.u32 [static_room], 1;\n", 1
+        "{\n", "{\n    .shared .align 4 .b8 static_bytes[1024];\n    st.shared.u32 [static_bytes], 1;\n", 1
     )
     kernel = ptxrt.load(KernelSource.ptx(text), "far_end", "u32* out, u32 last", device)
-    room = device.properties.max_shared_dynamic - 1024
+    most = device.properties.max_shared_dynamic - 1024
     assert kernel.resources.shared_bytes == 1024
     out = ptxrt.zeros(1, np.uint32, device)
-    kernel.launch(1, 1, out, room - 4, shared_bytes=room)
+    kernel.launch(1, 1, out, most - 4, shared_bytes=most)
     assert out.to_host()[0] == 77
-    with pytest.raises(ptxrt.LaunchError, match=rf"shared_bytes: expected 0 to {room} beside 1024"):
-        kernel.launch(1, 1, out, 0, shared_bytes=room + 1)
+    with pytest.raises(ptxrt.LaunchError, match=rf"shared_bytes: expected 0 to {most} beside 1024"):
+        kernel.launch(1, 1, out, 0, shared_bytes=most + 1)
 
 
 @pytest.mark.ptx
-def test_more_static_shared_memory_than_a_block_has_is_refused(device):
+def test_more_static_shared_memory_than_a_block_has_is_refused(device: Device) -> None:
     text = HEAD + ".visible .entry big() { .shared .align 4 .b8 s[49156]; st.shared.u32 [s], 1; ret; }"
     # The assembler sees it when compiling, the machine's parser does not.
     with pytest.raises((ptxrt.CompileError, ptxrt.LaunchError), match="shared"):
@@ -391,7 +404,7 @@ def test_more_static_shared_memory_than_a_block_has_is_refused(device):
 
 
 @pytest.mark.ptx
-def test_a_required_block_is_required(device):
+def test_a_required_block_is_required(device: Device) -> None:
     text = HEAD + ".visible .entry exact() .reqntid 64, 1, 1 { ret; }"
     kernel = ptxrt.load(KernelSource.ptx(text), "exact", "", device)
     kernel.launch(1, 64)
@@ -400,7 +413,7 @@ def test_a_required_block_is_required(device):
 
 
 @pytest.mark.ptx
-def test_more_threads_than_the_kernel_allows_are_refused(device):
+def test_more_threads_than_the_kernel_allows_are_refused(device: Device) -> None:
     text = HEAD + ".visible .entry few() .maxntid 64, 1, 1 { ret; }"
     kernel = ptxrt.load(KernelSource.ptx(text), "few", "", device)
     assert kernel.resources.max_threads == 64
@@ -409,7 +422,7 @@ def test_more_threads_than_the_kernel_allows_are_refused(device):
         kernel.launch(1, 65)
 
 
-def test_pain27_dynamic_shared_memory_above_48_kib_is_opted_in(device):
+def test_pain27_dynamic_shared_memory_above_48_kib_is_opted_in(device: Device) -> None:
     kernel = ptxrt.load(source_for(DYNAMIC_SHARED, device), "far_end", "u32* out, u32 last", device)
     most = device.properties.max_shared_dynamic
     for nbytes in (1024, 48 << 10, (48 << 10) + 4, most):
@@ -419,7 +432,7 @@ def test_pain27_dynamic_shared_memory_above_48_kib_is_opted_in(device):
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, 227 * 1024 + 1, 1 << 40])
-def test_pain27_more_shared_memory_than_there_is_names_the_limit(device, given):
+def test_pain27_more_shared_memory_than_there_is_names_the_limit(device: Device, given: Any) -> None:
     kernel = ptxrt.load(source_for(DYNAMIC_SHARED, device), "far_end", "u32* out, u32 last", device)
     most = {"sim": 227 << 10, "cuda": device.properties.max_shared_dynamic, "hip": 64 << 10}[device.kind]
     with pytest.raises(ptxrt.LaunchError, match=rf"far_end: shared_bytes: expected 0 to {most} "):
@@ -429,7 +442,7 @@ def test_pain27_more_shared_memory_than_there_is_names_the_limit(device, given):
 LOOP = HEAD + ".visible .entry loop(.param .u64 out) { again: bra again; }"
 
 
-def test_a_budget_bounds_a_launch_on_sim(sim):
+def test_a_budget_bounds_a_launch_on_sim(sim: Device) -> None:
     kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
     out = ptxrt.zeros(1, np.uint32, sim)
     with pytest.raises(ptxrt.Deadlock) as caught:
@@ -438,29 +451,29 @@ def test_a_budget_bounds_a_launch_on_sim(sim):
     assert run_constant(sim) == 5
 
 
-def run_constant(device):
+def run_constant(device: Device) -> Any:
     kernel = ptxrt.load(source_for(CONSTANT, device, value=5), "constant", "u32* out", device)
     out = ptxrt.zeros(1, np.uint32, device)
-    kernel.launch(1, 1, out, **({"budget": 100} if device.kind == "sim" else {}))
+    kernel.launch(1, 1, out, budget=100 if device.kind == "sim" else None)
     return out.to_host()[0]
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5, "many", True])
-def test_a_budget_is_a_number_of_instructions(sim, budget):
+def test_a_budget_is_a_number_of_instructions(sim: Device, budget: Any) -> None:
     kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
     with pytest.raises(ptxrt.InvalidArgument, match="loop: budget"):
         kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, sim), budget=budget)
 
 
 @pytest.mark.parametrize("budget", ["0", "-1", "many", "²", "9" * 5000], ids=range(5))
-def test_a_budget_of_the_environment_is_one_too(sim, monkeypatch, budget):
+def test_a_budget_of_the_environment_is_one_too(sim: Device, monkeypatch: Patch, budget: Any) -> None:
     kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", sim)
     monkeypatch.setenv("PTXRT_SIM_BUDGET", budget)
     with refused(ptxrt.InvalidArgument, "PTXRT_SIM_BUDGET", "environment", "1 or more"):
         kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, sim))
 
 
-def test_a_budget_is_refused_where_nobody_counts(cuda):
+def test_a_budget_is_refused_where_nobody_counts(cuda: Device) -> None:
     kernel = ptxrt.load(KernelSource.ptx(LOOP), "loop", "u32* out", cuda)
     with pytest.raises(ptxrt.Unsupported, match="loop: budget"):
         kernel.launch(1, 1, ptxrt.zeros(1, np.uint32, cuda), budget=100)
@@ -481,7 +494,7 @@ def test_a_budget_is_refused_where_nobody_counts(cuda):
         "",
     ],
 )
-def test_pain12_a_signature_that_the_binary_contradicts_shows_both_side_by_side(device, signature):
+def test_pain12_a_signature_that_the_binary_contradicts_shows_both_side_by_side(device: Device, signature: str) -> None:
     with pytest.raises(ptxrt.SignatureMismatch) as caught:
         declared(device, signature)
     message = str(caught.value)
@@ -491,7 +504,7 @@ def test_pain12_a_signature_that_the_binary_contradicts_shows_both_side_by_side(
 
 
 @pytest.mark.ptx
-def test_an_untyped_parameter_agrees_with_any_type_of_its_size(device):
+def test_an_untyped_parameter_agrees_with_any_type_of_its_size(device: Device) -> None:
     source = store_params("b32", device)
     for kind in ("u32", "i32", "f32"):
         ptxrt.load(source, "store", f"u8* out, {kind} v", device)
@@ -499,12 +512,12 @@ def test_an_untyped_parameter_agrees_with_any_type_of_its_size(device):
         ptxrt.load(source, "store", "u8* out, u64 v", device)
 
 
-def test_names_take_no_part_in_the_agreement(device):
+def test_names_take_no_part_in_the_agreement(device: Device) -> None:
     declared(device, "const f32* left, f32* right, u32 count, f32 factor")
 
 
-def test_a_signature_may_be_a_functions_annotations(device, x, y):
-    def saxpy(x: "const f32*", y: "f32*", n: np.uint32, a: "f32"): ...  # noqa: F722, F821, UP037
+def test_a_signature_may_be_a_functions_annotations(device: Device, x: DeviceArray, y: DeviceArray) -> None:
+    def saxpy(x: "const f32*", y: "f32*", n: np.uint32, a: "f32") -> None: ...  # type: ignore[valid-type,name-defined]  # noqa: F722, F821, UP037
 
     kernel = ptxrt.load(source_for(SAXPY, device), "saxpy", saxpy, device)
     kernel.launch(4, 256, x, y, 1000, 1.0)
@@ -514,23 +527,23 @@ def test_a_signature_may_be_a_functions_annotations(device, x, y):
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
-        ("source", lambda d: ptxrt.load(SAXPY, "saxpy", SAXPY_SIGNATURE, d)),
-        ("entry", lambda d: ptxrt.load(source_for(SAXPY, d), None, SAXPY_SIGNATURE, d)),
-        ("entry", lambda d: ptxrt.load(source_for(SAXPY, d), "", SAXPY_SIGNATURE, d)),
-        ("signature", lambda d: ptxrt.load(source_for(SAXPY, d), "saxpy", 4, d)),
-        ("options", lambda d: ptxrt.load(source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, "-O3")),
-        ("options", lambda d: ptxrt.load(source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, (3,))),
-        ("options", lambda d: ptxrt.load(source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, 3)),
+        ("source", lambda d: (SAXPY, "saxpy", SAXPY_SIGNATURE, d)),
+        ("entry", lambda d: (source_for(SAXPY, d), None, SAXPY_SIGNATURE, d)),
+        ("entry", lambda d: (source_for(SAXPY, d), "", SAXPY_SIGNATURE, d)),
+        ("signature", lambda d: (source_for(SAXPY, d), "saxpy", 4, d)),
+        ("options", lambda d: (source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, "-O3")),
+        ("options", lambda d: (source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, (3,))),
+        ("options", lambda d: (source_for(SAXPY, d), "saxpy", SAXPY_SIGNATURE, d, 3)),
     ],
 )
-def test_load_names_the_argument_of_the_wrong_kind(device, argument, call):
+def test_load_names_the_argument_of_the_wrong_kind(device: Device, argument: str, call: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
-        call(device)
+        ptxrt.load(*call(device))
     assert (caught.value.op, caught.value.argument) == ("load", argument)
 
 
 @pytest.mark.ptx
-def test_resources_tell_what_the_kernel_needs(device):
+def test_resources_tell_what_the_kernel_needs(device: Device) -> None:
     body = ".shared .align 4 .b8 s[512]; .reg .b32 %r; ld.shared.u32 %r, [s]; st.shared.u32 [s+4], %r; ret;"
     text = HEAD + f".visible .entry one() {{ {body} }}"
     resources = ptxrt.load(KernelSource.ptx(text), "one", "", device).resources
@@ -554,7 +567,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.ptx
-def test_pain9_a_compile_error_has_log_line_and_numbered_source(device, fault):
+def test_pain9_a_compile_error_has_log_line_and_numbered_source(device: Device, fault: Any) -> None:
     text, word = BROKEN[fault]
     line = next(n for n, t in enumerate(text.splitlines(), 1) if t not in SAXPY.splitlines())
     with pytest.raises(ptxrt.CompileError) as caught:
@@ -581,26 +594,26 @@ def test_pain9_a_compile_error_has_log_line_and_numbered_source(device, fault):
     ],
 )
 @pytest.mark.ptx
-def test_pain8_and_9_text_that_is_no_ptx_says_what_is_wrong(device, text, says):
+def test_pain8_and_9_text_that_is_no_ptx_says_what_is_wrong(device: Device, text: Any, says: str) -> None:
     with pytest.raises(ptxrt.CompileError, match=says):
         ptxrt.load(KernelSource.ptx(text), "saxpy", SAXPY_SIGNATURE, device)
 
 
 @pytest.mark.ptx
-def test_pain8_too_new_a_version_names_the_newest_that_is_read(device):
+def test_pain8_too_new_a_version_names_the_newest_that_is_read(device: Device) -> None:
     text = SAXPY.replace(".version 7.0", ".version 99.0")
     with pytest.raises(ptxrt.CompileError, match=r"99\.0.*\b(8|9|10)\.\d"):
         ptxrt.load(KernelSource.ptx(text), "saxpy", SAXPY_SIGNATURE, device)
 
 
-def test_a_missing_entry_names_those_there_are(device):
+def test_a_missing_entry_names_those_there_are(device: Device) -> None:
     with pytest.raises(ptxrt.CompileError, match=r"saxpi.*saxpy"):
         ptxrt.load(source_for(SAXPY, device), "saxpi", SAXPY_SIGNATURE, device)
     ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
 @pytest.mark.ptx
-def test_text_typed_in_bits_throughout_loads(device):
+def test_text_typed_in_bits_throughout_loads(device: Device) -> None:
     body = "mov.b32 %r, 0f3F800000; mov.b64 %d, 0d3FF0000000000000; st.global.b32 [%p], %r; st.global.b64 [%p+8], %d;"
     # No .address_size either: it is 64 on every device that there is.
     text = ".version 7.0\n.target sm_52\n.visible .entry bits(.param .b64 o) { .reg .b64 %p, %d; .reg .b32 %r; "
@@ -612,12 +625,12 @@ def test_text_typed_in_bits_throughout_loads(device):
 
 
 @pytest.mark.parametrize("options", [("-arch=sm_80",), ("",), ("-o", "x")])
-def test_an_option_that_is_none_is_refused_on_every_device(device, options):
+def test_an_option_that_is_none_is_refused_on_every_device(device: Device, options: Any) -> None:
     with pytest.raises(ptxrt.PtxrtError):
         ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device, options)
 
 
-def test_a_language_that_a_device_does_not_take_is_unsupported(device, monkeypatch):
+def test_a_language_that_a_device_does_not_take_is_unsupported(device: Device, monkeypatch: Patch) -> None:
     monkeypatch.setattr(device.backend, "languages", ("ptx", "hip"))
     with refused(ptxrt.Unsupported, "load", "source", f"a text in ptx or hip on {device}", "cuda"):
         ptxrt.load(KernelSource.cuda("__global__ void f() {}"), "f", "", device)
@@ -646,7 +659,7 @@ def needs_nvrtc() -> None:
 @pytest.mark.usefixtures("needs_nvrtc")
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.ptx
-def test_cuda_cpp_templates_are_found_by_expression(device, kind):
+def test_cuda_cpp_templates_are_found_by_expression(device: Device, kind: str) -> None:
     dtype, name = {"float": (np.float32, "f32"), "double": (np.float64, "f64")}[kind]
     source = KernelSource.cuda(CUDA, {"FACTOR": 2})
     kernel = ptxrt.load(source, f"scale<{kind}>", f"{name}* x, u32 n, {name} a", device)
@@ -657,7 +670,7 @@ def test_cuda_cpp_templates_are_found_by_expression(device, kind):
 
 @pytest.mark.usefixtures("needs_nvrtc")
 @pytest.mark.ptx
-def test_cuda_cpp_plain_names_are_found_by_name(device):
+def test_cuda_cpp_plain_names_are_found_by_name(device: Device) -> None:
     kernel = ptxrt.load(KernelSource.cuda(CUDA, {"FACTOR": 1}), "plain", "f32* x", device)
     x = ptxrt.zeros(32, np.float32, device)
     kernel.launch(1, 32, x)
@@ -666,7 +679,7 @@ def test_cuda_cpp_plain_names_are_found_by_name(device):
 
 @pytest.mark.usefixtures("needs_nvrtc")
 @pytest.mark.ptx
-def test_cuda_cpp_signatures_are_checked_for_class_too(device):
+def test_cuda_cpp_signatures_are_checked_for_class_too(device: Device) -> None:
     source = KernelSource.cuda(CUDA, {"FACTOR": 2})
     with pytest.raises(ptxrt.SignatureMismatch):
         ptxrt.load(source, "scale<float>", "f32* x, f32 n, f32 a", device)
@@ -674,7 +687,7 @@ def test_cuda_cpp_signatures_are_checked_for_class_too(device):
 
 @pytest.mark.usefixtures("needs_nvrtc")
 @pytest.mark.ptx
-def test_cuda_cpp_faults_have_a_line(device):
+def test_cuda_cpp_faults_have_a_line(device: Device) -> None:
     with pytest.raises(ptxrt.CompileError) as caught:
         ptxrt.load(KernelSource.cuda("__global__ void f() {\n  undeclared = 1;\n}"), "f", "", device)
     assert caught.value.line == 2

@@ -6,22 +6,24 @@ import gc
 import json
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import Patch, refused
 from texts import CONSTANT, HEAD, SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
-from ptxrt import KernelSource
+from ptxrt import Device, KernelSource, ModuleCache
 from ptxrt.errors import shown
 
 
-def constant(value: int, device: ptxrt.Device) -> KernelSource:
+def constant(value: int, device: Device) -> KernelSource:
     return source_for(CONSTANT, device, name=f"constant{value}", value=value)
 
 
-def load(device: ptxrt.Device, value: int) -> ptxrt.Kernel:
+def load(device: Device, value: int) -> ptxrt.Kernel:
     return ptxrt.load(constant(value, device), "constant", "u32* out", device)
 
 
@@ -31,7 +33,7 @@ def run(kernel: ptxrt.Kernel) -> int:
     return int(out.to_host()[0])
 
 
-def test_the_second_load_is_a_hit(device, clean_modules):
+def test_the_second_load_is_a_hit(device: Device, clean_modules: ModuleCache) -> None:
     before = clean_modules.stats()
     first = load(device, 1)
     between = clean_modules.stats()
@@ -43,7 +45,7 @@ def test_the_second_load_is_a_hit(device, clean_modules):
     assert run(first) == run(second) == 1
 
 
-def test_text_options_and_architecture_are_in_the_key(device, clean_modules, monkeypatch):
+def test_text_options_and_arch_are_in_the_key(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     options = ("-O3",)
     before = clean_modules.stats().compiles
     with_options = ptxrt.load(constant(1, device), "constant", "u32* out", device, options)
@@ -60,24 +62,24 @@ def test_text_options_and_architecture_are_in_the_key(device, clean_modules, mon
     assert len(keys) == 2
 
 
-def test_the_compilers_version_is_in_the_key(device, clean_modules, monkeypatch):
+def test_the_compilers_version_is_in_the_key(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     now = clean_modules._key(constant(1, device), "constant", ())
     monkeypatch.setattr(device.backend, "compiler", lambda language: "nvJitLink 99.9")
     assert clean_modules._key(constant(1, device), "constant", ())[0] != now[0]
 
 
-def test_the_sources_name_is_not_in_the_key(device, clean_modules):
+def test_the_sources_name_is_not_in_the_key(device: Device, clean_modules: ModuleCache) -> None:
     before = clean_modules.stats().compiles
     for name in ("one", "two"):
         ptxrt.load(source_for(SAXPY, device, name=name), "saxpy", SAXPY_SIGNATURE, device)
     assert clean_modules.stats().compiles <= before + 1
 
 
-def slow_compiles(monkeypatch: pytest.MonkeyPatch, device: ptxrt.Device, *gates: threading.Event) -> list[str]:
+def slow_compiles(monkeypatch: Patch, device: Device, *gates: threading.Event) -> list[str]:
     """Make each compile of a text wait for its gate (by the number that the text stores); return who compiled."""
     compile_, seen = device.backend.compile, []
 
-    def compile_slowly(language, text, arch, **how):
+    def compile_slowly(language: Any, text: Any, arch: Any, **how: Any) -> Any:
         seen.append(how["name"])
         for number, gate in enumerate(gates):
             if how["name"] == f"constant{number}":
@@ -88,8 +90,8 @@ def slow_compiles(monkeypatch: pytest.MonkeyPatch, device: ptxrt.Device, *gates:
     return seen
 
 
-def in_threads(count: int, work) -> list:
-    results: list = [None] * count
+def in_threads(count: int, work: Any) -> tuple[list[threading.Thread], list[Any]]:
+    results: list[Any] = [None] * count
 
     def run_one(index: int) -> None:
         try:
@@ -100,10 +102,10 @@ def in_threads(count: int, work) -> list:
     threads = [threading.Thread(target=run_one, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
-    return [threads, results]
+    return threads, results
 
 
-def test_pain16_many_threads_one_compile(device, clean_modules, monkeypatch):
+def test_pain16_many_threads_one_compile(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     gate = threading.Event()
     seen = slow_compiles(monkeypatch, device, gate)
     before = clean_modules.stats()
@@ -118,7 +120,7 @@ def test_pain16_many_threads_one_compile(device, clean_modules, monkeypatch):
     assert all(run(kernel) == 0 for kernel in results)
 
 
-def test_pain16_other_keys_are_not_held_up(device, clean_modules, monkeypatch):
+def test_pain16_other_keys_are_not_held_up(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     gate = threading.Event()
     slow_compiles(monkeypatch, device, gate)
     threads, _ = in_threads(1, lambda _: load(device, 0))
@@ -131,7 +133,7 @@ def test_pain16_other_keys_are_not_held_up(device, clean_modules, monkeypatch):
         threads[0].join(20)
 
 
-def test_threads_that_load_launch_clear_and_unload_do_not_disturb_each_other(device, clean_modules):
+def test_threads_that_load_launch_clear_and_unload_are_independent(device: Device, clean_modules: ModuleCache) -> None:
     clean_modules.max_modules = 3
     turns = 8 if device.kind == "hip" else 40  # hipRTC takes its time for each miss
 
@@ -154,11 +156,11 @@ BROKEN_PTX = KernelSource.ptx(HEAD + ".visible .entry broken() { nonsense; }", n
 BROKEN_HIP = KernelSource.hip('\n\n\nextern "C" __global__ void broken() { nonsense; }', name="broken")
 
 
-def broken(device: ptxrt.Device) -> KernelSource:
+def broken(device: Device) -> KernelSource:
     return BROKEN_HIP if device.kind == "hip" else BROKEN_PTX
 
 
-def test_pain26_a_failure_is_remembered_with_its_error(device, clean_modules):
+def test_pain26_a_failure_is_remembered_with_its_error(device: Device, clean_modules: ModuleCache) -> None:
     errors = []
     before = clean_modules.stats()
     for _ in range(3):
@@ -172,7 +174,7 @@ def test_pain26_a_failure_is_remembered_with_its_error(device, clean_modules):
     assert [error.line for error in errors] == [4, 4, 4]
 
 
-def test_pain26_clear_forgets_failures(device, clean_modules):
+def test_pain26_clear_forgets_failures(device: Device, clean_modules: ModuleCache) -> None:
     for _ in range(2):
         with pytest.raises(ptxrt.CompileError):
             ptxrt.load(broken(device), "broken", "", device)
@@ -184,7 +186,7 @@ def test_pain26_clear_forgets_failures(device, clean_modules):
     assert clean_modules.stats().compiles == before + 1
 
 
-def test_what_is_not_the_texts_fault_is_not_remembered(device, clean_modules, monkeypatch):
+def test_what_is_no_fault_of_a_text_is_retried(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(device.backend, "load", lambda *_: (_ for _ in ()).throw(ptxrt.OutOfDeviceMemory("full")))
         with pytest.raises(ptxrt.OutOfDeviceMemory):
@@ -193,10 +195,11 @@ def test_what_is_not_the_texts_fault_is_not_remembered(device, clean_modules, mo
     assert run(load(device, 20)) == 20
 
 
-def test_a_signal_handler_may_load_the_text_that_is_being_compiled(device, clean_modules, monkeypatch):
-    compile_, kernels = device.backend.compile, []
+def test_a_signal_handler_may_load_that_text(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
+    compile_ = device.backend.compile
+    kernels: list[Any] = []
 
-    def compile_interrupted(*args, **how):
+    def compile_interrupted(*args: Any, **how: Any) -> Any:
         if not kernels:
             kernels.append(None)
             kernels[0] = load(device, 22)
@@ -208,7 +211,7 @@ def test_a_signal_handler_may_load_the_text_that_is_being_compiled(device, clean
     assert run(results[0]) == run(kernels[0]) == 22
 
 
-def test_a_lost_compiler_is_not_remembered(device, clean_modules, monkeypatch):
+def test_a_lost_compiler_is_not_remembered(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     lost = ptxrt.CompileError("the compiler ended while it compiled")
     lost.compiler_lost = True
     before = clean_modules.stats()
@@ -221,10 +224,12 @@ def test_a_lost_compiler_is_not_remembered(device, clean_modules, monkeypatch):
     assert (after.compiles - before.compiles, after.failures - before.failures) == (2, 1)
 
 
-def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clean_modules, monkeypatch):
+def test_waiting_threads_compile_after_an_interrupt(
+    device: Device, clean_modules: ModuleCache, monkeypatch: Patch
+) -> None:
     compile_, calls, gate = device.backend.compile, [], threading.Event()
 
-    def interrupted_once(*args, **how):
+    def interrupted_once(*args: Any, **how: Any) -> Any:
         calls.append(how["name"])
         if len(calls) == 1:
             gate.wait(10)
@@ -244,7 +249,7 @@ def test_waiting_threads_try_again_when_the_compile_was_interrupted(device, clea
     assert len(calls) == 2
 
 
-def test_failures_are_bounded_too(device, clean_modules):
+def test_failures_are_bounded_too(device: Device, clean_modules: ModuleCache) -> None:
     clean_modules.max_modules = 5
     one = broken(device)
     for number in range(8):
@@ -254,7 +259,7 @@ def test_failures_are_bounded_too(device, clean_modules):
     assert len(clean_modules.entries()) <= 5
 
 
-def test_a_compile_in_hand_is_neither_unloaded_nor_cleared(device, clean_modules, monkeypatch):
+def test_a_running_compile_is_not_unloaded(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     gate = threading.Event()
     slow_compiles(monkeypatch, device, gate)
     digest = clean_modules._key(constant(0, device), "constant", ())[0]
@@ -272,8 +277,9 @@ def test_a_compile_in_hand_is_neither_unloaded_nor_cleared(device, clean_modules
     assert run(results[0]) == 0
 
 
-def test_unloading_reaches_the_driver(device, clean_modules, monkeypatch):
-    unload, seen = device.backend.unload, []
+def test_unloading_reaches_the_driver(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
+    unload = device.backend.unload
+    seen: Any = []
     monkeypatch.setattr(device.backend, "unload", lambda *how: (seen.append(how), unload(*how)))
     run(load(device, 60))
     gc.collect()
@@ -281,7 +287,7 @@ def test_unloading_reaches_the_driver(device, clean_modules, monkeypatch):
     assert len(seen) == 1
 
 
-def test_the_last_use_of_an_entry_is_told(device, clean_modules):
+def test_the_last_use_of_an_entry_is_shown(device: Device, clean_modules: ModuleCache) -> None:
     kernel = load(device, 61)
     first = next(e for e in clean_modules.entries() if e.name == "constant61").last_used
     time.sleep(0.01)
@@ -293,11 +299,11 @@ def test_the_last_use_of_an_entry_is_told(device, clean_modules):
 # Bounds -------------------------------------------------------------------------------------------------------------
 
 
-def digests(cache: ptxrt.ModuleCache) -> dict[str, str]:
+def digests(cache: ModuleCache) -> dict[str | None, str]:
     return {entry.name: entry.digest for entry in cache.entries()}
 
 
-def test_pain18_the_least_recently_used_module_is_unloaded_first(device, clean_modules):
+def test_pain18_the_least_recently_used_module_is_unloaded_first(device: Device, clean_modules: ModuleCache) -> None:
     clean_modules.clear()
     clean_modules.max_modules = len(clean_modules.entries()) + 2
     for value in (30, 31):
@@ -311,7 +317,7 @@ def test_pain18_the_least_recently_used_module_is_unloaded_first(device, clean_m
     assert "constant32" in names
 
 
-def test_pain18_the_bound_may_be_in_bytes(device, clean_modules):
+def test_pain18_the_bound_may_be_in_bytes(device: Device, clean_modules: ModuleCache) -> None:
     clean_modules.clear()
     held = clean_modules.stats().bytes
     kernel = load(device, 33)
@@ -325,18 +331,18 @@ def test_pain18_the_bound_may_be_in_bytes(device, clean_modules):
     assert clean_modules.stats().evictions == evictions + 1
 
 
-def test_pain18_what_a_live_kernel_holds_is_never_unloaded(device, clean_modules):
+def test_pain18_what_a_live_kernel_holds_is_never_unloaded(device: Device, clean_modules: ModuleCache) -> None:
     clean_modules.max_modules = 1
-    kept = load(device, 35)
+    held = load(device, 35)
     for value in range(36, 40):
         assert run(load(device, value)) == value
     clean_modules.clear()
     with pytest.raises(ptxrt.InvalidArgument, match="live Kernel"):
         clean_modules.unload(digests(clean_modules)["constant35"])
-    assert run(kept) == 35
+    assert run(held) == 35
 
 
-def test_pain18_unload_takes_an_unambiguous_digest(device, clean_modules):
+def test_pain18_unload_takes_an_unambiguous_digest(device: Device, clean_modules: ModuleCache) -> None:
     run(load(device, 40))
     gc.collect()
     digest = digests(clean_modules)["constant40"]
@@ -344,10 +350,10 @@ def test_pain18_unload_takes_an_unambiguous_digest(device, clean_modules):
     assert "constant40" not in digests(clean_modules)
     for wrong in (digest, "", "no such digest", None, 5, b"a", ("a", "b"), 10**5000):
         with pytest.raises(ptxrt.InvalidArgument, match="digest"):
-            clean_modules.unload(wrong)
+            clean_modules.unload(wrong)  # type: ignore[arg-type]
 
 
-def test_pain18_a_module_outlives_a_launch_in_flight(device, clean_modules):
+def test_pain18_a_module_outlives_a_launch_in_flight(device: Device, clean_modules: ModuleCache) -> None:
     # A long launch, its Kernel gone and the module unloaded at once: the unload waits for the device.
     n = 1 << (22 if device.kind == "cuda" else 12)
     x, y = (ptxrt.to_device(np.ones(n, np.float32), device) for _ in "xy")
@@ -363,7 +369,7 @@ def test_pain18_a_module_outlives_a_launch_in_flight(device, clean_modules):
 # What it tells of itself ---------------------------------------------------------------------------------------------
 
 
-def test_an_entry_describes_its_module(device, clean_modules):
+def test_an_entry_describes_its_module(device: Device, clean_modules: ModuleCache) -> None:
     kernel = load(device, 50)
     load(device, 50)
     entry = next(e for e in clean_modules.entries() if e.name == "constant50")
@@ -384,7 +390,7 @@ def test_an_entry_describes_its_module(device, clean_modules):
     assert entry["digest"] == entry.digest
 
 
-def test_a_snapshot_is_the_stats_and_entries_as_json(device, clean_modules, tmp_path):
+def test_a_snapshot_is_stats_and_entries_as_json(device: Device, clean_modules: ModuleCache, tmp_path: Path) -> None:
     kernel = load(device, 51)
     with pytest.raises(ptxrt.CompileError):
         ptxrt.load(broken(device), "broken", "", device)
@@ -402,9 +408,10 @@ def test_a_snapshot_is_the_stats_and_entries_as_json(device, clean_modules, tmp_
     del kernel
 
 
-def test_snapshots_to_one_path_from_many_threads_are_each_whole(device, clean_modules, tmp_path):
+def test_snapshots_to_one_path_at_once_are_whole(device: Device, clean_modules: ModuleCache, tmp_path: Path) -> None:
     kernel = load(device, 52)
-    threads, results = in_threads(6, lambda _: [clean_modules.snapshot(tmp_path / "cache.json") for _ in range(10)])
+    write: Any = clean_modules.snapshot
+    threads, results = in_threads(6, lambda _: [write(tmp_path / "cache.json") for _ in range(10)])
     for thread in threads:
         thread.join(20)
     assert results == [[None] * 10] * 6
@@ -414,14 +421,14 @@ def test_snapshots_to_one_path_from_many_threads_are_each_whole(device, clean_mo
 
 
 @pytest.mark.parametrize("path", [None, "a\0b", "\0", "\ud800", b"a\0b", 10**5000], ids=range(6))
-def test_a_snapshot_wants_a_path(device, path, tmp_path, monkeypatch):
+def test_a_snapshot_wants_a_path(device: Device, path: Any, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     with refused(ptxrt.InvalidArgument, "ModuleCache.snapshot", "path", "a file that can be written", shown(path)):
         device.modules.snapshot(path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_snapshot_that_cannot_be_written_leaves_nothing(device, tmp_path):
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(device: Device, tmp_path: Path) -> None:
     for path in (tmp_path / "no" / "such" / "folder", tmp_path):
         with pytest.raises(ptxrt.InvalidArgument, match=r"snapshot: path"):
             device.modules.snapshot(path)

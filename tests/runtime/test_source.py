@@ -1,9 +1,10 @@
-"""KernelSource: what it takes, what tells two sources apart, and the kernels that come with ptxrt."""
+"""KernelSource: what it takes, what makes two sources different, and the kernels that come with ptxrt."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import printed_by, refused
@@ -13,7 +14,7 @@ from ptxrt import KernelSource, ops
 from ptxrt.compilers import nvrtc
 
 
-def test_ptx_keeps_the_text_as_written():
+def test_ptx_keeps_the_text_as_written() -> None:
     source = KernelSource.ptx("// text\r\n\t.version 7.0  \n")
     assert (source.language, source.text, source.defines, source.name) == (
         "ptx",
@@ -23,7 +24,7 @@ def test_ptx_keeps_the_text_as_written():
     )
 
 
-def test_cuda_keeps_text_and_defines():
+def test_cuda_keeps_text_and_defines() -> None:
     source = KernelSource.cuda("__global__ void k() {}", {"N": 4, "FAST": None, "TYPE": "float"}, name="k.cu")
     assert (source.language, source.text, source.name) == ("cuda", "__global__ void k() {}", "k.cu")
     assert dict(source.defines) == {"N": "4", "FAST": "1", "TYPE": "float"}
@@ -32,17 +33,17 @@ def test_cuda_keeps_text_and_defines():
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "1"), (True, "1"), (False, "0"), (-3, "-3"), ("", ""), ("a b", "a b")]
 )
-def test_a_define_has_the_value_that_the_preprocessor_sees(value, text):
+def test_a_define_has_the_value_that_the_preprocessor_sees(value: Any, text: str) -> None:
     assert KernelSource.cuda("", {"M": value}).defines == (("M", text),)
 
 
-def test_the_order_of_defines_plays_no_part():
+def test_the_order_of_defines_plays_no_part() -> None:
     one, two = KernelSource.cuda("", {"A": 1, "B": 2}), KernelSource.cuda("", {"B": 2, "A": 1})
     assert one == two
     assert one.digest == two.digest
 
 
-def test_the_name_plays_no_part():
+def test_the_name_plays_no_part() -> None:
     one, two = KernelSource.ptx("text", name="a"), KernelSource.ptx("text", name="b")
     assert (one, one.digest, hash(one)) == (two, two.digest, hash(two))
 
@@ -61,26 +62,26 @@ DIFFERENT = [
 ]
 
 
-def test_what_differs_has_another_digest():
+def test_what_differs_has_another_digest() -> None:
     assert len({source.digest for source in DIFFERENT}) == len(DIFFERENT)
 
 
-def test_a_digest_is_a_sha256_in_hexadecimal():
+def test_a_digest_is_a_sha256_in_hexadecimal() -> None:
     assert len(bytes.fromhex(KernelSource.ptx("text").digest)) == 32
 
 
-def test_a_digest_is_the_same_in_another_process():
+def test_a_digest_is_the_same_in_another_process() -> None:
     script = "import ptxrt; print(ptxrt.KernelSource.cuda('text', {'B': 1, 'A': None}).digest)"
     here = KernelSource.cuda("text", {"A": None, "B": 1}).digest
     assert printed_by(script, PYTHONHASHSEED="7") == here
 
 
 @pytest.mark.parametrize("text", ["µ", "\0", "\ud800"], ids=ascii)
-def test_text_that_only_a_compiler_can_refuse_has_a_digest(text):
+def test_text_that_only_a_compiler_can_refuse_has_a_digest(text: str) -> None:
     assert KernelSource.ptx(text).digest != KernelSource.ptx("").digest
 
 
-def test_a_source_in_use_can_be_pickled():
+def test_a_source_in_use_can_be_pickled() -> None:
     source = KernelSource.cuda("text", {"A": 1}, name="n")
     digest = source.digest
     again = pickle.loads(pickle.dumps(source))
@@ -89,7 +90,7 @@ def test_a_source_in_use_can_be_pickled():
 
 @pytest.mark.parametrize("language", ["ptx", "cuda", "hip"])
 @pytest.mark.parametrize("text", [b"text", None, 3], ids=repr)
-def test_text_is_a_str(language, text):
+def test_text_is_a_str(language: str, text: Any) -> None:
     with refused(ptxrt.InvalidArgument, f"KernelSource.{language}", "text", type(text).__name__, "decode bytes"):
         getattr(KernelSource, language)(text)
 
@@ -111,7 +112,7 @@ def test_text_is_a_str(language, text):
     ],
     ids=repr,
 )
-def test_defines_are_identifiers_with_values(defines):
+def test_defines_are_identifiers_with_values(defines: Any) -> None:
     with refused(
         ptxrt.InvalidArgument, "KernelSource.cuda", "defines", "identifiers with a string, an integer or None"
     ):
@@ -119,7 +120,7 @@ def test_defines_are_identifiers_with_values(defines):
 
 
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**5000], ids=["2**64", "-2**63-1", "10**5000"])
-def test_a_define_is_a_number_that_the_preprocessor_knows(value):
+def test_a_define_is_a_number_that_the_preprocessor_knows(value: int) -> None:
     with refused(ptxrt.InvalidArgument, "KernelSource.hip", "defines", "of 64 bits", "'N': "):
         KernelSource.hip("", {"N": value})
     assert KernelSource.hip("", {"N": 2**64 - 1, "M": -(2**63)}).defines[0][1] == "-9223372036854775808"
@@ -127,7 +128,7 @@ def test_a_define_is_a_number_that_the_preprocessor_knows(value):
 
 @pytest.mark.parametrize("name", [5, b"k.cu", "\ud800", "a\0b", Path("k.cu")], ids=repr)
 @pytest.mark.parametrize("language", ["ptx", "cuda", "hip"])
-def test_a_name_is_text_that_can_be_written(language, name):
+def test_a_name_is_text_that_can_be_written(language: str, name: Any) -> None:
     with refused(ptxrt.InvalidArgument, f"KernelSource.{language}", "name", repr(name)):
         getattr(KernelSource, language)("", name=name)
 
@@ -137,7 +138,7 @@ TEXTS = {"ptx": PTX, "cuda": 'extern "C" __global__ void k() {}', "hip": 'extern
 
 
 @pytest.fixture(params=["ptx", "cuda", "hip"])
-def language(request, device):
+def language(request: pytest.FixtureRequest, device: ptxrt.Device) -> Any:
     """Each language that `device` takes and has a compiler for."""
     if request.param not in device.backend.languages:
         pytest.skip(f"no {request.param} on {device}")
@@ -147,7 +148,7 @@ def language(request, device):
 
 
 @pytest.mark.parametrize("entry", ["\ud800", "k\0", "k\n", "k\ud800"], ids=repr)
-def test_an_entry_that_no_text_can_have_is_a_compile_error_that_can_be_printed(device, language, entry):
+def test_an_entry_that_no_text_can_have_is_an_error_to_print(device: ptxrt.Device, language: Any, entry: str) -> None:
     source = getattr(KernelSource, language)(TEXTS[language])
     with refused(ptxrt.CompileError, "compile", entry, f"no entry {entry!r}") as caught:
         ptxrt.load(source, entry, "", device)
@@ -155,13 +156,13 @@ def test_an_entry_that_no_text_can_have_is_a_compile_error_that_can_be_printed(d
 
 
 @pytest.mark.parametrize("option", ["\ud800", "-DN=\ud800", "-I/a\0b"], ids=repr)
-def test_an_option_that_no_compiler_can_be_given_is_refused(device, language, option):
+def test_an_option_that_no_compiler_can_be_given_is_refused(device: ptxrt.Device, language: Any, option: str) -> None:
     with refused(ptxrt.InvalidArgument, "compile", "options", repr(option)):
         ptxrt.load(getattr(KernelSource, language)(TEXTS[language]), "k", "", device, (option,))
 
 
 @pytest.mark.parametrize("suffix", ["ptx", "cu", "hip", "cpp"])
-def test_the_name_of_a_file_in_the_place_of_its_text_is_recognised(device, language, suffix):
+def test_a_files_name_in_the_place_of_its_text_is_recognised(device: ptxrt.Device, language: Any, suffix: str) -> None:
     with refused(ptxrt.CompileError, "compile", "k" if language != "ptx" else None) as caught:
         ptxrt.load(getattr(KernelSource, language)(f"mine/saxpy.{suffix}"), "k", "", device)
     fix = f"It looks like a file's name: pass what is in it, Path('mine/saxpy.{suffix}').read_text()"
@@ -169,7 +170,7 @@ def test_the_name_of_a_file_in_the_place_of_its_text_is_recognised(device, langu
 
 
 @pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: f"{spec.language}-{spec.entry}")
-def test_a_kernel_that_comes_with_ptxrt_is_ascii(spec):
+def test_a_kernel_that_comes_with_ptxrt_is_ascii(spec: Any) -> None:
     source = spec.source
     assert (source.language, source.name) == (spec.language, f"{spec.family}.{spec.language}")
     assert source.text.isascii()

@@ -7,15 +7,20 @@ import gc
 import pickle
 import sys
 import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import Patch, refused
 from numpy.testing import assert_array_equal
 from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
 import ptxrt
+from ptxrt import Device, DeviceArray, Kernel
 from ptxrt.backends import Forked
+
+Freed: TypeAlias = list[tuple[int, int, set[int]]]
 
 
 class Foreign:
@@ -29,19 +34,19 @@ class Foreign:
 
 
 @pytest.fixture
-def x(device: ptxrt.Device) -> ptxrt.DeviceArray:
+def x(device: Device) -> DeviceArray:
     return ptxrt.to_device(np.arange(64, dtype=np.float32), device)
 
 
 @pytest.fixture(scope="module")
-def saxpy(device: ptxrt.Device) -> ptxrt.Kernel:
+def saxpy(device: Device) -> Kernel:
     return ptxrt.load(source_for(SAXPY, device), "saxpy", SAXPY_SIGNATURE, device)
 
 
 @pytest.fixture
-def freed(device: ptxrt.Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[int]]]:
+def freed(device: Device, monkeypatch: Patch) -> Freed:
     """What the backend is asked to free: address, stream, and the other streams it must wait for."""
-    calls: list[tuple[int, int, set[int]]] = []
+    calls: Freed = []
     free = device.backend.free
 
     def noted(ordinal: int, ptr: int, stream: int, used_on: tuple[int, ...]) -> None:
@@ -55,19 +60,19 @@ def freed(device: ptxrt.Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
 # Order ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_default_stream_has_handle_0_and_is_always_the_same(device):
+def test_the_default_stream_has_handle_0_and_is_always_the_same(device: Device) -> None:
     assert device.default_stream is device.default_stream
     assert (device.default_stream.handle, device.default_stream.device) == (0, device)
 
 
-def test_streams_are_told_apart(device):
+def test_streams_are_different(device: Device) -> None:
     one, two = device.create_stream(), device.create_stream()
     assert len({one.handle, two.handle, 0}) == 3
     assert one.device is device
     assert str(device) in repr(one)
 
 
-def test_work_on_one_stream_is_done_in_order(device, x):
+def test_work_on_one_stream_is_done_in_order(device: Device, x: DeviceArray) -> None:
     stream = device.create_stream()
     y = ptxrt.empty(64, np.float32, device, stream=stream)
     for byte in (1, 2, 3):
@@ -76,7 +81,7 @@ def test_work_on_one_stream_is_done_in_order(device, x):
     assert_array_equal(y.to_host(stream), x.to_host())
 
 
-def test_a_stream_waits_for_another(device, x):
+def test_a_stream_waits_for_another(device: Device, x: DeviceArray) -> None:
     first, second = device.create_stream(), device.create_stream()
     big = ptxrt.empty(1 << 24, np.uint8, device)
     for byte in range(8):
@@ -85,7 +90,7 @@ def test_a_stream_waits_for_another(device, x):
     assert set(big.to_host(second)) == {7}
 
 
-def test_a_stream_waits_for_an_event(device, x):
+def test_a_stream_waits_for_an_event(device: Device, x: DeviceArray) -> None:
     first, second = device.create_stream(), device.create_stream()
     big = ptxrt.empty(1 << 24, np.uint8, device)
     for byte in range(8):
@@ -94,16 +99,16 @@ def test_a_stream_waits_for_an_event(device, x):
     assert set(big.to_host(second)) == {7}
 
 
-def test_the_default_stream_can_wait_and_be_waited_for(device, x):
+def test_the_default_stream_can_wait_and_be_waited_for(device: Device, x: DeviceArray) -> None:
     stream = device.create_stream()
     x.fill_bytes(0, stream)
     device.default_stream.wait(stream)
     assert not x.to_host().any()
-    stream.wait(None)
+    stream.wait(None)  # type: ignore[arg-type]
     assert not x.to_host(stream).any()
 
 
-def test_synchronize_waits_for_the_stream(device):
+def test_synchronize_waits_for_the_stream(device: Device) -> None:
     stream = device.create_stream()
     big = ptxrt.empty(1 << 24, np.uint8, device)
     big.fill_bytes(7, stream)
@@ -115,28 +120,28 @@ def test_synchronize_waits_for_the_stream(device):
 # Events -----------------------------------------------------------------------------------------------------------
 
 
-def test_record_makes_an_event_or_takes_one(device):
+def test_record_makes_an_event_or_takes_one(device: Device) -> None:
     stream = device.create_stream()
     event = ptxrt.Event(device)
     assert stream.record(event) is event
     assert stream.record().device is device
 
 
-def test_an_event_is_done_once_the_work_before_it_is(device):
+def test_an_event_is_done_once_the_work_before_it_is(device: Device) -> None:
     stream = device.create_stream()
     event = stream.record()
     event.synchronize()
     assert event.done
 
 
-def test_an_event_that_was_never_recorded_is_done(device):
+def test_an_event_that_was_never_recorded_is_done(device: Device) -> None:
     event = ptxrt.Event(device)
     event.synchronize()
     assert event.done
     assert not event.recorded
 
 
-def test_the_time_between_two_events_is_not_negative_and_grows(device):
+def test_the_time_between_two_events_is_not_negative_and_grows(device: Device) -> None:
     stream = device.create_stream()
     big = ptxrt.empty(1 << 24, np.uint8, device)
     start = stream.record()
@@ -150,7 +155,7 @@ def test_the_time_between_two_events_is_not_negative_and_grows(device):
 
 
 @pytest.mark.parametrize("missing", ["event", "end"])
-def test_the_time_of_an_event_that_was_not_recorded_is_refused(device, missing):
+def test_the_time_of_an_event_that_was_not_recorded_is_refused(device: Device, missing: str) -> None:
     events = {"event": ptxrt.Event(device), "end": ptxrt.Event(device)}
     for name, event in events.items():
         if name != missing:
@@ -159,20 +164,20 @@ def test_the_time_of_an_event_that_was_not_recorded_is_refused(device, missing):
         events["event"].elapsed_ms(events["end"])
 
 
-def test_the_time_to_an_event_of_another_device_is_refused(device, other_device):
+def test_the_time_to_an_event_of_another_device_is_refused(device: Device, other_device: Device) -> None:
     start, end = device.default_stream.record(), other_device.default_stream.record()
     with refused(ptxrt.DeviceMismatch, "Event.elapsed_ms", "end", str(device), str(other_device)):
         start.elapsed_ms(end)
 
 
-def test_an_event_of_another_device_is_not_recorded(device, other_device):
+def test_an_event_of_another_device_is_not_recorded(device: Device, other_device: Device) -> None:
     event = ptxrt.Event(other_device)
     with refused(ptxrt.DeviceMismatch, "Stream.record", "event", str(device), str(other_device)):
         device.default_stream.record(event)
     assert not event.recorded
 
 
-def test_an_event_of_another_device_is_not_waited_for(device, other_device):
+def test_an_event_of_another_device_is_not_waited_for(device: Device, other_device: Device) -> None:
     with refused(ptxrt.DeviceMismatch, "Stream.wait", "event_or_stream", str(device), str(other_device)):
         device.default_stream.wait(other_device.default_stream.record())
 
@@ -185,14 +190,14 @@ def test_an_event_of_another_device_is_not_waited_for(device, other_device):
     ],
     ids=["record", "elapsed"],
 )
-def test_what_is_no_event_is_refused(device, op, argument, use):
+def test_what_is_no_event_is_refused(device: Device, op: str, argument: str, use: Any) -> None:
     with refused(ptxrt.InvalidArgument, op, argument, "a ptxrt.Event", "int"):
         use(device)
 
 
-# Which stream is taken --------------------------------------------------------------------------------------------
+# Which stream is used --------------------------------------------------------------------------------------------
 
-TAKERS = {
+TAKERS: dict[str, Callable[[Any, Any, Any], object]] = {
     "DeviceArray.to_host": lambda a, stream, k: a.to_host(stream),
     "DeviceArray.fill_bytes": lambda a, stream, k: a.fill_bytes(0, stream),
     "DeviceArray.copy_from": lambda a, stream, k: a.copy_from(np.zeros(64, np.float32), stream),
@@ -204,7 +209,9 @@ TAKERS = {
 
 @pytest.mark.two_devices
 @pytest.mark.parametrize("op", TAKERS)
-def test_pain14_stream_of_another_device_is_refused(device, other_device, x, saxpy, op):
+def test_pain14_stream_of_another_device_is_refused(
+    device: Device, other_device: Device, x: DeviceArray, saxpy: Kernel, op: str
+) -> None:
     before = x.to_host()
     with refused(ptxrt.DeviceMismatch, op, "stream", str(device), str(other_device), "Make it on the device"):
         TAKERS[op](x, other_device.create_stream(), saxpy)
@@ -212,15 +219,17 @@ def test_pain14_stream_of_another_device_is_refused(device, other_device, x, sax
 
 
 @pytest.mark.two_devices
-def test_pain14_the_default_stream_of_another_device_is_refused(device, other_device, x):
+def test_pain14_the_default_stream_of_another_device_is_refused(
+    device: Device, other_device: Device, x: DeviceArray
+) -> None:
     with refused(ptxrt.DeviceMismatch, "DeviceArray.to_host", "stream", str(device), str(other_device)):
         x.to_host(other_device.default_stream)
 
 
 @pytest.mark.two_devices
-def test_pain14_a_foreign_stream_of_another_device_is_refused(cuda):
+def test_pain14_a_foreign_stream_of_another_device_is_refused(cuda: Device) -> None:
     try:
-        other = ptxrt.Device("cuda:1")
+        other = Device("cuda:1")
     except ptxrt.InvalidArgument:
         pytest.skip("one cuda device only")
     stream = other.create_stream()
@@ -231,43 +240,43 @@ def test_pain14_a_foreign_stream_of_another_device_is_refused(cuda):
 
 @pytest.mark.parametrize("op", TAKERS)
 @pytest.mark.parametrize("stream", [0, 1, 2.5, "stream", True], ids=repr)
-def test_what_is_no_stream_is_refused(x, saxpy, op, stream):
+def test_what_is_no_stream_is_refused(x: DeviceArray, saxpy: Kernel, op: str, stream: Any) -> None:
     with refused(
         ptxrt.InvalidArgument, op, "stream", "a ptxrt.Stream, or an object with __cuda_stream__", "(0, handle)"
     ):
         TAKERS[op](x, stream, saxpy)
 
 
-def test_a_stream_waits_for_no_integer(device):
+def test_a_stream_waits_for_no_integer(device: Device) -> None:
     with refused(ptxrt.InvalidArgument, "Stream.wait", "event_or_stream", "__cuda_stream__"):
-        device.default_stream.wait(3)
+        device.default_stream.wait(3)  # type: ignore[arg-type]
 
 
-def test_on_sim_a_cuda_stream_is_of_another_device(sim):
+def test_on_sim_a_cuda_stream_is_of_another_device(sim: Device) -> None:
     with refused(ptxrt.DeviceMismatch, "DeviceArray.to_host", "stream", "a stream of sim:0", "a GPU's stream"):
         ptxrt.zeros(4, np.float32, sim).to_host(Foreign(0))
 
 
-def test_on_sim_a_stream_is_no_cuda_stream(sim):
+def test_on_sim_a_stream_is_no_cuda_stream(sim: Device) -> None:
     with refused(ptxrt.Unsupported, "Stream.__cuda_stream__", "device", "a CUDA device", "sim:0"):
         sim.create_stream().__cuda_stream__()
 
 
-def test_on_cuda_a_stream_is_shared_by_its_protocol(cuda):
+def test_on_cuda_a_stream_is_shared_by_its_protocol(cuda: Device) -> None:
     stream = cuda.create_stream()
     assert stream.__cuda_stream__() == (0, stream.handle)
     assert cuda.default_stream.__cuda_stream__() == (0, 0)
 
 
 @pytest.mark.parametrize("default", [0, 1, 2], ids=["null", "legacy", "per-thread"])
-def test_on_cuda_a_foreign_default_stream_is_of_the_arrays_device(cuda, default):
+def test_on_cuda_a_foreign_default_stream_is_of_the_arrays_device(cuda: Device, default: int) -> None:
     y = ptxrt.zeros(4, np.float32, cuda)
     cuda.synchronize()
     y.fill_bytes(1, Foreign(default))
     assert set(y.to_host(Foreign(default)).tobytes()) == {1}
 
 
-def test_on_cuda_a_foreign_stream_is_taken(cuda):
+def test_on_cuda_a_foreign_stream_is_accepted(cuda: Device) -> None:
     stream = cuda.create_stream()
     y = ptxrt.empty(1 << 22, np.uint8, cuda, stream=Foreign(stream.handle))
     y.fill_bytes(3, Foreign(stream.handle))
@@ -275,24 +284,24 @@ def test_on_cuda_a_foreign_stream_is_taken(cuda):
 
 
 @pytest.mark.parametrize("answer", [None, 5, (0,), (0, None), (0, 1, 2)], ids=repr)
-def test_on_cuda_a_protocol_that_answers_nonsense_is_refused(cuda, answer):
-    stream = Foreign(0)
+def test_on_cuda_a_protocol_that_answers_nonsense_is_refused(cuda: Device, answer: Any) -> None:
+    stream: Any = Foreign(0)
     stream.__cuda_stream__ = lambda: answer
     with refused(ptxrt.InvalidArgument, "DeviceArray.to_host", "stream", "(version, handle)"):
         ptxrt.zeros(4, np.float32, cuda).to_host(stream)
 
 
-@pytest.mark.parametrize("make", [ptxrt.Device.create_stream, ptxrt.Event], ids=["stream", "event"])
+@pytest.mark.parametrize("make", [Device.create_stream, ptxrt.Event], ids=["stream", "event"])
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
-def test_a_handle_is_neither_copied_nor_pickled(device, make, again):
+def test_a_handle_is_neither_copied_nor_pickled(device: Device, make: Any, again: Any) -> None:
     handle = make(device)
     with refused(ptxrt.InvalidArgument, "copy", type(handle).__name__.lower(), "the object itself", "Make another"):
         again(handle)
 
 
 @pytest.mark.parametrize("kind", [ptxrt.Stream, ptxrt.Event])
-def test_what_was_never_made_is_destroyed_without_a_word(monkeypatch, kind):
-    said = []
+def test_what_was_never_made_is_destroyed_without_a_word(monkeypatch: Patch, kind: Any) -> None:
+    said: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     with pytest.raises(TypeError, match="device"):
         kind()
@@ -304,7 +313,7 @@ def test_what_was_never_made_is_destroyed_without_a_word(monkeypatch, kind):
 # Freeing ----------------------------------------------------------------------------------------------------------
 
 
-def test_pain28_memory_is_freed_on_the_stream_it_was_allocated_on(device, freed):
+def test_pain28_memory_is_freed_on_the_stream_it_was_allocated_on(device: Device, freed: Freed) -> None:
     stream = device.create_stream()
     x = ptxrt.empty(16, np.float32, device, stream=stream)
     ptr = x.ptr
@@ -312,7 +321,7 @@ def test_pain28_memory_is_freed_on_the_stream_it_was_allocated_on(device, freed)
     assert (ptr, stream.handle, set()) in freed
 
 
-USERS = {
+USERS: dict[str, Callable[[Any, Any, Any, Any], object]] = {
     "copy to": lambda x, y, s, k: x.copy_from(y, s),
     "copy from": lambda x, y, s, k: y.copy_from(x, s),
     "fill": lambda x, y, s, k: x.fill_bytes(1, s),
@@ -327,7 +336,9 @@ USERS = {
 
 
 @pytest.mark.parametrize("use", USERS)
-def test_pain28_freeing_waits_for_every_stream_that_used_the_memory(device, saxpy, freed, use):
+def test_pain28_freeing_waits_for_every_stream_that_used_the_memory(
+    device: Device, saxpy: Kernel, freed: Freed, use: str
+) -> None:
     x, y = (ptxrt.zeros(64, np.float32, device) for _ in range(2))
     one, two = device.create_stream(), device.create_stream()
     ptr = x.ptr
@@ -338,7 +349,7 @@ def test_pain28_freeing_waits_for_every_stream_that_used_the_memory(device, saxp
 
 
 @pytest.mark.parametrize("use", USERS)
-def test_pain28_the_default_stream_is_waited_for_too(device, saxpy, freed, use):
+def test_pain28_the_default_stream_is_waited_for_too(device: Device, saxpy: Kernel, freed: Freed, use: str) -> None:
     stream = device.create_stream()
     x, y = (ptxrt.zeros(64, np.float32, device, stream=stream) for _ in range(2))
     stream.synchronize()
@@ -348,7 +359,7 @@ def test_pain28_the_default_stream_is_waited_for_too(device, saxpy, freed, use):
     assert (ptr, stream.handle, {0}) in freed
 
 
-def test_pain28_a_stream_in_use_lives_as_long_as_the_memory(device, freed):
+def test_pain28_a_stream_in_use_lives_as_long_as_the_memory(device: Device, freed: Freed) -> None:
     x = ptxrt.zeros(64, np.float32, device)
     stream = device.create_stream()
     alive = weakref.ref(stream)
@@ -361,7 +372,7 @@ def test_pain28_a_stream_in_use_lives_as_long_as_the_memory(device, freed):
     assert (ptr, 0, {handle}) in freed
 
 
-def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_done(device):
+def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_done(device: Device) -> None:
     size = 1 << 26 if device.kind == "cuda" else 1 << 16
     stream = device.create_stream()
     out = ptxrt.zeros(size, np.uint8, device)
@@ -379,9 +390,9 @@ def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_do
         del stolen
 
 
-def test_an_array_outlives_its_streams_in_a_garbage_cycle(device, monkeypatch):
+def test_an_array_outlives_its_streams_in_a_garbage_cycle(device: Device, monkeypatch: Patch) -> None:
     """Python then calls the destructors in any order: here the streams' first."""
-    calls = []
+    calls: Any = []
     for name in ("free", "synchronize"):
         call = getattr(device.backend, name)
         monkeypatch.setattr(
@@ -399,7 +410,7 @@ def test_an_array_outlives_its_streams_in_a_garbage_cycle(device, monkeypatch):
         assert calls == [("synchronize", device.ordinal, None), ("free", device.ordinal, ptr, 0, ())]
 
 
-def test_a_forked_child_frees_such_an_array_without_a_word(device, monkeypatch):
+def test_a_forked_child_frees_such_an_array_without_a_word(device: Device, monkeypatch: Patch) -> None:
     stream = device.create_stream()
     array = ptxrt.zeros(4, np.float32, device, stream=stream)
     stream.synchronize()

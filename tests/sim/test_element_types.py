@@ -49,7 +49,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(
     ("access", "element"), [(access, element) for access, elements in CONTRADICTIONS for element in elements]
 )
-def test_an_access_of_another_floating_point_type_is_a_fault(access, element):
+def test_an_access_of_another_floating_point_type_is_a_fault(access: Any, element: Any) -> None:
     ours = load(f"{access} // FAULT", f"{element}* numbers")
     x = array(element)
     with refused(ptxrt.MemoryFault, "k", None, "in numbers", f"declares as {element}*", "in the signature") as caught:
@@ -80,18 +80,18 @@ MOVES = [
 @pytest.mark.parametrize(
     ("access", "element"), [(access, element) for access, elements in MOVES for element in elements]
 )
-def test_an_access_that_moves_bytes_may_move_any(access, element):
+def test_an_access_that_moves_bytes_may_move_any(access: Any, element: Any) -> None:
     load(access, f"{element}* numbers").launch(1, 1, array(element))
 
 
-def test_the_first_lane_that_contradicts_is_named():
+def test_the_first_lane_that_contradicts_is_named() -> None:
     ours = load("setp.ge.u32 %q, %t, 5; @%q ld.global.f64 %d, [%x];", "f32* x, const f32* y", ".param .u64 y")
     with refused(ptxrt.MemoryFault, "k", None, "read of .f64 in x") as caught:
         ours.launch(1, 16, array("f32"), array("f32"))
     assert caught.value.thread == (5, 0, 0)
 
 
-def test_an_array_that_is_left_with_a_wrong_stride_is_reported_by_its_type():
+def test_an_array_that_is_left_with_a_wrong_stride_is_reported_by_its_type() -> None:
     ours = load("ld.global.f64 %d, [%x+1008];", "f32* x")
     with refused(ptxrt.MemoryFault, "k", None, "which the signature declares as f32*"):
         ours.launch(1, 32, array("f32"))  # thread 1 leaves it
@@ -99,7 +99,7 @@ def test_an_array_that_is_left_with_a_wrong_stride_is_reported_by_its_type():
         load("ld.global.f64 %d, [%x+1008];", "f64* x").launch(1, 32, array("f64", 128))
 
 
-def test_a_misaligned_access_is_reported_by_its_type():
+def test_a_misaligned_access_is_reported_by_its_type() -> None:
     whole = array("f32")
     with refused(ptxrt.MemoryFault, "k", None, "which the signature declares as f32*"):
         load("ld.global.f64 %d, [%x];", "f32* x").launch(1, 1, whole[1:])
@@ -108,7 +108,7 @@ def test_a_misaligned_access_is_reported_by_its_type():
 SECOND = "ld.param.u64 %y, [y]; "
 
 
-def test_arrays_in_one_allocation_keep_their_types():
+def test_arrays_in_one_allocation_keep_their_types() -> None:
     workspace = array("u8", 1024)
 
     def part(start: int, element: str) -> ptxrt.DeviceArray:
@@ -127,20 +127,20 @@ def test_arrays_in_one_allocation_keep_their_types():
     load("ld.global.f64 %d, [%x+-512];", "f32* x").launch(1, 1, part(512, "f32"))
 
 
-def test_memory_that_is_passed_with_two_types_has_none():
+def test_memory_that_is_passed_with_two_types_has_none() -> None:
     x = array("f32")
     numbers = ptxrt.DeviceArray.from_pointer(x.ptr, (128,), np.float64, "sim:0", owner=x)
     load("ld.global.f64 %d, [%x];", "f32* x, f64* y", ".param .u64 y").launch(1, 1, x, numbers)
 
 
-def test_memory_that_a_number_points_into_has_no_type():
+def test_memory_that_a_number_points_into_has_no_type() -> None:
     x = array("f32")
     ours = load(SECOND + "ld.global.f64 %d, [%y];", "f32* x, u64 y", ".param .u64 y")
     ours.launch(1, 1, x, x.ptr + 8)
     load("ld.global.f64 %d, [%x];", "u64 x").launch(1, 1, x.ptr)
 
 
-def test_null_pointers_and_const_ones_are_as_before():
+def test_null_pointers_and_const_ones_are_as_before() -> None:
     load("ld.global.f32 %f, [%x];", "f32* x, f64*? y", ".param .u64 y").launch(1, 1, array("f32"), None)
     with refused(ptxrt.MemoryFault, "k", None, "the Signature calls const"):
         load("st.global.f32 [%x], %f;", "const f32* x").launch(1, 1, array("f32"))
@@ -149,7 +149,7 @@ def test_null_pointers_and_const_ones_are_as_before():
 
 
 @pytest.mark.parametrize("signature", ["f32* x", None])
-def test_a_check_reports_it_too(signature):
+def test_a_check_reports_it_too(signature: str | None) -> None:
     source = ptxrt.KernelSource.ptx(kernel(REGISTERS + "ld.global.f64 %d, [%x];", ".param .u64 x", HEAD))
     arguments: dict[str, Any] = {"x": np.zeros(64, np.float32)}
     report = check(source, "k", signature, grid=1, block=1, arguments=arguments)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
-from helpers import refused
+from helpers import Patch, refused
 from machine import HEAD, kernel, run
 
 import ptxrt
@@ -31,7 +32,7 @@ def error_of(text: str) -> CompileError:
 
 
 @pytest.mark.parametrize("what", NESTED)
-def test_a_text_nests_so_deep_and_no_deeper(what):
+def test_a_text_nests_so_deep_and_no_deeper(what: str) -> None:
     too_deep = "nest too deep"
     if what == "operands":  # there is no instruction with a vector of vectors
         assert too_deep not in str(error_of(NESTED[what](MOST)))
@@ -40,6 +41,7 @@ def test_a_text_nests_so_deep_and_no_deeper(what):
     text = NESTED[what](MOST + 1)
     error = error_of(text)
     assert too_deep in str(error)
+    assert error.line is not None
     assert len(text.splitlines()[error.line - 1]) > MOST
     assert not error.compiler_lost
     assert too_deep in str(error_of(NESTED[what](20_000)))
@@ -47,7 +49,8 @@ def test_a_text_nests_so_deep_and_no_deeper(what):
 
 def with_stack(left: int, function: Callable[[], Any]) -> Any:
     """Call a function with so many of Python's frames left."""
-    frame, depth = sys._getframe(), 0
+    frame: FrameType | None = sys._getframe()
+    depth = 0
     while frame is not None:
         frame, depth = frame.f_back, depth + 1
 
@@ -57,7 +60,7 @@ def with_stack(left: int, function: Callable[[], Any]) -> Any:
     return down(sys.getrecursionlimit() - depth - left)
 
 
-def test_a_text_is_not_remembered_as_wrong_because_its_caller_had_too_little_stack():
+def test_a_text_is_not_remembered_as_wrong_because_its_caller_had_too_little_stack() -> None:
     device = ptxrt.Device("sim:0")
     source = NESTED["parentheses"](50) + kernel(".reg .b32 %a; add.u32 %a, 1, 2;", head="")
     errors: list[CompileError] = []
@@ -71,9 +74,9 @@ def test_a_text_is_not_remembered_as_wrong_because_its_caller_had_too_little_sta
             pass  # before the machine was asked
         assert ptxrt.load(text, "k", "u64 out", device).entry == "k"
     assert errors
-    for error in errors:
-        assert "too little of Python's stack" in str(error)
-        assert "sys.setrecursionlimit" in error.fix
+    for each in errors:
+        assert "too little of Python's stack" in str(each)
+        assert "sys.setrecursionlimit" in str(each.fix)
 
 
 DIGITS = "1" * 5000
@@ -102,13 +105,13 @@ HUGE = {
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_a_number_with_thousands_of_digits_is_an_error_of_the_text(case):
+def test_a_number_with_thousands_of_digits_is_an_error_of_the_text(case: Any) -> None:
     assert error_of(HUGE[case]).line
     with pytest.raises(CompileError):
         ptxrt.load(ptxrt.KernelSource.ptx(HUGE[case]), "k", "u64 out", "sim:0")
 
 
-def test_a_setting_with_thousands_of_digits_is_refused(monkeypatch):
+def test_a_setting_with_thousands_of_digits_is_refused(monkeypatch: Patch) -> None:
     for name in ("PTXRT_SIM_DEVICES", "PTXRT_SIM_MEMORY", "PTXRT_SIM_ARCH", "PTXRT_SIM_BUDGET"):
         monkeypatch.setenv(name, f"sm_{DIGITS}" if name == "PTXRT_SIM_ARCH" else DIGITS)
     backend = SimBackend()
@@ -132,6 +135,6 @@ CONSTANTS = {
 
 
 @pytest.mark.parametrize("text", CONSTANTS, ids=lambda text: text[:30])
-def test_constant_expressions_are_of_64_bits_as_in_c(text):
+def test_constant_expressions_are_of_64_bits_as_in_c(text: Any) -> None:
     program = sim.parse(HEAD + f".global .u64 a = {text};")
     assert int.from_bytes(program.variables["a"].data, "little") == CONSTANTS[text]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch
 from machine import HEAD, OLD_HEAD, kernel, run
 
 from ptxrt import sim
@@ -16,9 +18,7 @@ mov.u32 t, %tid.x; ld.param.u64 p, [out]; mul.wide.u32 o, t, 4; add.u64 p, p, o;
 """
 
 
-def fault(
-    body: str, params: str = ".param .u64 out", *args: object, module: str = "", **options: object
-) -> MemoryFault:
+def fault(body: str, params: str = ".param .u64 out", *args: object, module: str = "", **options: Any) -> MemoryFault:
     """Run, expect a MemoryFault of the line marked with FAULT, and return it."""
     text = kernel(START + body, params, module=module)
     with pytest.raises(MemoryFault) as caught:
@@ -146,7 +146,7 @@ def test_divergent_faults_name_the_right_lane() -> None:
 # -- barriers and endless loops ------------------------------------------------------------------------------------
 
 
-def deadlock(body: str, **options: object) -> Deadlock:
+def deadlock(body: str, **options: Any) -> Deadlock:
     text = kernel(START + body)
     with pytest.raises(Deadlock) as caught:
         run(text, np.zeros(64, np.uint32), **options)
@@ -193,7 +193,7 @@ def test_an_endless_loop_is_found_in_time(lanes: int) -> None:
     assert time.perf_counter() - start < 10
 
 
-def test_the_budget_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_comes_from_the_environment(monkeypatch: Patch) -> None:
     monkeypatch.setenv("PTXRT_SIM_BUDGET", "500")
     assert "500" in str(deadlock("L: bra L; // DEADLOCK"))
 
@@ -239,7 +239,7 @@ def test_ordered_accesses_do_not_race(code: str) -> None:
 # -- the memory itself -------------------------------------------------------------------------------------------------
 
 
-def test_allocations_are_exact_far_apart_and_not_reused() -> None:
+def test_allocations_are_exact_far_from_each_other_and_not_reused() -> None:
     memory = sim.GlobalMemory(limit_bytes=10_000)
     first, second = memory.allocate(5), memory.allocate(0)
     assert first % 512 == second % 512 == 0

@@ -17,7 +17,7 @@ Version = tuple[int, int]
 
 REGISTERS = ".reg .pred p, q; .reg .b16 h; .reg .b32 r; .reg .b64 d;\n"
 OLDEST = 20
-"""The table does not tell older targets apart: what came with sm_11 to sm_20 is not in it."""
+"""The table does not distinguish older targets: what came with sm_11 to sm_20 is not in it."""
 
 DRAWS = 800
 SMALL = ("u8", "s8")

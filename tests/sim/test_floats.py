@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -59,7 +61,7 @@ def round_to(value: Fraction, kind: np.dtype, direction: str) -> float:
     return -float(result) if negative else float(result)
 
 
-def same(got: np.ndarray, want: list[float], label: str, rows: list[tuple[float, ...]]) -> None:
+def same(got: np.ndarray, want: list[float], label: str, rows: Sequence[tuple[float, ...]]) -> None:
     bad = []
     for g, w, row in zip(got.astype(np.float64).tolist(), want, rows, strict=True):
         if math.isnan(w):
@@ -116,7 +118,7 @@ def test_fma_f32_rounds_once(direction: str) -> None:
     rows = triples(kind, F32_EDGES)
     got = apply(f"fma.{direction}.f32 d, a, b, c;", "f32", *rows, types=("f32",) * 3).view(kind)
     values = list(zip(*[r.astype(np.float64).tolist() for r in rows], strict=True))
-    same(got, [exact_fma(*v, kind, direction) for v in values], f"fma.{direction}.f32", values)
+    same(got, [exact_fma(x, y, z, kind, direction) for x, y, z in values], f"fma.{direction}.f32", values)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -125,7 +127,7 @@ def test_fma_f64_rounds_once(direction: str) -> None:
     rows = triples(kind, F64_EDGES)
     got = apply(f"fma.{direction}.f64 d, a, b, c;", "f64", *rows, types=("f64",) * 3).view(kind)
     values = list(zip(*[r.tolist() for r in rows], strict=True))
-    same(got, [exact_fma(*v, kind, direction) for v in values], f"fma.{direction}.f64", values)
+    same(got, [exact_fma(x, y, z, kind, direction) for x, y, z in values], f"fma.{direction}.f64", values)
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -136,7 +138,7 @@ def test_fma_of_halves_rounds_once(name: str) -> None:
     rows = triples(kind, edges)
     got = apply(f"fma.rn.{name} d, a, b, c;", name, *rows, types=(name,) * 3).view(kind)
     values = list(zip(*[r.astype(np.float64).tolist() for r in rows], strict=True))
-    same(got, [exact_fma(*v, kind, "rn") for v in values], f"fma.rn.{name}", values)
+    same(got, [exact_fma(x, y, z, kind, "rn") for x, y, z in values], f"fma.rn.{name}", values)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -208,7 +210,8 @@ def test_fma64_of_any_numbers(a: float, b: float, c: float) -> None:
 @settings(max_examples=300, deadline=None)
 def test_fma32_of_any_numbers(a: float, b: float, c: float, direction: str) -> None:
     with np.errstate(all="ignore"):
-        got = fma32(*(np.array([x], np.float32) for x in (a, b, c)), direction)
+        x, y, z = (np.array([value], np.float32) for value in (a, b, c))
+        got = fma32(x, y, z, direction)
     same(got, [exact_fma(a, b, c, np.dtype(np.float32), direction)], "fma32", [(a, b, c)])
 
 
@@ -242,7 +245,7 @@ def test_the_smallest_double_rounding_case_of_fma() -> None:
     assert float(got[0]) == 1.0 + 2.0**-11 + 2.0**-23
 
 
-def test_nan_is_canonical_and_denormals_are_kept() -> None:
+def test_nan_is_canonical_and_denormals_are_preserved() -> None:
     a = np.array([0x7FC12345, 0x7F800000, 0x00000003], np.uint32).view(np.float32)
     b = np.array([0x3F800000, 0xFF800000, 0x00000001], np.uint32).view(np.float32)
     got = apply("add.f32 d, a, b;", "f32", a, b, types=("f32", "f32")).view(np.uint32)
@@ -290,9 +293,9 @@ def test_float_to_integer_saturates(rounding: str, to: str) -> None:
     x = np.array([0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 3.99, -3.99, 127.5, 255.5, 256.0, 2.0**31,
                   -(2.0**31) - 1, 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, -1e30, math.inf, -math.inf, math.nan,
                   4294967295.0, 2.0**53 + 2])  # fmt: skip
-    function = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[rounding]
+    whole: dict[str, Callable[[float], int]] = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
     bits = int(to[1:])
-    low, high = (0, 2**bits - 1) if to[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = (0, (1 << bits) - 1) if to[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
     def expect(v: float, source: str) -> int:
         if math.isnan(v):
@@ -301,7 +304,7 @@ def test_float_to_integer_saturates(rounding: str, to: str) -> None:
             return top if to[0] == "u" or not top else -top
         if math.isinf(v):
             return high if v > 0 else low
-        return min(max(function(v), low), high)
+        return min(max(whole[rounding](v), low), high)
 
     wide = to if bits > 8 else "u16"
     for source, kind in (("f64", np.float64), ("f32", np.float32)):
@@ -432,7 +435,7 @@ def test_signs_and_properties() -> None:
         ("rcp.rp.ftz.f32 %d, %a;", (0x7E800001, 0, 0), 0x00000000),
     ],
 )
-def test_ftz_looks_at_the_result_before_the_range_limits_its_rounding(line, operands, result):
+def test_ftz_looks_at_the_result_before_the_range_limits_its_rounding(line: str, operands: Any, result: int) -> None:
     text = (
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 o, .param .b32 a, .param .b32 b, "
         ".param .b32 c) { .reg .b64 %p; .reg .b32 %a, %b, %c, %d; ld.param.u64 %p, [o]; ld.param.b32 %a, [a]; "

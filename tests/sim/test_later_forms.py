@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -81,9 +83,7 @@ mov.u32 t, %tid.x; ld.param.u64 p, [out]; mul.wide.u32 o, t, 16; .shared .align 
 """
 
 
-def launch(
-    code: str, out: np.ndarray, threads: int = 32, head: str = HEAD, module: str = "", **options: object
-) -> None:
+def launch(code: str, out: np.ndarray, threads: int = 32, head: str = HEAD, module: str = "", **options: Any) -> None:
     run(kernel(START + code, head=head, module=module), out, block=(threads, 1, 1), **options)
 
 
@@ -166,7 +166,7 @@ def test_vectors_of_atomic_sums(count: int) -> None:
     ("mov.b32 x, {h, h}; red.global.v2.f16x2.min.noftz [p], {x, x};", np.float16, [-31] * 4 + [0] * 4),
     ("mov.b32 x, {h, h}; atom.global.v4.f16x2.add.noftz {_, _, _, _}, [p], {x, x, x, x};", np.float16, [496] * 8),
 ])  # fmt: skip
-def test_vectors_of_small_atomics(code: str, dtype: type, want: list[float]) -> None:
+def test_vectors_of_small_atomics(code: str, dtype: Any, want: list[float]) -> None:
     out = np.zeros(8, dtype)
     kind = "bf16" if dtype is not np.float16 else "f16"
     sign = "neg.f32 f, f;" if "min" in code else ""
@@ -258,7 +258,7 @@ def test_features_that_are_newer_than_the_text_says(head: str, code: str, words:
 QUAD = ".reg .b128 q1, q2, q3; .reg .b64 x, y; .reg .b32 b<4>; add.u64 p, p, o;"
 
 
-def test_128_bits_are_packed_moved_stored_and_taken_apart() -> None:
+def test_128_bits_are_packed_moved_stored_and_unpacked() -> None:
     """The bits of NaNs and of -0 among them, which must come through as they are."""
     out = np.tile(np.array([0x7FF0000000000001, 0x8000000000000000], np.uint64), 32)
     launch(QUAD + "ld.global.b128 q1, [p]; mov.b128 {x, y}, q1; mov.b128 q2, {y, x}; mov.b128 q3, q2;"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
-from helpers import printed_by, refused
+from helpers import Patch, printed_by, refused
 
 import ptxrt
 from ptxrt import sim
@@ -26,6 +27,7 @@ NEXT:
     ret;
 }"""
 SECONDS = 0.05
+Actions: TypeAlias = list[Callable[[], object]]
 
 
 def counter(device: str = "sim:0") -> Callable[[int], int]:
@@ -41,12 +43,12 @@ def counter(device: str = "sim:0") -> Callable[[int], int]:
 
 
 @pytest.fixture
-def interrupted(monkeypatch) -> Iterator[list[Callable[[], object]]]:
+def interrupted(monkeypatch: Patch) -> Iterator[Actions]:
     """What is put in this list is done in the middle of the next launch, as a handler or finalizer is."""
-    waiting: list[Callable[[], object]] = []
+    waiting: Actions = []
     launch = sim.launch
 
-    def launch_with_interruption(*args: object, **how: object) -> object:
+    def launch_with_interruption(*args: Any, **how: Any) -> object:
         while waiting:
             waiting.pop()()
         return launch(*args, **how)
@@ -57,8 +59,9 @@ def interrupted(monkeypatch) -> Iterator[list[Callable[[], object]]]:
 
 
 @pytest.mark.parametrize("device", ["sim:0", "sim:1"])
-def test_a_launch_in_the_middle_of_one_of_the_same_thread_is_refused(interrupted, device):
-    count, inner, results = counter(), counter(device), []
+def test_a_launch_in_the_middle_of_one_of_the_same_thread_is_refused(interrupted: Actions, device: str) -> None:
+    count, inner = counter(), counter(device)
+    results: list[object] = []
 
     def handler() -> None:
         with refused(ptxrt.LaunchError, "count", "launch", "signal handler or a finalizer", "launch later"):
@@ -76,7 +79,7 @@ def test_a_launch_in_the_middle_of_one_of_the_same_thread_is_refused(interrupted
     assert results == ["refused", 5, 6, 7]
 
 
-def test_a_launch_in_a_signal_handler_is_refused_and_the_interrupted_one_goes_on():
+def test_a_launch_in_a_signal_handler_is_refused_and_the_interrupted_one_goes_on() -> None:
     script = f"""
         import signal, ptxrt
         kernel = ptxrt.load(ptxrt.KernelSource.ptx({COUNT!r}), "count", "u32* x, u32 n", "sim:0")
@@ -97,7 +100,7 @@ def test_a_launch_in_a_signal_handler_is_refused_and_the_interrupted_one_goes_on
     assert printed_by(script) == "100000 LaunchError"
 
 
-def test_a_launch_that_raises_leaves_its_thread_free_to_launch(interrupted):
+def test_a_launch_that_raises_leaves_its_thread_free_to_launch(interrupted: Actions) -> None:
     count = counter()
 
     def fail() -> None:
@@ -109,7 +112,7 @@ def test_a_launch_that_raises_leaves_its_thread_free_to_launch(interrupted):
     assert count(6) == 6
 
 
-def test_a_launch_waits_for_that_of_another_thread(interrupted):
+def test_a_launch_waits_for_that_of_another_thread(interrupted: Actions) -> None:
     count, began, may_end, results = counter(), threading.Event(), threading.Event(), []
 
     def wait() -> None:

@@ -9,14 +9,16 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from helpers import Patch
 
 import ptxrt
-from ptxrt import sim
+from ptxrt.backends.sim import BACKEND
 from ptxrt.errors import InvalidArgument, OutOfDeviceMemory
+from ptxrt.sim import GlobalMemory
 from ptxrt.sim._machine import allocations
 from ptxrt.sim._machine import memory as memory_module
 
@@ -24,12 +26,21 @@ from ptxrt.sim._machine import memory as memory_module
 
 
 @pytest.fixture
-def memory() -> sim.GlobalMemory:
-    return sim.GlobalMemory()
+def memory() -> GlobalMemory:
+    return GlobalMemory()
 
 
-LOOKUPS: dict[str, Callable[[sim.GlobalMemory, int], object]] = {
-    "find": lambda memory, address: memory.find(address).start,
+Actions: TypeAlias = list[Callable[[], object]]
+
+
+def found(memory: GlobalMemory, address: int) -> allocations.Allocation:
+    allocation = memory.find(address)
+    assert allocation is not None
+    return allocation
+
+
+LOOKUPS: dict[str, Callable[[GlobalMemory, int], object]] = {
+    "find": lambda memory, address: found(memory, address).start,
     "view": lambda memory, address: memory.view(address, 4).tolist(),
     "describe": lambda memory, address: memory.describe(address + 1),
     "free": lambda memory, address: memory.free(address),
@@ -37,7 +48,7 @@ LOOKUPS: dict[str, Callable[[sim.GlobalMemory, int], object]] = {
 
 
 @pytest.mark.parametrize("lookup", LOOKUPS)
-def test_a_lookup_finds_its_allocation_whatever_is_freed_in_the_middle_of_it(memory, lookup, monkeypatch):
+def test_a_lookup_finds_its_allocation_whatever_is_freed(memory: GlobalMemory, lookup: str, monkeypatch: Patch) -> None:
     before, address, behind = (memory.allocate(1 << 14, name) for name in ("before", "the one", "behind"))
     memory.view(address, 4, writable=True)[:] = [1, 2, 3, 4]
     expected = LOOKUPS[lookup](memory, address) if lookup != "free" else None
@@ -53,11 +64,11 @@ def test_a_lookup_finds_its_allocation_whatever_is_freed_in_the_middle_of_it(mem
     assert LOOKUPS[lookup](memory, address) == expected
     assert not left
     assert memory.find(before) is None
-    assert memory.find(behind).label == "behind"
+    assert found(memory, behind).label == "behind"
     assert (memory.find(address) is None) == (lookup == "free")
 
 
-def test_bounds_and_allocations_are_of_one_moment(memory):
+def test_bounds_and_allocations_are_of_one_moment(memory: GlobalMemory) -> None:
     addresses = [memory.allocate(8) for _ in range(3)]
     table = memory.table
     memory.free(addresses[0])
@@ -65,9 +76,9 @@ def test_bounds_and_allocations_are_of_one_moment(memory):
 
 
 @pytest.fixture
-def interruption(monkeypatch) -> Iterator[list[Callable[[], None]]]:
+def interruption(monkeypatch: Patch) -> Iterator[Actions]:
     """What is put in this list is done in the middle of the next change, where it makes its allocation."""
-    waiting: list[Callable[[], None]] = []
+    waiting: Actions = []
 
     class Interrupted(allocations.Allocation):
         def __init__(self, *args: Any, **how: Any) -> None:
@@ -80,7 +91,7 @@ def interruption(monkeypatch) -> Iterator[list[Callable[[], None]]]:
     assert not waiting
 
 
-def test_an_allocation_stands_whatever_is_allocated_and_freed_in_the_middle_of_it(memory, interruption):
+def test_an_allocation_stands_whatever_is_freed_meanwhile(memory: GlobalMemory, interruption: Actions) -> None:
     old, inner = memory.allocate(100), []
 
     def handler() -> None:
@@ -89,35 +100,35 @@ def test_an_allocation_stands_whatever_is_allocated_and_freed_in_the_middle_of_i
 
     interruption.append(handler)
     outer = memory.allocate(1, "outer")
-    assert [memory.find(address).label for address in (*inner, outer)] == ["inner", "outer"]
+    assert [found(memory, address).label for address in (*inner, outer)] == ["inner", "outer"]
     assert memory.find(old) is None
     assert memory.bytes_in_use == 11
 
 
-def test_the_limit_holds_whatever_is_allocated_in_the_middle(interruption):
-    memory = sim.GlobalMemory(limit_bytes=100)
+def test_the_limit_holds_whatever_is_allocated_in_the_middle(interruption: Actions) -> None:
+    memory = GlobalMemory(limit_bytes=100)
     interruption.append(lambda: memory.allocate(60))
     with pytest.raises(OutOfDeviceMemory, match="60 of 100 are in use"):
         memory.allocate(60)
     assert memory.bytes_in_use == 60
 
 
-def test_tables_of_the_past_are_forgotten(memory):
+def test_tables_of_the_past_are_forgotten(memory: GlobalMemory) -> None:
     memory.free(memory.allocate(8))
     assert memory._table is memory.table
 
 
-def test_an_import_stands_whatever_is_allocated_in_the_middle_of_it(memory, interruption):
+def test_an_import_stands_whatever_is_allocated_meanwhile(memory: GlobalMemory, interruption: Actions) -> None:
     host, inner = np.arange(4), []
     interruption.append(lambda: inner.append(memory.adopt(host, "inner")))
     assert [memory.adopt(host, "outer")] == inner
 
 
-def test_threads_allocate_and_free_at_once(memory):
+def test_threads_allocate_and_free_at_once(memory: GlobalMemory) -> None:
     def work() -> None:
         for size in range(200):
             addresses = [memory.allocate(size) for _ in range(3)]
-            assert [memory.find(address).start for address in addresses] == addresses
+            assert [found(memory, address).start for address in addresses] == addresses
             for address in addresses[1:]:
                 memory.free(address)
 
@@ -140,10 +151,10 @@ class _Cycle:
         self.arrays, self.itself = arrays, self
 
 
-def test_arrays_in_reference_cycles_are_collected_at_any_moment():
+def test_arrays_in_reference_cycles_are_collected_at_any_moment() -> None:
     device, rng, threshold = ptxrt.Device("sim:0"), random.Random(1), gc.get_threshold()
     large = np.full(4096, -1, np.float32)
-    memory = device.backend._memory(device.ordinal)
+    memory = BACKEND._memory(device.ordinal)
     gc.collect()
     in_use = memory.bytes_in_use
     try:
@@ -156,7 +167,7 @@ def test_arrays_in_reference_cycles_are_collected_at_any_moment():
             del cycle
             gc.set_threshold(rng.randrange(2, 60))
             gc.enable()
-            filler = [[] for _ in range(rng.randrange(8))]  # so that the collector comes at another moment each time
+            filler: list[Any] = [[] for _ in range(rng.randrange(8))]  # the collector comes at another moment each time
             assert (x.to_host() == number).all()
             del behind, filler
     finally:
@@ -166,8 +177,8 @@ def test_arrays_in_reference_cycles_are_collected_at_any_moment():
     assert memory.bytes_in_use == in_use
 
 
-def test_an_allocation_that_fails_does_not_count(interruption):
-    memory = sim.GlobalMemory(limit_bytes=100)
+def test_an_allocation_that_fails_does_not_count(interruption: Actions) -> None:
+    memory = GlobalMemory(limit_bytes=100)
 
     def fail() -> None:
         raise MemoryError
@@ -185,7 +196,7 @@ def test_an_allocation_that_fails_does_not_count(interruption):
 # Memory that the host lends -----------------------------------------------------------------------------------------
 
 
-def test_memory_that_is_lent_twice_has_one_address_until_both_are_freed(memory):
+def test_memory_that_is_lent_twice_has_one_address_until_both_are_freed(memory: GlobalMemory) -> None:
     host = np.arange(8)
     alive = weakref.ref(host)
     first, second = memory.adopt(host, "a"), memory.adopt(host[:], "b")
@@ -204,8 +215,8 @@ PARTS = {
     "a part first": [slice(8, 24), slice(0, 64)],
     "two that overlap": [slice(8, 24), slice(16, 40)],
     "two that overlap, the later first": [slice(16, 40), slice(8, 24)],
-    "two apart, and one over both": [slice(40, 48), slice(0, 8), slice(4, 44)],
-    "two apart, and the whole": [slice(0, 8), slice(40, 48), slice(0, 64)],
+    "two with a gap, and one over both": [slice(40, 48), slice(0, 8), slice(4, 44)],
+    "two with a gap, and the whole": [slice(0, 8), slice(40, 48), slice(0, 64)],
     "side by side": [slice(0, 8), slice(8, 16)],
     "one twice, and the whole": [slice(8, 16), slice(8, 16), slice(0, 64)],
 }
@@ -213,7 +224,7 @@ PARTS = {
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float64])
 @pytest.mark.parametrize("case", PARTS)
-def test_parts_of_an_array_lie_to_each_other_as_on_the_host(memory, case, kind):
+def test_parts_of_an_array_lie_to_each_other_as_on_the_host(memory: GlobalMemory, case: Any, kind: Any) -> None:
     memory.adopt(np.zeros(3), "something else")
     host = np.arange(64).astype(kind)
     size, parts = host.itemsize, PARTS[case]
@@ -230,7 +241,7 @@ def test_parts_of_an_array_lie_to_each_other_as_on_the_host(memory, case, kind):
     assert len(memory.table.allocations) == 1
 
 
-def test_bytes_of_an_array_that_are_not_lent_are_out_of_reach(memory):
+def test_bytes_of_an_array_that_are_not_lent_are_out_of_reach(memory: GlobalMemory) -> None:
     host = np.zeros(64, np.uint8)
     address = memory.adopt(host[16:32], "lent")
     memory.adopt(host[40:], "more")
@@ -240,19 +251,19 @@ def test_bytes_of_an_array_that_are_not_lent_are_out_of_reach(memory):
         memory.view(address, 17)
 
 
-def test_an_array_transposed_or_seen_as_another_type_is_the_same_memory(memory):
+def test_an_array_transposed_or_seen_as_another_type_is_the_same_memory(memory: GlobalMemory) -> None:
     host = np.asfortranarray(np.zeros((4, 4), np.float32))
     assert memory.adopt(host.T, "transposed") == memory.adopt(host.T.view(np.uint32), "bits")
 
 
-def test_an_array_with_strides_of_its_own_is_a_part_of_the_one_it_was_made_from(memory):
+def test_an_array_with_strides_of_its_own_is_a_part_of_the_one_it_was_made_from(memory: GlobalMemory) -> None:
     host = np.zeros((4, 4), np.float32)
     strided = np.lib.stride_tricks.as_strided(host[1:], (4,), (4,))
     assert memory.adopt(strided, "strided") == memory.adopt(host, "whole") + 16
 
 
 @pytest.mark.parametrize(("first", "second"), [(slice(2, 4), slice(0, 8)), (slice(0, 4), slice(2, 6))])
-def test_memory_of_no_numpy_array_is_refused_where_it_overlaps_in_part(memory, first, second):
+def test_memory_of_no_array_that_overlaps_in_part_is_refused(memory: GlobalMemory, first: Any, second: Any) -> None:
     lent = bytearray(64)  # NumPy does not say that two arrays over it are parts of one
 
     def array(part: slice) -> np.ndarray[Any, Any]:
@@ -269,7 +280,7 @@ def test_memory_of_no_numpy_array_is_refused_where_it_overlaps_in_part(memory, f
 
 
 @pytest.mark.parametrize("third", ["of the first", "of the second"])
-def test_memory_that_overlaps_two_arrays_is_refused(memory, third):
+def test_memory_that_overlaps_two_arrays_is_refused(memory: GlobalMemory, third: str) -> None:
     lent = bytearray(64)
     first, second = np.frombuffer(lent, np.uint8, 16), np.frombuffer(lent, np.uint8)
     memory.adopt(first[:4], "beginning")
@@ -278,7 +289,7 @@ def test_memory_that_overlaps_two_arrays_is_refused(memory, third):
         memory.adopt(first[2:12] if third == "of the first" else second[2:12], third)
 
 
-def test_an_array_whose_base_is_something_else_stands_for_itself(memory):
+def test_an_array_whose_base_is_something_else_stands_for_itself(memory: GlobalMemory) -> None:
     class Holder:
         def __init__(self, array: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> None:
             self.__array_interface__, self.base, self.alive = array.__array_interface__, base, array
@@ -290,7 +301,7 @@ def test_an_array_whose_base_is_something_else_stands_for_itself(memory):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_one_import_may_write_can_be_written_in_all(memory, order):
+def test_what_one_import_may_write_can_be_written_in_all(memory: GlobalMemory, order: int) -> None:
     host = np.zeros(8, np.uint8)
     readonly = host[:]
     readonly.flags.writeable = False
@@ -300,7 +311,7 @@ def test_what_one_import_may_write_can_be_written_in_all(memory, order):
     assert host.all()
 
 
-def test_a_part_that_may_be_written_of_an_array_that_may_not(memory):
+def test_a_part_that_may_be_written_of_an_array_that_may_not(memory: GlobalMemory) -> None:
     host = np.zeros(8, np.uint8)
     part = host[2:4]
     host.flags.writeable = False
@@ -308,18 +319,18 @@ def test_a_part_that_may_be_written_of_an_array_that_may_not(memory):
     assert host.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
-def test_what_one_import_may_write_can_be_written(memory):
+def test_what_one_import_may_write_can_be_written(memory: GlobalMemory) -> None:
     host = np.zeros(8, np.uint8)
     readonly = host[:]
     readonly.flags.writeable = False
     address = memory.adopt(readonly, "readonly")
-    assert not memory.find(address).writable
+    assert not found(memory, address).writable
     memory.adopt(host, "writable")
     memory.view(address, 8, writable=True)[:] = 1
     assert host.all()
 
 
-def test_an_array_made_writable_since_it_was_imported_is_refused(memory):
+def test_an_array_made_writable_since_it_was_imported_is_refused(memory: GlobalMemory) -> None:
     host = np.zeros(8, np.uint8)
     host.flags.writeable = False
     memory.adopt(host, "readonly")
@@ -328,7 +339,7 @@ def test_an_array_made_writable_since_it_was_imported_is_refused(memory):
         memory.adopt(host, "writable")
 
 
-def test_memory_of_the_device_that_comes_back_from_the_host_keeps_its_address(memory):
+def test_memory_of_the_device_that_comes_back_from_the_host_keeps_its_address(memory: GlobalMemory) -> None:
     address = memory.allocate(64)
     host = memory.view(address, 64, writable=True)
     assert memory.adopt(host[8:16], "back") == address + 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from machine import kernel, run
@@ -15,7 +17,7 @@ START = REGS + "mov.u32 t, %tid.x; ld.param.u64 p, [out];\n"
 FIRST = 7
 
 
-def counts(body: str, *, threads: int = 32, blocks: int = 1, size: int = 1 << 16, module: str = "", **how):
+def counts(body: str, *, threads: int = 32, blocks: int = 1, size: int = 1 << 16, module: str = "", **how: Any) -> Any:
     """Return the profile of `body`, each of whose lines is numbered from 1, with the counts of its lines."""
     profile = sim.Profile()
     out = how.pop("out", np.zeros(size, np.uint8))
@@ -55,7 +57,7 @@ GLOBAL = {
 
 
 @pytest.mark.parametrize("case", GLOBAL)
-def test_sectors_of_global_memory(case):
+def test_sectors_of_global_memory(case: Any) -> None:
     place, access, asked, sectors, least = GLOBAL[case]
     line = counts(load(place, access))[1]
     assert (line.global_requests, line.global_bytes) == (1, asked)
@@ -63,26 +65,26 @@ def test_sectors_of_global_memory(case):
     assert line.efficiency == least / sectors
 
 
-def test_each_warp_of_each_block_makes_a_request():
+def test_each_warp_of_each_block_makes_a_request() -> None:
     body = load("mul.lo.u32 u, t, 4;", "ld.global.f32 f, [p];")
     line = counts(body, threads=96, blocks=5)[1]
     assert (line.issued, line.lanes, line.global_requests) == (15, 480, 15)
     assert (line.sectors, line.least_sectors) == (60, 60)
 
 
-def test_the_offset_of_the_access_counts():
+def test_the_offset_of_the_access_counts() -> None:
     line = counts(load("mul.lo.u32 u, t, 4;", "ld.global.f32 f, [p+4];"))[1]
     assert (line.sectors, line.least_sectors) == (5, 4)
 
 
-def test_a_guard_takes_lanes_out_of_a_request():
+def test_a_guard_takes_lanes_out_of_a_request() -> None:
     body = "setp.lt.u32 q, t, 16; mul.lo.u32 u, t, 4; cvt.u64.u32 o, u; add.u64 p, p, o;\n@q ld.global.f32 f, [p];"
     line = counts(body)[1]
     assert (line.issued, line.lanes, line.active) == (1, 16, 16)
     assert (line.global_bytes, line.sectors, line.least_sectors) == (64, 2, 2)
 
 
-def test_two_allocations_in_one_request():
+def test_two_allocations_in_one_request() -> None:
     memory = sim.GlobalMemory()
     table = np.zeros(2, np.uint64)
     for place in range(2):
@@ -95,7 +97,7 @@ def test_two_allocations_in_one_request():
     assert (line.global_bytes, line.sectors, line.least_sectors) == (128, 8, 4)
 
 
-def test_constants_and_parameters_are_no_global_memory():
+def test_constants_and_parameters_are_no_global_memory() -> None:
     body = "ld.const.u32 u, [table];\nld.param.u64 o, [out];"
     for line in counts(body, module=".const .u32 table[4] = {1, 2, 3, 4};"):
         assert (line.issued, line.global_requests, line.sectors, line.shared_requests) == (1, 0, 0, 0)
@@ -122,23 +124,23 @@ SHARED = {
 
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("case", SHARED)
-def test_bank_conflicts_of_shared_memory(case, blocks):
+def test_bank_conflicts_of_shared_memory(case: Any, blocks: int) -> None:
     place, access, wavefronts, least = SHARED[case]
-    # An odd size, so that the blocks' shared memories do not lie a multiple of 128 bytes apart in the machine.
+    # An odd size, so that the blocks' shared memories are at no multiple of 128 bytes from each other.
     line = counts(f"{place}\n{access}", module=".shared .align 16 .b8 tile[4240];", blocks=blocks)[1]
     assert (line.issued, line.shared_requests) == (blocks, blocks)
     assert (line.wavefronts, line.least_wavefronts) == (wavefronts * blocks, least * blocks)
     assert line.conflicts == (wavefronts - least) * blocks
 
 
-def test_generic_addresses_find_the_banks_too():
+def test_generic_addresses_find_the_banks_too() -> None:
     body = "cvta.shared.u64 p, tile; mul.wide.u32 o, t, 8; add.u64 p, p, o;\nld.f32 f, [p];"
     line = counts(body.replace("cvta.shared.u64 p, tile;", "mov.u64 p, tile; cvta.shared.u64 p, p;"),
                   module=".shared .align 4 .b8 tile[512];")[1]  # fmt: skip
     assert (line.wavefronts, line.conflicts, line.global_requests) == (2, 1, 0)
 
 
-def test_divergent_halves_are_issued_twice():
+def test_divergent_halves_are_issued_twice() -> None:
     high = "setp.lt.u32 q, t, 16;\n@q bra LOW;\nadd.u32 u, t, 1;\nbra JOIN;\n"
     body = high + "LOW:\nadd.u32 u, t, 2;\nJOIN:\nadd.u32 v, u, 1;"
     lines = counts(body, threads=64)
@@ -148,30 +150,30 @@ def test_divergent_halves_are_issued_twice():
     assert [line.active for line in lines[2:6:3]] == [24, 16]
 
 
-def test_a_loop_counts_each_turn_and_the_lanes_left_in_it():
+def test_a_loop_counts_each_turn_and_the_lanes_left_in_it() -> None:
     body = "mov.u32 u, 0;\nAGAIN:\nadd.u32 u, u, 1;\nsetp.le.u32 q, u, t;\n@q bra AGAIN;"
     lines = counts(body)
     assert (lines[2].issued, lines[2].lanes, lines[2].active) == (32, 528, 16.5)
     assert (lines[4].issued, lines[4].lanes) == (32, 528)
 
 
-def test_exited_lanes_and_warps_do_not_count():
+def test_exited_lanes_and_warps_do_not_count() -> None:
     body = "setp.lt.u32 q, t, 40;\n@q ret;\nadd.u32 u, t, 1;"
     got = [(line.issued, line.lanes) for line in counts(body, threads=96)]
     assert got == [(3, 96), (3, 96), (2, 56)]
 
 
-def test_a_last_warp_that_is_not_full():
+def test_a_last_warp_that_is_not_full() -> None:
     line = counts("add.u32 u, t, 1;", threads=40, blocks=2)[0]
     assert (line.issued, line.lanes, line.active) == (4, 80, 20)
 
 
-def test_a_guarded_barrier_counts_once():
+def test_a_guarded_barrier_counts_once() -> None:
     lines = counts("setp.lt.u32 q, t, 64;\n@q bar.sync 1, 64;\nbar.sync 0;", threads=64)
     assert [(line.issued, line.lanes) for line in lines[1:]] == [(2, 64), (2, 64)]
 
 
-def test_a_call_counts_the_lines_of_the_function():
+def test_a_call_counts_the_lines_of_the_function() -> None:
     module = ".func twice(.reg .u32 x) { .reg .u32 y;\nadd.u32 y, x, x;\nret; }\n"
     profile = sim.Profile()
     text = kernel(START + "call twice, (t);\ncall twice, (t);", module=module)
@@ -189,7 +191,7 @@ ATOMICS = {
 
 
 @pytest.mark.parametrize("case", ATOMICS)
-def test_atomics_of_a_warp_to_one_address_wait(case):
+def test_atomics_of_a_warp_to_one_address_wait(case: Any) -> None:
     place, *extra = ATOMICS[case]
     there = counts(load(place, "red.global.add.u32 [p], 1;"), threads=64, blocks=2)[1]
     here = counts(f"{place}\nred.shared.add.u32 [u], 1;", module=".shared .u32 tile[64];", threads=64, blocks=2)[1]
@@ -219,7 +221,7 @@ def by_hand(places: np.ndarray, active: np.ndarray, size: int) -> dict[str, int]
 @pytest.mark.parametrize("size", READS)
 @pytest.mark.parametrize("threads", [32, 64, 75])
 @pytest.mark.parametrize("all_active", [True, False])
-def test_drawn_addresses_against_counting_by_hand(size, threads, all_active, rng):
+def test_drawn_addresses_counted_by_hand(size: Any, threads: int, all_active: bool, rng: np.random.Generator) -> None:
     for span in (64, 2048):
         places = rng.integers(0, span // size, threads).astype(np.uint32) * np.uint32(size)
         active = np.ones(threads, bool) if all_active else rng.random(threads) < 0.6
@@ -242,7 +244,7 @@ def test_drawn_addresses_against_counting_by_hand(size, threads, all_active, rng
         assert there.global_bytes == size * int(active.sum())
 
 
-def test_an_asynchronous_copy_counts_on_both_sides():
+def test_an_asynchronous_copy_counts_on_both_sides() -> None:
     body = load("mul.lo.u32 u, t, 16;", "cp.async.ca.shared.global [u], [p], 16;")
     line = counts(body, module=".shared .align 16 .b8 tile[512];")[1]
     assert (line.sectors, line.least_sectors, line.wavefronts, line.conflicts) == (16, 16, 4, 0)
@@ -259,7 +261,7 @@ def test_an_asynchronous_copy_counts_on_both_sides():
         ("setp.lt.u32 q, t, 16; selp.u32 v, 16, 0, q;", 256, 8, 8),
     ],
 )
-def test_an_asynchronous_copy_of_a_part_is_one_request(wanted, asked, sectors, least):
+def test_an_asynchronous_copy_of_a_part_is_one_request(wanted: str, asked: int, sectors: int, least: int) -> None:
     body = load(f"{wanted} mul.lo.u32 u, t, 16;", "cp.async.cg.shared.global [u], [p], 16, v;")
     line = counts(body, module=".shared .align 16 .b8 tile[512];")[1]
     assert (line.global_requests, line.global_bytes) == (1 if asked else 0, asked)
@@ -267,14 +269,14 @@ def test_an_asynchronous_copy_of_a_part_is_one_request(wanted, asked, sectors, l
     assert (line.shared_requests, line.wavefronts, line.conflicts) == (1, 4, 0)
 
 
-def test_an_asynchronous_copy_that_has_arrived_was_counted_before():
+def test_an_asynchronous_copy_that_has_arrived_was_counted_before() -> None:
     body = load("mul.lo.u32 u, t, 16;", "cp.async.ca.shared.global [u], [p], 16;\ncp.async.wait_all;")
     there, arrived = counts(body, module=".shared .align 16 .b8 tile[512];")[1:]
     assert (there.shared_requests, there.wavefronts, there.least_wavefronts) == (1, 4, 4)
     assert (arrived.issued, arrived.shared_requests) == (1, 0)
 
 
-def test_the_total_is_the_sum_and_launches_add_up():
+def test_the_total_is_the_sum_and_launches_add_up() -> None:
     profile = sim.Profile()
     out = np.zeros(128, np.uint8)
     text = kernel(START + load("mul.lo.u32 u, t, 4;", "ld.global.f32 f, [p];"))
@@ -286,12 +288,12 @@ def test_the_total_is_the_sum_and_launches_add_up():
     assert sim.LineCounts().efficiency is None
 
 
-def test_chunks_add_up():
+def test_chunks_add_up() -> None:
     line = counts(load("mul.lo.u32 u, t, 4;", "ld.global.f32 f, [p];"), threads=1024, blocks=100)[1]
     assert (line.issued, line.lanes, line.sectors) == (3200, 102400, 12800)
 
 
-def test_a_profile_changes_no_result_and_no_other_launch():
+def test_a_profile_changes_no_result_and_no_other_launch() -> None:
     text = kernel(START + "mul.wide.u32 o, t, 4; add.u64 p, p, o; add.u32 u, t, 7; st.global.u32 [p], u;")
     plain, counted = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
     profile = sim.Profile()
@@ -314,7 +316,7 @@ def up_to_fault(*lines: str) -> list[tuple[int, int, int]]:
     return [(line.issued, line.lanes, line.sectors) for line in found]
 
 
-def test_a_fault_leaves_the_counts_up_to_it():
+def test_a_fault_leaves_the_counts_up_to_it() -> None:
     # The instruction at fault was issued; what stands behind it in its basic block never was.
     loads = ["ld.global.f32 f, [p];", "ld.global.f32 f, [p+64];", "add.f32 f, f, f;", "bra ON;", "ON:", "bar.sync 0;"]
     assert up_to_fault(*loads) == [(1, 32, 1), (1, 32, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)]

@@ -105,8 +105,7 @@ def test_mutated_texts(seed: int) -> None:
         try:
             end = attempt(text)
         except Exception as error:
-            error.add_note(text)
-            raise
+            raise AssertionError(text) from error
         assert time.monotonic() - started < 20, text
         ends[end] = ends.get(end, 0) + 1
     assert ends["CompileError"] > 10

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-
-import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
+from typing import Any
 
 import bench
+import pytest
 from benchmarks import launch
+from helpers import ROOT, Capture, Patch
+
+import ptxrt
 
 
-def stored(folder: Path) -> dict[str, object]:
+def stored(folder: Path) -> Any:
     (file,) = folder.glob("*.json")
     return json.loads(file.read_text())
 
 
-def test_it_prints_and_stores_ptxrts_rows_on_sim(tmp_path, capsys):
+def test_it_prints_and_stores_ptxrts_rows_on_sim(tmp_path: Path, capsys: Capture) -> None:
     arguments = ["launch", "--device", "sim:0", "--bursts", "2", "--launches", "3", "--out", str(tmp_path / "new")]
     assert bench.main(arguments) == 0
     out = capsys.readouterr().out
@@ -36,27 +35,27 @@ def test_it_prints_and_stores_ptxrts_rows_on_sim(tmp_path, capsys):
     assert out.count("not measured") == 2
 
 
-def test_check_fails_where_a_bound_cannot_be_told(tmp_path):
+def test_check_fails_where_a_bound_cannot_be_measured(tmp_path: Path) -> None:
     few = ["--bursts", "1", "--launches", "1"]
     assert bench.main(["launch", "--device", "sim:0", "--check", *few, "--out", str(tmp_path)]) == 1
 
 
 @pytest.mark.parametrize("device", ["tpu:0", "sim:99"])
-def test_a_device_that_is_not_there_exits_with_2(device, tmp_path, capsys):
+def test_a_device_that_is_not_there_exits_with_2(device: str, tmp_path: Path, capsys: Capture) -> None:
     assert bench.main(["launch", "--device", device, "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("bench.py: ")
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", "1.5"])
-def test_numbers_that_are_none_are_refused(number, capsys):
+def test_numbers_that_are_none_are_refused(number: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as left:
         bench.main(["launch", "--bursts", number])
     assert left.value.code == 2
     assert "whole number" in capsys.readouterr().err
 
 
-def test_a_row_that_cannot_be_made_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
-    def missing() -> launch.Burst:
+def test_a_row_that_fails_is_reported_and_the_others_run(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    def missing() -> None:
         raise ModuleNotFoundError("No module named 'somebody'")
 
     def breaks(count: int) -> None:
@@ -75,7 +74,7 @@ def test_a_row_that_cannot_be_made_is_told_and_the_others_run(tmp_path, monkeypa
     assert "No module named 'somebody'" in capsys.readouterr().out
 
 
-def test_rows_take_turns_with_a_synchronisation_before_each():
+def test_rows_take_turns_with_a_synchronisation_before_each() -> None:
     log: list[str] = []
     rows = {name: lambda count, name=name: log.append(f"{name}{count}") for name in "abc"}
     times, failed = launch.measure(rows, lambda: log.append("wait"), 3, 7)
@@ -90,7 +89,9 @@ def test_rows_take_turns_with_a_synchronisation_before_each():
 
 @pytest.mark.parametrize(("factor", "code"), [((0.99, 0.99), 0), ((1.01, 0.99), 1), ((0.99, 1.01), 1)])
 @pytest.mark.parametrize("host", [3.0, 30.0])
-def test_check_holds_each_bound_relative_to_cs_own_launch(factor, code, host, tmp_path, monkeypatch, capsys):
+def test_check_holds_each_bound_relative_to_cs_own_launch(
+    factor: Any, code: int, host: float, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     bounds = zip(launch.BOUNDS.items(), factor, strict=True)
     times = {launch.BASE: [host]} | {name: [host * bound * part] for (name, bound), part in bounds}
     monkeypatch.setattr(launch, "measure", lambda *_: (times, {}))
@@ -98,19 +99,19 @@ def test_check_holds_each_bound_relative_to_cs_own_launch(factor, code, host, tm
     assert capsys.readouterr().out.count("ABOVE the bound") == code
 
 
-def test_the_bounds_hold_on_the_host_of_the_stored_run():
+def test_the_bounds_hold_on_the_host_of_the_stored_run() -> None:
     record = json.loads((ROOT / "docs" / "results" / "launch-nvidia-h200.json").read_text())
     ratios = launch.ratios({name: row["median_us"] for name, row in record["rows"].items()})
     assert all(ratios[name] < bound for name, bound in launch.BOUNDS.items())
 
 
-def test_without_cs_launch_there_is_no_ratio_to_tell():
+def test_without_cs_launch_there_is_no_ratio_to_tell() -> None:
     assert launch.ratios({"ptxrt Kernel.launch": 3.0}) == {}
     assert launch.ratios({launch.BASE: 2.5, "ptxrt Kernel.launch": 3.0}) == {"ptxrt Kernel.launch": 1.2}
 
 
 @pytest.mark.cuda
-def test_cuda_core_and_c_run_beside_it_on_the_gpu(cuda, tmp_path):
+def test_cuda_core_and_c_run_beside_it_on_the_gpu(cuda: ptxrt.Device, tmp_path: Path) -> None:
     arguments = ["launch", "--device", str(cuda), "--bursts", "3", "--launches", "16", "--out", str(tmp_path)]
     assert bench.main(arguments) == 0
     record = stored(tmp_path)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-
-import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
+from pathlib import Path
+from typing import Any
 
 import bench
+import pytest
+from helpers import Capture
 
 
 def row(device: str, op: str = "softmax2d") -> dict[str, object]:
@@ -18,7 +16,7 @@ def row(device: str, op: str = "softmax2d") -> dict[str, object]:
     return names | {"cases": 25, "error": 4.25e-8, "of_bar": 0.2125, "element": 1.5e-6, "case": "(1, 2)"}
 
 
-def test_it_stores_the_rows_of_the_devices_kind_alone(tmp_path, capsys):
+def test_it_stores_the_rows_of_the_devices_kind_alone(tmp_path: Path, capsys: Capture) -> None:
     rows = [row("cuda"), row("sim"), row("hip"), row("sim", "grid_sample")]
     file = tmp_path / "errors.json"
     file.write_text(json.dumps(rows))
@@ -44,12 +42,12 @@ def test_it_stores_the_rows_of_the_devices_kind_alone(tmp_path, capsys):
         ("[]", "tpu:0", "tpu"),
     ],
 )
-def test_what_cannot_be_stored_exits_with_2(content, device, words, tmp_path, capsys):
+def test_nothing_to_store_exits_with_2(content: Any, device: str, words: str, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "errors.json"
     if content is not None:
         file.write_text(content)
     assert bench.main(["errors", str(file), "--device", device, "--out", str(tmp_path / "new")]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("bench.py: ")
-    assert words in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("bench.py: ")
+    assert words in printed
     assert not (tmp_path / "new").exists()

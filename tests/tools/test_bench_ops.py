@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
-
-import numpy as np
-import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
+from pathlib import Path
+from typing import Any
 
 import bench
+import numpy as np
+import pytest
 from benchmarks import ops, ops_base
 from benchmarks.ops_base import Comparison, Failed
 from benchmarks.ops_calls import call, inputs
 from benchmarks.ops_cases import Case, cases
+from benchmarks.ops_worker import HOST
+from helpers import ROOT, Capture, Patch
+
+import ptxrt
 
 
-def test_the_table_compares_with_the_floor_and_with_torch():
+def test_the_table_compares_with_the_floor_and_with_torch() -> None:
     row = {"op": "softmax2d", "case": "2x3 f32", "floor": 50.0, "ptxrt": 80.0, "eager": 100.0, "compile": 90.0}
     line = ops.table([row, {**row, "eager": 40.0, "compile": None}]).splitlines()
     assert line[2].split("|")[3:9] == [
@@ -34,20 +35,20 @@ def test_the_table_compares_with_the_floor_and_with_torch():
     assert line[3].rstrip(" |").endswith("0.50")
 
 
-def test_it_says_what_it_needs(monkeypatch, capsys, tmp_path):
+def test_it_says_what_it_needs(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     import ptxrt
 
     def none(name: str) -> ptxrt.Device:
         raise ptxrt.BackendUnavailable(op="Device", argument=name, expected="a GPU", given="none")
 
-    monkeypatch.setattr(ops.ptxrt, "Device", none)
+    monkeypatch.setattr(ptxrt, "Device", none)
     assert bench.main(["ops", "--out", str(tmp_path)]) == 2
     assert "needs an NVIDIA GPU and torch" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("language", "name"), [("ptx", "ops-nv*.json"), ("hip", "ops-hip-*.json")])
-def test_it_measures_and_stores_each_row(cuda, tmp_path, monkeypatch, language, name):
+def test_it_stores_each_row(cuda: ptxrt.Device, tmp_path: Path, monkeypatch: Patch, language: str, name: str) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("PTXRT_LANGUAGE", "ptx")  # and undone afterwards
     arguments = ["--language", language, "--only", "group_norm", "--runs", "3", "--out", str(tmp_path)]
@@ -62,17 +63,15 @@ def test_it_measures_and_stores_each_row(cuda, tmp_path, monkeypatch, language, 
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if case.dtype in ("f32", "u8")], ids=lambda c: f"{c.op} {c}")
-def test_every_case_runs_on_sim_at_a_small_size(case, sim):
-    import ptxrt
-
+def test_every_case_runs_on_sim_at_a_small_size(case: Case, sim: ptxrt.Device) -> None:
     small = case.small()
     arrays = {name: ptxrt.to_device(array, sim) for name, array in inputs(small).items()}
-    result = call(small, arrays)()
+    result: Any = call(small, arrays)()
     first = result[0] if isinstance(result, tuple) else result
     assert first.shape[:2] == small.shape[:2]
 
 
-def test_the_cases_are_told_apart_by_their_names():
+def test_the_cases_are_different_by_their_names() -> None:
     assert max(Counter((case.op, str(case)) for case in cases()).values()) == 1
     assert {case.op for case in cases("softmax2d")} == {"softmax2d", "softmax2d_backward"}
     assert str(Case("group_norm", (2, 32, 8, 8), groups=8)) == "2x32x8x8 f32 G8"
@@ -85,15 +84,15 @@ def test_the_cases_are_told_apart_by_their_names():
 SMALL = Case("softmax2d", (1, 9, 9, 9))
 
 
-def test_it_compares_with_another_checkout_in_turns(capfd, monkeypatch):
-    asked = []
+def test_it_compares_with_another_checkout_in_turns(capfd: Capture, monkeypatch: Patch) -> None:
+    asked: Any = []
     ask = ops_base._Worker._ask
     monkeypatch.setattr(ops_base._Worker, "_ask", lambda self, what: asked.append((self, what)) or ask(self, what))
     monkeypatch.setattr(ops_base, "cases", lambda only: [SMALL])
     assert bench.main(["ops", "--base", str(ROOT), "--device", "sim:0", "--runs", "4"]) == 0
     lines = [line.split("|")[1:-1] for line in capfd.readouterr().out.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in cells] for cells in lines[2:]]
-    assert [row[0] for row in rows] == ["softmax2d", *ops_base.HOST]
+    assert [row[0] for row in rows] == ["softmax2d", *HOST]
     number = re.compile(r"\d+\.\d+")
     assert all(number.fullmatch(cell) for row in rows for cell in row[2:6])
     base, new = asked[0][0], asked[2][0]
@@ -102,19 +101,19 @@ def test_it_compares_with_another_checkout_in_turns(capfd, monkeypatch):
     assert [worker is new for worker, _ in asked[4:12]] == [True, False, False, True] * 2
 
 
-def test_a_row_that_the_base_cannot_run_is_no_failure_but_one_of_this_checkout_is(monkeypatch, capsys):
+def test_a_row_that_the_base_cannot_run_is_no_failure_but_one_of_ours_is(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(ops_base, "cases", lambda only: [SMALL])
     monkeypatch.setattr(ops_base, "HOST", ())
     prepare = ops_base._Worker.prepare
 
-    def run_where(number):
+    def run_where(number: int) -> Any:
         workers = []
 
-        def told(self, asked):
+        def answer(self: Any, asked: Any) -> Any:
             workers.append(self)
             return "no f16 here" if len(workers) - 1 == number else prepare(self, asked)
 
-        monkeypatch.setattr(ops_base._Worker, "prepare", told)
+        monkeypatch.setattr(ops_base._Worker, "prepare", answer)
         return bench.main(["ops", "--base", str(ROOT), "--device", "sim:0", "--runs", "1", "--check"])
 
     assert run_where(0) == 0
@@ -123,7 +122,7 @@ def test_a_row_that_the_base_cannot_run_is_no_failure_but_one_of_this_checkout_i
     assert "no f16 here" in capsys.readouterr().err
 
 
-def test_what_a_worker_raises_is_its_answer():
+def test_what_a_worker_raises_is_its_answer() -> None:
     with ops_base._Worker(ROOT, "sim:0", "ptx") as worker:
         assert worker.prepare({"host": "frob"}) == "KeyError: 'ptxrt frob'"
         with pytest.raises(Failed, match="IndexError"):
@@ -134,7 +133,7 @@ def test_what_a_worker_raises_is_its_answer():
             worker.time(1)
 
 
-def test_a_folder_without_ptxrt_is_refused(tmp_path, capsys):
+def test_a_folder_without_ptxrt_is_refused(tmp_path: Path, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         bench.main(["ops", "--base", str(tmp_path)])
     assert "expected a checkout of ptxrt" in capsys.readouterr().err
@@ -144,7 +143,7 @@ def test_a_folder_without_ptxrt_is_refused(tmp_path, capsys):
     assert "ended with 3" in capsys.readouterr().err
 
 
-def test_a_worker_finds_what_pythonpath_has(tmp_path, monkeypatch):
+def test_a_worker_finds_what_pythonpath_has(tmp_path: Path, monkeypatch: Patch) -> None:
     for name, text in {
         "ptxrt/__init__.py": "import only_there",
         "elsewhere/only_there.py": "raise SystemExit(7)",
@@ -157,12 +156,12 @@ def test_a_worker_finds_what_pythonpath_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: f"{case.op} {case}")
-def test_inputs_have_the_element_type_of_the_case(case):
+def test_inputs_have_the_element_type_of_the_case(case: Any) -> None:
     dtypes = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "u8": np.uint8}
     assert {array.dtype for array in inputs(case.small()).values()} == {np.dtype(dtypes[case.dtype])}
 
 
-def test_another_ptxrt_than_the_folders_is_refused(tmp_path, monkeypatch):
+def test_another_ptxrt_than_the_folders_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "ptxrt" / "__init__.py"
     path.parent.mkdir()
     answer = {"ptxrt": "/elsewhere/ptxrt/__init__.py"}
@@ -183,7 +182,7 @@ def test_another_ptxrt_than_the_folders_is_refused(tmp_path, monkeypatch):
         ([90.0, 90.0, 90.0], False),
     ],
 )
-def test_slower_is_more_than_the_share_and_the_spread(new, slower):
+def test_slower_is_more_than_the_share_and_the_spread(new: Any, slower: bool) -> None:
     row = Comparison("a", "f32", [100.0] * 3, new, share=0.02)
     assert row.slower is slower
     assert ("SLOWER" in row.cells()) is slower
@@ -193,18 +192,18 @@ def test_slower_is_more_than_the_share_and_the_spread(new, slower):
 
 
 @pytest.mark.parametrize(("more", "slower"), [(0.09, False), (0.11, True)])
-def test_a_launch_has_a_bound_in_microseconds(more, slower):
+def test_a_launch_has_a_bound_in_microseconds(more: float, slower: bool) -> None:
     assert Comparison("a", "host", [5.0] * 3, [5.0 + more] * 3, share=0.0, more=0.1).slower is slower
 
 
-def test_check_fails_where_this_checkout_is_slower(monkeypatch):
+def test_check_fails_where_this_checkout_is_slower(monkeypatch: Patch) -> None:
     rows = [Comparison("a", "f32", [100.0] * 3, [200.0] * 3, share=0.02)]
     monkeypatch.setattr(ops, "compare", lambda *_: rows)
     assert bench.main(["ops", "--base", str(ROOT), "--check"]) == 1
     assert bench.main(["ops", "--base", str(ROOT)]) == 0
 
 
-def test_which_rows_are_bounded_and_how():
+def test_which_rows_are_bounded_and_how() -> None:
     rows = {(name, case): bound for name, case, _, _, bound in ops_base._rows("", small=False)}
     assert rows["upsample_nearest2d", "8x256x64x64 f32 x2"] == (0.02, 0.0)
     assert rows["upsample_nearest2d", "8x256x64x64 f16 x2"] == (np.inf, 0.0)

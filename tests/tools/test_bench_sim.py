@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+from pathlib import Path
+from typing import Any
 
+import bench
 import pytest
-from helpers import ROOT
+from benchmarks import sim
+from benchmarks.sim_kernels import CASES, Case
+from helpers import Capture, Patch
 
 from ptxrt.compilers import nvrtc
 
-sys.path.insert(0, str(ROOT / "tools"))
 
-import bench
-from benchmarks import sim
-from benchmarks.sim_kernels import CASES, Case
-
-
-def case(which: str, **changes) -> Case:
+def case(which: str, **changes: Any) -> Case:
     (found,) = (one for one in CASES if one.name == which)
     return dataclasses.replace(found, **changes)
 
 
-def test_it_prints_and_stores_its_rows(tmp_path, capsys):
+def test_it_prints_and_stores_its_rows(tmp_path: Path, capsys: Capture) -> None:
     few = ["--repeats", "1", "--elements", "4096", "--out", str(tmp_path)]
     assert bench.main(["sim", "--only", "batch_norm", *few]) == 0
     out = capsys.readouterr().out
@@ -38,7 +36,7 @@ def test_it_prints_and_stores_its_rows(tmp_path, capsys):
     assert "within the bound of 2 GiB" in out
 
 
-def test_check_fails_where_a_bound_is_missed_or_cannot_be_told(tmp_path, monkeypatch, capsys):
+def test_check_fails_if_a_bound_is_missed_or_not_measured(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     slow = case("group_norm of kernels_ptx", name="slow", seconds=1e-9)
     bad = case("group_norm of kernels_ptx", name="bad", text=lambda: "frob")
     good = case("group_norm of kernels_ptx", name="good", rate=False)
@@ -52,18 +50,18 @@ def test_check_fails_where_a_bound_is_missed_or_cannot_be_told(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("option", ["--repeats", "--elements"])
-def test_numbers_below_one_are_refused(option, tmp_path):
+def test_numbers_below_one_are_refused(option: str, tmp_path: Path) -> None:
     assert bench.main(["sim", option, "0", "--out", str(tmp_path)]) == 2
 
 
-def test_the_bounds_are_those_of_the_plan():
+def test_the_bounds_are_those_of_the_plan() -> None:
     bounded = {(one.name, one.shape): one.seconds for one in CASES if one.seconds is not None}
     assert bounded == {("group_norm", "8x128x1024"): 0.2, ("softmax2d", "8x256x4096"): 0.5}
     assert sum(one.rate for one in CASES) == 10
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
-def test_the_matmul_is_a_row():
+def test_the_matmul_is_a_row() -> None:
     row = sim.measure(case("matmul by NVRTC"), 1)
     assert row["threads"] == 256 * 256
     assert row["bound_rate"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -12,18 +13,16 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import pytest
-from helpers import REQUIRED, ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
+from typing import Any, TypeAlias
 
 import fetch_hiprtc
+import pytest
 from fetch_hiprtc import AptRoot, FetchError, SuiteError, fetch_newest, obtain
+from helpers import REQUIRED, ROOT, Capture, Patch
 
+Make: TypeAlias = Callable[..., str]
 FETCHED = ROOT / ".hiprtc"
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 
@@ -52,11 +51,11 @@ needs_glibc = pytest.mark.skipif(not LOADER.exists(), reason="no C library of GN
         ("libamdhip64-9 libamdhip64-10 libhiprtc9 libhiprtc10", ["libamdhip64-10", "libhiprtc10"]),
     ],
 )
-def test_the_packages_are_those_of_the_newest_rocm(names, chosen):
+def test_the_packages_are_those_of_the_newest_rocm(names: str, chosen: Any) -> None:
     assert fetch_hiprtc.compiler_packages(names.split()) == chosen
 
 
-def test_a_suite_without_rocm_is_none():
+def test_a_suite_without_rocm_is_none() -> None:
     with pytest.raises(SuiteError, match="no package libamdhip64-N"):
         fetch_hiprtc.compiler_packages(["libamdhip64-dev", "libhiprtc7"])
 
@@ -71,7 +70,7 @@ def test_a_suite_without_rocm_is_none():
         ("7.2.4+dfsg-1~exp1", "7.2.4"),
     ],
 )
-def test_the_upstream_version_is_read_off_a_packages(version, upstream):
+def test_the_upstream_version_is_read_off_a_packages(version: str, upstream: str) -> None:
     assert fetch_hiprtc.upstream_version(version) == upstream
 
 
@@ -89,11 +88,11 @@ def test_the_upstream_version_is_read_off_a_packages(version, upstream):
         ("", None),
     ],
 )
-def test_the_mirror_is_the_machines_own(uris, mirror):
+def test_the_mirror_is_the_machines_own(uris: str, mirror: str | None) -> None:
     assert fetch_hiprtc.find_mirror(uris) == mirror
 
 
-def test_a_machine_without_a_debian_mirror_is_told_to_name_one(monkeypatch):
+def test_a_machine_without_a_debian_mirror_is_asked_to_name_one(monkeypatch: Patch) -> None:
     monkeypatch.setattr(fetch_hiprtc, "run", lambda *command: "'http://a.example/ubuntu/dists/noble/InRelease' a 0")
     with pytest.raises(FetchError, match="--mirror"):
         fetch_hiprtc.own_mirror()
@@ -102,46 +101,46 @@ def test_a_machine_without_a_debian_mirror_is_told_to_name_one(monkeypatch):
 # What a machine must have
 
 
-def test_a_python_without_hip_python_is_told_how_to_get_it(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(fetch_hiprtc.importlib.util, "find_spec", lambda name: None)
+def test_a_python_without_hip_python_is_shown_what_to_do(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert fetch_hiprtc.main(["--into", str(tmp_path / "new")]) == 1
     assert "pip install 'ptxrt[hip]'" in capsys.readouterr().err
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path) -> Path:
+def machine(monkeypatch: Patch, tmp_path: Path) -> Path:
     """A machine that has everything; returns its keyring."""
     keyring = tmp_path / "keyring.gpg"
     keyring.touch()
     monkeypatch.setattr(fetch_hiprtc, "KEYRING", keyring)
-    monkeypatch.setattr(fetch_hiprtc.sys, "platform", "linux")
-    monkeypatch.setattr(fetch_hiprtc.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(fetch_hiprtc.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     fetch_hiprtc.check_machine()
     return keyring
 
 
 @pytest.mark.parametrize("name", ["apt-get", "apt-cache", "apt-config", "dpkg-deb"])
-def test_a_machine_without_apt_is_told_so(machine, monkeypatch, name):
-    monkeypatch.setattr(fetch_hiprtc.shutil, "which", lambda other: None if other == name else other)
+def test_a_machine_without_apt_is_refused(machine: Path, monkeypatch: Patch, name: str) -> None:
+    monkeypatch.setattr(shutil, "which", lambda other: None if other == name else other)
     with pytest.raises(FetchError, match=f"^{name} not found; install the packages apt and dpkg"):
         fetch_hiprtc.check_machine()
 
 
-def test_a_machine_without_debians_keys_is_told_the_package(machine):
+def test_a_machine_without_debians_keys_is_shown_the_package(machine: Path) -> None:
     machine.unlink()
     with pytest.raises(FetchError, match="install debian-archive-keyring"):
         fetch_hiprtc.check_machine()
 
 
-def test_another_processor_is_told_so(machine, monkeypatch):
-    monkeypatch.setattr(fetch_hiprtc.platform, "machine", lambda: "aarch64")
+def test_another_processor_is_refused(machine: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(FetchError, match="x86-64, this is linux on aarch64"):
         fetch_hiprtc.check_machine()
 
 
-def test_another_system_is_told_so(machine, monkeypatch):
-    monkeypatch.setattr(fetch_hiprtc.sys, "platform", "darwin")
+def test_another_system_is_refused(machine: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(FetchError, match="Linux on x86-64, this is darwin"):
         fetch_hiprtc.check_machine()
 
@@ -150,7 +149,7 @@ def test_another_system_is_told_so(machine, monkeypatch):
 
 
 @needs_apt
-def test_of_the_machines_settings_of_apt_only_the_way_to_the_mirror_and_its_age_hold(tmp_path, monkeypatch):
+def test_of_apts_settings_only_the_way_to_the_mirror_and_its_age_hold(tmp_path: Path, monkeypatch: Patch) -> None:
     config = tmp_path / "machine.conf"
     config.write_text(
         'Acquire::http::Proxy "http://proxy.example:3128";\nAcquire::Check-Valid-Until "false";\n'
@@ -173,15 +172,15 @@ def test_of_the_machines_settings_of_apt_only_the_way_to_the_mirror_and_its_age_
 
 @needs_apt
 @pytest.mark.parametrize(("suite", "suites"), [("experimental", ["experimental", "sid"]), ("forky", ["forky"])])
-def test_its_sources_are_the_suite_with_debians_keys(tmp_path, suite, suites):
+def test_its_sources_are_the_suite_with_debians_keys(tmp_path: Path, suite: str, suites: Any) -> None:
     AptRoot(tmp_path / "apt", suite, "http://mirror.example/debian")
     key = f"[signed-by={fetch_hiprtc.KEYRING}]"
     lines = (tmp_path / "apt/etc/apt/sources.list").read_text().splitlines()
     assert lines == [f"deb {key} http://mirror.example/debian {name} main" for name in suites]
 
 
-def test_packages_are_fetched_of_the_suite_and_not_installed(tmp_path, monkeypatch):
-    commands: list[tuple[str, ...]] = []
+def test_packages_are_fetched_of_the_suite_and_not_installed(tmp_path: Path, monkeypatch: Patch) -> None:
+    commands: Any = []
     monkeypatch.setattr(fetch_hiprtc, "run", lambda *command, **environment: commands.append(command) or "")
     apt = AptRoot(tmp_path / "apt", "experimental", "http://mirror.example/debian")
     (tmp_path / "apt/var/cache/apt/archives/a.deb").touch()
@@ -197,7 +196,7 @@ def gpg(home: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch) -> Callable[..., str]:
+def repository(tmp_path: Path, monkeypatch: Patch) -> Iterator[Make]:
     """Return a function that makes a repository with one package, and returns its address."""
 
     def make(signed: bool = True, damaged: bool = False) -> str:
@@ -241,7 +240,7 @@ def repository(tmp_path, monkeypatch) -> Callable[..., str]:
 
 @needs_apt
 @needs_gpg
-def test_a_package_is_fetched_and_unpacked_with_nothing_installed(tmp_path, repository):
+def test_a_package_is_fetched_and_unpacked_with_nothing_installed(tmp_path: Path, repository: Make) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", repository())
     apt.run("apt-get", "update", "-qq")
     assert apt.run("apt-cache", "pkgnames").split() == ["libamdhip64-7"]
@@ -254,7 +253,7 @@ def test_a_package_is_fetched_and_unpacked_with_nothing_installed(tmp_path, repo
 
 @needs_apt
 @needs_gpg
-def test_an_unsigned_suite_is_refused(tmp_path, repository):
+def test_an_unsigned_suite_is_refused(tmp_path: Path, repository: Make) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", repository(signed=False))
     with pytest.raises(SuiteError, match="is not signed"):
         apt.run("apt-get", "update", "-qq")
@@ -262,7 +261,7 @@ def test_an_unsigned_suite_is_refused(tmp_path, repository):
 
 @needs_apt
 @needs_gpg
-def test_a_suite_signed_by_somebody_else_is_refused(tmp_path, repository, monkeypatch):
+def test_a_suite_signed_by_somebody_else_is_refused(tmp_path: Path, repository: Make, monkeypatch: Patch) -> None:
     mirror = repository()
     monkeypatch.setattr(fetch_hiprtc, "KEYRING", tmp_path / "other.gpg")
     (tmp_path / "other.gpg").touch()
@@ -273,7 +272,7 @@ def test_a_suite_signed_by_somebody_else_is_refused(tmp_path, repository, monkey
 
 @needs_apt
 @needs_gpg
-def test_a_package_of_another_digest_is_refused(tmp_path, repository):
+def test_a_package_of_another_digest_is_refused(tmp_path: Path, repository: Make) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", repository(damaged=True))
     apt.run("apt-get", "update", "-qq")
     with pytest.raises(SuiteError, match="Hash Sum mismatch"):
@@ -282,7 +281,7 @@ def test_a_package_of_another_digest_is_refused(tmp_path, repository):
 
 @needs_apt
 @needs_gpg
-def test_a_package_that_cannot_be_resolved_is_a_reason(tmp_path, repository):
+def test_a_package_that_cannot_be_resolved_is_a_reason(tmp_path: Path, repository: Make) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", repository())
     apt.run("apt-get", "update", "-qq")
     with pytest.raises(SuiteError, match="Unable to locate package libhiprtc7"):
@@ -291,7 +290,7 @@ def test_a_package_that_cannot_be_resolved_is_a_reason(tmp_path, repository):
 
 @needs_apt
 @needs_gpg
-def test_a_mirror_on_a_disk_that_apt_does_not_copy_from_is_a_reason(tmp_path, repository):
+def test_a_mirror_on_a_disk_that_apt_does_not_copy_from_is_a_reason(tmp_path: Path, repository: Make) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", repository().replace("copy:", "file:"))
     apt.run("apt-get", "update", "-qq")
     with pytest.raises(SuiteError, match="begins with copy:"):
@@ -300,19 +299,19 @@ def test_a_mirror_on_a_disk_that_apt_does_not_copy_from_is_a_reason(tmp_path, re
 
 @needs_apt
 @pytest.mark.parametrize("mirror", ["file:/nowhere/debian", "http://127.0.0.1:9/debian"])
-def test_a_mirror_that_is_not_there_is_a_reason(tmp_path, mirror):
+def test_a_mirror_that_is_not_there_is_a_reason(tmp_path: Path, mirror: str) -> None:
     apt = AptRoot(tmp_path / "apt", "sid", mirror)
     with pytest.raises(SuiteError, match="apt-get update: E:"):
         apt.run("apt-get", "update", "-qq")
 
 
-def test_a_command_that_does_not_end_is_a_reason(monkeypatch):
+def test_a_command_that_does_not_end_is_a_reason(monkeypatch: Patch) -> None:
     monkeypatch.setattr(fetch_hiprtc, "_APT_SECONDS", 0.1)
     with pytest.raises(SuiteError, match=r"sleep 60 has not ended within 0\.1 s"):
         fetch_hiprtc.run("sleep", "60")
 
 
-def test_a_command_that_fails_without_a_word_of_apts_is_a_reason():
+def test_a_command_that_fails_without_a_word_of_apts_is_a_reason() -> None:
     with pytest.raises(SuiteError, match="status 3, the last"):
         fetch_hiprtc.run("sh", "-c", "echo first; echo the last; exit 3")
 
@@ -320,7 +319,7 @@ def test_a_command_that_fails_without_a_word_of_apts_is_a_reason():
 # What is unpacked
 
 
-def test_the_c_library_is_unpacked_apart_and_the_rest_together(tmp_path, monkeypatch):
+def test_the_c_library_is_unpacked_alone_and_the_rest_together(tmp_path: Path, monkeypatch: Patch) -> None:
     places = {}
 
     def run(*command: str) -> str:
@@ -335,7 +334,7 @@ def test_the_c_library_is_unpacked_apart_and_the_rest_together(tmp_path, monkeyp
     assert places == {name: str(tmp_path / ("libc" if n < 3 else "root")) for n, name in enumerate(names)}
 
 
-def test_the_libraries_get_hip_pythons_names(tmp_path):
+def test_the_libraries_get_hip_pythons_names(tmp_path: Path) -> None:
     folder = tmp_path / "root/usr/lib/x86_64-linux-gnu"
     folder.mkdir(parents=True)
     for name in ("libamdhip64.so", "libhiprtc.so"):
@@ -351,7 +350,7 @@ def test_the_libraries_get_hip_pythons_names(tmp_path):
         assert not os.readlink(tmp_path / "rocm/lib" / name).startswith("/")
 
 
-def test_where_hiprtc_is_inside_the_runtime_both_names_are_the_runtimes(tmp_path):
+def test_where_hiprtc_is_inside_the_runtime_both_names_are_the_runtimes(tmp_path: Path) -> None:
     folder = tmp_path / "root/usr/lib/x86_64-linux-gnu"
     folder.mkdir(parents=True)
     (folder / "libamdhip64.so.5.7.31921").write_text("both")
@@ -359,7 +358,7 @@ def test_where_hiprtc_is_inside_the_runtime_both_names_are_the_runtimes(tmp_path
     assert (tmp_path / "rocm/lib/libhiprtc.so").read_text() == "both"
 
 
-def test_packages_without_the_runtime_are_a_reason(tmp_path):
+def test_packages_without_the_runtime_are_a_reason(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     with pytest.raises(SuiteError, match=r"no libamdhip64\.so"):
         fetch_hiprtc.link_libraries(tmp_path)
@@ -374,7 +373,7 @@ print(json.dumps([sys.executable, sys.prefix, os.environ["ROCM_PATH"], sys.argv[
 """
 
 
-def show(launcher: Path | str, *arguments: str, python: str | None = sys.executable, **options: Any) -> list[Any]:
+def show(launcher: Path | str, *arguments: str, python: str | None = sys.executable, **options: Any) -> Any:
     environment = {**os.environ, "PTXRT_PYTHON": python} if python is not None else {**os.environ}
     done = subprocess.run(
         [launcher, "-c", SHOW, *arguments], check=False, env=environment, capture_output=True, text=True, **options
@@ -384,7 +383,7 @@ def show(launcher: Path | str, *arguments: str, python: str | None = sys.executa
 
 
 @pytest.fixture
-def launcher(tmp_path) -> Path:
+def launcher(tmp_path: Path) -> Path:
     """A launcher beside a copy of this machine's C library, which says that it is newer than the machine's."""
     folder = tmp_path / "a folder"
     libc = folder / "libc/usr/lib/x86_64-linux-gnu"
@@ -399,7 +398,7 @@ def launcher(tmp_path) -> Path:
 
 
 @needs_glibc
-def test_the_launcher_runs_python_with_the_fetched_c_library(launcher):
+def test_the_launcher_runs_python_with_the_fetched_c_library(launcher: Path) -> None:
     executable, prefix, rocm, arguments, libraries, path = show(launcher, "one", "two words", "")
     assert (executable, prefix) == (sys.executable, sys.prefix)
     assert sysconfig.get_path("purelib") in path
@@ -410,9 +409,9 @@ def test_the_launcher_runs_python_with_the_fetched_c_library(launcher):
 
 @needs_glibc
 @pytest.mark.parametrize("version", ["2.0-1", "system"])
-def test_where_the_systems_c_library_is_as_new_python_keeps_it(launcher, version):
+def test_where_the_systems_c_library_is_as_new_python_keeps_it(launcher: Path, version: str) -> None:
     if version == "system":
-        version = os.confstr("CS_GNU_LIBC_VERSION").split()[1] + "-1"
+        version = str(os.confstr("CS_GNU_LIBC_VERSION")).split()[1] + "-1"
     fetch_hiprtc.write_launcher(launcher.parent, version)
     executable, *_, libraries, _ = show(launcher)
     assert executable == sys.executable
@@ -421,13 +420,13 @@ def test_where_the_systems_c_library_is_as_new_python_keeps_it(launcher, version
 
 
 @needs_glibc
-def test_versions_are_compared_by_number(launcher):
+def test_versions_are_compared_by_number(launcher: Path) -> None:
     fetch_hiprtc.write_launcher(launcher.parent, "2.4-1")  # as text, more than 2.36
     assert not show(launcher)[4][0].startswith(str(launcher.parent))
 
 
 @needs_glibc
-def test_the_launcher_works_where_it_was_moved_to_from_any_folder_and_by_a_link(launcher, tmp_path):
+def test_the_launcher_works_where_it_was_moved_to_from_any_folder_and_by_a_link(launcher: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     launcher.parent.rename(moved)
     (tmp_path / "link").symlink_to(moved / "python")
@@ -438,7 +437,7 @@ def test_the_launcher_works_where_it_was_moved_to_from_any_folder_and_by_a_link(
 
 
 @needs_glibc
-def test_a_virtual_environment_keeps_its_packages(launcher, tmp_path):
+def test_a_virtual_environment_keeps_its_packages(launcher: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv/bin/python"
     executable, prefix, _, _, _, path = show(launcher, python=str(python))
@@ -447,7 +446,7 @@ def test_a_virtual_environment_keeps_its_packages(launcher, tmp_path):
 
 
 @needs_glibc
-def test_without_the_variable_it_is_python3(launcher, tmp_path, monkeypatch):
+def test_without_the_variable_it_is_python3(launcher: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # a script, as of a version manager
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.delenv("PTXRT_PYTHON", raising=False)
@@ -456,7 +455,7 @@ def test_without_the_variable_it_is_python3(launcher, tmp_path, monkeypatch):
 
 
 @needs_glibc
-def test_a_python_that_is_not_there_ends_the_launcher(launcher):
+def test_a_python_that_is_not_there_ends_the_launcher(launcher: Path) -> None:
     environment = {**os.environ, "PTXRT_PYTHON": "/nowhere/python"}
     done = subprocess.run([launcher, "-c", ""], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 127
@@ -465,7 +464,7 @@ def test_a_python_that_is_not_there_ends_the_launcher(launcher):
 
 
 @needs_glibc
-def test_the_exit_status_is_pythons(launcher):
+def test_the_exit_status_is_pythons(launcher: Path) -> None:
     assert subprocess.run([launcher, "-c", "raise SystemExit(7)"], check=False).returncode == 7
     assert subprocess.run([launcher, "-c", "import os; os.abort()"], check=False).returncode == -signal.SIGABRT
 
@@ -480,9 +479,9 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_compiler_that_works_has_no_fault(tmp_path):
-    told = '[ "$3 $AMD_COMGR_CACHE" = "gfx90a 0" ] && [ -x "$PTXRT_PYTHON" ]'
-    assert fetch_hiprtc.trial(script(tmp_path / "python", told), "gfx90a") is None
+def test_a_compiler_that_works_has_no_fault(tmp_path: Path) -> None:
+    condition = '[ "$3 $AMD_COMGR_CACHE" = "gfx90a 0" ] && [ -x "$PTXRT_PYTHON" ]'
+    assert fetch_hiprtc.trial(script(tmp_path / "python", condition), "gfx90a") is None
 
 
 @pytest.mark.parametrize(
@@ -493,17 +492,17 @@ def test_a_compiler_that_works_has_no_fault(tmp_path):
         ("exit 4", "status 4"),
     ],
 )
-def test_a_compiler_that_fails_or_dies_is_a_fault(tmp_path, text, fault):
+def test_a_compiler_that_fails_or_dies_is_a_fault(tmp_path: Path, text: str, fault: str) -> None:
     assert fetch_hiprtc.trial(script(tmp_path / "python", text), "gfx90a") == fault
 
 
-def test_a_compiler_that_hangs_is_a_fault(tmp_path, monkeypatch):
+def test_a_compiler_that_hangs_is_a_fault(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(fetch_hiprtc, "_TRIAL_SECONDS", 0.1)
     assert fetch_hiprtc.trial(script(tmp_path / "python", "exec sleep 60"), "gfx90a") == "no end within 0.1 s"
 
 
-def test_a_launcher_that_is_not_there_is_a_fault(tmp_path):
-    assert "No such file" in fetch_hiprtc.trial(tmp_path / "python", "gfx90a")
+def test_a_launcher_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    assert "No such file" in str(fetch_hiprtc.trial(tmp_path / "python", "gfx90a"))
 
 
 # Falling back
@@ -527,7 +526,7 @@ def made(suite: str, new: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def fetches(monkeypatch, machine) -> list[str]:
+def fetches(monkeypatch: Patch, machine: Path) -> list[str]:
     """The suites that were fetched; what stands for fetching is `made`."""
     suites: list[str] = []
 
@@ -542,7 +541,7 @@ def fetches(monkeypatch, machine) -> list[str]:
     return suites
 
 
-def failing(monkeypatch, *suites: str) -> None:
+def failing(monkeypatch: Patch, *suites: str) -> None:
     """Let these suites fail, with half of them made."""
     good = fetch_hiprtc.fetch
 
@@ -555,12 +554,14 @@ def failing(monkeypatch, *suites: str) -> None:
     monkeypatch.setattr(fetch_hiprtc, "fetch", fetch)
 
 
-def test_the_newest_suite_comes_first(fetches, tmp_path):
+def test_the_newest_suite_comes_first(fetches: list[str], tmp_path: Path) -> None:
     assert obtain(tmp_path / "hiprtc")["suite"] == "experimental"
     assert fetches == ["experimental"]
 
 
-def test_an_older_suite_takes_over_and_the_reason_is_told_and_kept(fetches, tmp_path, monkeypatch, capsys):
+def test_an_older_suite_takes_over_and_the_reason_is_printed_and_recorded(
+    fetches: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     failing(monkeypatch, "experimental", "sid", "forky")
     assert fetch_hiprtc.main(["--into", str(tmp_path / "hiprtc")]) == 0
     assert fetches == ["experimental", "sid", "forky", "trixie"]
@@ -572,7 +573,9 @@ def test_an_older_suite_takes_over_and_the_reason_is_told_and_kept(fetches, tmp_
     assert record["skipped"] == {suite: f"no {suite} today" for suite in ("experimental", "sid", "forky")}
 
 
-def test_where_no_suite_works_every_reason_is_told_and_nothing_is_left(fetches, tmp_path, monkeypatch, capsys):
+def test_where_no_suite_works_every_reason_is_printed_and_nothing_is_left(
+    fetches: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     failing(monkeypatch, *fetch_hiprtc.SUITES)
     assert fetch_hiprtc.main(["--into", str(tmp_path / "hiprtc")]) == 1
     error = capsys.readouterr().err
@@ -580,7 +583,7 @@ def test_where_no_suite_works_every_reason_is_told_and_nothing_is_left(fetches, 
     assert not list(tmp_path.glob("hiprtc*/"))
 
 
-def test_a_suite_that_is_asked_for_is_the_only_one(fetches, tmp_path, monkeypatch):
+def test_a_suite_that_is_asked_for_is_the_only_one(fetches: list[str], tmp_path: Path, monkeypatch: Patch) -> None:
     failing(monkeypatch, "sid")
     with pytest.raises(FetchError, match="no sid today"):
         obtain(tmp_path / "hiprtc", "sid")
@@ -604,7 +607,7 @@ class FakeApt:
 
 
 @pytest.fixture
-def packages(monkeypatch) -> dict[str, str | None]:
+def packages(monkeypatch: Patch) -> dict[str, str | None]:
     """Packages without apt; returns the faults of the targets, to be changed."""
     faults: dict[str, str | None] = {"gfx1201": "signal 6"}
 
@@ -620,7 +623,7 @@ def packages(monkeypatch) -> dict[str, str | None]:
     return faults
 
 
-def test_the_record_says_what_was_got_and_apts_files_are_gone(packages, tmp_path):
+def test_the_record_says_what_was_got_and_apts_files_are_gone(packages: dict[str, str | None], tmp_path: Path) -> None:
     record = fetch_hiprtc.fetch("sid", "http://mirror.example/debian", tmp_path / "new")
     assert record["rocm"] == "7.2.4"
     assert record["library"] == "libamdhip64.so.7.2.9"
@@ -633,7 +636,7 @@ def test_the_record_says_what_was_got_and_apts_files_are_gone(packages, tmp_path
     assert "2.44 |" in (tmp_path / "new/python").read_text()
 
 
-def test_a_compiler_that_does_not_work_here_makes_the_suite_unusable(packages, tmp_path):
+def test_a_compiler_that_does_not_work_makes_a_suite_unusable(packages: dict[str, str | None], tmp_path: Path) -> None:
     packages["gfx90a"] = "status 1, no version GLIBC_2.44"
     with pytest.raises(SuiteError, match=r"does not work here: status 1, no version GLIBC_2\.44"):
         fetch_hiprtc.fetch("sid", "http://mirror.example/debian", tmp_path / "new")
@@ -642,7 +645,7 @@ def test_a_compiler_that_does_not_work_here_makes_the_suite_unusable(packages, t
 # All or nothing
 
 
-def test_a_second_time_nothing_is_fetched(fetches, tmp_path, capsys):
+def test_a_second_time_nothing_is_fetched(fetches: list[str], tmp_path: Path, capsys: Capture) -> None:
     for _ in range(2):
         assert fetch_hiprtc.main(["--into", str(tmp_path / "hiprtc")]) == 0
     assert fetches == ["experimental"]
@@ -652,7 +655,7 @@ def test_a_second_time_nothing_is_fetched(fetches, tmp_path, capsys):
     assert "libamdhip64-7 7.2.4-1" in text
 
 
-def test_a_folder_that_no_longer_works_is_fetched_anew(fetches, tmp_path, capsys):
+def test_a_folder_that_no_longer_works_is_fetched_anew(fetches: list[str], tmp_path: Path, capsys: Capture) -> None:
     obtain(tmp_path / "hiprtc")
     script(tmp_path / "hiprtc/python", "echo gone; exit 1")
     obtain(tmp_path / "hiprtc")
@@ -661,21 +664,21 @@ def test_a_folder_that_no_longer_works_is_fetched_anew(fetches, tmp_path, capsys
     assert fetch_hiprtc.trial(tmp_path / "hiprtc/python", "gfx90a") is None
 
 
-def test_a_folder_of_another_suite_is_fetched_anew_where_one_is_asked_for(fetches, tmp_path):
+def test_a_folder_of_another_suite_is_fetched_anew_where_one_is_asked_for(fetches: list[str], tmp_path: Path) -> None:
     assert obtain(tmp_path / "hiprtc", "sid")["suite"] == "sid"
     assert obtain(tmp_path / "hiprtc")["suite"] == "sid"
     assert obtain(tmp_path / "hiprtc", "forky")["suite"] == "forky"
     assert fetches == ["sid", "forky"]
 
 
-def test_a_folder_of_another_layout_is_fetched_anew(fetches, tmp_path):
+def test_a_folder_of_another_layout_is_fetched_anew(fetches: list[str], tmp_path: Path) -> None:
     record = obtain(tmp_path / "hiprtc")
     (tmp_path / "hiprtc/record.json").write_text(json.dumps({**record, "layout": 0}))
     assert obtain(tmp_path / "hiprtc")["layout"] == 1
     assert len(fetches) == 2
 
 
-def test_a_folder_of_somebody_else_is_left_alone(fetches, tmp_path):
+def test_a_folder_of_somebody_else_is_left_alone(fetches: list[str], tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/one.txt").touch()
     with pytest.raises(FetchError, match="--into"):
@@ -685,7 +688,7 @@ def test_a_folder_of_somebody_else_is_left_alone(fetches, tmp_path):
 
 
 @pytest.mark.parametrize("record", ["{}", "[1]", "3"])
-def test_a_record_of_somebody_else_is_none_of_ours(fetches, tmp_path, record):
+def test_a_record_of_somebody_else_is_none_of_ours(fetches: list[str], tmp_path: Path, record: str) -> None:
     (tmp_path / "music").mkdir()
     (tmp_path / "music/record.json").write_text(record)
     with pytest.raises(FetchError, match="was not made by this tool"):
@@ -693,18 +696,18 @@ def test_a_record_of_somebody_else_is_none_of_ours(fetches, tmp_path, record):
     assert (tmp_path / "music/record.json").read_text() == record
 
 
-def test_an_empty_folder_is_filled(fetches, tmp_path):
+def test_an_empty_folder_is_filled(fetches: list[str], tmp_path: Path) -> None:
     (tmp_path / "hiprtc").mkdir()
     assert obtain(tmp_path / "hiprtc")["suite"] == "experimental"
 
 
-def test_a_path_that_is_a_file_is_an_error_without_a_traceback(fetches, tmp_path, capsys):
+def test_a_file_for_a_folder_is_an_error_and_no_traceback(fetches: list[str], tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "file").touch()
     assert fetch_hiprtc.main(["--into", str(tmp_path / "file")]) == 1
     assert "Not a directory" in capsys.readouterr().err
 
 
-def test_what_was_there_stays_where_the_new_one_fails(fetches, tmp_path, monkeypatch):
+def test_what_was_there_stays_where_the_new_one_fails(fetches: list[str], tmp_path: Path, monkeypatch: Patch) -> None:
     obtain(tmp_path / "hiprtc", "sid")
     failing(monkeypatch, "forky")
     with pytest.raises(FetchError):
@@ -714,7 +717,7 @@ def test_what_was_there_stays_where_the_new_one_fails(fetches, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, OSError])
-def test_an_interrupted_one_leaves_nothing(fetches, tmp_path, monkeypatch, end):
+def test_an_interrupted_one_leaves_nothing(fetches: list[str], tmp_path: Path, monkeypatch: Patch, end: Any) -> None:
     def fetch(suite: str, mirror: str, new: Path) -> dict[str, Any]:
         made(suite, new)
         raise end
@@ -725,7 +728,7 @@ def test_an_interrupted_one_leaves_nothing(fetches, tmp_path, monkeypatch, end):
     assert {path.name for path in tmp_path.glob("hiprtc*")} == {"hiprtc.lock"}
 
 
-def test_what_a_killed_one_left_is_cleared_away(fetches, tmp_path):
+def test_what_a_killed_one_left_is_cleared_away(fetches: list[str], tmp_path: Path) -> None:
     obtain(tmp_path / "hiprtc", "sid")
     for name in ("hiprtc.fetching", "hiprtc.replaced"):
         (tmp_path / name).mkdir()
@@ -734,7 +737,7 @@ def test_what_a_killed_one_left_is_cleared_away(fetches, tmp_path):
     assert {path.name for path in tmp_path.glob("hiprtc*")} == {"hiprtc", "hiprtc.lock"}
 
 
-def test_what_is_there_needs_nothing_of_the_machine_and_what_is_not_does(fetches, machine, tmp_path):
+def test_what_is_there_needs_nothing_of_the_machine(fetches: list[str], machine: Path, tmp_path: Path) -> None:
     obtain(tmp_path / "hiprtc")
     machine.unlink()
     assert obtain(tmp_path / "hiprtc")["suite"] == "experimental"
@@ -757,7 +760,7 @@ sys.exit(fetch_hiprtc.main(["--into", sys.argv[2], "--mirror", "none"]))
 """
 
 
-def test_one_that_is_told_to_end_leaves_nothing(tmp_path):
+def test_one_that_is_asked_to_end_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPTED, str(ROOT / "tools"), str(tmp_path / "hiprtc")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -768,7 +771,7 @@ def test_one_that_is_told_to_end_leaves_nothing(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"hiprtc.lock"}
 
 
-def test_of_two_at_once_one_fetches_and_the_other_waits(fetches, tmp_path, monkeypatch, capsys):
+def test_of_two_at_once_one_waits(fetches: list[str], tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     good, others = fetch_hiprtc.fetch, threading.Event()
 
     def fetch(suite: str, mirror: str, new: Path) -> dict[str, Any]:
@@ -792,7 +795,7 @@ def test_of_two_at_once_one_fetches_and_the_other_waits(fetches, tmp_path, monke
     assert fetches == ["experimental"]
 
 
-def test_reasons_are_kept_in_the_order_of_the_suites(fetches, tmp_path, monkeypatch):
+def test_reasons_are_in_the_order_of_the_suites(fetches: list[str], tmp_path: Path, monkeypatch: Patch) -> None:
     failing(monkeypatch, "experimental", "sid")
     record = fetch_newest(fetch_hiprtc.SUITES, "http://mirror.example/debian", tmp_path / "new")
     assert list(record["skipped"]) == ["experimental", "sid"]
@@ -802,7 +805,7 @@ def test_reasons_are_kept_in_the_order_of_the_suites(fetches, tmp_path, monkeypa
 
 
 @pytest.mark.hiprtc
-def test_what_was_fetched_compiles_for_the_targets_of_its_record():
+def test_what_was_fetched_compiles_for_the_targets_of_its_record() -> None:
     record = fetch_hiprtc.read_record(FETCHED)
     if record is None:
         if "hiprtc" in REQUIRED:

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 import find_python
+import pytest
+from helpers import ROOT, Capture, Patch
 
 
 def put(folder: Path, name: str, answer: str, status: int = 0) -> Path:
@@ -23,7 +20,7 @@ def put(folder: Path, name: str, answer: str, status: int = 0) -> Path:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def machine(tmp_path: Path, monkeypatch: Patch) -> dict[str, Path]:
     """A machine with Pythons on its PATH and in pyenv's folder."""
     path, pyenv = tmp_path / "bin", tmp_path / "pyenv"
     made = {
@@ -41,35 +38,39 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return made
 
 
-def found(which: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def found(which: str, monkeypatch: Patch, capsys: Capture) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["find_python.py", which])
     return find_python.main(), *capsys.readouterr()
 
 
 @pytest.mark.parametrize(("which", "name"), [("oldest", "3.10"), ("newest", "3.13")])
-def test_the_one_asked_for_is_found_and_told(machine, monkeypatch, capsys, which, name):
+def test_the_one_asked_for_is_found_and_printed(
+    machine: dict[str, Path], monkeypatch: Patch, capsys: Capture, which: str, name: str
+) -> None:
     status, out, err = found(which, monkeypatch, capsys)
     assert (status, out.strip()) == (0, str(machine[name]))
     assert err.startswith(f"Python {name}.")
     assert err.endswith(f"is the {which} here, of 3 that ptxrt runs on\n")
 
 
-def test_of_two_of_one_version_the_first_counts(machine, monkeypatch, capsys, tmp_path):
+def test_of_two_of_one_version_the_first_counts(
+    machine: dict[str, Path], monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
     put(tmp_path / "pyenv" / "versions" / "again" / "bin", "python3.11", "3 11 2 final")
     pythons = find_python.pythons(find_python.folders(), (3, 10))
     assert pythons[3, 11, 2] == machine["3.11"]
 
 
-def test_a_machine_without_any_is_told_so(machine, monkeypatch, capsys):
+def test_a_machine_without_any_is_refused(machine: dict[str, Path], monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(find_python, "required", lambda: (4, 0))
     assert found("newest", monkeypatch, capsys) == (1, "", "no Python from 4.0 on\n")
 
 
-def test_the_least_version_is_pyprojects():
+def test_the_least_version_is_pyprojects() -> None:
     assert find_python.required() == (3, 10)
 
 
-def test_on_this_machine_there_is_one():
+def test_on_this_machine_there_is_one() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "find_python.py", "newest"], capture_output=True, text=True, check=True
     )

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 
-import pytest
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 import mutate
+import pytest
+from helpers import ROOT, Capture
 from mutation import hip_text, mutants, ptx_text
 from mutation.mutants import Mutant
 from mutation.trial import Outcome
@@ -36,7 +32,7 @@ from mutation.trial import Outcome
         ("left out", "bra next;", None),
     ],
 )
-def test_each_kind_changes_one_line_in_one_way(kind, line, after):
+def test_each_kind_changes_one_line_in_one_way(kind: str, line: str, after: str | None) -> None:
     assert list(ptx_text.KINDS[kind](line)) == ([] if after is None else [after])
 
 
@@ -62,11 +58,11 @@ def test_each_kind_changes_one_line_in_one_way(kind, line, after):
         ("left out", "const double d = x[i] - k;", None),
     ],
 )
-def test_each_kind_changes_one_line_of_hip_in_one_way(kind, line, after):
+def test_each_kind_changes_one_line_of_hip_in_one_way(kind: str, line: str, after: str | None) -> None:
     assert list(hip_text.KINDS[kind](line)) == ([] if after is None else [after])
 
 
-def test_every_line_of_ptx_belongs_to_the_macro_or_the_entry_that_it_is_in():
+def test_every_line_of_ptx_belongs_to_the_macro_or_the_entry_that_it_is_in() -> None:
     text = """mov.u32 %a, 0;
 //% macro entry(name, threads)
 .visible .entry {{ name }}(
@@ -107,14 +103,14 @@ mov.u32 %a, 2;
     ]
 
 
-def test_every_entry_of_batch_norm_has_mutants_of_its_own():
+def test_every_entry_of_batch_norm_has_mutants_of_its_own() -> None:
     text = (ROOT / "kernels_ptx" / "batch_norm.ptx").read_text()
     counts = Counter(kernel for kernel, _, _ in ptx_text.lines(text))
     assert sum("batch_norm" in kernel for kernel in counts) == text.count("\n{{ entry(")
     assert counts["gradient"] == 8
 
 
-def test_every_line_of_hip_belongs_to_the_function_that_it_is_in():
+def test_every_line_of_hip_belongs_to_the_function_that_it_is_in() -> None:
     text = """constexpr int N = 2;
 template <typename T>
 struct One {
@@ -130,7 +126,7 @@ __device__ void three() { return; }
     assert list(hip_text.lines(text)) == [("One", 4, "int a;"), ("two", 8, "x = y;")]
 
 
-def test_a_mutant_of_hip_compiles_to_another_program():
+def test_a_mutant_of_hip_compiles_to_another_program() -> None:
     for family in ("hip/softmax2d", "hip/block_sum"):
         made = mutants.mutants(family, 2, 0)
         assert all(mutant.compiles() for mutant in made)
@@ -140,7 +136,7 @@ def test_a_mutant_of_hip_compiles_to_another_program():
         assert not Mutant(first.family, first.kernel, first.number, "test", first.before, after).compiles()
 
 
-def test_every_kernel_of_a_file_gets_ten_mutants_that_assemble():
+def test_every_kernel_of_a_file_gets_ten_mutants_that_assemble() -> None:
     made = mutants.mutants("upsample_nearest2d", 10, 0)
     assert all(count >= 10 for count in Counter(mutant.kernel for mutant in made).values())
     assert {"upsample_nearest2d_{{ name }}", "upsample_nearest2d_banded_{{ name }}"} == {m.kernel for m in made}
@@ -151,12 +147,12 @@ def test_every_kernel_of_a_file_gets_ten_mutants_that_assemble():
     assert made == mutants.mutants("upsample_nearest2d", 10, 0)  # the same ones on every run
 
 
-def test_a_mutant_that_no_compiler_takes_is_none():
+def test_a_mutant_that_no_compiler_takes_is_none() -> None:
     good = mutants.mutants("upsample_nearest2d", 1, 0)[0]
     assert not Mutant(good.family, good.kernel, good.number, "test", good.before, "frob.u32 %a, %b;").compiles()
 
 
-def test_the_table_counts_and_names_what_survived():
+def test_the_table_counts_and_names_what_survived() -> None:
     one, two, three = mutants.mutants("upsample_nearest2d", 1, 0)[:3]
     outcomes = [Outcome("noticed", "t"), Outcome("equivalent", "Why."), Outcome("SURVIVED")]
     facts = [{**m.facts(), **outcome.facts()} for m, outcome in zip((one, two, three), outcomes, strict=True)]
@@ -166,7 +162,7 @@ def test_the_table_counts_and_names_what_survived():
     assert f"`{three.after}`" in text.split("## Survived")[1].split("## Equivalent")[0]
 
 
-def test_an_unknown_family_is_refused(capsys):
+def test_an_unknown_family_is_refused(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         mutate.main(["frob"])
     assert "upsample_nearest2d" in capsys.readouterr().err
