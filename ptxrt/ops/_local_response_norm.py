@@ -53,7 +53,7 @@ _SIGNATURES = {
 }
 FAMILY = KernelFamily(
     "local_response_norm",
-    ("f32",),
+    ("f32", "f16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
     | {
         f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by})
