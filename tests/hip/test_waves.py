@@ -127,18 +127,21 @@ def batch_norm_backward(shape, training, handed=False, affine=True):
     return Case(ops.BatchNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w, **statistics), want)
 
 
-def local_response_norm(shape, size):
-    x = 20 * normal(*shape)
+def local_response_norm(shape, size, name="f32"):
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x = 20 * normal(*shape, dtype=kind.numpy)
     y, denom = references.local_response_norm(x, size)
-    want = within("local_response_norm", out=y, denom=denom)
-    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size), given(x=x), want)
+    want = within("local_response_norm", name, out=y)
+    want |= within("local_response_norm", parameter_type(kind).name, denom=denom)
+    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size, kind), given(x=x), want)
 
 
-def local_response_norm_backward(shape, size):
-    go, x = normal(*shape), 20 * normal(*shape)[::-1].copy()
-    denom = references.local_response_norm(x, size)[1].astype(np.float32)
-    want = within("local_response_norm", out=references.local_response_norm_backward(go, x, denom, size))
-    problem = ops.LocalResponseNormBackwardDescriptor(shape, size)
+def local_response_norm_backward(shape, size, name="f32"):
+    kind = ptxrt.dtypes.BY_NAME[name]
+    go, x = normal(*shape, dtype=kind.numpy), 20 * normal(*shape, dtype=kind.numpy)[::-1].copy()
+    denom = references.local_response_norm(x, size)[1].astype(parameter_type(kind).numpy)
+    want = within("local_response_norm", name, out=references.local_response_norm_backward(go, x, denom, size))
+    problem = ops.LocalResponseNormBackwardDescriptor(shape, size, kind)
     return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
 
 
@@ -216,6 +219,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (local_response_norm, ((1, 3, 300), 4)),
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
+        (local_response_norm, ((2, 7, 5, 9), 5, "f16")),
+        (local_response_norm_backward, ((2, 7, 5, 9), 5, "f16")),
     ],
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
