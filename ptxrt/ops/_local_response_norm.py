@@ -316,8 +316,8 @@ def local_response_norm(
     alpha, beta, k
         Any finite numbers, rounded to the type of denom.
     out
-        Where to write: (y, denom), both of x's shape, denom float32; an element that is None is allocated. Neither may be x,
-        whose values other outputs need as well.
+        Where to write: (y, denom), both of x's shape, denom float32; an element that is None is allocated. Neither may
+        be x, whose values other outputs need as well.
     stream
         The device's default stream if left out.
 
