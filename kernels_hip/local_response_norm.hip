@@ -1,4 +1,4 @@
-// local_response_norm, f32.
+// local_response_norm, {{ T.name }}.
 //
 //   forward:   denom = sum of x^2 over the window / size * alpha + k,   y = x * denom^-beta
 //   backward:  gx = go * denom^-beta - 2 * beta * alpha / size * x * sum of go * x * denom^(-beta - 1) over the window
@@ -7,15 +7,18 @@
 // forward's begins half = size / 2 channels before c and has `size`, the backward's begins size - 1 - half before.
 // What leaves the clipped window is left out of the sum alone: size divides it at the edges too.
 //
-// All of it is f64 and rounded once: no square or power overflows (x^2 of 1e20 is no infinity), denom is good for any
-// beta, and backward loses nothing where its two terms nearly cancel. Products that are added up are written as fma,
-// and no other product that is rounded is added to anything, so that what a compiler contracts changes no bit. pow is
-// the compiler's library's, good to a few units in the last place of f64: between two libraries a result may differ in
-// the last place of f32, where it lies that close to the middle of two.
+// All of it is f64 and rounded once, to f32, as an element of 16 bits is once more: no square or power overflows
+// (x^2 of 1e20 is no infinity), denom, which is f32, is good for any beta, and backward loses nothing where its two
+// terms nearly cancel. Products that are added up are written as fma, and no other product that is rounded is added to
+// anything, so that what a compiler contracts changes no bit. pow is the compiler's library's, good to a few units in
+// the last place of f64: between two libraries a result may differ in the last place of {{ T.name }}, where it lies that close
+// to the middle of two.
 //
 // Launch: a thread an element, in blocks of any size.
 // ABI: (in_ptr, out_ptr, denom_ptr, u32 batch, u32 channels, u32 spatial, u32 size, f32 alpha, f32 beta, f32 k);
 // (in_ptr, go_ptr, denom_ptr, gi_ptr, u32 batch, u32 channels, u32 spatial, u32 size, f32 alpha, f32 beta).
+
+//% include "elements.jinja"
 
 // The channels about an element, which are `spatial` elements apart: where the first one is, and how many there are.
 struct Window {
@@ -32,12 +35,9 @@ struct Window {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(1024) lrn_forward_kernel(const float* __restrict__ in_ptr,
-                                                                     float* __restrict__ out_ptr,
-                                                                     float* __restrict__ denom_ptr, unsigned batch,
-                                                                     unsigned channels, unsigned spatial,
-                                                                     unsigned size, float alpha, float beta,
-                                                                     float k) {
+extern "C" __global__ void __launch_bounds__(1024)
+lrn_forward_kernel{{ suffix }}(const Element* __restrict__ in_ptr, Element* __restrict__ out_ptr, Real* __restrict__ denom_ptr,
+                   unsigned batch, unsigned channels, unsigned spatial, unsigned size, Real alpha, Real beta, Real k) {
     const size_t element = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= size_t(batch) * channels * spatial) return;
     const unsigned half = size / 2;
@@ -45,19 +45,19 @@ extern "C" __global__ void __launch_bounds__(1024) lrn_forward_kernel(const floa
 
     double sum = 0.0;
     for (unsigned c = 0; c < window.count; ++c) {
-        const double x = in_ptr[window.first + size_t(c) * spatial];
+        const double x = Real(in_ptr[window.first + size_t(c) * spatial]);
         sum = fma(x, x, sum);
     }
 
     const double denom = fma(sum, double(alpha) / size, double(k));
-    denom_ptr[element] = float(denom);
-    out_ptr[element] = float(in_ptr[element] * pow(denom, -double(beta)));
+    denom_ptr[element] = Real(denom);
+    out_ptr[element] = Element(Real(Real(in_ptr[element]) * pow(denom, -double(beta))));
 }
 
-extern "C" __global__ void __launch_bounds__(1024) lrn_backward_kernel(
-    const float* __restrict__ in_ptr, const float* __restrict__ go_ptr, const float* __restrict__ denom_ptr,
-    float* __restrict__ gi_ptr, unsigned batch, unsigned channels, unsigned spatial, unsigned size,
-    float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(1024)
+lrn_backward_kernel{{ suffix }}(const Element* __restrict__ in_ptr, const Element* __restrict__ go_ptr,
+                    const Real* __restrict__ denom_ptr, Element* __restrict__ gi_ptr, unsigned batch, unsigned channels,
+                    unsigned spatial, unsigned size, Real alpha, Real beta) {
     const size_t element = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= size_t(batch) * channels * spatial) return;
     const unsigned half = size / 2;
@@ -66,11 +66,11 @@ extern "C" __global__ void __launch_bounds__(1024) lrn_backward_kernel(
     double sum = 0.0;
     for (unsigned c = 0; c < window.count; ++c) {
         const size_t place = window.first + size_t(c) * spatial;
-        const double product = double(go_ptr[place]) * in_ptr[place];
+        const double product = double(Real(go_ptr[place])) * Real(in_ptr[place]);
         sum = fma(product, pow(double(denom_ptr[place]), -double(beta) - 1.0), sum);
     }
 
-    const double own = go_ptr[element] * pow(double(denom_ptr[element]), -double(beta));
+    const double own = Real(go_ptr[element]) * pow(double(denom_ptr[element]), -double(beta));
     const double factor = -2.0 * beta * alpha / size;
-    gi_ptr[element] = float(fma(factor * sum, double(in_ptr[element]), own));
+    gi_ptr[element] = Element(Real(fma(factor * sum, double(Real(in_ptr[element])), own)));
 }

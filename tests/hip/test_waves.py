@@ -104,41 +104,52 @@ def softmax2d_backward_rounded_twice(name: str) -> Case:
     return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), {"out": (want, 0.0)})
 
 
-def batch_norm(shape: Shape, training: bool, affine: bool = True) -> Case:
-    x, w, b = normal(*shape), *(normal(shape[1]) + i if affine else None for i in (0, 1))
-    mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
+def batch_norm(shape: Shape, training: bool, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, vector = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=parameter_type(kind).numpy)
+    w, b = (vector + i if affine else None for i in (0, 1))
+    mean, var = vector, np.abs(vector) + vector.dtype.type(0.5)
     results = references.batch_norm(x, w, b, mean, var, training=training)
     running = references.updated_running_statistics(x, mean, var) if training else (None, None)
-    names = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
-    want = within("batch_norm", **dict(zip(names, (*results, *running), strict=True)))
+    names = ("batch_mean", "batch_var", "running_mean", "running_var")
+    want = within("batch_norm", name, y=results[0])
+    want |= within("batch_norm", parameter_type(kind).name, **dict(zip(names, (*results[1:], *running), strict=True)))
     arrays = given(x=x, weight=w, bias=b, running_mean=mean, running_var=var)
-    return Case(ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training), arrays, want)
+    return Case(ops.BatchNormPlan, ops.BatchNormDescriptor(shape, training, kind), arrays, want)
 
 
-def batch_norm_backward(shape: Shape, training: bool, handed: bool = False, affine: bool = True) -> Case:
-    x, w, go = normal(*shape), normal(shape[1]) if affine else None, normal(*shape)[::-1, ::-1].copy()
-    mean, var = normal(shape[1]), np.abs(normal(shape[1])) + np.float32(0.5)
+def batch_norm_backward(
+    shape: Shape, training: bool, handed: bool = False, affine: bool = True, name: str = "f32"
+) -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, vector = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=parameter_type(kind).numpy)
+    go, w = x[::-1, ::-1].copy(), vector if affine else None
+    mean, var = vector, np.abs(vector) + vector.dtype.type(0.5)
     names = ("batch_mean", "batch_var") if handed else () if training else ("running_mean", "running_var")
     statistics = dict(zip(names, (mean, var), strict=False))
     how = {"running_mean": None, "running_var": None, **statistics}
     gradients = references.batch_norm_backward(go, x, w, training=training, **how)
-    want = within("batch_norm", **dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)))
-    problem = ops.BatchNormBackwardDescriptor(shape, training, handed=handed)
+    want = within("batch_norm", name, grad_input=gradients[0])
+    want |= within("batch_norm", parameter_type(kind).name, grad_weight=gradients[1], grad_bias=gradients[2])
+    problem = ops.BatchNormBackwardDescriptor(shape, training, kind, handed=handed)
     return Case(ops.BatchNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w, **statistics), want)
 
 
-def local_response_norm(shape: Shape, size: int) -> Case:
-    x = 20 * normal(*shape)
+def local_response_norm(shape: Any, size: Any, name: str = "f32") -> Any:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x = 20 * normal(*shape, dtype=kind.numpy)
     y, denom = references.local_response_norm(x, size)
-    want = within("local_response_norm", out=y, denom=denom)
-    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size), given(x=x), want)
+    want = within("local_response_norm", name, out=y)
+    want |= within("local_response_norm", parameter_type(kind).name, denom=denom)
+    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size, kind), given(x=x), want)
 
 
-def local_response_norm_backward(shape: Shape, size: int) -> Case:
-    go, x = normal(*shape), 20 * normal(*shape)[::-1].copy()
-    denom = references.local_response_norm(x, size)[1].astype(np.float32)
-    want = within("local_response_norm", out=references.local_response_norm_backward(go, x, denom, size))
-    problem = ops.LocalResponseNormBackwardDescriptor(shape, size)
+def local_response_norm_backward(shape: Any, size: Any, name: str = "f32") -> Any:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    go, x = normal(*shape, dtype=kind.numpy), 20 * normal(*shape, dtype=kind.numpy)[::-1].copy()
+    denom = references.local_response_norm(x, size)[1].astype(parameter_type(kind).numpy)
+    want = within("local_response_norm", name, out=references.local_response_norm_backward(go, x, denom, size))
+    problem = ops.LocalResponseNormBackwardDescriptor(shape, size, kind)
     return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
 
 
@@ -177,7 +188,10 @@ def grid_sample_backward(name: str, shape: Shape, size: Shape) -> Case:
     return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want)
 
 
-OTHERS = ("f64", "f16", "bf16")  # than f32
+def others(family: str) -> list[str]:
+    """Return a family's element types but f32."""
+    return sorted({spec.dtype for spec in HIP if spec.family == family} - {"f32"})
+
 
 # Each family: what its cases are made by, and of. Grids are short here (see `short_grids`): with more than two images a
 # block goes round.
@@ -190,16 +204,16 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (group_norm_backward, ((130, 2, 3), 1)),  # more images than one warp adds up
         (group_norm_backward, ((3, 130, 3), 1)),
         (group_norm_backward, ((1, 2, 2100), 1, False)),
-        *((group_norm, ((5, 4, 67), 2, True, name)) for name in OTHERS),
+        *((group_norm, ((5, 4, 67), 2, True, name)) for name in others("group_norm")),
         *((group_norm_of_16_bits, (name,)) for name in ("f16", "bf16")),
-        *((group_norm_backward, ((5, 6, 37), 2, True, name)) for name in OTHERS),
-        *((group_norm_backward, ((130, 1, 3), 1, True, name)) for name in OTHERS),
+        *((group_norm_backward, ((5, 6, 37), 2, True, name)) for name in others("group_norm")),
+        *((group_norm_backward, ((130, 1, 3), 1, True, name)) for name in others("group_norm")),
     ],
     "softmax2d": [
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
-        *((make, ((2, 9, 7, 19), name)) for name in ("f64", "f16", "bf16") for make in (softmax2d, softmax2d_backward)),
+        *((each, ((2, 9, 7, 19), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
         (softmax2d_backward_rounded_twice, ("f16",)),
         (softmax2d_backward_rounded_twice, ("bf16",)),
     ],
@@ -211,12 +225,16 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (batch_norm_backward, ((40, 2, 3), True, False, False)),
         (batch_norm_backward, ((3, 3, 31), True, True)),
         (batch_norm_backward, ((3, 3, 31), False)),
+        *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
+        *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
     ],
     "local_response_norm": [
         (local_response_norm, ((2, 7, 5, 9), 5)),
         (local_response_norm, ((1, 3, 300), 4)),
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
+        *((local_response_norm, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
+        *((local_response_norm_backward, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
     ],
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),

@@ -13,6 +13,7 @@ from tolerances import bar
 
 import ptxrt
 from ptxrt import Device
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import (
     LocalResponseNormArgs,
     LocalResponseNormBackwardArgs,
@@ -24,9 +25,10 @@ from ptxrt.ops import (
     local_response_norm_backward,
     references,
 )
-from ptxrt.ops._local_response_norm import SLIDING_SIZES
+from ptxrt.ops._local_response_norm import FAMILY, SLIDING_SIZES
 
 BAR = bar("local_response_norm", "f32")
+OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
 DIRECTIONS = ("forward", "backward")
 VARIANTS = ("sliding", "baseline", "hip/baseline")
 OPS = {"forward": "local_response_norm", "backward": "local_response_norm_backward"}
@@ -34,20 +36,33 @@ DESCRIPTORS: dict[str, Any] = {"forward": LocalResponseNormDescriptor, "backward
 PLANS: dict[str, Any] = {"forward": LocalResponseNormPlan, "backward": LocalResponseNormBackwardPlan}
 
 
-def normal(rng: Rng, shape: Shape, mean: float = 0.0) -> Any:
-    return (rng.standard_normal(shape) + mean).astype(np.float32)
+def normal(rng: np.random.Generator, shape: Any, mean: float = 0.0, name: str = "f32") -> Any:
+    return (rng.standard_normal(shape) + mean).astype(BY_NAME[name].numpy)
 
 
-def plan_of(direction: str, device: Device, shape: Shape, size: int, variant: str | None = None, **reals: Any) -> Any:
-    if direction == "backward":
+def plan_of(
+    direction: str,
+    device: Device,
+    shape: Shape,
+    size: int,
+    variant: str | None = None,
+    dtype: str = "f32",
+    **reals: Any,
+) -> Any:
+    if way == "backward":
         reals.pop("k", None)
-    return PLANS[direction].select(device, DESCRIPTORS[direction](shape, size, **reals), wish(variant))
+    problem = DESCRIPTORS[way](shape, size, element_type(dtype), **reals)
+    return PLANS[way].select(device, problem, wish(variant))
+
+
+def bar_of(x: Any, want: Any) -> Any:
+    return bar("local_response_norm", element_type(x.dtype).name, want)
 
 
 def forward(device: Device, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any) -> Any:
     """Return (y, denom) of `x`, written to guarded outputs, `offset` elements from alignment."""
-    out, denom = (Guarded(x.shape, np.float32, device, offset) for _ in range(2))
-    plan = plan_of("forward", device, x.shape, size, variant, **reals)
+    out, denom = (Guarded(x.shape, kind, device, offset) for kind in (x.dtype, np.float32))
+    plan = plan_of("forward", device, x.shape, size, variant, x.dtype, **reals)
     results = plan.run(LocalResponseNormArgs(on_device(x, device, offset), out.array, denom.array))
     assert results == (out.array, denom.array)
     return out.host(), denom.host()
@@ -57,8 +72,8 @@ def backward(
     device: Device, go: Any, x: Any, denom: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
 ) -> Any:
     """Return grad_input, written to a guarded output, `offset` elements from alignment."""
-    out = Guarded(x.shape, np.float32, device, offset)
-    plan = plan_of("backward", device, x.shape, size, variant, **reals)
+    out = Guarded(x.shape, x.dtype, device, offset)
+    plan = plan_of("backward", device, x.shape, size, variant, x.dtype, **reals)
     inputs = [on_device(a, device, offset) for a in (go, x, denom)]
     assert plan.run(LocalResponseNormBackwardArgs(*[*inputs, out.array])) is out.array
     return out.host()
@@ -68,17 +83,17 @@ def check(
     device: Device, rng: Rng, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any
 ) -> None:
     """Hold y, denom and grad_input to the references; backward gets the reference's denom, rounded."""
-    case = (x.shape, size, variant, reals)
+    case, name = (x.shape, size, variant, reals), element_type(x.dtype).name
     y, denom = forward(device, x, size, variant, offset, **reals)
     want_y, want_denom = references.local_response_norm(x, size, **reals)
-    check_error("local_response_norm y", device, y, want_y, BAR, case)
+    check_error("local_response_norm y", device, y, want_y, bar_of(x, want_y), case)
     check_error("local_response_norm denom", device, denom, want_denom, BAR, case)
     reals.pop("k", None)
-    go = normal(rng, x.shape)
+    go = normal(rng, x.shape, name=name)
     handed = want_denom.astype(np.float32)
     got = backward(device, go, x, handed, size, variant, offset, **reals)
     want = references.local_response_norm_backward(go, x, handed, size, **reals)
-    check_error("local_response_norm grad_input", device, got, want, BAR, case)
+    check_error("local_response_norm grad_input", device, got, want, bar_of(x, want), case)
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -111,11 +126,47 @@ def test_matches_the_reference(device: Device, rng: Rng, shape: Shape, size: int
     check(device, rng, normal(rng, shape), size, variant)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((2, 7, 5, 3), 5), ((1, 1, 1), 1), ((2, 5), 3), ((1, 41, 256), 5), ((3, 9, 257), 2), ((2, 4, 17), 9)],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_other_types_match_the_reference(
+    device: Device, rng: Rng, shape: Shape, size: int, name: str, variant: str
+) -> None:
+    for offset in (0, 1, 3):
+        check(device, rng, normal(rng, shape, name=name), size, variant, offset, alpha=0.5)
+    check(device, rng, normal(rng, shape, name=name), size, variant, beta=0.6)
+
+
 @pytest.mark.ptx
+@pytest.mark.parametrize("name", FAMILY.dtypes)
 @pytest.mark.parametrize("size", SLIDING_SIZES)
-def test_each_sliding_size(device: Device, rng: Rng, size: int) -> None:
+def test_each_sliding_size(device: Device, rng: Rng, size: int, name: str) -> None:
     for beta in (0.75, 0.6):
-        check(device, rng, normal(rng, (2, 2 * size + 3, 19)), size, "sliding", alpha=0.5, beta=beta)
+        check(device, rng, normal(rng, (2, 2 * size + 3, 19), name=name), size, "sliding", alpha=0.5, beta=beta)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_elements_of_16_bits_are_the_f32_results_rounded(device: Device, rng: Rng, name: str, variant: str) -> None:
+    kind = BY_NAME[name].numpy
+    x, go = (normal(rng, (2, 30, 500), name=name) for _ in "xg")
+    x[0, :, ::7] *= kind.type(1e3)  # squares above the largest f16
+    x[0, :, 1::7] *= kind.type(1e-4)
+    for beta in (0.75, 0.6, -0.5):
+        reals: Any = {"alpha": 0.5, "beta": beta}
+        wide, denom = forward(device, x.astype(np.float32), 5, variant, **reals)
+        y, same = forward(device, x, 5, variant, **reals)
+        np.testing.assert_array_equal(same, denom)
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(y, wide.astype(kind))
+            got = backward(device, go, x, denom, 5, variant, **reals)
+            wide = backward(device, go.astype(np.float32), x.astype(np.float32), denom, 5, variant, **reals)
+            np.testing.assert_array_equal(got, wide.astype(kind))
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])

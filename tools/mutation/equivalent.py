@@ -172,7 +172,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     "Below 2**32 both divisions give the same; beyond, the tests past 2**32 notice it, on a GPU.": [
         (
             "local_response_norm",
-            'lrn_{{ "forward" if forward else "backward" }}_kernel',
+            'lrn_{{ "forward" if forward else "backward" }}_kernel{{ suffix }}',
             "@%wide bra divide_wide;",
             "@!%wide bra divide_wide;",
         )
@@ -180,7 +180,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     "Sums that are under way when a chunk begins belong to channels before it, which are not written.": [
         (
             "local_response_norm",
-            'lrn_{{ "forward" if forward else "backward" }}_sliding_{{ size }}_{{ by }}',
+            'lrn_{{ "forward" if forward else "backward" }}_sliding_{{ size }}_{{ by }}{{ suffix }}',
             "mov.f64 %sum_{{ j }}, 0d0000000000000000;",
             "mov.f64 %sum_{{ j }}, 0d4000000000000000;",
         )
