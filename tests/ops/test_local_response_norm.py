@@ -41,13 +41,7 @@ def normal(rng: np.random.Generator, shape: Any, mean: float = 0.0, name: str = 
 
 
 def plan_of(
-    direction: str,
-    device: Device,
-    shape: Shape,
-    size: int,
-    variant: str | None = None,
-    dtype: str = "f32",
-    **reals: Any,
+    way: str, device: Device, shape: Shape, size: int, variant: str | None = None, dtype: str = "f32", **reals: Any
 ) -> Any:
     if way == "backward":
         reals.pop("k", None)
