@@ -138,6 +138,13 @@ def torch_with(cuda: ptxrt.Device) -> Iterator[Callable[[float], Any]]:
         cuda.trim_memory()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_heap() -> None:
+    """Leave what the tests of other files have loaded out of garbage collections, of which many tests want one."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
     """The stand-in for AMD's library, its records and demanded errors cleared before and after."""
