@@ -8,6 +8,7 @@ import mutate
 import pytest
 from helpers import ROOT, Capture
 from mutation import hip_text, mutants, ptx_text
+from mutation.equivalent import EQUIVALENT
 from mutation.mutants import Mutant
 from mutation.trial import Outcome
 
@@ -166,3 +167,8 @@ def test_an_unknown_family_is_refused(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         mutate.main(["frob"])
     assert "upsample_nearest2d" in capsys.readouterr().err
+
+
+def test_equivalent_mutants_are_of_lines_that_there_are() -> None:
+    there = {(family, kernel, line) for family in mutants.families() for kernel, _, line in mutants.lines(family)}
+    assert [key for key in EQUIVALENT if key[:3] not in there] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -94,12 +95,17 @@ def families() -> list[str]:
     return found
 
 
+def lines(family: str) -> Iterator[tuple[str, int, str]]:
+    """Give each line of code of a file with its kernel and number."""
+    found: Iterator[tuple[str, int, str]] = _language(family).lines((ROOT / _path(family)).read_text("ascii"))
+    return found
+
+
 def mutants(family: str, each: int, seed: int) -> list[Mutant]:
     """Return at least `each` mutants of every kernel of a file: one of each kind first, then others, as drawn."""
     language = _language(family)
-    text = (ROOT / _path(family)).read_text("ascii")
     by_kernel: dict[str, list[Mutant]] = {}
-    for kernel, number, line in language.lines(text):
+    for kernel, number, line in lines(family):
         for kind, change in language.KINDS.items():
             by_kernel.setdefault(kernel, []).extend(
                 Mutant(family, kernel, number, kind, line, after) for after in change(line) if after != line

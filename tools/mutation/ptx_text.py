@@ -15,7 +15,7 @@ from ptxrt.ops.framework import texts
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_ptx", ".ptx"
-INCLUDES = ("elements", "macros")
+INCLUDES = ("elements", "exponential", "macros", "pairs")
 
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "lo": "ls", "ls": "lo"}
 _COMPARISONS |= {
@@ -39,15 +39,15 @@ _ENTRY = re.compile(r"(?:\.visible\s+)?\.entry\s+(.+?)\s*\(|{{\s*entry\((?:\"(\w
 def lines(text: str) -> Iterator[tuple[str, int, str]]:
     """Give each line of an instruction with its kernel and number, without its comment.
 
-    The kernel is the macro around it, else the last entry begun: one that Jinja writes may have several ends. Lines in
-    front of the first entry, in no macro, are none's and not given.
+    The kernel is the macro around it, else the last entry begun, less its type: one that Jinja writes may have several
+    ends. Lines in front of the first entry, in no macro, are none's and not given.
     """
     entry = macro = None
     for number, line in enumerate(text.split("\n"), 1):
         if edge := _MACRO.match(line):
             macro = edge[1]
         elif not macro and (start := _ENTRY.match(line)):
-            entry = start[1] or start[2] or start[3]
+            entry = (start[1] or start[2] or start[3]).replace("{{ suffix }}", "")
         kernel, code = macro or entry, line.split("//")[0].strip()
         # Not: parameters, declarations, labels, braces, calls of macros.
         if kernel and code.endswith(";") and not code.startswith((".", "{{")) and "ld.param" not in code:
