@@ -138,6 +138,8 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
             yield f"in place of {name}", run(case, device, plan, within=name)
 
     found = configs(case, device, variant)
+    declared = {name for o in case.plan.select(device, case.problem).operands for name in o.in_place}
+    assert declared == set(IN_PLACE.get(case.plan.op, ()))
     heuristic = case.plan.select(device, case.problem, wish(variant)).config
     for config in dict.fromkeys((heuristic, found[-1])):
         plan = case.plan.select(device, case.problem, wish(variant, config=config))
