@@ -130,7 +130,7 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
             # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
             yield "on sim", run(case, sim, case.plan.select(sim, case.problem, wish(twin(case, variant))))
         if first or small:
-            for offset in ((1, 2, 3, 4) if case.dtype == "f32" else (1, 2, 4, 8)) if small else (1, 4):
+            for offset in ((1, 2, 3, 4) if case.dtype == "f32" else (1, 2, 4, 8)) if small else (1,):
                 yield f"at {offset}", run(case, device, plan, offset)
         for place in range(len(plan.operands) if first and small else 0):
             yield f"{plan.operands[place].name} at 1", run(case, device, plan, 1, place)
@@ -141,7 +141,8 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
     declared = {name for o in case.plan.select(device, case.problem).operands for name in o.in_place}
     assert declared == set(IN_PLACE.get(case.plan.op, ()))
     heuristic = case.plan.select(device, case.problem, wish(variant)).config
-    for config in dict.fromkeys((heuristic, found[-1])):
+    another = found[-1] if case.plan.op.startswith("group_norm") else heuristic  # that of one warp
+    for config in dict.fromkeys((heuristic, another)):
         plan = case.plan.select(device, case.problem, wish(variant, config=config))
         want = run(case, device, plan)
         check_results(case, device, plan, want, config)
