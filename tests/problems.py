@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from op_testing import key_of, on_device
 from tolerances import bar, grid_sample_bar
 
 import ptxrt
 from ptxrt import ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
-from ptxrt.ops.framework import Plan, parameter_type
+from ptxrt.ops.framework import Limits, Plan, Schedule, parameter_type
+from ptxrt.runtime.layout import contiguous
 
 Array = NDArray[Any]
 SHAPE = (2, 8, 6)
@@ -35,7 +37,8 @@ class Case:
     reference
         ``reference(**inputs)``: the outputs, in order, None for what there is none of.
     call
-        ``call(operands, out, stream)``: the op's function; `out` as it takes it.
+        ``call(operands, out, stream, **numbers)``: the op's function; `out` as it takes it. The numbers are arguments
+        like ``eps``, in place of the problem's.
     """
 
     name: str
@@ -43,7 +46,7 @@ class Case:
     problem: Any
     inputs: Callable[[np.random.Generator], dict[str, Array | None]]
     reference: Callable[..., tuple[Any, ...]]
-    call: Callable[[dict[str, Any], Any, Any], Any]
+    call: Callable[..., Any]
 
     def __str__(self) -> str:
         return self.name
@@ -69,50 +72,58 @@ def made(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
     return np.asarray(rng.standard_normal(shape).astype(kind.numpy))
 
 
-def _vectors(rng: np.random.Generator, dtype: str, *names: str) -> dict[str, Array]:
+def _named(op: str, dtype: str, shape: tuple[int, ...], usual: tuple[int, ...] = SHAPE) -> str:
+    return f"{op} {dtype}" if shape == usual else f"{op} {dtype} {shape}"
+
+
+def _vectors(rng: np.random.Generator, dtype: str, count: int, *names: str) -> dict[str, Array]:
     kind = parameter_type(BY_NAME[dtype]).numpy
-    return {name: np.abs(rng.standard_normal(SHAPE[1])).astype(kind) + kind.type(0.5) for name in names}
+    return {name: np.abs(rng.standard_normal(count)).astype(kind) + kind.type(0.5) for name in names}
 
 
-def _group_norm(dtype: str) -> Iterator[Case]:
+def _group_norm(dtype: str, shape: tuple[int, ...] = SHAPE, groups: int = 4) -> Iterator[Case]:
     yield Case(
-        f"group_norm {dtype}",
+        _named("group_norm", dtype, shape),
         ops.GroupNormPlan,
-        ops.GroupNormDescriptor(SHAPE, 4, BY_NAME[dtype]),
-        lambda rng: {"x": made(rng, SHAPE, dtype), **_vectors(rng, dtype, "weight", "bias")},
-        lambda x, weight, bias: (references.group_norm(x, weight, bias, 4),),
-        lambda a, out, stream: ops.group_norm(a["x"], a["weight"], a["bias"], 4, out=out, stream=stream),
+        ops.GroupNormDescriptor(shape, groups, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype), **_vectors(rng, dtype, shape[1], "weight", "bias")},
+        lambda x, weight, bias: (references.group_norm(x, weight, bias, groups),),
+        lambda a, out, stream, groups=groups, **numbers: ops.group_norm(
+            a["x"], a["weight"], a["bias"], groups, out=out, stream=stream, **numbers
+        ),
     )
     yield Case(
-        f"group_norm_backward {dtype}",
+        _named("group_norm_backward", dtype, shape),
         ops.GroupNormBackwardPlan,
-        ops.GroupNormBackwardDescriptor(SHAPE, 4, BY_NAME[dtype]),
+        ops.GroupNormBackwardDescriptor(shape, groups, BY_NAME[dtype]),
         lambda rng: {
-            "grad_out": made(rng, SHAPE, dtype),
-            "x": made(rng, SHAPE, dtype),
-            **_vectors(rng, dtype, "weight"),
+            "grad_out": made(rng, shape, dtype),
+            "x": made(rng, shape, dtype),
+            **_vectors(rng, dtype, shape[1], "weight"),
         },
-        lambda grad_out, x, weight: references.group_norm_backward(grad_out, x, weight, 4),
-        lambda a, out, stream: ops.group_norm_backward(a["grad_out"], a["x"], a["weight"], 4, out=out, stream=stream),
+        lambda grad_out, x, weight: references.group_norm_backward(grad_out, x, weight, groups),
+        lambda a, out, stream, groups=groups, **numbers: ops.group_norm_backward(
+            a["grad_out"], a["x"], a["weight"], groups, out=out, stream=stream, **numbers
+        ),
     )
 
 
-def _softmax2d(dtype: str) -> Iterator[Case]:
+def _softmax2d(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator[Case]:
     yield Case(
-        f"softmax2d {dtype}",
+        _named("softmax2d", dtype, shape),
         ops.Softmax2dPlan,
-        ops.Softmax2dDescriptor(SHAPE, BY_NAME[dtype]),
-        lambda rng: {"x": made(rng, SHAPE, dtype)},
+        ops.Softmax2dDescriptor(shape, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype)},
         lambda x: (references.softmax2d(x),),
         lambda a, out, stream: ops.softmax2d(a["x"], out=out, stream=stream),
     )
     yield Case(
-        f"softmax2d_backward {dtype}",
+        _named("softmax2d_backward", dtype, shape),
         ops.Softmax2dBackwardPlan,
-        ops.Softmax2dBackwardDescriptor(SHAPE, BY_NAME[dtype]),
+        ops.Softmax2dBackwardDescriptor(shape, BY_NAME[dtype]),
         lambda rng: {
-            "grad_out": made(rng, SHAPE, dtype),
-            "y": references.softmax2d(made(rng, SHAPE, dtype)).astype(BY_NAME[dtype].numpy),
+            "grad_out": made(rng, shape, dtype),
+            "y": references.softmax2d(made(rng, shape, dtype)).astype(BY_NAME[dtype].numpy),
         },
         lambda grad_out, y: (references.softmax2d_backward(grad_out, y),),
         lambda a, out, stream: ops.softmax2d_backward(a["grad_out"], a["y"], out=out, stream=stream),
@@ -122,41 +133,41 @@ def _softmax2d(dtype: str) -> Iterator[Case]:
 _STATISTICS = ("running_mean", "running_var", "batch_mean", "batch_var")
 
 
-def _batch_norm(dtype: str) -> Iterator[Case]:
-    for training in (True, False):
+def _batch_norm(dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, ...] = (True, False)) -> Iterator[Case]:
+    for training in modes:
 
-        def forward(a: dict[str, Any], out: Any, stream: Any, training: bool = training) -> Any:
+        def forward(a: dict[str, Any], out: Any, stream: Any, training: Any = training, **numbers: Any) -> Any:
             first = (a["x"], a["weight"], a["bias"], a["running_mean"], a["running_var"])
-            return ops.batch_norm(*first, training=training, out=out, stream=stream)
+            return ops.batch_norm(*first, training=training, out=out, stream=stream, **numbers)
 
         yield Case(
-            f"batch_norm {'training' if training else 'eval'} {dtype}",
+            _named(f"batch_norm {'training' if training else 'eval'}", dtype, shape),
             ops.BatchNormPlan,
-            ops.BatchNormDescriptor(SHAPE, training, BY_NAME[dtype]),
+            ops.BatchNormDescriptor(shape, training, BY_NAME[dtype]),
             lambda rng: {
-                "x": made(rng, SHAPE, dtype),
-                **_vectors(rng, dtype, "weight", "bias", "running_mean", "running_var"),
+                "x": made(rng, shape, dtype),
+                **_vectors(rng, dtype, shape[1], "weight", "bias", "running_mean", "running_var"),
             },
             lambda training=training, **a: references.batch_norm(*a.values(), training=training),
             forward,
         )
-    for kind in ("training", "handed", "eval"):
+    for kind in (*(("training", "handed") if True in modes else ()), *(("eval",) if False in modes else ())):
         statistics = {"training": (), "handed": ("batch_mean", "batch_var"), "eval": ("running_mean", "running_var")}
 
         def inputs(rng: np.random.Generator, given: tuple[str, ...] = statistics[kind]) -> dict[str, Array | None]:
-            tensors = {"grad_out": made(rng, SHAPE, dtype), "x": made(rng, SHAPE, dtype)}
-            vectors = _vectors(rng, dtype, "weight", *_STATISTICS)
+            tensors = {"grad_out": made(rng, shape, dtype), "x": made(rng, shape, dtype)}
+            vectors = _vectors(rng, dtype, shape[1], "weight", *_STATISTICS)
             return {**tensors, **{name: a if name in ("weight", *given) else None for name, a in vectors.items()}}
 
-        def call(a: dict[str, Any], out: Any, stream: Any, training: bool = kind != "eval") -> Any:
+        def call(a: dict[str, Any], out: Any, stream: Any, training: Any = kind != "eval", **numbers: Any) -> Any:
             first = (a["grad_out"], a["x"], a["weight"], a["running_mean"], a["running_var"])
-            batch = {name: a[name] for name in ("batch_mean", "batch_var")}
-            return ops.batch_norm_backward(*first, training=training, **batch, out=out, stream=stream)
+            numbers |= {name: a[name] for name in ("batch_mean", "batch_var")}
+            return ops.batch_norm_backward(*first, training=training, out=out, stream=stream, **numbers)
 
         yield Case(
-            f"batch_norm_backward {kind} {dtype}",
+            _named(f"batch_norm_backward {kind}", dtype, shape),
             ops.BatchNormBackwardPlan,
-            ops.BatchNormBackwardDescriptor(SHAPE, kind != "eval", BY_NAME[dtype], handed=kind == "handed"),
+            ops.BatchNormBackwardDescriptor(shape, kind != "eval", BY_NAME[dtype], handed=kind == "handed"),
             inputs,
             lambda grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, kind=kind: (
                 references.batch_norm_backward(
@@ -168,67 +179,77 @@ def _batch_norm(dtype: str) -> Iterator[Case]:
         )  # fmt: skip
 
 
-def _local_response_norm(dtype: str) -> Iterator[Case]:
+def _local_response_norm(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator[Case]:
     yield Case(
-        f"local_response_norm {dtype}",
+        _named("local_response_norm", dtype, shape),
         ops.LocalResponseNormPlan,
-        ops.LocalResponseNormDescriptor(SHAPE, 5, BY_NAME[dtype]),
-        lambda rng: {"x": made(rng, SHAPE, dtype)},
+        ops.LocalResponseNormDescriptor(shape, 5, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype)},
         lambda x: references.local_response_norm(x, 5),
-        lambda a, out, stream: ops.local_response_norm(a["x"], 5, out=out, stream=stream),
+        lambda a, out, stream, size=5, **numbers: ops.local_response_norm(
+            a["x"], size, out=out, stream=stream, **numbers
+        ),
     )
     yield Case(
-        f"local_response_norm_backward {dtype}",
+        _named("local_response_norm_backward", dtype, shape),
         ops.LocalResponseNormBackwardPlan,
-        ops.LocalResponseNormBackwardDescriptor(SHAPE, 5, BY_NAME[dtype]),
+        ops.LocalResponseNormBackwardDescriptor(shape, 5, BY_NAME[dtype]),
         lambda rng: {
-            "grad_out": made(rng, SHAPE, dtype),
-            "x": made(rng, SHAPE, dtype),
-            "denom": 1 + np.abs(made(rng, SHAPE, parameter_type(BY_NAME[dtype]).name)),
+            "grad_out": made(rng, shape, dtype),
+            "x": made(rng, shape, dtype),
+            "denom": 1 + np.abs(made(rng, shape, parameter_type(BY_NAME[dtype]).name)),
         },
         lambda grad_out, x, denom: (references.local_response_norm_backward(grad_out, x, denom, 5),),
-        lambda a, out, stream: ops.local_response_norm_backward(
-            a["grad_out"], a["x"], a["denom"], 5, out=out, stream=stream
+        lambda a, out, stream, size=5, **numbers: ops.local_response_norm_backward(
+            a["grad_out"], a["x"], a["denom"], size, out=out, stream=stream, **numbers
         ),
     )
 
 
-def _upsample_nearest2d(dtype: str) -> Iterator[Case]:
+_IMAGE = (2, 3, 4, 5)
+
+
+def _upsample_nearest2d(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple[int, int] = (6, 7)) -> Iterator[Case]:
+    out_h, out_w = size
     yield Case(
-        f"upsample_nearest2d {dtype}",
+        _named("upsample_nearest2d", dtype, shape, _IMAGE),
         ops.UpsampleNearest2dPlan,
-        ops.UpsampleNearest2dDescriptor((2, 3, 4, 5), (60, 20, 5, 1), 6, 7, BY_NAME[dtype]),
-        lambda rng: {"x": made(rng, (2, 3, 4, 5), dtype)},
-        lambda x: (references.upsample_nearest2d(x, 6, 7),),
-        lambda a, out, stream: ops.upsample_nearest2d(a["x"], 6, 7, out=out, stream=stream),
+        ops.UpsampleNearest2dDescriptor(shape, contiguous(shape), out_h, out_w, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype)},
+        lambda x: (references.upsample_nearest2d(x, out_h, out_w),),
+        lambda a, out, stream, out_h=out_h, out_w=out_w: ops.upsample_nearest2d(
+            a["x"], out_h, out_w, out=out, stream=stream
+        ),
     )
 
 
-def _grid_sample(dtype: str) -> Iterator[Case]:
-    shape, grid_shape, out_shape = (2, 3, 4, 5), (2, 6, 7, 2), (2, 3, 6, 7)
+def _grid_sample(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple[int, int] = (6, 7)) -> Iterator[Case]:
+    grid_shape, out_shape = (shape[0], *size, 2), (*shape[:2], *size)
 
     def points(rng: np.random.Generator) -> Array:
         return np.asarray(rng.uniform(-0.9, 0.9, grid_shape).astype(BY_NAME[dtype].numpy))
 
     yield Case(
-        f"grid_sample {dtype}",
+        _named("grid_sample", dtype, (*shape, *size), (*_IMAGE, 6, 7)),
         ops.GridSamplePlan,
         ops.GridSampleDescriptor(shape, grid_shape, BY_NAME[dtype]),
         lambda rng: {"x": made(rng, shape, dtype), "grid": points(rng)},
         lambda x, grid: (references.grid_sample(x, grid),),
-        lambda a, out, stream: ops.grid_sample(a["x"], a["grid"], out=out, stream=stream),
+        lambda a, out, stream, **modes: ops.grid_sample(a["x"], a["grid"], out=out, stream=stream, **modes),
     )
     yield Case(
-        f"grid_sample_backward {dtype}",
+        _named("grid_sample_backward", dtype, (*shape, *size), (*_IMAGE, 6, 7)),
         ops.GridSampleBackwardPlan,
         ops.GridSampleBackwardDescriptor(shape, grid_shape, BY_NAME[dtype]),
         lambda rng: {"grad_out": made(rng, out_shape, dtype), "x": made(rng, shape, dtype), "grid": points(rng)},
         references.grid_sample_backward,
-        lambda a, out, stream: ops.grid_sample_backward(a["grad_out"], a["x"], a["grid"], out=out, stream=stream),
+        lambda a, out, stream, **modes: ops.grid_sample_backward(
+            a["grad_out"], a["x"], a["grid"], out=out, stream=stream, **modes
+        ),
     )
 
 
-_OPS = {
+_OPS: dict[str, Callable[..., Iterator[Case]]] = {
     "group_norm": _group_norm,
     "softmax2d": _softmax2d,
     "batch_norm": _batch_norm,
@@ -238,18 +259,28 @@ _OPS = {
 }
 
 
-def cases() -> list[Case]:
-    """Return the cases of every op, in each element type that its family of kernels has."""
+def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> list[Case]:
+    """Return the cases of every op, in each element type that its family of kernels has.
+
+    Parameters
+    ----------
+    sizes
+        Of each op, for an element type or for ``"others"``: the arguments of its cases, a shape and what goes with it
+        (groups; the rows and columns of the result). By default one small shape of each.
+    """
     dtypes: dict[str, dict[str, None]] = {}
     for spec in ops.kernels():
         dtypes.setdefault(spec.family, {})[spec.dtype] = None
-    return [case for op, build in _OPS.items() for dtype in dtypes[op] for case in build(dtype)]
+    found = []
+    for op, build in _OPS.items():
+        for dtype in dtypes[op]:
+            given = [()] if sizes is None else sizes[op].get(dtype, sizes[op].get("others", []))
+            found += [case for each in given for case in build(dtype, *each)]
+    return found
 
 
 def operands(case: Case, device: ptxrt.Device, offset: int = 0) -> dict[str, Any]:
     """Return operands that pass, by name: the inputs, and outputs full of 0xFF; None where there is none."""
-    from op_testing import on_device
-
     plan = case.plan.select(device, case.problem)
     host = case.inputs(np.random.default_rng(7))
     there: dict[str, Any] = {name: on_device(array, device, offset) for name, array in host.items()}
@@ -258,3 +289,15 @@ def operands(case: Case, device: ptxrt.Device, offset: int = 0) -> dict[str, Any
             there[o.name] = ptxrt.empty(o.shape, o.type.numpy, device)
             there[o.name].fill_bytes(0xFF)
     return {o.name: there.get(o.name) for o in plan.operands}
+
+
+def ways(case: Case, device: ptxrt.Device) -> list[tuple[str, Any]]:
+    """Return a variant's key and a config of it, for all that can run the case."""
+    found = []
+    for variant in case.plan.variants:
+        if variant.language in device.backend.languages:
+            for config in variant.config_type.candidates(case.problem):
+                schedule = variant.schedule(case.problem, config, Limits.of(device.properties))
+                if isinstance(schedule, Schedule) and schedule.refusal(Limits.of(device.properties)) is None:
+                    found.append((key_of(variant), config))
+    return found

@@ -34,7 +34,7 @@ def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
 
 def run(
     device: Device, values: Any, *, training: bool, variant: str | None = None, config: Any = None,
-    momentum: float = 0.1, eps: float = 1e-5, offset: int = 0, out_offset: int = 0, in_place: bool = False, **how: Any,
+    momentum: float = 0.1, eps: float = 1e-5, offset: int = 0, out_offset: int = 0, **how: Any,
 ) -> dict[str, Array]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results, by name."""
     x, *vectors = values
@@ -43,10 +43,10 @@ def run(
     arrays = [on_device(a, device, offset) for a in (x, *vectors)]
     y = Guarded(x.shape, np.float32, device, out_offset)
     mean, var = (Guarded(x.shape[1:2], np.float32, device) for _ in "mv")
-    results = [arrays[0] if in_place else y.array, *(each.array if training else None for each in (mean, var))]
+    results = [y.array, *(each.array if training else None for each in (mean, var))]
     got = plan.run(BatchNormArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
-    host = {"y": arrays[0].to_host() if in_place else y.host()}
+    host = {"y": y.host()}
     if training:
         host |= {"batch_mean": mean.host(), "batch_var": var.host()}
     if vectors[2] is not None:
@@ -211,16 +211,6 @@ def test_on_sim_no_two_blocks_update_one_running_statistic(
     check(sim, problem(rng, (2, channels)), training=True, variant=variant)
 
 
-@pytest.mark.parametrize("offset", [1, 2, 3, 4])
-@pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_offset_views_are_operands_like_others(
-    device: Device, rng: Rng, training: bool, variant: str, offset: int
-) -> None:
-    values = problem(rng, (3, 4, 36))
-    check(device, values, training=training, variant=variant, offset=offset)
-    check(device, values, training=training, variant=variant, out_offset=offset)
-
-
 @pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
 def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, mean: float, variant: str) -> None:
@@ -366,50 +356,6 @@ def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, varia
     check_error("batch_norm y", device, got["y"], references.batch_norm(x, *[None] * 4, training=True)[0], 2e-7)
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, training: bool, variant: str, offset: int
-) -> None:
-    values = problem(rng, (9, 3, 1000))
-    how: Any = {"training": training, "variant": variant, "offset": offset}
-    first, again = run(device, values, **how), run(device, values, **how)
-    # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
-    machine = run(Device("sim:0"), values, **how)
-    for name, value in first.items():
-        np.testing.assert_array_equal(value, again[name])
-        np.testing.assert_array_equal(value, machine[name])
-
-
-@pytest.mark.parametrize("shape", [(2, 8, 300), (2, 3, 301)], ids=str)
-@pytest.mark.parametrize(("training", "variant"), WAYS)
-def test_in_place(device: Device, rng: Rng, training: bool, variant: str, shape: Shape) -> None:
-    values = problem(rng, shape)
-    how: Any = {"training": training, "variant": variant}
-    beside, within = run(device, values, **how), run(device, values, in_place=True, **how)
-    for name, value in beside.items():
-        np.testing.assert_array_equal(within[name], value)
-
-
-@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
-@pytest.mark.parametrize("variant", [None, *EVAL])
-def test_pain25_eval_of_an_empty_tensor_launches_nothing(
-    device: Device, monkeypatch: Patch, shape: Shape, variant: str
-) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    vector = np.zeros(shape[1], np.float32)
-    got = run(device, (np.zeros(shape, np.float32), None, None, vector, vector), training=False, variant=variant)
-    assert got["y"].shape == shape
-
-
-@pytest.mark.parametrize("variant", [None, *TRAINING])
-def test_training_without_channels_launches_nothing(device: Device, monkeypatch: Patch, variant: str) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    x = np.zeros((2, 0, 3), np.float32)
-    got = run(device, (x, None, None, None, None), training=True, variant=variant)
-    assert got["batch_mean"].shape == (0,)
-
-
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
 def test_training_on_fewer_than_two_values_a_channel_is_refused(device: Device, shape: Shape) -> None:
     x = ptxrt.zeros(shape, np.float32, device)
@@ -463,7 +409,6 @@ def test_tensors_past_2_to_the_32_elements(cuda: Device, torch_with: Any, shape:
 # Checks -------------------------------------------------------------------------------------------------------------
 
 NAMES = ("x", "weight", "bias", "running_mean", "running_var", "y", "batch_mean", "batch_var")
-VECTORS = tuple(name for name in NAMES if name not in ("x", "y"))
 SHAPE = (2, 8, 6)
 
 
@@ -497,26 +442,6 @@ def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     return caught.value
 
 
-@pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
-def test_training_must_be_true_or_false(good: Any, training: bool) -> None:
-    refused(ptxrt.InvalidArgument, good, "training", training=training)
-
-
-@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.001, float("nan"), float("inf"), None, "0.1", [0.1], 1j, True])
-def test_momentum_must_be_a_number_from_0_to_1(good: Any, momentum: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "momentum", momentum=momentum)
-
-
-def test_x_must_have_two_axes(device: Device) -> None:
-    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm: x: "):
-        batch_norm(ptxrt.zeros((8,), np.float32, device), None, None, None, None, training=True)
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
 def test_both_running_statistics_are_given_or_neither(good: Any, name: str, training: bool) -> None:
@@ -529,39 +454,11 @@ def test_eval_needs_the_running_statistics(good: Any) -> None:
     refused(ptxrt.InvalidArgument, in_eval(good), "running_mean", training=False)
 
 
-@pytest.mark.parametrize("name", ["batch_mean", "batch_var"])
-def test_eval_writes_no_batch_statistics(good: Any, name: str) -> None:
-    spoiled = in_eval(good) | {name: good[name]}
-    error = refused(ptxrt.InvalidArgument, spoiled, name, training=False)
-    assert "eval" in str(error)
-
-
-@pytest.mark.parametrize("shape", [(2, 8, 7), (2, 48), (3, 8, 6), (96,)], ids=str)
-def test_the_shape_of_y_is_checked(device: Device, good: Any, shape: Shape) -> None:
-    good["y"] = ptxrt.to_device(np.full(shape, np.nan, np.float32), device)
-    refused(ptxrt.ShapeMismatch, good, "y")
-
-
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
 def test_in_eval_running_statistics_may_be_shared(good: Any, name: str) -> None:
     good["weight"] = good[name]  # read, and not written
     call(in_eval(good), False)
     refused(ptxrt.LayoutError, good, name)
-
-
-def test_out_may_lack_some(good: Any) -> None:
-    y, mean, var = batch_norm(good["x"], None, None, None, None, training=True, out=(None, good["batch_mean"], None))
-    assert var is not None
-    assert mean is good["batch_mean"]
-    assert (y.shape, var.shape) == (SHAPE, (8,))
-
-
-def test_a_refused_call_leaves_the_running_statistics(good: Any) -> None:
-    before = good["running_mean"].to_host()
-    good["batch_var"] = good["x"]
-    with pytest.raises(ptxrt.ShapeMismatch):
-        call(good)
-    np.testing.assert_array_equal(good["running_mean"].to_host(), before)
 
 
 # The plan -----------------------------------------------------------------------------------------------------------
@@ -590,10 +487,7 @@ def test_a_channel_that_does_not_fit_shared_memory_is_not_cached(device: Device)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, training: bool) -> None:
-    for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
-        with pytest.raises(ptxrt.Unsupported, match="not fit"):
-            BatchNormPlan.select(device, BatchNormDescriptor(shape, training))
+def test_more_channels_than_a_grid_has_blocks_are_refused(device: Device, training: bool) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"not fit|is above"):
         BatchNormPlan.select(device, BatchNormDescriptor((2, 1 << 31, 1), training))
 
@@ -640,8 +534,3 @@ def test_columns_cover_a_problem(shape: Shape) -> None:
 def test_a_descriptor_says_whether_there_are_running_statistics(training: bool, running: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument, match="running"):
         BatchNormDescriptor(SHAPE, training, running=running)
-
-
-def test_a_descriptors_element_type_is_checked() -> None:
-    with pytest.raises(ptxrt.DTypeMismatch, match="batch_norm: x"):
-        BatchNormDescriptor(SHAPE, True, "f16")  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def statistics(kind: str, values: Any) -> Any:
 
 def run(
     device: Device, values: Any, *, kind: str, variant: str | None = None, config: Any = None, eps: float = 1e-5,
-    offset: int = 0, out_offset: int = 0, in_place: str = "", **how: Any,
+    offset: int = 0, out_offset: int = 0, **how: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results."""
     go, x, w = values[:3]
@@ -59,11 +59,10 @@ def run(
     arrays = [on_device(a, device, offset) for a in (go, x, w, *statistics(kind, values))]
     gi = Guarded(go.shape, np.float32, device, out_offset)
     gw, gb = (Guarded(go.shape[1:2], np.float32, device) for _ in "wb")
-    within = {"grad_out": arrays[0], "x": arrays[1]}.get(in_place)
-    results = [gi.array if within is None else within, None if w is None else gw.array, gb.array]
+    results = [gi.array, None if w is None else gw.array, gb.array]
     got = plan.run(BatchNormBackwardArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
-    return (gi.host() if within is None else within.to_host()), None if w is None else gw.host(), gb.host()
+    return gi.host(), None if w is None else gw.host(), gb.host()
 
 
 def expected(values: Any, *, kind: str, eps: float = 1e-5) -> Any:
@@ -217,14 +216,6 @@ def test_the_kernel_writes_nothing_where_there_are_no_values(
     assert np.isnan([gw.host(), gb.host()]).all()
 
 
-@pytest.mark.parametrize("offset", [1, 2, 3, 4])
-@pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_offset_views_are_operands_like_others(device: Device, rng: Rng, kind: str, variant: str, offset: int) -> None:
-    values = problem(rng, (3, 4, 36))
-    check(device, values, kind=kind, variant=variant, offset=offset)
-    check(device, values, kind=kind, variant=variant, out_offset=offset)
-
-
 @pytest.mark.parametrize(("kind", "variant"), WAYS)
 @pytest.mark.parametrize("mean", [1e4, -1e4, 1e6])
 def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, mean: float, kind: str, variant: str) -> None:
@@ -332,45 +323,6 @@ def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, kind:
         compare(device, got, want)
 
 
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, kind: str, variant: str, offset: int
-) -> None:
-    values = problem(rng, (9, 5, 1000))
-    how: Any = {"kind": kind, "variant": variant, "offset": offset}
-    first, again = run(device, values, **how), run(device, values, **how)
-    # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
-    machine = run(Device("sim:0"), values, **how)
-    for one, two, three in zip(first, again, machine, strict=True):
-        np.testing.assert_array_equal(one, two)
-        np.testing.assert_array_equal(one, three)
-
-
-@pytest.mark.parametrize("in_place", ["grad_out", "x"])
-@pytest.mark.parametrize("shape", [(2, 8, 300), (5, 3, 301)], ids=str)
-@pytest.mark.parametrize(("kind", "variant"), WAYS)
-def test_in_place(device: Device, rng: Rng, kind: str, variant: str, shape: Shape, in_place: str) -> None:
-    values = problem(rng, shape)
-    how: Any = {"kind": kind, "variant": variant}
-    for beside, within in zip(run(device, values, **how), run(device, values, in_place=in_place, **how), strict=True):
-        np.testing.assert_array_equal(within, beside)
-
-
-@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 4)], ids=str)
-@pytest.mark.parametrize("variant", [None, *EVAL])
-def test_pain25_eval_of_an_empty_tensor_launches_nothing_and_gives_zeros(
-    device: Device, monkeypatch: Patch, shape: Shape, variant: str
-) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    empty, vector = np.zeros(shape, np.float32), np.ones(shape[1], np.float32)
-    gi, gw, gb = run(device, (empty, empty, vector, vector, vector), kind="eval", variant=variant)
-    assert gi.shape == shape
-    np.testing.assert_array_equal(gw, 0)
-    np.testing.assert_array_equal(gb, 0)
-    run(device, (empty, empty, None, vector, vector), kind="eval", variant=variant)
-
-
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
 def test_training_on_fewer_than_two_values_a_channel_is_refused(device: Device, shape: Shape) -> None:
     x = ptxrt.zeros(shape, np.float32, device)
@@ -421,8 +373,6 @@ def test_tensors_past_2_to_the_32_elements(
 # Checks -------------------------------------------------------------------------------------------------------------
 
 NAMES = ("grad_out", "x", "weight", "running_mean", "running_var", "batch_mean", "batch_var", *RESULTS)
-TENSORS = ("grad_out", "x", "grad_input")
-VECTORS = tuple(name for name in NAMES if name not in TENSORS)
 SHAPE = (2, 8, 6)
 
 
@@ -463,22 +413,6 @@ def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     return caught.value
 
 
-@pytest.mark.parametrize("training", [0, 1, None, "True", np.True_, [True]])
-def test_training_must_be_true_or_false(good: Any, training: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "training", training=training)
-
-
-@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j, True])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
-
-
-def test_grad_out_must_have_two_axes(device: Device) -> None:
-    x = ptxrt.zeros((8,), np.float32, device)
-    with pytest.raises(ptxrt.ShapeMismatch, match="batch_norm_backward: grad_out: "):
-        batch_norm_backward(x, x, None, None, None, training=True)
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["running_mean", "running_var"])
 def test_both_running_statistics_are_given_or_neither(good: Any, name: str, training: bool) -> None:
@@ -508,14 +442,6 @@ def test_training_needs_no_running_statistics(good: Any) -> None:
         np.testing.assert_array_equal(one, two.to_host())
 
 
-def test_without_weight_no_grad_weight_is_accepted(good: Any) -> None:
-    good["weight"] = None
-    error = refused(ptxrt.InvalidArgument, good, "grad_weight")
-    assert "weight is None" in str(error)
-    good["grad_weight"] = None
-    assert call(good)[1] is None
-
-
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
@@ -530,10 +456,7 @@ def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, training: bool) -> None:
-    for shape in ((1, 1, 1 << 32), (1 << 32, 1, 1), (2, 1 << 32, 1)):
-        with pytest.raises(ptxrt.Unsupported, match="not fit"):
-            BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor(shape, training))
+def test_more_channels_than_a_grid_has_blocks_are_refused(device: Device, training: bool) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
         BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor((2, 1 << 31, 1), training))
 

@@ -1,4 +1,4 @@
-"""What holds of every plan: the checks of each operand, workspaces, preferences, schedules, remembered plans."""
+"""What holds of every plan: the checks of each operand and argument, workspaces, preferences, schedules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from helpers import Patch, Shape
-from op_testing import Guarded, check_error, key_of, on_device, variants, wish
-from problems import Case, cases, operands
+from helpers import Patch, Shape, refused
+from op_testing import variants, wish
+from problems import Case, cases, operands, ways
 
 import ptxrt
 from ptxrt import Device, ops
@@ -47,7 +47,7 @@ def operand(case: Case, name: str) -> Operand:
     return next(o for c, o in OPERANDS if c is case and o.name == name)
 
 
-def refused(kind: type[ptxrt.PtxrtError], case: Case, device: Device, given: Given, *names: str) -> str:
+def spoilt(kind: type[ptxrt.PtxrtError], case: Case, device: Device, given: Given, *names: str) -> str:
     """Assert that a run is refused for one of `names`, and that nothing was launched, filled, allocated or compiled."""
     plan = plan_of(case, device)
     with Patch.context() as patch:
@@ -82,14 +82,14 @@ def test_the_shape_of_each_operand_is_checked(device: Device, case: Case, name: 
     longer = [n + (axis == 0) for axis, n in enumerate(array.shape)]
     for shape in (longer, [*array.shape, 1], [array.size]) if array.ndim > 1 else (longer, [1, array.size]):
         good[name] = ptxrt.zeros(shape, array.dtype, device)
-        refused(ptxrt.ShapeMismatch, case, device, good, name)
+        spoilt(ptxrt.ShapeMismatch, case, device, good, name)
 
 
 @each_operand()
 def test_the_dtype_of_each_operand_is_checked(device: Device, case: Case, name: str, good: Given) -> None:
     kind = next(kind for kind in BY_NAME.values() if kind.numpy != good[name].dtype and kind.kind == "float")
     good[name] = ptxrt.zeros(good[name].shape, kind.numpy, device)
-    refused(ptxrt.DTypeMismatch, case, device, good, name)
+    spoilt(ptxrt.DTypeMismatch, case, device, good, name)
 
 
 @each_operand()
@@ -97,7 +97,7 @@ def test_the_ordinal_of_each_operand_is_checked(
     device: Device, other_device: Device, case: Case, name: str, good: Given
 ) -> None:
     good[name] = ptxrt.zeros(good[name].shape, good[name].dtype, other_device)
-    refused(ptxrt.DeviceMismatch, case, device, good, name)
+    spoilt(ptxrt.DeviceMismatch, case, device, good, name)
 
 
 @each_operand()
@@ -105,13 +105,13 @@ def test_the_strides_of_each_operand_are_checked(device: Device, case: Case, nam
     array = good[name]
     wide = ptxrt.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype, device)
     good[name] = wide[..., ::2]
-    refused(ptxrt.LayoutError, case, device, good, name)
+    spoilt(ptxrt.LayoutError, case, device, good, name)
 
 
 @each_operand()
 def test_each_operand_must_be_alive(device: Device, case: Case, name: str, good: Given) -> None:
     good[name].free()
-    refused(ptxrt.InvalidArgument, case, device, good, name)
+    spoilt(ptxrt.InvalidArgument, case, device, good, name)
 
 
 @each_operand()
@@ -119,14 +119,14 @@ def test_each_operand_must_be_a_device_array(device: Device, case: Case, name: s
     nothing = () if operand(case, name).optional else (None,)
     for wrong in (*nothing, 3, [1.0, 2.0], good[name].to_host()):
         good[name] = wrong
-        refused(ptxrt.InvalidArgument, case, device, good, name)
+        spoilt(ptxrt.InvalidArgument, case, device, good, name)
 
 
 @each_operand(lambda o: o.absent is None and o.written)
 def test_what_is_written_is_no_broadcast_view(device: Device, case: Case, name: str, good: Given) -> None:
     array = good[name]
     good[name] = ptxrt.zeros((1,) * array.ndim, array.dtype, device).broadcast_to(array.shape)
-    refused(ptxrt.LayoutError, case, device, good, name)
+    spoilt(ptxrt.LayoutError, case, device, good, name)
 
 
 @each_operand(lambda o: o.written)
@@ -142,48 +142,29 @@ def test_what_is_written_must_overlap_no_other_operand(device: Device, case: Cas
             return ptxrt.DeviceArray.from_pointer(whole.ptr + at, like.shape, like.dtype, device, owner=whole)
 
         across = {**good, name: placed(0, array), second: placed(array.nbytes - size, other)}
-        refused(ptxrt.LayoutError, case, device, across, name, second)
+        spoilt(ptxrt.LayoutError, case, device, across, name, second)
         across = {**good, name: placed(other.nbytes - size, array), second: placed(0, other)}
-        refused(ptxrt.LayoutError, case, device, across, name, second)
+        spoilt(ptxrt.LayoutError, case, device, across, name, second)
         same = {**good, name: placed(0, array), second: placed(0, other)}
         if second in ours.in_place or name in operand(case, second).in_place:
             plan_of(case, device).can_implement(tuple(same.values()))
         else:
-            refused(ptxrt.LayoutError, case, device, same, name, second)
+            spoilt(ptxrt.LayoutError, case, device, same, name, second)
         beside = {**good, name: placed(0, array), second: placed(-(-array.nbytes // size) * size, other)}
         if array.nbytes % size == 0:
             plan_of(case, device).can_implement(tuple(beside.values()))
 
 
-@pytest.mark.sanitize
-@each_operand(lambda o: o.in_place)
-def test_in_place_gives_the_same_bits(device: Device, case: Case, name: str) -> None:
-    for key in variants(case.plan, device):
-        try:
-            plan = plan_of(case, device, key)
-        except ptxrt.Unsupported:
-            continue
-        want = operands(case, device)
-        plan.run(tuple(want.values()))
-        for other in operand(case, name).in_place:
-            given = operands(case, device)
-            given[name] = given[other]
-            plan.run(tuple(given.values()))
-            for o in plan.operands:
-                if o.output and not o.absent:
-                    assert given[o.name].to_host().tobytes() == want[o.name].to_host().tobytes(), (key, o.name, other)
-
-
 @pytest.mark.parametrize(("case", "name"), [(case, o.name) for case, o in OPERANDS if o.absent], ids=str)
 def test_what_the_problem_has_none_of_must_be_none(device: Device, case: Case, name: str, good: Given) -> None:
     good[name] = ptxrt.zeros(operand(case, name).shape, operand(case, name).type.numpy, device)
-    assert "None, since" in refused(ptxrt.InvalidArgument, case, device, good, name)
+    assert "None, since" in spoilt(ptxrt.InvalidArgument, case, device, good, name)
 
 
 @each_operand(lambda o: o.needs)
 def test_an_output_is_none_where_what_it_needs_is(device: Device, case: Case, name: str, good: Given) -> None:
     good[str(operand(case, name).needs)] = None
-    assert "is None" in refused(ptxrt.InvalidArgument, case, device, good, name)
+    assert "is None" in spoilt(ptxrt.InvalidArgument, case, device, good, name)
     good[name] = None
     assert getattr(plan_of(case, device).run(tuple(good.values())), name) is None
 
@@ -222,10 +203,13 @@ def test_the_function_gives_the_plans_results_and_allocates_what_is_left_out(
 
 
 @each_op
-def test_out_names_every_output(device: Device, case: Case, good: Given) -> None:
+def test_out_names_every_output_or_none_of_it(device: Device, case: Case, good: Given) -> None:
     names = [o.name for o in plan_of(case, device).operands if o.output]
     if len(names) == 1:
         return
+    results = case.call(good, (None, good[names[1]], *[None] * (len(names) - 2)), None)
+    assert results[1] is good[names[1]]
+    assert all((result is None) == (good[name] is None) for name, result in zip(names, results, strict=True))
     for wrong in (good[names[0]], (None,), (None,) * (len(names) + 1), "ab"):
         with pytest.raises(ptxrt.InvalidArgument) as caught:
             case.call(good, wrong, None)
@@ -283,74 +267,6 @@ def test_a_plan_compiles_nothing_before_its_first_good_run(
     assert clean_modules.stats().compiles == before
     plan.run(tuple(good.values()))
     assert clean_modules.stats().compiles > before
-
-
-# Values ---------------------------------------------------------------------------------------------------------------
-
-
-def ways(case: Case, device: Device) -> list[tuple[str, Any]]:
-    """Return a variant's key and a config of it, for all that can run the case."""
-    found = []
-    for variant in case.plan.variants:
-        if variant.language in device.backend.languages:
-            for config in variant.config_type.candidates(case.problem):
-                schedule = variant.schedule(case.problem, config, Limits.of(device.properties))
-                if isinstance(schedule, Schedule) and schedule.refusal(Limits.of(device.properties)) is None:
-                    found.append((key_of(variant), config))
-    return found
-
-
-def run_guarded(case: Case, device: Device, plan: Any, unaligned: int | None = None) -> list[Any]:
-    """Run on guarded outputs and a guarded workspace; return the host results. One operand may be off by an element."""
-    inputs = list(case.inputs(np.random.default_rng(7)).values())
-    there = [on_device(a, device, int(i == unaligned)) for i, a in enumerate(inputs)]
-    outputs = [
-        None if o.absent else Guarded(o.shape, o.type.numpy, device, int(len(inputs) + i == unaligned))
-        for i, o in enumerate(o for o in plan.operands if o.output)
-    ]
-    workspace = Guarded((plan.workspace_size,), np.uint8, device)
-    plan.run((*there, *(None if out is None else out.array for out in outputs)), workspace=workspace.array)
-    workspace.host()
-    return [None if out is None else out.host() for out in outputs]
-
-
-def check_results(case: Case, device: Device, plan: Any, results: list[Any], what: object) -> None:
-    want = case.reference(**case.inputs(np.random.default_rng(7)))
-    for place, (got, ref) in enumerate(zip(results, want, strict=True)):
-        if got is not None and place == 0:
-            check_error(case.plan.op, device, got, ref, case.bar(ref), (case.name, key_of(plan.variant), what))
-        elif got is not None:  # statistics and their gradients may cancel, and are held to the bar by their own tests
-            np.testing.assert_allclose(got.astype(np.float64), ref.astype(np.float64), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.sanitize
-@each_case
-def test_every_config_of_every_variant_gives_the_result_and_writes_nothing_else(device: Device, case: Case) -> None:
-    assert ways(case, device)
-    for key, config in ways(case, device):
-        plan = case.plan.select(device, case.problem, wish(key, config=config))
-        assert plan.config == config
-        check_results(case, device, plan, run_guarded(case, device, plan), config)
-
-
-@each_case
-def test_each_operand_alone_may_be_unaligned(device: Device, case: Case) -> None:
-    for key in {key for key, _ in ways(case, device)}:
-        plan = plan_of(case, device, key)
-        for place in range(len(plan.operands)):
-            check_results(case, device, plan, run_guarded(case, device, plan, place), place)
-
-
-@each_case
-def test_what_is_deterministic_has_the_same_bits_on_every_run_and_device(device: Device, case: Case) -> None:
-    for key in {key for key, _ in ways(case, device)}:
-        plan = plan_of(case, device, key)
-        if plan.precision_guarantee.deterministic:
-            first, *others = (
-                [None if a is None else a.tobytes() for a in run_guarded(case, where, plan_of(case, where, key))]
-                for where in (device, device, Device("sim:0"))
-            )
-            assert all(other == first for other in others), key
 
 
 # Workspaces -----------------------------------------------------------------------------------------------------------
@@ -591,10 +507,90 @@ def test_a_descriptor_is_hashable_data_whose_shape_may_be_a_list(case: Case) -> 
 
 
 @each_op
-def test_a_descriptor_names_the_element_type_that_its_op_does_not_have(case: Case) -> None:
+def test_the_function_refuses_the_element_types_that_its_op_does_not_have(
+    device: Device, case: Case, good: Given
+) -> None:
     dtypes = {other.dtype for other in CASES if other.plan is case.plan}
-    missing = next(name for name in ("i64", "f16") if name not in dtypes)
-    with pytest.raises(ptxrt.DTypeMismatch) as caught:
-        replace(case.problem, dtype=BY_NAME[missing])
-    assert caught.value.op == case.plan.op
-    assert all(name in str(caught.value) for name in dtypes)
+    first = getattr(case.problem, "first", "x")
+    for name in BY_NAME.keys() - dtypes:
+        with refused(ptxrt.DTypeMismatch, case.plan.op, first, *dtypes):
+            replace(case.problem, dtype=BY_NAME[name])
+        with refused(ptxrt.DTypeMismatch, case.plan.op, first, *dtypes):
+            case.call({**good, first: ptxrt.zeros(good[first].shape, BY_NAME[name].numpy, device)}, None, None)
+
+
+@each_op
+def test_the_function_refuses_too_few_axes(device: Device, case: Case, good: Given) -> None:
+    first, axes = getattr(case.problem, "first", "x"), len(case.problem.shape)
+    for shape in ((8,), (), *(((2, 3, 4), (1, 2, 3, 4, 5)) if axes == 4 else ())):
+        with refused(ptxrt.ShapeMismatch, case.plan.op, first, f"{'four' if axes == 4 else 'two'} axes, [N, C, "):
+            case.call({**good, first: ptxrt.zeros(shape, good[first].dtype, device)}, None, None)
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(2, 1, 1 << 32), (2, 1 << 32, 1), (1 << 32, 1, 1)], ids=str)
+def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, case: Case, shape: Shape) -> None:
+    if len(case.problem.shape) == 3:
+        keys: list[Any] = variants(case.plan, device) if "tiled" in variants(case.plan) else [None]
+        problem = replace(case.problem, shape=shape, **({"groups": 1} if hasattr(case.problem, "groups") else {}))
+        for key in keys:
+            if key != "tiled" or shape[0] == 2:  # whose batch may be of any size
+                with pytest.raises(ptxrt.Unsupported, match=r"not fit|more than"):
+                    case.plan.select(device, problem, wish(key))
+
+
+@each_op
+@pytest.mark.parametrize("shape", [(2**33, 0, 1), (2**33, 4, 0), (0, 2**33, 1), (0, 4, 2**33)], ids=str)
+def test_an_empty_tensor_may_have_axes_of_any_length(device: Device, case: Case, shape: Shape) -> None:
+    if len(case.problem.shape) == 3:
+        how = {"training": False, "handed": False} if hasattr(case.problem, "handed") else {"training": False}
+        problem = replace(case.problem, shape=shape, **(how if hasattr(case.problem, "training") else {}))
+        for key in (None, *variants(case.plan, device)):
+            assert not case.plan.select(device, problem, wish(key)).schedule.launches, key
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+NO_COUNT = (0, -4, 2.0, None, "4", True, [4])
+NO_NUMBER = (float("nan"), float("inf"), -float("inf"), 1e39, None, "1", [1.0], 1j, True)
+MODES = {"mode": ("linear", "Bilinear", "", None, 0, b"bilinear", ["bilinear"]),
+         "padding_mode": ("zero", "constant", None, 0, ["zeros"]),
+         "align_corners": (0, 1, None, "False", 0.0, np.False_)}  # fmt: skip
+ARGUMENTS: list[tuple[tuple[str, ...], str, type[ptxrt.PtxrtError], Any]] = [
+    (("group_norm", "group_norm_backward"), "groups", ptxrt.InvalidArgument, NO_COUNT),
+    (("group_norm", "group_norm_backward"), "groups", ptxrt.ShapeMismatch, (3, 5, 16)),
+    (("group_norm", "group_norm_backward", "batch_norm", "batch_norm_backward"), "eps", ptxrt.InvalidArgument,
+     (*NO_NUMBER, -1e-5)),
+    (("batch_norm",), "momentum", ptxrt.InvalidArgument, (*NO_NUMBER, -0.1, 1.001)),
+    (("batch_norm", "batch_norm_backward"), "training", ptxrt.InvalidArgument, (0, 1, None, "True", np.True_, [True])),
+    (("local_response_norm", "local_response_norm_backward"), "size", ptxrt.InvalidArgument, NO_COUNT),
+    *((("local_response_norm", "local_response_norm_backward"), name, ptxrt.InvalidArgument, (*NO_NUMBER, -1e39))
+      for name in ("alpha", "beta")),
+    (("local_response_norm",), "k", ptxrt.InvalidArgument, (*NO_NUMBER, -1e39)),
+    *((("upsample_nearest2d",), name, ptxrt.InvalidArgument, NO_COUNT) for name in ("out_h", "out_w")),
+    *((("grid_sample", "grid_sample_backward"), name, ptxrt.InvalidArgument, MODES[name]) for name in MODES),
+    *((("grid_sample", "grid_sample_backward"), name, ptxrt.Unsupported, values)
+      for name, values in (("mode", ("nearest", "bicubic")), ("padding_mode", ("border", "reflection")),
+                           ("align_corners", (True,)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "argument", "kind", "value"),
+    [
+        (case, argument, kind, value)
+        for ops_of, argument, kind, values in ARGUMENTS
+        for case in ONE_EACH
+        for value in values
+        if case.plan.op in ops_of
+    ],
+    ids=str,
+)
+def test_an_argument_of_the_function_is_checked(
+    device: Device, case: Case, good: Given, argument: str, kind: Any, value: Any
+) -> None:
+    with Patch.context() as patch:
+        for call in ("launch", "fill", "allocate", "compile"):
+            patch.setattr(device.backend, call, lambda *_, call=call, **__: pytest.fail(call))
+        with refused(kind, case.plan.op, argument, "8 channels" if kind is ptxrt.ShapeMismatch else ""):
+            case.call(good, outputs_of(case, good), None, **{argument: value})

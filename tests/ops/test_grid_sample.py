@@ -172,26 +172,6 @@ def test_an_image_without_pixels_is_zero(device: Device, rng: Rng, variant: str,
     np.testing.assert_array_equal(run(device, variant, x, grid), np.zeros((2, 3, 3, 5)))
 
 
-EMPTY = [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0))]
-EMPTY += [((0, 3, 1 << 31, 4), (2, 2)), ((2, 3, 4, 4), (0, 1 << 31))]  # though a kernel could not have such a number
-
-
-@pytest.mark.parametrize(("shape", "size"), EMPTY)
-def test_pain25_an_empty_result_launches_nothing(device: Device, monkeypatch: Patch, shape: Shape, size: Any) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    x, grid = ptxrt.zeros(shape, np.float32, device), ptxrt.zeros((shape[0], *size, 2), np.float32, device)
-    y = grid_sample(x, grid)
-    assert (y.shape, y.dtype.name) == ((*shape[:2], *size), "float32")
-
-
-@pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (3, 2, 1), (0, 3, 0)])
-@both_types
-@each_variant
-def test_views_that_begin_at_any_element(device: Device, rng: Rng, variant: str, name: str, offsets: Any) -> None:
-    x, grid = problem(rng, (2, 3, 5, 6), (4, 9), name)
-    np.testing.assert_array_equal(run(device, variant, x, grid, offsets), run(device, variant, x, grid))
-
-
 @pytest.mark.parametrize(("name", "least"), [("f32", 1.4e-45), ("f64", 5e-324)])
 @each_variant
 def test_denormals_are_preserved(device: Device, rng: Rng, variant: str, name: str, least: float) -> None:
@@ -203,16 +183,6 @@ def test_denormals_are_preserved(device: Device, rng: Rng, variant: str, name: s
 def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, variant: str) -> None:
     x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
     check(device, variant, np.sign(x) * np.float32(3.4e38), grid)
-
-
-@each_variant
-def test_results_are_the_same_from_run_to_run_and_device_to_device(device: Device, rng: Rng, variant: str) -> None:
-    for name in TYPES:
-        x, grid = problem(rng, (2, 9, 17, 13), (35, 150), name)
-        first = run(device, variant, x, grid)
-        np.testing.assert_array_equal(first, run(device, variant, x, grid))
-        # No rounding is left to a compiler in either language, so that all devices agree to the bit.
-        np.testing.assert_array_equal(first, run(Device("sim:0"), "baseline", x, grid))
 
 
 @pytest.mark.sanitize
@@ -288,66 +258,6 @@ def select(
     return GridSamplePlan.select(device, GridSampleDescriptor(shape, grid, BY_NAME[name]), wish(key))
 
 
-@pytest.fixture
-def good(device: Device) -> Any:
-    """Operands that pass; each test spoils one."""
-    return {name: ptxrt.to_device(np.full(shape, np.nan, np.float32), device) for name, shape in SHAPES.items()}
-
-
-def call(operands: Any, **how: Any) -> Any:
-    return grid_sample(operands["x"], operands["grid"], out=operands["out"], **how)
-
-
-def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
-    """Assert that the call is refused for `argument`, and that nothing was written."""
-    out = operands["out"]
-    with pytest.raises(kind) as caught:
-        call(operands, **how)
-    assert type(caught.value) is kind
-    assert (caught.value.op, caught.value.argument) == ("grid_sample", argument)
-    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
-        assert np.isnan(out.to_host()).all()
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        ("mode", "nearest"),
-        ("mode", "bicubic"),
-        ("padding_mode", "border"),
-        ("padding_mode", "reflection"),
-        ("align_corners", True),
-    ],
-)
-def test_what_pytorch_knows_beside_this_is_unsupported(good: Any, argument: str, value: Any) -> None:
-    refused(ptxrt.Unsupported, good, argument, **{argument: value})
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        *(("mode", value) for value in ("linear", "Bilinear", "", None, 0, b"bilinear", ["bilinear"])),
-        *(("padding_mode", value) for value in ("zero", "constant", None, 0, ["zeros"])),
-        *(("align_corners", value) for value in (0, 1, None, "False", 0.0, np.False_)),
-    ],
-)
-def test_modes_are_checked(good: Any, argument: Any, value: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, argument, **{argument: value})
-
-
-@pytest.mark.parametrize(("name", "argument"), [("x", "grid"), ("grid", "grid"), ("out", "out")])
-def test_the_operands_have_one_type(device: Device, good: Any, name: str, argument: str) -> None:
-    good[name] = ptxrt.to_device(np.full(SHAPES[name], np.nan, np.float64), device)
-    refused(ptxrt.DTypeMismatch, good, argument)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.uint8])
-def test_the_type_is_f32_or_f64(device: Device, good: Any, dtype: Any) -> None:
-    good["x"] = ptxrt.zeros(SHAPES["x"], dtype, device)
-    refused(ptxrt.DTypeMismatch, good, "x")
-
-
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
@@ -365,11 +275,7 @@ def test_more_blocks_than_a_grid_holds_are_refused(device: Device) -> None:
         select(device, (1, 1, 1, 1), (1, (1 << 31) - 1, 512, 2))
 
 
-def test_a_descriptor_checks_its_fields() -> None:
-    with pytest.raises(ptxrt.InvalidArgument, match="shape"):
-        GridSampleDescriptor(None, (1, 1, 1, 2))  # type: ignore[arg-type]
-    with pytest.raises(ptxrt.DTypeMismatch):
-        GridSampleDescriptor((1, 1, 1, 1), (1, 1, 1, 2), "f16")  # type: ignore[arg-type]
+def test_a_descriptor_takes_lists_and_names() -> None:
     same = GridSampleDescriptor([1, 1, 1, 1], [1, 1, 1, 2], "f32")  # type: ignore[arg-type]
     assert same == GridSampleDescriptor((1, 1, 1, 1), (1, 1, 1, 2))
     hash(same)

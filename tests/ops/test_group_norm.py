@@ -205,28 +205,6 @@ def test_matches_the_reference_on_drawn_shapes(device: Device, variant: str) -> 
 
 @every_variant
 @pytest.mark.parametrize(
-    ("shape", "groups", "name"),
-    [((2, 6, 36), 3, "f32"), ((1, 4, 5000), 2, "f32"), ((1, 3, 33), 1, "f32"), *(((2, 6, 40), 3, n) for n in OTHERS)],
-    ids=str,
-)
-def test_alignment_changes_no_bit(device: Device, rng: Rng, shape: Shape, groups: Any, name: str, variant: str) -> None:
-    x, w, b = problem(rng, shape, name=name)
-    aligned = run(device, x, w, b, groups, variant=variant)
-    for offset in (1, 2, 3, 4) if name == "f32" else (1, 2, 4, 8):
-        np.testing.assert_array_equal(run(device, x, w, b, groups, variant=variant, offset=offset), aligned)
-
-
-@every_type
-@pytest.mark.parametrize("unaligned", ["x", "out"])
-def test_one_unaligned_array_is_enough(device: Device, rng: Rng, unaligned: str, name: str) -> None:
-    x, _, _ = problem(rng, (1, 4, 64), name=name)
-    out = Guarded(x.shape, x.dtype, device, int(unaligned == "out"))
-    group_norm(on_device(x, device, int(unaligned == "x")), None, None, 2, out=out.array)
-    np.testing.assert_array_equal(out.host(), run(device, x, groups=2))
-
-
-@every_variant
-@pytest.mark.parametrize(
     ("mean", "name"),
     [*((mean, "f32") for mean in (1e4, -1e4, 1e6)), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")],
 )
@@ -344,20 +322,6 @@ def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device: Device, r
 
 
 @every_variant
-@pytest.mark.parametrize(
-    ("shape", "name"), [((2, 8, 700), "f32"), ((2, 4, 5001), "f32"), *(((2, 8, 70), name) for name in OTHERS)], ids=str
-)
-def test_results_are_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, shape: Shape, name: str, variant: str
-) -> None:
-    x, w, b = problem(rng, shape, name=name)
-    first = run(device, x, w, b, 2, variant=variant)
-    np.testing.assert_array_equal(first, run(device, x, w, b, 2, variant=variant))
-    # All arithmetic of the kernel is explicit .rn, so the machine and the GPU agree to the bit.
-    np.testing.assert_array_equal(first, run(Device("sim:0"), x, w, b, 2, variant=variant))
-
-
-@every_variant
 @every_type
 def test_without_weight_and_bias_a_result_is_rounded_once(device: Device, rng: Rng, name: str, variant: str) -> None:
     x, _, _ = problem(rng, (2, 6, 50), name=name)
@@ -378,29 +342,6 @@ def test_with_weight_and_bias_too(device: Device, rng: Rng, name: str, scale: in
 def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
     x, weight, bias, want = group_norm_rounded_twice(name)
     np.testing.assert_array_equal(run(device, x, weight, bias, 2, eps=0.0, variant=variant), want)
-
-
-@every_variant
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [*((shape, "f32") for shape in [(2, 8, 300), (2, 4, 5001), (2, 4, 5000)]), *(((2, 8, 40), n) for n in OTHERS)],
-    ids=str,
-)
-@pytest.mark.sanitize
-def test_in_place(device: Device, rng: Rng, shape: Shape, name: str, variant: str) -> None:
-    x, w, b = problem(rng, shape, name=name)
-    there, weight, bias = (ptxrt.to_device(a, device) for a in (x, w, b))
-    plan = forced(device, shape, 2, 1e-5, variant, name)
-    assert plan.run(GroupNormArgs(there, weight, bias, there)) is there
-    np.testing.assert_array_equal(there.to_host(), run(device, x, w, b, 2, variant=variant))
-
-
-@every_type
-@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)])
-def test_pain25_the_empty_tensor_launches_nothing(device: Device, monkeypatch: Patch, shape: Shape, name: str) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    y = group_norm(ptxrt.zeros(shape, kind_of(name), device), None, None, 2)
-    assert (y.shape, y.dtype) == (shape, kind_of(name))
 
 
 @pytest.mark.ptx
@@ -490,15 +431,6 @@ extern "C" __global__ void moments_of(double* out) {{
     assert relative_error(out.host(), np.array([inv, offset])) <= bar("group_norm", "f64")
 
 
-@every_type
-def test_offset_views_are_operands_like_others(device: Device, rng: Rng, name: str) -> None:
-    x, w, b = problem(rng, (2, 4, 33), name=name)
-    big = ptxrt.to_device(np.concatenate([x[:1], x]), device)
-    wb = ptxrt.to_device(np.concatenate([w[:1], w, b]), device)
-    y = group_norm(big[1:], wb[1:5], wb[5:], 2).to_host()
-    np.testing.assert_array_equal(y, run(device, x, w, b, 2))
-
-
 @pytest.mark.parametrize(
     ("shape", "groups", "variant", "name"),
     [
@@ -548,56 +480,6 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
     assert bool((y == 5.0).all())
 
 
-# Checks -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def good(device: Device, rng: Rng) -> Any:
-    """Operands that pass; each test spoils one."""
-    x, w, b = problem(rng, (2, 8, 6))
-    names = {"x": x, "weight": w, "bias": b, "out": np.full_like(x, np.nan)}
-    return {name: ptxrt.to_device(value, device) for name, value in names.items()}
-
-
-def call(operands: Any, groups: int = 4, eps: float = 1e-5, stream: Any = None) -> Any:
-    return group_norm(
-        operands["x"], operands["weight"], operands["bias"], groups, eps, out=operands["out"], stream=stream
-    )
-
-
-def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
-    """Assert that the call is refused for `argument`, and that nothing was written."""
-    out = operands["out"]
-    with pytest.raises(kind) as caught:
-        call(operands, **how)
-    assert type(caught.value) is kind
-    assert (caught.value.op, caught.value.argument) == ("group_norm", argument)
-    if isinstance(out, ptxrt.DeviceArray) and out.memory.alive:
-        assert np.isnan(out.to_host()).all() or argument == "out"
-    return caught.value
-
-
-@pytest.mark.parametrize("groups", [3, 5, 16])
-def test_groups_divisibility(good: Any, groups: int) -> None:
-    error = refused(ptxrt.ShapeMismatch, good, "groups", groups=groups)
-    assert "8 channels" in str(error)
-
-
-@pytest.mark.parametrize("groups", [0, -4, 2.0, None, "4", True, [4]])
-def test_groups_must_be_a_whole_number_of_at_least_one(good: Any, groups: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "groups", groups=groups)
-
-
-@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf"), 1e39, None, "1e-5", [1e-5], 1j])
-def test_eps_must_be_a_finite_number_of_at_least_zero(good: Any, eps: Any) -> None:
-    refused(ptxrt.InvalidArgument, good, "eps", eps=eps)
-
-
-def test_x_must_have_two_axes(device: Device) -> None:
-    with pytest.raises(ptxrt.ShapeMismatch, match="group_norm: x: "):
-        group_norm(ptxrt.zeros((8,), np.float32, device), None, None, 1)
-
-
 # The plan -----------------------------------------------------------------------------------------------------------
 
 
@@ -644,9 +526,6 @@ def test_what_a_variant_cannot_do_it_refuses(device: Device) -> None:
             forced(device, shape, groups, 1e-5, variant)
 
 
-def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device) -> None:
-    for shape, groups in (((1, 1, 1 << 32), 1), ((1 << 32, 1, 1), 1), ((1, 1 << 32, 1), 1)):
-        with pytest.raises(ptxrt.Unsupported, match="does not fit"):
-            GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
+def test_more_groups_than_a_grid_has_blocks_are_refused(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
         GroupNormPlan.select(device, GroupNormDescriptor((1, 1 << 31, 1), 1 << 31))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Patch, Rng, Shape
+from helpers import Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, rounded_twice, variants, wish
 from tolerances import BARS, EPSILON, bar, relative_error
@@ -128,18 +128,6 @@ def test_columns_sum_to_one(device: Device, rng: Rng, variant: str, name: str) -
     y = run(FORWARD, device, values_for(FORWARD, rng, (1, 8, 4), name=name), variant)
     np.testing.assert_allclose(y.astype(np.longdouble).sum(axis=1).astype(float), 1, atol=4 * EPSILON[name])
     assert (y > 0).all()
-
-
-@both
-def test_length(device: Device, rng: Rng, way: Direction) -> None:
-    """The result is as long as the input, with its shape; an output of another length is refused."""
-    inputs = values_for(way, rng, (2, 3, 4, 5))
-    there = [ptxrt.to_device(array, device) for array in inputs]
-    result = way.function(*there)
-    assert (result.size, result.shape, result.dtype) == (120, (2, 3, 4, 5), np.float32)
-    for length in (119, 121):
-        with pytest.raises(ptxrt.ShapeMismatch, match=f"{way.op}: out"):
-            way.function(*there, out=ptxrt.empty(length, np.float32, device))
 
 
 SHAPES = [
@@ -269,38 +257,6 @@ def test_a_large_offset_costs_no_accuracy(
     device: Device, rng: Rng, way: Direction, variant: str, mean: float, shape: Shape, name: str
 ) -> None:
     check(way, device, values_for(way, rng, shape, mean, name=name), variant, large_mean=True)
-
-
-@pytest.mark.sanitize
-@both
-@each_variant
-@pytest.mark.parametrize(("offset", "name"), [(1, "f32"), (2, "f32"), (3, "f32"), (1, "f64"), (1, "f16"), (5, "bf16")])
-def test_offset_views_are_operands_like_others(
-    device: Device, rng: Rng, way: Direction, variant: str, offset: int, name: str
-) -> None:
-    inputs = values_for(way, rng, (2, 36, 8), name=name)
-    np.testing.assert_array_equal(run(way, device, inputs, variant, offset), run(way, device, inputs, variant))
-
-
-@both
-@each_variant
-@each_type
-def test_results_are_the_same_from_run_to_run_and_device_to_device(
-    device: Device, rng: Rng, way: Direction, variant: str, name: str
-) -> None:
-    for shape in ((2, 21, 300), (1, 300, 9), (40, 70, 1))[: 3 if name == "f32" else 1]:
-        inputs = values_for(way, rng, shape, deviation=3, name=name)
-        first = run(way, device, inputs, variant)
-        np.testing.assert_array_equal(first, run(way, device, inputs, variant))
-        # No rounding is left to a compiler in either language, so that all devices agree to the bit.
-        np.testing.assert_array_equal(first, run(way, Device("sim:0"), inputs, variant))
-
-
-@pytest.mark.parametrize(("way", "name"), [*((FORWARD, name) for name in TYPES), (BACKWARD, "f64")], ids=str)
-def test_hip_has_the_bits_of_ptx(device: Device, rng: Rng, way: Direction, name: str) -> None:
-    inputs = values_for(way, rng, (2, 150, 12), deviation=3, name=name)
-    got = run(way, device, inputs, "hip/baseline")
-    np.testing.assert_array_equal(got, run(way, Device("sim:0"), inputs, "baseline"))
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
@@ -444,70 +400,6 @@ def test_what_cancels_backward_costs_no_accuracy(
     assert relative_error(run(BACKWARD, device, (g, y), variant), want) <= 2 * channels * EPSILON[name]
 
 
-# Ways to call it ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sanitize
-@both
-@each_variant
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [((2, 21, 50), "f32"), ((2, 70, 9), "f32"), ((1, 1100, 9), "f32"), *(((2, 70, 9), name) for name in OTHERS)],
-    ids=str,
-)
-def test_in_place(device: Device, rng: Rng, way: Direction, variant: str, shape: Shape, name: str) -> None:
-    inputs = values_for(way, rng, shape, name=name)
-    plan, want = plan_for(way, device, shape, variant, name), run(way, device, inputs, variant)
-    for target in range(len(inputs)):
-        there = [ptxrt.to_device(array, device) for array in inputs]
-        assert plan.run((*there, there[target])) is there[target]
-        np.testing.assert_array_equal(there[target].to_host(), want)
-
-
-@both
-@each_variant
-@pytest.mark.parametrize(
-    "shape", [(0, 4, 3), (2, 4, 0), (2, 0, 3), (0, 0), (3, 5, 0, 2), (1 << 33, 4, 0), (0, 1 << 33), (0, 4, 1 << 33)]
-)
-def test_pain25_the_empty_tensor_launches_nothing(
-    device: Device, monkeypatch: Patch, way: Direction, variant: str, shape: Shape
-) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-    result = plan_for(way, device, shape, variant).run(
-        (*(ptxrt.zeros(shape, np.float32, device) for _ in way.inputs), None)
-    )
-    assert (result.shape, result.dtype) == (shape, np.float32)
-
-
-# Checks ---------------------------------------------------------------------------------------------------------------
-
-OPERANDS = [(way, name) for way in (FORWARD, BACKWARD) for name in (*way.inputs, "out")]
-each_operand = pytest.mark.parametrize(("way", "name"), OPERANDS, ids=str)
-
-
-def call(way: Direction, operands: Any, stream: Any = None) -> Any:
-    return way.function(*(operands[name] for name in way.inputs), out=operands["out"], stream=stream)
-
-
-def refused(kind: Any, way: Direction, operands: Any, argument: Any, device: Device, **how: Any) -> Any:
-    """Assert that the call is refused for `argument`, and that nothing was launched."""
-    with Patch.context() as patch:
-        patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
-        with pytest.raises(kind) as caught:
-            call(way, operands, **how)
-    assert type(caught.value) is kind
-    assert (caught.value.op, caught.value.argument) == (way.op, argument)
-    return caught.value
-
-
-@both
-@pytest.mark.parametrize("shape", [(8,), ()])
-def test_there_must_be_two_axes(device: Device, way: Direction, shape: Shape) -> None:
-    arrays = [ptxrt.zeros(shape, np.float32, device) for _ in way.inputs]
-    with pytest.raises(ptxrt.ShapeMismatch, match=f"{way.op}: {way.inputs[0]}: .*two axes"):
-        way.function(*arrays)
-
-
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
@@ -542,15 +434,6 @@ def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direct
                 continue
             (launch,) = way.plan.select(sim, problem, wanted).schedule.launches
             assert launch.block <= launch.kernel.load(sim).resources.max_threads == most
-
-
-@both
-def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, way: Direction) -> None:
-    for shape, name in (((1, 1, 1 << 32), "hw"), ((1, 1 << 32, 1), "channels")):
-        with pytest.raises(ptxrt.Unsupported, match=f"({name}|total) = {1 << 32} does not fit|more than"):
-            plan_for(way, device, shape)
-    with pytest.raises(ptxrt.Unsupported, match=r"total = 4294967296 does not|more than"):
-        plan_for(way, device, (1 << 32, 1, 1), variants(way.plan, device)[0])
 
 
 @pytest.mark.ptx
@@ -605,12 +488,6 @@ def test_a_tile_fits_a_block_and_reads_whole_sectors(way: Direction, channels: i
         assert tile.tiles == -(-3 // tile.images) * -(-hw // tile.positions)
         # Registers hold the columns, or the block has as many threads as it can.
         assert 32 * tile.lanes >= channels or 2 * tile.lanes * tile.positions > most
-
-
-@both
-def test_a_descriptor_names_the_dtype_it_does_not_have(way: Direction) -> None:
-    with pytest.raises(ptxrt.DTypeMismatch, match=f"{way.op}: {way.inputs[0]}"):
-        way.descriptor((2, 8, 3), "i32")
 
 
 # Large ----------------------------------------------------------------------------------------------------------------

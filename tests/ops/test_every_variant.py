@@ -1,0 +1,176 @@
+"""What holds of every variant: its results in each config; no bit of them depends on where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Patch
+from op_testing import Guarded, check_error, key_of, on_device, variants, wish
+from problems import Case, cases, operands, ways
+
+from ptxrt import Device
+from ptxrt.ops.framework import Plan
+
+SIZES: dict[str, Any] = {
+    # Vectors and single elements, several turns of a block, slices; groups of one warp; one image and many.
+    "group_norm": {
+        "f32": [((2, 6, 36), 3), ((1, 3, 33), 1), ((2, 8, 700), 2), ((2, 4, 5001), 2), ((2, 4, 5000), 2),
+                ((300, 4, 3), 2), ((1, 600, 2), 2)],
+        "others": [((2, 6, 40), 3), ((2, 8, 70), 2)],
+    },
+    "softmax2d": {
+        "f32": [((2, 36, 8),), ((2, 21, 300),), ((1, 300, 9),), ((40, 70, 1),), ((1, 1100, 9),)],
+        "others": [((2, 36, 8),), ((2, 70, 9),)],
+    },
+    "batch_norm": {"others": [((3, 4, 36),), ((2, 8, 300),), ((5, 3, 301),), ((9, 3, 1000),)]},
+    "local_response_norm": {"others": [((2, 6, 35),), ((2, 29, 60),)]},
+    "upsample_nearest2d": {"f32": [((2, 3, 33, 21), (50, 60))], "others": [((2, 3, 4, 5), (6, 7))]},
+    "grid_sample": {"others": [((2, 3, 5, 6), (4, 9)), ((2, 9, 17, 13), (35, 150))]},
+}  # fmt: skip
+IN_PLACE = {  # of the first output
+    "group_norm": ("x",), "group_norm_backward": ("grad_out", "x"),
+    "batch_norm": ("x",), "batch_norm_backward": ("grad_out", "x"),
+    "softmax2d": ("x",), "softmax2d_backward": ("grad_out", "y"),
+}  # fmt: skip
+EMPTY: dict[str, Any] = {
+    "group_norm": {"others": [((0, 4, 3), 2), ((2, 4, 0), 2), ((2, 0, 3), 2), ((0, 4), 2)]},
+    "softmax2d": {"others": [((0, 4, 3),), ((2, 4, 0),), ((2, 0, 3),), ((0, 0),), ((3, 5, 0, 2),)]},
+    "batch_norm": {"others": [((2, 0, 3),), ((0, 4, 3), (False,)), ((2, 4, 0), (False,)), ((0, 4), (False,))]},
+    "local_response_norm": {"others": [((0, 4, 3),), ((2, 4, 0),), ((2, 0, 3),)]},
+    "upsample_nearest2d": {
+        "f16": [((n, c, h, w), (5, 7)) for n, c, h, w in
+                ((0, 4, 3, 3), (2, 0, 3, 3), (0, 2, 0, 3), (2, 0, 3, 0), (0, 0, 0, 0))],
+    },
+    "grid_sample": {
+        "f32": [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0)),
+                ((0, 3, 1 << 31, 4), (2, 2)), ((2, 3, 4, 4), (0, 1 << 31))],  # which a kernel could not take
+    },
+}  # fmt: skip
+
+
+def each(sizes: Any) -> pytest.MarkDecorator:
+    """Parametrize over the cases of these sizes and the variants of each."""
+    return pytest.mark.parametrize(
+        ("case", "variant"), [(case, key) for case in cases(sizes) for key in variants(case.plan)], ids=str
+    )
+
+
+def configs(case: Case, device: Device, variant: str) -> list[Any]:
+    """Return those of a variant that can run the case; skip where there are none."""
+    found = [config for key, config in ways(case, device) if key == variant]
+    if not found:
+        pytest.skip(f"{variant} does not take it")
+    return found
+
+
+def run(
+    case: Case, device: Device, plan: Plan[Any, Any, Any], offset: int = 0, place: int | None = None, within: str = ""
+) -> list[Any]:
+    """Run on guarded outputs and a guarded workspace; return the host results, then the statistics that it updates.
+
+    All operands, or that at `place`, lie `offset` elements behind a round address; `within`, an input, is the output.
+    """
+    host = case.inputs(np.random.default_rng(7))
+    given: dict[str, Any] = {}
+    for i, o in enumerate(plan.operands):
+        by = offset if place in (None, i) else 0
+        if o.output:
+            given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by)
+        else:
+            given[o.name] = on_device(host[o.name], device, by)
+    arrays = {name: a.array if isinstance(a, Guarded) else a for name, a in given.items()}
+    if within:
+        name = next(o.name for o in plan.operands if o.output)
+        given[name] = arrays[name] = arrays[within]
+    workspace = Guarded((plan.workspace_size,), np.uint8, device)
+    plan.run(tuple(arrays.values()), workspace=workspace.array)
+    workspace.host()
+    results = [given[o.name] for o in plan.operands if o.output]
+    results += [given[o.name] for o in plan.operands if o.written and not o.output]
+    return [a.host() if isinstance(a, Guarded) else None if a is None else a.to_host() for a in results]
+
+
+def check_results(case: Case, device: Device, plan: Any, results: list[Any], what: object) -> None:
+    want = case.reference(**case.inputs(np.random.default_rng(7)))
+    for place, (got, ref) in enumerate(zip(results, want, strict=False)):
+        if got is not None and place == 0:
+            check_error(case.plan.op, device, got, ref, case.bar(ref), (case.name, key_of(plan.variant), what))
+        elif got is not None:  # statistics and their gradients may cancel, and are held to the bar by their own tests
+            np.testing.assert_allclose(got.astype(np.float64), ref.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.sanitize
+@each(None)
+def test_every_config_gives_the_result_and_writes_nothing_else(device: Device, case: Case, variant: str) -> None:
+    for config in configs(case, device, variant):
+        plan = case.plan.select(device, case.problem, wish(variant, config=config))
+        assert plan.config == config
+        check_results(case, device, plan, run(case, device, plan), config)
+
+
+def twin(case: Case, variant: str) -> str:
+    """Return the variant that has the same bits on sim: HIP's is the baseline, but where it rounds once, not twice."""
+    once = case.plan.op == "softmax2d_backward" and case.dtype != "f64"
+    return variant if once else variant.removeprefix("hip/")
+
+
+@pytest.mark.sanitize
+@each(SIZES)
+def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
+    device: Device, case: Case, variant: str
+) -> None:
+    def others(plan: Any, first: bool) -> Iterator[tuple[str, list[Any]]]:
+        sim, small = Device("sim:0"), np.prod(plan.operands[0].shape) < 1000
+        if first:
+            yield "again", run(case, device, plan)
+        if first and (device != sim or twin(case, variant) != variant):
+            # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
+            yield "on sim", run(case, sim, case.plan.select(sim, case.problem, wish(twin(case, variant))))
+        if first or small:
+            for offset in ((1, 2, 3, 4) if case.dtype == "f32" else (1, 2, 4, 8)) if small else (1,):
+                yield f"at {offset}", run(case, device, plan, offset)
+        for place in range(len(plan.operands) if first and small else 0):
+            yield f"{plan.operands[place].name} at 1", run(case, device, plan, 1, place)
+        for name in IN_PLACE.get(case.plan.op, ()):
+            yield f"in place of {name}", run(case, device, plan, within=name)
+
+    found = configs(case, device, variant)
+    declared = {name for o in case.plan.select(device, case.problem).operands for name in o.in_place}
+    assert declared == set(IN_PLACE.get(case.plan.op, ()))
+    heuristic = case.plan.select(device, case.problem, wish(variant)).config
+    another = found[-1] if case.plan.op.startswith("group_norm") else heuristic  # that of one warp
+    for config in dict.fromkeys((heuristic, another)):
+        plan = case.plan.select(device, case.problem, wish(variant, config=config))
+        want = run(case, device, plan)
+        check_results(case, device, plan, want, config)
+        certain = int(not plan.precision_guarantee.deterministic)  # else atomics add up the first output
+        for what, results in others(plan, config == heuristic):
+            check_results(case, device, plan, results[:certain], what)
+            for a, b in list(zip(results, want, strict=True))[certain:]:
+                assert (a is None) == (b is None)
+                assert a is None or a.tobytes() == b.tobytes(), (config, what)
+
+
+@each(EMPTY)
+def test_pain25_what_is_empty_launches_nothing_and_has_zeros(
+    device: Device, monkeypatch: Patch, case: Case, variant: str
+) -> None:
+    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    if variant not in variants(case.plan, device):
+        pytest.skip(f"{device} takes no PTX")
+    plan = case.plan.select(device, case.problem, wish(variant))
+    assert not any(a is not None and a.any() for a in run(case, device, plan)[: sum(o.output for o in plan.operands)])
+    given = operands(case, device)
+    outputs = [o for o in plan.operands if o.output]
+    bare = {**given, **{o.name: None for o in outputs}, **{str(o.needs): None for o in outputs if o.needs}}
+    for arrays in (given, bare):
+        results = case.call(arrays, None, None)
+        for o, result in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
+            if o.absent or (o.needs and arrays[o.needs] is None):
+                assert result is None
+            else:
+                assert (result.shape, result.dtype) == (o.shape, o.type.numpy)
+                assert not result.to_host().any()
