@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from helpers import Patch, Shape, refused
+from helpers import Patch, Shape, refused, skip_stand_in
 from op_testing import variants, wish
 from problems import Case, cases, operands, ways
 
@@ -248,6 +248,7 @@ def test_the_function_keeps_its_plan(device: Device, case: Case, good: Given, mo
 def test_forgotten_plans_let_the_cache_unload(
     device: Device, case: Case, good: Given, clean_modules: ptxrt.ModuleCache
 ) -> None:
+    skip_stand_in(device)
     case.call(good, None, None)
     ops.forget_plans()
     gc.collect()
@@ -260,6 +261,7 @@ def test_forgotten_plans_let_the_cache_unload(
 def test_a_plan_compiles_nothing_before_its_first_good_run(
     device: Device, case: Case, good: Given, clean_modules: ptxrt.ModuleCache
 ) -> None:
+    skip_stand_in(device)
     ops.forget_plans()
     before = clean_modules.stats().compiles
     plan = plan_of(case, device)

@@ -15,6 +15,7 @@ from ptxrt.ops.framework import KernelSpec
 from ptxrt.ops.framework.texts import read_kernel
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+OF_OTHER_TYPES = ("sm_75", "sm_90", "sm_120")  # than f32, of texts that are many
 FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
 
 
@@ -30,8 +31,15 @@ TARGETS = {_name(spec): spec.target for spec in IN_PTX if spec.target is not Non
 TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        (name, arch)
+        for name in TEXTS
+        for arch in ARCHITECTURES
+        if arch in OF_OTHER_TYPES or name.startswith("foreign") or name.split("-")[1] == "f32"
+    ],
+)
 def test_assembles_without_spills(name: str, arch: Any) -> None:
     reason = nvjitlink.available()
     if reason is not None:
@@ -48,8 +56,11 @@ def test_assembles_without_spills(name: str, arch: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_machine_parses_it(name: str) -> None:
-    assert sim.parse(TEXTS[name], name).entries
+def test_the_machine_parses_it_and_every_entry_is_declared(name: str) -> None:
+    entries = set(sim.parse(TEXTS[name], name).entries)
+    assert entries
+    if name in OWN:
+        assert entries == {spec.entry for spec in IN_PTX if _name(spec) == name}
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -70,12 +81,6 @@ def test_each_declared_signature_agrees_with_its_text(spec: Any) -> None:
     spec.signature.agree(spec.entry, _table(entry))
     # Declared names are the text's own, so that a message can be read beside it.
     assert [p.name for p in entry.params] == [p.name for p in spec.signature.parameters]
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_every_entry_of_a_file_is_declared(name: str) -> None:
-    declared = {spec.entry for spec in IN_PTX if _name(spec) == name}
-    assert set(sim.parse(OWN[name], name).entries) == declared
 
 
 # HIP ----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Patch, Rng, Shape, refused
+from helpers import Patch, Rng, Shape, refused, skip_stand_in
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
 
@@ -203,6 +203,7 @@ def test_the_pairs_of_sizes_are_all_there_on_either_axis_in_either_variant() -> 
 
 
 def test_every_pair_of_sizes_up_to_64_and_128_in_hip(device: Device, rng: Rng, monkeypatch: Patch) -> None:
+    skip_stand_in(device)
     halves = zip(PAIRS[: len(PAIRS) // 2], PAIRS[len(PAIRS) // 2 :], strict=True)
     launches = [(rows, columns, [("hip/baseline", list(TYPES)[k % 6])]) for k, (rows, columns) in enumerate(halves)]
     check_pairs(device, rng, monkeypatch, launches)
