@@ -6,6 +6,14 @@ The key is family, kernel, the line as it was and as it became.
 from __future__ import annotations
 
 _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
+    "At the bound both ways give the bound.": [
+        (
+            "exponential",
+            "exponential",
+            "setp.lt.{{ R.name }} %vanishes, {{ x }}, {{ number(lowest, R) }};",
+            "setp.le.{{ R.name }} %vanishes, {{ x }}, {{ number(lowest, R) }};",
+        ),
+    ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
         ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "// left out"),
         ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "or.b32 %low, {{ size }}, 3;"),
