@@ -6,6 +6,14 @@ The key is family, kernel, the line as it was and as it became.
 from __future__ import annotations
 
 _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
+    "The array has a row more, which nothing uses.": [
+        (
+            "hip/block_sum",
+            "block_sum",
+            "__shared__ Sum rows[MOST_THREADS / GROUP][sizeof...(Sums)];",
+            "__shared__ Sum rows[MOST_THREADS / GROUP + 1][sizeof...(Sums)];",
+        ),
+    ],
     "At the bound both ways give the bound.": [
         (
             "exponential",
