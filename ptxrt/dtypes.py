@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -43,7 +44,7 @@ class ElementType:
         """Bytes of one element."""
         return self.numpy.itemsize
 
-    @property
+    @cached_property
     def limits(self) -> tuple[int, int]:
         """The smallest and the largest value of an integer type; a floating type has none."""
         if self.name == "bool":

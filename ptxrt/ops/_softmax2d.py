@@ -220,8 +220,8 @@ class Columns(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        most = self.way.most_threads(problem.dtype) if self.language == "ptx" else limits.max_threads_per_block
-        if config.threads > most:
+        most = self.way.most_threads(problem.dtype)
+        if self.language == "ptx" and config.threads > most:
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         kernel = FAMILY.kernel(f"{self.way.name}_kernel", problem.dtype, self.language)
         arguments: tuple[Argument, ...] = (*self.way.arrays, problem.positions, problem.channels, problem.hw)

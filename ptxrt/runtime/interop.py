@@ -34,18 +34,18 @@ def from_dlpack(
 
     Parameters
     ----------
-    other
+    x
         Anything with ``__dlpack__``, or, on a CUDA device, with ``__cuda_array_interface__``.
     device
         Where the memory is expected; the array itself says so if left out. Host memory, such as a NumPy array's, is
-        taken by ``sim``.
+        that of ``sim``.
     stream
         The stream that will use the array; it waits for the producer's work. The default stream if left out.
 
     Raises
     ------
     InvalidArgument
-        If `other` has neither protocol, or its library refuses to share it.
+        If `x` has neither protocol, or its library refuses to share it.
     DeviceMismatch
         If it lives elsewhere than on `device`.
     DTypeMismatch, LayoutError, Unsupported

@@ -453,6 +453,8 @@ def test_the_heuristics_config_is_among_the_candidates_and_hashable(case: Case) 
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
+        ({"block": 1024}, ""),
+        ({"block": 1025}, "1025 threads are more than the 1024 that a block may have"),
         ({"grid": (1 << 31,)}, "grid.x"),
         ({"grid": (1, 65536)}, "grid.y"),
         ({"grid": (1, 1, 65536)}, "grid.z"),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt.backends import DeviceProperties
@@ -163,6 +162,8 @@ class Launch:
         needs = self.kernel.target
         if needs is not None and limits.target is not None and limits.target < needs:
             return f"{self.kernel.language} needs sm_{needs} for {self.kernel.dtype}, and this is sm_{limits.target}"
+        if self.block > limits.max_threads_per_block:
+            return f"{self.block} threads are more than the {limits.max_threads_per_block} that a block may have"
         for axis, blocks, most in zip("xyz", self.grid, limits.max_grid, strict=False):
             if blocks > most:
                 return f"{blocks} blocks do not fit grid.{axis}, which holds {most}"
@@ -171,17 +172,11 @@ class Launch:
         if self.shared_bytes > limits.max_shared_bytes:
             return f"{self.shared_bytes} bytes of shared memory are more than {limits.max_shared_bytes}"
         for parameter, value in zip(self.kernel.signature.parameters, self.arguments, strict=True):
-            if value.__class__ is int and value not in _RANGES.get(parameter.type.name, (value,)):
-                return f"{parameter.name} = {value} does not fit the kernel's {parameter.type}"
+            if value.__class__ is int and parameter.type.kind == "int":
+                low, high = parameter.type.limits
+                if not low <= value <= high:
+                    return f"{parameter.name} = {value} does not fit the kernel's {parameter.type}"
         return None
-
-
-_RANGES = {
-    kind.name: range(int(limits.min), int(limits.max) + 1)
-    for kind in BY_NAME.values()
-    if kind.kind == "int" and kind.name != "bool"
-    for limits in [np.iinfo(kind.numpy)]
-}
 
 
 @dataclass(frozen=True)

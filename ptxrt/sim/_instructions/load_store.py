@@ -32,13 +32,7 @@ _U64 = TYPES["u64"]
 @instruction("ld", "ldu")
 def ld(op: Op) -> None:
     """Load one value or a vector."""
-    space = space_of(op)
-    count = vector(op)
-    kind = op.type(*_TYPES)
-    if kind.bits == 128:
-        op.needs(op.ins.opcode, 70, (8, 3))
-    hinted(op, 2, space)
-    _check_width(op, kind, count, space)
+    space, count, kind = _what(op)
     write = [op.dest(item, kind, wider=True) for item in elements(op, 0, count)]
     passed = _passed(op, 1, space)
     where, offset = passed or address(op, 1, space)
@@ -63,13 +57,7 @@ def ld(op: Op) -> None:
 @instruction("st")
 def st(op: Op) -> None:
     """Store one value or a vector."""
-    space = space_of(op)
-    count = vector(op)
-    kind = op.type(*_TYPES)
-    if kind.bits == 128:
-        op.needs(op.ins.opcode, 70, (8, 3))
-    hinted(op, 2, space)
-    _check_width(op, kind, count, space)
+    space, count, kind = _what(op)
     items = elements(op, 1, count)
     if any(isinstance(item, Sink) for item in items):
         op.fail("a value to store is missing")
@@ -89,6 +77,18 @@ def st(op: Op) -> None:
         write_words(m, access, where(m), [one(m).view(unsigned) for one in read])
 
     op.emit(in_order(op, step))
+
+
+def _what(op: Op) -> tuple[str, int, PtxType]:
+    """Return the state space, how many values, and of which type."""
+    space = space_of(op)
+    count = vector(op)
+    kind = op.type(*_TYPES)
+    if kind.bits == 128:
+        op.needs(op.ins.opcode, 70, (8, 3))
+    hinted(op, 2, space)
+    _check_width(op, kind, count, space)
+    return space, count, kind
 
 
 def _moved(kind: PtxType, count: int) -> str:
