@@ -53,7 +53,7 @@ _SIGNATURES = {
 }
 FAMILY = KernelFamily(
     "local_response_norm",
-    ("f32", "f16"),
+    ("f32", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
     | {
         f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by})
@@ -61,6 +61,7 @@ FAMILY = KernelFamily(
         for size in SLIDING_SIZES
         for by in ("root", "any")
     },
+    targets={"bf16": 80},
 )
 
 
@@ -302,15 +303,15 @@ def local_response_norm(
     Hinton, ImageNet Classification with Deep Convolutional Neural Networks, 2012; the window and the division by size
     at the edges too are PyTorch's).
 
-    It is computed in float64 and rounded once, float16 from float32 once more: a square that float32 cannot hold does
-    not make y 0, as PyTorch has it (its x^2 is infinite above 1.8e19), and y is from the denom before it was rounded. A
-    denom that is not above 0, which only a k or alpha of at most 0 gives, is raised to -beta as C's pow does: 0 gives
-    infinity and so y is infinite, NaN where x is 0; below 0 gives NaN unless beta is whole.
+    It is computed in float64 and rounded once, float16 and bfloat16 from float32 once more: a square that float32
+    cannot hold does not make y 0, as PyTorch has it (its x^2 is infinite above 1.8e19), and y is from the denom before
+    it was rounded. A denom that is not above 0, which only a k or alpha of at most 0 gives, is raised to -beta as C's
+    pow does: 0 gives infinity and so y is infinite, NaN where x is 0; below 0 gives NaN unless beta is whole.
 
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32 or float16, contiguous.
+        ``[N, C, *]``, float32, float16 or bfloat16, contiguous.
     size
         Of the window, at least 1. For an even one, the window has one channel more in front of c than behind.
     alpha, beta, k
@@ -359,7 +360,7 @@ def local_response_norm_backward(
     grad_out
         Gradient by y, of x's shape and type, contiguous.
     x
-        The forward's, ``[N, C, *]``, float32 or float16, contiguous.
+        The forward's, ``[N, C, *]``, float32, float16 or bfloat16, contiguous.
     denom
         As the forward returned it, float32.
     size, alpha, beta
