@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
 from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
     Config,
     ImageDescriptor,
     KernelFamily,
@@ -80,7 +81,7 @@ FAMILY = KernelFamily(
     {name: Role(signature, hip=name in _IN_HIP) for name, signature in _ROLES.items()}
     # The same text with blocks of one warp, for groups of few values.
     | {f"{name}_small": Role(_ROLES[name], parameters={"warps": "1"}) for name in _OF_ONE_WARP},
-    targets={"bf16": 80},
+    targets=ROUNDING_TARGETS,
 )
 
 

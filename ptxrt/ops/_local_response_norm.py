@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
     Config,
     ImageDescriptor,
     KernelFamily,
@@ -61,7 +62,7 @@ FAMILY = KernelFamily(
         for size in SLIDING_SIZES
         for by in ("root", "any")
     },
-    targets={"bf16": 80},
+    targets=ROUNDING_TARGETS,
 )
 
 

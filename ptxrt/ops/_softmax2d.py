@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
     Argument,
     Config,
     ImageDescriptor,
@@ -57,7 +58,7 @@ FAMILY = KernelFamily(
         "softmax2d_backward_kernel": Role(_BACKWARD + _COUNTS, hip=True),
         "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE),
     },
-    targets={"bf16": 80},
+    targets=ROUNDING_TARGETS,
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, wish
-from tolerances import bar
+from tolerances import EPSILON, bar
 
 import ptxrt
 from ptxrt import Device
@@ -159,6 +159,22 @@ def test_elements_of_16_bits_are_the_f32_results_rounded(device: Device, rng: Rn
             got = backward(device, go, x, denom, 5, variant, **reals)
             wide = backward(device, go.astype(np.float32), x.astype(np.float32), denom, 5, variant, **reals)
             np.testing.assert_array_equal(got, wide.astype(kind))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
+    """With alpha = 0 and beta = -1 results are k times an element: one that f32 rounds to the middle of two numbers."""
+    middle = 1 + EPSILON[name] / 2  # goes to 1, the even one; what is above it would go to the other
+    elements = 1 + np.arange(1, 1 / EPSILON[name]) * EPSILON[name]
+    factors = (middle / elements).astype(np.float32).astype(np.float64)
+    product = factors * elements
+    first = int(np.flatnonzero((product.astype(np.float32) == middle) & (product > middle))[0])
+    x = np.full((2, 3, 40), elements[first], BY_NAME[name].numpy)
+    y, denom = forward(device, x, 5, variant, alpha=0.0, beta=-1.0, k=float(factors[first]))
+    np.testing.assert_array_equal(y, np.ones_like(x))
+    grad_input = backward(device, x, x, denom, 5, variant, alpha=0.0, beta=-1.0)
+    np.testing.assert_array_equal(grad_input, np.ones_like(x))
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])

@@ -18,10 +18,11 @@ from ptxrt.ops.framework.schedule import (
     Workspace,
     Zero,
 )
-from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 
 __all__ = [
+    "ROUNDING_TARGETS",
     "Argument",
     "Config",
     "Descriptor",

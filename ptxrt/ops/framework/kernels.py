@@ -100,7 +100,8 @@ class KernelFamily:
     unnamed
         The element type that the names leave out; None where they name each.
     targets
-        Element type -> the number of the oldest architecture that takes its text in PTX, ``{"bf16": 80}``.
+        Element type -> the number of the oldest architecture that takes its text in PTX, where not all do:
+        ``ROUNDING_TARGETS`` for texts that round to the type.
     """
 
     def __init__(

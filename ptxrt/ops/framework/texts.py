@@ -16,7 +16,10 @@ from ptxrt.runtime.source import KernelSource
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["context", "only", "read_kernel", "templates"]
+__all__ = ["ROUNDING_TARGETS", "context", "only", "read_kernel", "templates"]
+
+ROUNDING_TARGETS = {"bf16": 80}
+"""Element type -> the number of the oldest architecture that rounds to it, where others are older: sm_80."""
 
 
 def _folder(name: str) -> Path:
@@ -52,7 +55,7 @@ def context(dtype: str) -> dict[str, Any]:
     """
     element = BY_NAME[dtype]
     real = BY_NAME["f64" if dtype == "f64" else "f32"]
-    target = "sm_80" if dtype == "bf16" else "sm_70"  # the first that rounds to it
+    target = f"sm_{ROUNDING_TARGETS.get(dtype, 70)}"
     return {"T": element, "R": real, "P": real, "suffix": "" if dtype == "f32" else f"_{dtype}", "target": target}
 
 
