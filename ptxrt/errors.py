@@ -259,7 +259,7 @@ class SimFault(PtxrtError):
         self.other_place = other_place
         message = f"{function_name(entry)}, {source_place or f'line {line}'}: {problem}"
         if source_place is not None:
-            message += f"{_written(source_place)}\n  PTX line {line}: {text.strip()}"
+            message += f"{_written(source_place)}\n  PTX line {line}: {' '.join(text.split())}"
         else:
             message += f"\n  {line:5d} | {text.strip()}"
         message += f"\n  thread {thread}, block {block}"

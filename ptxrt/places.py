@@ -63,7 +63,8 @@ class Sources:
     def files(self) -> Mapping[str, Mapping[int, str]]:
         """The lines of each file, from 1; numbered, and of files named, as ``#line`` says."""
         files: dict[str, dict[int, str]] = {}
-        for name, text in self.texts:
+        for name, whole in self.texts:
+            text = whole.removesuffix("\n")
             # A comment is no directive; not splitlines, which also breaks where no compiler does.
             plain = _COMMENT_OR_STRING.sub(_without_comment, text) if "#" in text else text
             file, number = name, 1

@@ -54,9 +54,10 @@ def demangled(symbol: str) -> str:
     libstdc++ reads it: CUDA's Python bindings are C++, so that it is there wherever they are. Where it is not, names
     stay as they are.
     """
-    library, free = _libstdcxx() if symbol.startswith("_Z") else (None, None)
-    if library is None:
+    functions = _libstdcxx() if symbol.startswith("_Z") else None
+    if functions is None:
         return symbol
+    library, free = functions
     status = ctypes.c_int()
     words = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
     if status.value or not words:
@@ -68,11 +69,11 @@ def demangled(symbol: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _libstdcxx() -> tuple[Any, Any]:
+def _libstdcxx() -> tuple[Any, Any] | None:
     try:
         library, free = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None).free
     except OSError:
-        return None, None
+        return None
     # Inside of a class the name would be mangled by Python, here it is not.
     library.__cxa_demangle.restype = ctypes.c_void_p
     free.argtypes = [ctypes.c_void_p]

@@ -81,7 +81,6 @@ class BodyReader(OperandReader):
         self.function = function
         function.scopes[0] = -1
         opening = self.stream.expect("{")
-        self.source.places.enter(opening.line, function.name)
         depth = 1
         while depth:
             token = self.stream.now

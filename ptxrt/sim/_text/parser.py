@@ -188,6 +188,7 @@ class _ModuleReader:
             returns = reader.formals(entry=False)
         name = self.stream.word("the name of a function")
         self.source.entry = name.text
+        self.source.places.enter(name.line, name.text)
         earlier = self.module.functions.get(name.text)
         if name.text in self.module.variables or (earlier is not None and earlier.defined):
             self.source.fail(name.line, f"{name.text} is declared twice")
