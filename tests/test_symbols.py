@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from ptxrt import symbols
@@ -53,7 +55,7 @@ def test_without_the_library_that_reads_them_names_stay(monkeypatch: pytest.Monk
 
     for cached in (symbols._libstdcxx, function_name):
         cached.cache_clear()
-    monkeypatch.setattr(symbols.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     try:
         assert function_name("_Z5scalePKfPfi") == "_Z5scalePKfPfi"
     finally:

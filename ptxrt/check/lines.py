@@ -46,12 +46,13 @@ def listing(report: Report) -> Mapping[str, list[Line]]:
     """
     profile = {} if report.profile is None else report.profile.lines
     ptx = lines_of(report.text)
-    if not report.sources.texts:
+    if not report.program.sources.texts:
         return {
             report.name: [Line(report.name, n, text, profile.get(n) or LineCounts()) for n, text in enumerate(ptx, 1)]
         }
     found = {
-        file: {n: Line(file, n, text) for n, text in lines.items()} for file, lines in report.sources.files.items()
+        file: {n: Line(file, n, text) for n, text in lines.items()}
+        for file, lines in report.program.sources.files.items()
     }
     for number, counts in sorted(profile.items()):
         place = report.program.place(number) or SourcePlace(report.name, number, text=ptx[number - 1])
@@ -59,7 +60,7 @@ def listing(report: Report) -> Mapping[str, list[Line]]:
         line = lines.setdefault(place.line, Line(place.file, place.line, place.text or ""))
         line.counts.add(counts)
         line.ptx.append(number)
-    first = report.sources.texts[0][0]
+    first = report.program.sources.texts[0][0]
     return {
         file: [lines[n] for n in sorted(lines)]
         for file, lines in sorted(found.items(), key=lambda item: item[0] != first)
@@ -77,4 +78,4 @@ def excerpt(report: Report, line: int, place: SourcePlace | None) -> str:
     """Return the lines around a place, or where its text is not there, around `line` of the PTX."""
     if place is None or place.text is None:
         return numbered_excerpt(report.text, line)
-    return numbered_excerpt(report.sources.files[place.file], place.line)
+    return numbered_excerpt(report.program.sources.files[place.file], place.line)

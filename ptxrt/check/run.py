@@ -56,9 +56,8 @@ class Report:
     text : str
         The PTX that ran; of C++ what NVRTC made of it.
     program : ptxrt.sim.Program
-        The same, parsed: ``place`` tells what was written that a line of it was made of.
-    sources : ptxrt.places.Sources
-        The texts that were written, where `text` was made of these: the source's, and those of its headers.
+        The same, parsed: its ``sources`` are the texts that were written, where it was made of these, and its ``place``
+        tells the line of them that a line of the PTX was made of.
     compiler : str
         What read the text.
     signature : Signature
@@ -89,7 +88,6 @@ class Report:
     name: str
     text: str
     program: sim.Program
-    sources: Sources
     compiler: str
     signature: Signature
     signature_from_text: bool
@@ -216,7 +214,6 @@ def check(
         name=("" if source.language == "ptx" else "the PTX of ") + (source.name or "the text"),
         text=program.source.text,
         program=program,
-        sources=program.source.places.sources,
         compiler=compiler,
         signature=signature,
         signature_from_text=from_text,

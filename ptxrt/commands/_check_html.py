@@ -165,7 +165,7 @@ def _is_at(report: Report, line: Line, number: int | None) -> bool:
     """Return whether line `number` of the PTX is this line, or was made of it."""
     if number is None:
         return False
-    place = report.program.place(number) if report.sources.texts else None
+    place = report.program.place(number) if report.program.sources.texts else None
     return (line.file, line.number) == ((report.name, number) if place is None else (place.file, place.line))
 
 

@@ -166,7 +166,7 @@ def as_json(report: Report) -> str:
     if profile is not None:
         record["total"] = _counts(profile.total())
         record["lines"] = {n: _counts(line) for n, line in sorted(profile.lines.items()) if line.issued}
-        if report.sources.texts:
+        if report.program.sources.texts:
             record["source_lines"] = [
                 {"file": line.file, "line": line.number, "text": line.text, "ptx": line.ptx, **_counts(line.counts)}
                 for lines in listing(report).values()

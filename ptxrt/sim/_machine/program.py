@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ptxrt.places import SourcePlace
+from ptxrt.places import SourcePlace, Sources
 from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._text.lexer import Source
@@ -77,6 +77,11 @@ class Program:
     functions: dict[str, int] = field(default_factory=dict)
     """Addresses of the functions."""
     address_size: int = 64
+
+    @property
+    def sources(self) -> Sources:
+        """The texts that the PTX was made of, as far as `ptxrt.sim.parse` was given them."""
+        return self.source.places.sources
 
     def place(self, line: int) -> SourcePlace | None:
         """Return what somebody wrote that an instruction in `line` of the PTX (from 1) was made of.
