@@ -38,9 +38,11 @@ table { border-collapse: collapse; }
 .counts thead th { border-bottom: 1px solid var(--rule); }
 .counts td { font-size: 12px; text-align: right; padding: 0 .5em; white-space: nowrap; vertical-align: top; }
 .counts th.text, .counts td.text, .counts th.bar, .counts td.bar { text-align: left; }
-.counts td.text, .counts pre { white-space: pre; font: 12.5px/1.5 ui-monospace, Menlo, Consolas, monospace; }
+.counts td.text, .counts pre { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 16em;
+  font: 12.5px/1.5 ui-monospace, Menlo, Consolas, monospace; }
 .counts pre { margin: 0 0 .4em; padding-left: 1em; border-left: 2px solid var(--rule); color: var(--soft); }
-.counts summary { cursor: pointer; }
+.counts td.code { padding-left: 1.5em; }
+.counts summary { cursor: pointer; list-style-position: outside; }
 .counts td.number { color: var(--soft); }
 .counts tr.bad td.code { outline: 2px solid var(--bad); outline-offset: -2px; }
 .counts tr.second td.code { outline: 2px dashed var(--bad); outline-offset: -2px; }
@@ -56,7 +58,6 @@ dt { font-weight: 600; } dd { margin: 0 0 .4em; }
 @media (max-width: 60em) {
   body { margin: 1em; }
   .counts .bar, .counts td svg { display: none; }
-  .counts td.text, .counts pre { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 16em; }
   dl { columns: 1; }
 }
 @media (max-width: 40em) {
@@ -67,7 +68,6 @@ dt { font-weight: 600; } dd { margin: 0 0 .4em; }
 @media print {
   body { margin: 0; font-size: 10px; }
   .counts td, .counts th, .counts td.text { font-size: 8px; }
-  .counts td.text { white-space: pre-wrap; }
   .counts tr { break-inside: avoid; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }
