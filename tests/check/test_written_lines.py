@@ -107,13 +107,17 @@ def test_the_same_kernel_without_its_fault_is_clean(name: str, language: str) ->
 
 
 def test_a_race_names_both_lines() -> None:
-    fault = run(FOLDER / "race.cu", "cuda").fault
+    report = run(FOLDER / "race.cu", "cuda")
+    fault = report.fault
     assert fault is not None
     other = fault.other_place
     assert other is not None
     assert (other.file, other.line) == marked("race.cu", "other")
     assert f"against {other} (PTX line {fault.other_line}), thread" in str(fault)
     assert f"    {other.line} | {other.text}\n  in reversed<float>() at {other}, inlined into kernel()" in str(fault)
+
+    marks = [marked("race.cu", word)[1] for word in ("fault", "other")]
+    assert [int(line) for line in re.findall(r"^> +(\d+) \| ", as_text(report), re.MULTILINE)] == marks
 
 
 def test_variables_have_their_plain_names() -> None:

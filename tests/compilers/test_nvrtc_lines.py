@@ -91,9 +91,13 @@ def test_a_header_is_named_by_the_path_that_it_was_opened_by(folder: Path) -> No
         assert files(binary) == ["k.cu", f"{option}/helper.h"]
 
 
-def test_headers_of_the_compiler_are_nobodys_text() -> None:
-    text = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* y) { y[0] = __shfl_xor_sync(~0u, y[1], 1); }'
-    assert [file for file, _ in compiled(text).sources.texts] == ["k.cu"]
+def test_headers_of_the_compiler_are_nobodys_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "inc").mkdir()
+    (folder / "helper.h").rename(folder / "inc" / "helper.h")
+    monkeypatch.setattr(nvrtc, "include_directories", lambda: (str(folder / "inc"),))
+    binary = compiled()
+    assert "inc/helper.h" in files(binary)
+    assert [file for file, _ in binary.sources.texts] == ["k.cu"]
     text = 'extern "C" __global__ void k(float* y) { y[0] = __shfl_xor(y[1], 1); }'
     binary = hip_on_nvrtc.compile_hip_text(text, "sm_90", name="k.hip", output="ptx", line_info=True)
     assert files(binary) == ["k.hip", "hip/hip_runtime.h"]

@@ -35,6 +35,20 @@ def test_a_loc_holds_until_the_next_one_and_for_its_function_alone() -> None:
     assert [program.place(number) for number in (0, 1, 4)] == [None] * 3
 
 
+def test_functions_in_one_line_each() -> None:
+    program = sim.parse(f'{HEAD}.file 1 "a.cu"\n.entry k() {{\n.loc 1 3 1\nret; }}\n.entry l() {{ ret; }}\n')
+    assert [str(program.place(number)) for number in (7, 8)] == ["a.cu:3", "None"]
+
+
+def test_a_chain_stays_in_its_function() -> None:
+    loc = ".loc 1 10 3, function_name $n0, inlined_at 1 20 5\n"
+    inner = ".loc 1 2 1, function_name $n1, inlined_at 1 10 3\nbar.sync 0;\nret;\n}\n"
+    behind = in_bytes("mid", "inner") + '.file 1 "a.cu"\n'
+    program = sim.parse(f"{HEAD}.entry k() {{\n{loc}{inner}.entry l() {{\n{inner}{behind}")
+    chains = [[each.function for each in place.inlined] for number in (7, 12) if (place := program.place(number))]
+    assert chains == [["inner", "mid", "k"], ["inner", "l"]]
+
+
 def test_the_chain_follows_the_last_call_from_the_same_place() -> None:
     body = (
         ".loc 1 20 5\n.loc 1 10 3, function_name $n0, inlined_at 1 20 5\n"
