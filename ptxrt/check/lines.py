@@ -69,9 +69,12 @@ def listing(report: Report) -> Mapping[str, list[Line]]:
 
 
 def declared_at(report: Report) -> SourcePlace | None:
-    """Return where the kernel was written, None where that is not known."""
-    first = report.entry.line
-    return next(filter(None, map(report.program.place, range(first, 1 + len(lines_of(report.text))))), None)
+    """Return where a kernel in C++ begins, None where that is not known."""
+    if not report.program.sources.texts:
+        return None
+    lines = range(report.entry.line, 1 + len(lines_of(report.text)))
+    first = next(filter(None, map(report.program.place, lines)), None)
+    return first and (first.inlined or (first,))[-1]
 
 
 def excerpt(report: Report, line: int, place: SourcePlace | None) -> str:

@@ -115,8 +115,8 @@ def compile_cuda(
     before
         Those of `headers` that are included before the text.
     line_info
-        Whether PTX is to have the lines that its instructions were made of, and the result the texts that those count
-        in. It changes no instruction.
+        With ``output="ptx"``: whether the PTX is to have the lines that its instructions were made of, and the result
+        the texts that those count in. It changes no instruction.
 
     Raises
     ------
@@ -138,6 +138,7 @@ def compile_cuda(
     # ptxas tells registers and spills only when asked to, which changes no instruction, and when it runs: beside a
     # driver NVRTC takes its outcome from the driver's cache (13.0 on an H100).
     verbose = ("--ptxas-options=-v", "--no-cache") if output == "cubin" else ()
+    numbered = line_info and output == "ptx"
     library = _library()
     job = Job(text, program_name(name, _PROGRAM), kernel, entry, arch, given, f"NVRTC {version()}", architectures())
     job.check_entry()
@@ -155,7 +156,7 @@ def compile_cuda(
         text,
         job.program_name,
         # CUDA's own folders behind the caller's, so that -I wins.
-        (target, *verbose, *(line_option(options) if line_info else ()), *first, *given, *_own_folders()),
+        (target, *verbose, *(line_option(options) if numbered else ()), *first, *given, *_own_folders()),
         headers=virtual,
         expressions=asked,
         list_files=reads,
@@ -165,7 +166,7 @@ def compile_cuda(
     if outcome.fault:
         raise job.refused(outcome.log, outcome.ptx, outcome.fault)
     code, sources = outcome.ptx if output == "ptx" else outcome.cubin, Sources()
-    if line_info:
+    if numbered:
         ours = include_directories()
         own = [path for path in outcome.opened or () if not within(path, ours)]
         code, sources = written(code, job.program_name, text, own)

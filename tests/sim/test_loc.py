@@ -64,6 +64,16 @@ def test_the_chain_follows_the_last_call_from_the_same_place() -> None:
     ]
 
 
+def test_a_function_inlined_into_itself_is_there_once() -> None:
+    turn = ".loc 1 5 9, function_name $n0, inlined_at 1 5 9\n.loc 1 6 9, function_name $n1, inlined_at 1 5 9\n"
+    back = ".loc 1 5 9, function_name $n0, inlined_at 1 6 9\n"
+    body = ".loc 1 20 5\n.loc 1 5 9, function_name $n0, inlined_at 1 20 5\n" + 100 * (turn + back) + "bar.sync 0;"
+    place = parsed(body, in_bytes("f", "g") + '.file 1 "a.cu"\n').place(6 + body.count("\n"))
+    assert place is not None
+    assert 2 < len(place.inlined) < 6
+    assert {each.function for each in place.inlined} == {"f", "g", "k"}
+
+
 def test_a_name_may_stand_behind_a_label() -> None:
     body = ".loc 1 2 1, function_name $n0 + 4, inlined_at 1 10 3\nbar.sync 0;"
     place = parsed(body, in_bytes("one\0two") + '.file 1 "a.cu"\n').place(6)

@@ -77,8 +77,14 @@ class Places:
             spot = int(match[1]), int(match[2]), int(match[3])
             found = _Loc(spot)
             if match[4]:
-                call = int(match[6]), int(match[7]), int(match[8])
-                found = _Loc(spot, (match[4], int(match[5] or 0)), call, self._latest.get(call))
+                name, call = (match[4], int(match[5] or 0)), (int(match[6]), int(match[7]), int(match[8]))
+                outer = around = self._latest.get(call)
+                while around is not None:
+                    # A function that is inlined into itself: one turn tells as much as many.
+                    if (around.spot, around.name, around.call) == (spot, name, call):
+                        outer = around.outer
+                    around = around.outer
+                found = _Loc(spot, name, call, outer)
             self._latest[spot] = found
             self._note(number, found, self._functions[-1])
 
