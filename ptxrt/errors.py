@@ -7,7 +7,11 @@ All of them are :class:`PtxrtError`. Each carries ``op``, ``argument``, ``expect
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from ptxrt.places import SourcePlace
+from ptxrt.symbols import function_name
 
 __all__ = [
     "BackendUnavailable",
@@ -209,13 +213,15 @@ class SimFault(PtxrtError):
         Line of the PTX text, counted from 1.
     text : str
         That line.
+    source_place : SourcePlace or None
+        Where the PTX was made of another text, as of C++: file, line and text of what was written.
     thread, block : tuple of int
         Thread and block index, (x, y, z).
     address, size : int or None
         The access, in bytes, where there is one.
     nearest : str or None
         The nearest allocation or variable, in words.
-    other_line, other_thread
+    other_line, other_place, other_thread
         The second party of a race.
     """
 
@@ -233,6 +239,8 @@ class SimFault(PtxrtError):
         nearest: str | None = None,
         other_line: int | None = None,
         other_thread: tuple[int, int, int] | None = None,
+        source_place: SourcePlace | None = None,
+        other_place: SourcePlace | None = None,
         expected: object = None,
         given: object = None,
         fix: str | None = None,
@@ -247,7 +255,14 @@ class SimFault(PtxrtError):
         self.nearest = nearest
         self.other_line = other_line
         self.other_thread = other_thread
-        message = f"{entry}, line {line}: {problem}\n  {line:5d} | {text.strip()}\n  thread {thread}, block {block}"
+        self.source_place = source_place
+        self.other_place = other_place
+        message = f"{function_name(entry)}, {source_place or f'line {line}'}: {problem}"
+        if source_place is not None:
+            message += f"{_written(source_place)}\n  PTX line {line}: {' '.join(text.split())}"
+        else:
+            message += f"\n  {line:5d} | {text.strip()}"
+        message += f"\n  thread {thread}, block {block}"
         if address is not None:
             message += f", address {address:#x}"
         if size is not None:
@@ -255,7 +270,9 @@ class SimFault(PtxrtError):
         if nearest:
             message += f"\n  nearest: {nearest}"
         if other_line is not None:
-            message += f"\n  against line {other_line}, thread {other_thread}"
+            where = f"line {other_line}" if other_place is None else f"{other_place} (PTX line {other_line})"
+            message += f"\n  against {where}, thread {other_thread}"
+            message += "" if other_place is None else _written(other_place)
         if fix:
             message += f"\n  {fix}"
         super().__init__(message, op=entry, expected=expected, given=given, fix=fix)
@@ -296,9 +313,16 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:150]} ... {text[-40:]}"
 
 
-def numbered_excerpt(source: str, line: int, around: int = 2) -> str:
-    """Return the lines of `source` around `line` (from 1), numbered, the line itself marked."""
-    # Not splitlines, which also breaks where no compiler does, at form feeds for one.
-    lines = source.replace("\r\n", "\n").removesuffix("\n").split("\n")
-    first, last = max(1, line - around), min(len(lines), line + around)
-    return "\n".join(f"{'>' if n == line else ' '} {n:5d} | {lines[n - 1]}" for n in range(first, last + 1))
+def _written(place: SourcePlace) -> str:
+    """Return what an error says of a place, beside its file and line: the text, and the way of inlined calls."""
+    text = "" if place.text is None else f"\n  {place.line:5d} | {place.text}"
+    return text + (f"\n  {place.chain}" if place.inlined else "")
+
+
+def numbered_excerpt(source: str | Mapping[int, str], line: int, around: int = 2) -> str:
+    """Return the lines of `source` (a text, or lines by number) around `line` (from 1), numbered, it itself marked."""
+    if isinstance(source, str):
+        # Not splitlines, which also breaks where no compiler does, at form feeds for one.
+        source = dict(enumerate(source.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1))
+    shown = range(line - around, line + around + 1)
+    return "\n".join(f"{'>' if n == line else ' '} {n:5d} | {source[n]}" for n in shown if n in source)

@@ -13,6 +13,7 @@ from helpers import refused
 import ptxrt
 from ptxrt import errors
 from ptxrt.errors import shown
+from ptxrt.places import SourcePlace
 
 PUBLIC: list[Any] = [
     kind
@@ -23,8 +24,12 @@ PLAIN = [kind for kind in PUBLIC if kind is not ptxrt.CompileError and not issub
 FAULTS = [ptxrt.MemoryFault, ptxrt.DataRace, ptxrt.Deadlock]
 TEXT = "\n".join(f"line number {n}" for n in range(1, 10))
 
+CALL = SourcePlace("k.cu", 20, "scale")
+HERE = SourcePlace("k.cu", 12, "helper", "y[i] = x;", (SourcePlace("k.cu", 12, "helper"), CALL))
+THERE = SourcePlace("made.cu", 14, "scale")
 
-def fault(kind: type[errors.SimFault]) -> errors.SimFault:
+
+def fault(kind: type[errors.SimFault], **places: SourcePlace) -> errors.SimFault:
     return kind(
         "store outside every allocation",
         entry="saxpy",
@@ -38,6 +43,7 @@ def fault(kind: type[errors.SimFault]) -> errors.SimFault:
         other_line=9,
         other_thread=(4, 0, 0),
         fix="Compare the index with n first",
+        **places,
     )
 
 
@@ -56,7 +62,7 @@ def compile_error() -> ptxrt.CompileError:
 
 def every_kind() -> list[ptxrt.PtxrtError]:
     plain = [kind(op="o", argument="a", expected=(1, 2), given="g", fix="f") for kind in PLAIN]
-    return [*plain, compile_error(), *map(fault, FAULTS)]
+    return [*plain, compile_error(), *map(fault, FAULTS), fault(ptxrt.DataRace, source_place=HERE, other_place=THERE)]
 
 
 @pytest.mark.parametrize("kind", PUBLIC)
@@ -125,6 +131,21 @@ def test_a_fault_of_the_machine_names_line_thread_block_and_address(kind: Any) -
     assert "line 9, thread (4, 0, 0)" in str(error)
     assert (error.op, error.entry, error.line, error.thread, error.block) == ("saxpy", "saxpy", 7, (3, 0, 0), (1, 0, 0))
     assert (error.address, error.size, error.other_line, error.other_thread) == (0x7F0000000010, 4, 9, (4, 0, 0))
+
+
+def test_a_fault_of_what_was_compiled_names_what_was_written_first() -> None:
+    error = fault(ptxrt.DataRace, source_place=HERE, other_place=THERE)
+    assert (error.source_place, error.other_place, error.line, error.other_line) == (HERE, THERE, 7, 9)
+    assert str(error).split("\n") == [
+        "saxpy, k.cu:12: store outside every allocation",
+        "     12 | y[i] = x;",
+        "  in helper() at k.cu:12, inlined into scale() at k.cu:20",
+        "  PTX line 7: st.global.f32 [%a], %x;",
+        "  thread (3, 0, 0), block (1, 0, 0), address 0x7f0000000010, 4 bytes",
+        "  nearest: 16 bytes past the end of x",
+        "  against made.cu:14 (PTX line 9), thread (4, 0, 0)",
+        "  Compare the index with n first",
+    ]
 
 
 @pytest.mark.parametrize("error", every_kind(), ids=lambda error: type(error).__name__)

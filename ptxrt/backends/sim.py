@@ -23,6 +23,7 @@ from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlin
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
+from ptxrt.places import Sources
 
 __all__ = ["BACKEND"]
 
@@ -182,9 +183,9 @@ class SimBackend:
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":
             # The PTX on the way to a cubin, which is what the machine runs.
-            binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", **how)
+            binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", line_info=True, **how)
             try:
-                _parsed(binary.code.decode("ascii"), how["name"])
+                _parsed(binary.code.decode("ascii"), how["name"], binary.sources)
             except CompileError as error:
                 error.included = binary.included
                 raise
@@ -192,7 +193,7 @@ class SimBackend:
         nvjitlink.check_options(how["options"])
         started = time.perf_counter()
         header = scan(text, how["name"])
-        program = _parsed(text, how["name"])
+        program = _parsed(text, how["name"], Sources())
         _check_target(header, arch, text, how["name"])
         return Binary(
             code=text.encode("ascii"),
@@ -207,7 +208,7 @@ class SimBackend:
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
-        return sim.load(_parsed(binary.code.decode("ascii"), name), self._memory(ordinal))
+        return sim.load(_parsed(binary.code.decode("ascii"), name, binary.sources), self._memory(ordinal))
 
     def unload(self, ordinal: int, module: Any) -> None:
         sim.unload(module)
@@ -301,9 +302,9 @@ def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> 
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str, name: str | None) -> sim.Program:
+def _parsed(text: str, name: str | None, sources: Sources) -> sim.Program:
     """Compiling and loading, on each device, need the same program: it is parsed once."""
-    return sim.parse(text, name)
+    return sim.parse(text, name, sources)
 
 
 def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:

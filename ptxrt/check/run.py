@@ -28,6 +28,7 @@ from ptxrt.check.arguments import Given, Value, declared
 from ptxrt.compilers import ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
+from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.signature import Signature, check_scalar
@@ -53,7 +54,10 @@ class Report:
     name : str
         The source's name.
     text : str
-        The PTX that ran; of C++ what NVRTC made of it. Lines count in it.
+        The PTX that ran; of C++ what NVRTC made of it.
+    program : ptxrt.sim.Program
+        The same, parsed: its ``sources`` are the texts that were written, where it was made of these, and its ``place``
+        tells the line of them that a line of the PTX was made of.
     compiler : str
         What read the text.
     signature : Signature
@@ -83,6 +87,7 @@ class Report:
     entry: sim.Entry
     name: str
     text: str
+    program: sim.Program
     compiler: str
     signature: Signature
     signature_from_text: bool
@@ -208,6 +213,7 @@ def check(
         entry=found,
         name=("" if source.language == "ptx" else "the PTX of ") + (source.name or "the text"),
         text=program.source.text,
+        program=program,
         compiler=compiler,
         signature=signature,
         signature_from_text=from_text,
@@ -251,7 +257,7 @@ def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks
 def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple[sim.Program, str, str]:
     """Return the parsed program, the entry's name in it, and what compiled it."""
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
-    text, symbols = source.text, {}
+    text, symbols, sources = source.text, {}, Sources()
     if source.language != "ptx":
         binary = hip_on_nvrtc.compile_cxx(
             source.language,
@@ -261,11 +267,13 @@ def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple
             entry=entry,
             name=source.name,
             output="ptx",
+            line_info=True,
         )
-        text, symbols, machine = binary.code.decode("ascii"), binary.symbols, f"{binary.compiler}, {machine}"
+        text, symbols, sources = binary.code.decode("ascii"), binary.symbols, binary.sources
+        machine = f"{binary.compiler}, {machine}"
     else:
         scan(text, source.name)
-    program = sim.parse(text, source.name)
+    program = sim.parse(text, source.name, sources)
     if entry is None:
         if len(program.entries) != 1:
             raise InvalidArgument(

@@ -9,11 +9,14 @@ from typing import Any
 
 from ptxrt import sim
 from ptxrt.check.arguments import Value
+from ptxrt.check.lines import declared_at, excerpt, listing
 from ptxrt.check.run import Report
 from ptxrt.commands.tables import table
-from ptxrt.errors import SimFault, numbered_excerpt
+from ptxrt.errors import SimFault
+from ptxrt.places import SourcePlace
+from ptxrt.symbols import function_name
 
-__all__ = ["COLUMNS", "as_json", "as_text", "cells", "facts", "fault_text", "lines_of"]
+__all__ = ["COLUMNS", "as_json", "as_text", "cells", "facts", "fault_text"]
 
 COLUMNS: Mapping[str, str] = {
     "issued": "warp-instructions issued",
@@ -42,16 +45,12 @@ def cells(line: sim.LineCounts) -> dict[str, str]:
     }
 
 
-def lines_of(text: str) -> list[str]:
-    """Return the lines as they are counted: form feeds and the like end none."""
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-
-
 def facts(report: Report) -> list[tuple[str, str]]:
     """Return what a report begins with: entry, parameters, resources, launch, checks, in words."""
-    entry = report.entry
+    entry, place = report.entry, declared_at(report)
+    line, file = (entry.line, report.name) if place is None else (place.line, place.file)
     rows = [
-        ("entry", f"{entry.name}, line {entry.line} of {report.name}"),
+        ("entry", f"{function_name(entry.name)}, line {line} of {file}"),
         ("compiler", report.compiler),
         ("signature", f"{report.signature}" + (" (taken from the .param list)" if report.signature_from_text else "")),
         *((f"  {value.parameter.name}", _value(value)) for value in report.values),
@@ -96,30 +95,43 @@ def as_text(report: Report) -> str:
     width = max(13, *(len(key) for key, _ in rows))
     parts = ["\n".join(f"{key:{width}} {value}" for key, value in rows)]
     if report.fault is not None:
-        parts.append(fault_text(report.text, report.fault))
+        parts.append(fault_text(report, report.fault))
     if report.profile is not None:
         parts.append(_table(report, report.profile))
     return "\n\n".join(parts)
 
 
-def fault_text(text: str, fault: SimFault) -> str:
-    """Return the fault's message and the lines of `text` around it."""
-    parts = [f"{type(fault).__name__}: {fault}", numbered_excerpt(text, fault.line)]
-    if fault.other_line is not None and abs(fault.other_line - fault.line) > 2:
-        parts.append(numbered_excerpt(text, fault.other_line))
+def fault_text(report: Report, fault: SimFault) -> str:
+    """Return the fault's message and the lines around it, as they were written."""
+    parts = [f"{type(fault).__name__}: {fault}", excerpt(report, fault.line, fault.source_place)]
+    if fault.other_line is not None and not _near(fault, fault.other_line):
+        parts.append(excerpt(report, fault.other_line, fault.other_place))
     return "\n\n".join(parts)
 
 
+def _near(fault: SimFault, other_line: int) -> bool:
+    """Return whether the second party of a race is among the lines around the first."""
+    here, there = fault.source_place, fault.other_place
+    if here is None or there is None:
+        return abs(other_line - fault.line) <= 2
+    return here.file == there.file and abs(here.line - there.line) <= 2
+
+
 def _table(report: Report, profile: sim.Profile) -> str:
-    ran = {number: line for number, line in sorted(profile.lines.items()) if line.issued}
-    rows = {f"{number}": cells(line) for number, line in ran.items()}
-    rows["all"] = cells(profile.total())
-    used = [name for name in COLUMNS if any(row[name] for row in rows.values())]
-    text = lines_of(report.text)
-    lines = [
-        (number, *(row[name] for name in used), text[int(number) - 1].strip() if number != "all" else "")
-        for number, row in rows.items()
+    files = listing(report)
+    first = next(iter(files))
+    ran = [line for lines in files.values() for line in lines if line.counts.issued]
+    rows = [
+        (
+            f"{line.number}" if line.file == first else f"{line.file}:{line.number}",
+            cells(line.counts),
+            line.text.strip(),
+        )
+        for line in ran
     ]
+    rows.append(("all", cells(profile.total()), ""))
+    used = [name for name in COLUMNS if any(row[name] for _, row, _ in rows)]
+    lines = [(number, *(row[name] for name in used), text) for number, row, text in rows]
     shown = table(("line", *used, "text"), lines, range(len(used) + 1))
     legend = "\n".join(f"{name:13} {COLUMNS[name]}" for name in used)
     until = "" if report.fault is None else "counts up to the fault\n"
@@ -154,6 +166,13 @@ def as_json(report: Report) -> str:
     if profile is not None:
         record["total"] = _counts(profile.total())
         record["lines"] = {n: _counts(line) for n, line in sorted(profile.lines.items()) if line.issued}
+        if report.program.sources.texts:
+            record["source_lines"] = [
+                {"file": line.file, "line": line.number, "text": line.text, "ptx": line.ptx, **_counts(line.counts)}
+                for lines in listing(report).values()
+                for line in lines
+                if line.counts.issued
+            ]
     return json.dumps(record, indent=1)
 
 
@@ -163,7 +182,13 @@ def _fault(fault: SimFault) -> dict[str, Any]:
         "kind": type(fault).__name__,
         "message": str(fault),
         **{name: getattr(fault, name) for name in fields},
+        "source_place": _place(fault.source_place),
+        "other_place": _place(fault.other_place),
     }
+
+
+def _place(place: SourcePlace | None) -> dict[str, Any] | None:
+    return None if place is None else dataclasses.asdict(place)
 
 
 def _counts(line: sim.LineCounts) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ptxrt.compilers._included import Included
+from ptxrt.places import Sources
 
 __all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]
 
@@ -126,6 +127,8 @@ class Binary:
         Entry as asked -> name in the binary. Every entry's own name is in it too.
     included
         The files that the outcome depends on.
+    sources
+        The texts that the lines of the code count in, where it was compiled with these.
     """
 
     code: bytes
@@ -139,3 +142,4 @@ class Binary:
     reports: dict[str, Report] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     included: Included = field(default_factory=Included)
+    sources: Sources = field(default_factory=Sources, repr=False)

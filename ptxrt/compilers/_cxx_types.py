@@ -8,16 +8,13 @@ mangles the template's name, clang writes it in a warning; either way it is
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ptxrt.compilers._binary import EntryInfo, ParamInfo
 
-__all__ = ["TEMPLATE", "demangled", "parameter_types", "typed"]
+__all__ = ["TEMPLATE", "parameter_types", "typed"]
 
 TEMPLATE = "ptxrt_type"
 
@@ -92,28 +89,3 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:at]
             start = at + 1
     yield text[start:]
-
-
-def demangled(symbol: str) -> str:
-    """Return a C++ symbol in words, ``"scale<float>(float*)"``; itself where it is none.
-
-    libstdc++ reads it: CUDA's Python bindings are C++, so that it is there wherever they are.
-    """
-    library, free = _libstdcxx()
-    status = ctypes.c_int()
-    words = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
-    if status.value or not words:
-        return symbol
-    try:
-        return ctypes.string_at(words).decode(errors="replace")
-    finally:
-        free(words)
-
-
-@functools.lru_cache(maxsize=1)
-def _libstdcxx() -> tuple[Any, Any]:
-    library, free = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None).free
-    # Inside of a class the name would be mangled by Python, here it is not.
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    free.argtypes = [ctypes.c_void_p]
-    return library, free

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Included", "may_include", "watched"]
+__all__ = ["Included", "may_include", "watched", "within"]
 
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 _DIRECTIVE = re.compile(r"^.*(?:#|%:|\?\?=|__has_).*$", re.MULTILINE)
@@ -93,7 +93,7 @@ def watched(
         Names that were not found.
     """
     opened = tuple(opened)
-    mine = [path for path in opened if not _within(path, fixed)]
+    mine = [path for path in opened if not within(path, fixed)]
     texts = [_SPLICE.sub("", part) for part in (text, *map(_read, mine))]
     lines = [line for part in texts for line in _DIRECTIVE.findall(part)]
     asking = [line for path in {*opened} - {*mine} for line in _ASKING.findall(_read(path))]
@@ -105,7 +105,7 @@ def watched(
     files = {*opened, *(os.path.join(folder, name) for folder in (*near, *search) for name in (*names, *missing))}
     for path in opened:
         for index, folder in enumerate(search):
-            if _within(path, (folder,)):  # found there, hence in none of those before
+            if within(path, (folder,)):  # found there, hence in none of those before
                 name = path[len(folder) :].lstrip("/")
                 files.update(os.path.join(before, name) for before in (*near, *search[:index]))
     return Included(tuple(sorted(files)))
@@ -137,7 +137,8 @@ def _listed(names: str) -> list[str]:
     return [name.strip().replace("...", "__VA_ARGS__") for name in names.split(",") if name.strip()]
 
 
-def _within(path: str, folders: Iterable[str]) -> bool:
+def within(path: str, folders: Iterable[str]) -> bool:
+    """Return whether a path is in one of these folders, or below."""
     return any(path.startswith(os.path.join(folder, "")) for folder in folders)
 
 

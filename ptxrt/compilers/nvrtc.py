@@ -13,15 +13,18 @@ from typing import Any, Literal
 from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._cuda_headers import include_directories
 from ptxrt.compilers._cxx_text import Defines, check_text, define_options, program_name
-from ptxrt.compilers._cxx_types import TEMPLATE, demangled, parameter_types, typed
-from ptxrt.compilers._included import Included, may_include, watched
+from ptxrt.compilers._cxx_types import TEMPLATE, parameter_types, typed
+from ptxrt.compilers._included import Included, may_include, watched, within
 from ptxrt.compilers._logs import resource_reports
 from ptxrt.compilers._nvrtc_faults import Job, missing_headers
+from ptxrt.compilers._nvrtc_lines import line_option, written
 from ptxrt.compilers._nvrtc_program import Outcome, compile_program
 from ptxrt.compilers._options import NVRTC, include_folders, macro_lines
 from ptxrt.compilers.ptx_text import entries_of
 from ptxrt.compilers.toolkit import check_arch, current_folder, exact_version, load_bindings
 from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.places import Sources
+from ptxrt.symbols import demangled
 
 __all__ = ["architectures", "available", "compile_cuda", "effective_options", "include_directories", "version"]
 
@@ -85,6 +88,7 @@ def compile_cuda(
     output: Literal["cubin", "ptx"] = "cubin",
     headers: Mapping[str, str] | None = None,
     before: tuple[str, ...] = (),
+    line_info: bool = False,
 ) -> Binary:
     """Compile CUDA C++.
 
@@ -110,6 +114,9 @@ def compile_cuda(
         Texts that stand for header files: name, as an ``#include`` spells it -> text.
     before
         Those of `headers` that are included before the text.
+    line_info
+        With ``output="ptx"``: whether the PTX is to have the lines that its instructions were made of, and the result
+        the texts that those count in. It changes no instruction.
 
     Raises
     ------
@@ -131,6 +138,7 @@ def compile_cuda(
     # ptxas tells registers and spills only when asked to, which changes no instruction, and when it runs: beside a
     # driver NVRTC takes its outcome from the driver's cache (13.0 on an H100).
     verbose = ("--ptxas-options=-v", "--no-cache") if output == "cubin" else ()
+    numbered = line_info and output == "ptx"
     library = _library()
     job = Job(text, program_name(name, _PROGRAM), kernel, entry, arch, given, f"NVRTC {version()}", architectures())
     job.check_entry()
@@ -148,7 +156,7 @@ def compile_cuda(
         text,
         job.program_name,
         # CUDA's own folders behind the caller's, so that -I wins.
-        (target, *verbose, *first, *given, *_own_folders()),
+        (target, *verbose, *(line_option(options) if numbered else ()), *first, *given, *_own_folders()),
         headers=virtual,
         expressions=asked,
         list_files=reads,
@@ -157,7 +165,11 @@ def compile_cuda(
         job = replace(job, included=_included(job, outcome, options))
     if outcome.fault:
         raise job.refused(outcome.log, outcome.ptx, outcome.fault)
-    code = outcome.ptx if output == "ptx" else outcome.cubin
+    code, sources = outcome.ptx if output == "ptx" else outcome.cubin, Sources()
+    if numbered:
+        ours = include_directories()
+        own = [path for path in outcome.opened or () if not within(path, ours)]
+        code, sources = written(code, job.program_name, text, own)
     if not code:
         raise job.error(f"{job.compiler} made no {output}: an option asks for something else", outcome.log)
     # The cubin does not tell a float from an int; the PTX on the way to it does.
@@ -181,6 +193,7 @@ def compile_cuda(
         reports=resource_reports(outcome.log),
         symbols=symbols,
         included=job.included,
+        sources=sources,
     )
 
 

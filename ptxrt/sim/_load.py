@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ptxrt.errors import CompileError, InvalidArgument, PtxrtError
+from ptxrt.places import Sources
 from ptxrt.sim._instructions.decode import decode
 from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.layout import Param
@@ -16,11 +17,12 @@ from ptxrt.sim._text.declarations import align_up
 from ptxrt.sim._text.lexer import Source
 from ptxrt.sim._text.parser import parse_module
 from ptxrt.sim._text.syntax import Variable
+from ptxrt.symbols import variable_name
 
 __all__ = ["Loaded", "load", "parse", "unload"]
 
 
-def parse(text: str, name: str | None = None) -> Program:
+def parse(text: str, name: str | None = None, sources: Sources | None = None) -> Program:
     """Parse, check and decode a PTX text.
 
     Parameters
@@ -29,6 +31,8 @@ def parse(text: str, name: str | None = None) -> Program:
         The PTX.
     name
         What messages call it where no entry is concerned.
+    sources
+        The texts that it was made of, for the lines of faults.
 
     Raises
     ------
@@ -37,7 +41,7 @@ def parse(text: str, name: str | None = None) -> Program:
     Unsupported
         For an instruction that is right but that the machine does not run.
     """
-    source = Source(text, name)
+    source = Source(text, name, sources)
     try:
         return _parse(source)
     except RecursionError:
@@ -162,7 +166,7 @@ def load(program: Program, memory: GlobalMemory) -> Loaded:
     try:
         for variable in program.variables.values():
             if variable.space in ("global", "const"):
-                label = f".{variable.space} {variable.name}"
+                label = f".{variable.space} {variable_name(variable.name)}"
                 address = memory.allocate(variable.size, label, is_const=variable.space == "const")
                 loaded.addresses[variable] = address
                 data = np.zeros(variable.size, np.uint8)

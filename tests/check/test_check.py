@@ -406,7 +406,7 @@ def test_cpp_text(language: str) -> None:
     source = getattr(ptxrt.KernelSource, language)(text, name="twice.cpp")
     report = check(source, "twice<double>", "f64* x, i32 n", grid=1, block=32, arguments={"x": "arange:f64:9", "n": 9})
     np.testing.assert_array_equal(report.arrays["x"], 2.0 * np.arange(9))
-    assert "of the PTX of twice.cpp" in as_text(report)
+    assert "twice<double>, line 1 of twice.cpp" in as_text(report)
 
 
 def test_counts_by_line_stand_beside_the_text() -> None:

@@ -302,4 +302,4 @@ def test_the_files_suffix_tells_the_language(tmp_path: Path, capsys: Capture, su
     file.write_text(f'extern "C" __global__ void vote(int* y) {{ y[threadIdx.x] = {any_lane}; }}\n')
     arguments = ["check", str(file), "--signature", "i32* y", "--grid", "1", "--block", "32", "--arg", "y=empty:i32:32"]
     assert main(arguments) == 0
-    assert f"the PTX of vote.{suffix}" in capsys.readouterr().out
+    assert f"vote, line 1 of vote.{suffix}" in capsys.readouterr().out

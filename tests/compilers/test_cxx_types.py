@@ -8,7 +8,8 @@ import pytest
 
 from ptxrt.compilers import EntryInfo, ParamInfo
 from ptxrt.compilers._clang_types import answered, question
-from ptxrt.compilers._cxx_types import demangled, parameter_types, typed
+from ptxrt.compilers._cxx_types import parameter_types, typed
+from ptxrt.symbols import demangled
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ptxrt.sim._text.syntax import Variable
+from ptxrt.symbols import variable_name
 
 __all__ = ["Layout", "Param"]
 
@@ -62,7 +63,8 @@ class Layout:
             spans = [(p.offset, p.size, p.name) for p in self.params]
         if not spans:
             return f"there is no {space} memory"
-        start, length, name = min(spans, key=lambda s: max(s[0] - at, at - (s[0] + s[1]) + 1, 0))
+        start, length, symbol = min(spans, key=lambda s: max(s[0] - at, at - (s[0] + s[1]) + 1, 0))
+        name = variable_name(symbol)
         if at < start:
             return f"{start - at} bytes before {name} of {length} bytes"
         if at < start + length:

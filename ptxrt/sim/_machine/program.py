@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ptxrt.places import SourcePlace, Sources
 from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._text.lexer import Source
@@ -76,3 +77,15 @@ class Program:
     functions: dict[str, int] = field(default_factory=dict)
     """Addresses of the functions."""
     address_size: int = 64
+
+    @property
+    def sources(self) -> Sources:
+        """The texts that the PTX was made of, as far as `ptxrt.sim.parse` was given them."""
+        return self.source.places.sources
+
+    def place(self, line: int) -> SourcePlace | None:
+        """Return what somebody wrote that an instruction in `line` of the PTX (from 1) was made of.
+
+        It follows ``.loc`` and ``.file``, and is None where the text does not tell.
+        """
+        return self.source.place(line)

@@ -47,7 +47,14 @@ class Reports(ABC):
         """Return the fields that every fault has; `lane` counts among all lanes present."""
         thread, block = self.place(lane)
         text = self.source.line_text(ins.line)
-        return {"entry": self.layout.entry, "line": ins.line, "text": text, "thread": thread, "block": block}
+        return {
+            "entry": self.layout.entry,
+            "line": ins.line,
+            "text": text,
+            "source_place": self.source.place(ins.line),
+            "thread": thread,
+            "block": block,
+        }
 
     def memory_fault(
         self,
@@ -86,6 +93,7 @@ class Reports(ABC):
             size=size,
             nearest=self.layout.nearest("shared", address, total) if shared else self.memory.describe(address),
             other_line=earlier.line,
+            other_place=self.source.place(earlier.line),
             other_thread=self.shape.thread_index(thread),
         )
 

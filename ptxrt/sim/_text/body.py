@@ -114,6 +114,11 @@ class BodyReader(OperandReader):
             self.stream.take()
             self._variables(token.text[1:])
         elif token.text in (".loc", ".file"):
+            words = self.source.line_text(token.line)
+            if token.text == ".loc":
+                self.source.places.loc(token.line, words)
+            else:
+                self.source.places.file(words)
             while self.stream.now.line == token.line and self.stream.now.kind != "end":
                 self.stream.take()
         elif token.text == ".pragma":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from ptxrt.errors import CompileError
+from ptxrt.places import SourcePlace, Sources
+from ptxrt.sim._text.places import Places
 
 __all__ = ["Source", "Token", "tokenize"]
 
@@ -21,7 +23,7 @@ _TOKEN = re.compile(
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<dot>\.[A-Za-z_][\w$]*(?:::[\w$]+)*)
   | (?P<word>%?[A-Za-z_$][\w$]*|%[0-9][\w$]*)
-  | (?P<string>"[^"\n]*")
+  | (?P<string>"(?:[^"\\\n]|\\["\\]|\\(?!["\\]))*"|"[^"\n]*")
   | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||/(?!\*)|[-+*%!~&|^?:=<>(){}\[\],;@])
     """,
     re.VERBOSE | re.DOTALL,
@@ -41,16 +43,21 @@ class Token:
 class Source:
     """The text of one program, and how to complain about it."""
 
-    def __init__(self, text: str, name: str | None) -> None:
+    def __init__(self, text: str, name: str | None, sources: Sources | None = None) -> None:
         self.text = text
         self.name = name
-        self.lines = text.splitlines()
+        self.lines = text.split("\n")
+        self.places = Places(sources or Sources())
         self.entry: str | None = None
         """The function being read, for messages."""
 
     def line_text(self, line: int) -> str:
         """Return the text of `line` (from 1), stripped."""
         return self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+
+    def place(self, line: int) -> SourcePlace | None:
+        """Return what was written that `line` was made of, None where that is not known."""
+        return self.places.at(line)
 
     def error(self, line: int, problem: str, *, expected: object = None, given: object = None) -> CompileError:
         """Return the CompileError for a fault of the text at `line`."""

@@ -122,6 +122,7 @@ class _ModuleReader:
             self.stream.take()
             self.variables(word[1:], linking == ".extern", token)
         elif word == ".file":
+            self.source.places.file(self.source.line_text(self.stream.now.line))
             self.skip_line()
         elif word == ".section":
             self.skip_section()
@@ -146,12 +147,21 @@ class _ModuleReader:
 
     def skip_section(self) -> None:
         self.stream.take()
+        has_names = self.stream.now.text == ".debug_str"
         while not self.stream.accept("{"):
             if self.stream.take().kind == "end":
                 self.stream.fail(".section without a body")
+        label, data = "", bytearray()
         while not self.stream.accept("}"):
-            if self.stream.take().kind == "end":
+            token = self.stream.take()
+            if token.kind == "end":
                 self.stream.fail("'{' is never closed")
+            if has_names and self.stream.accept(":"):
+                self.source.places.name(label, bytes(data))
+                label, data = token.text, bytearray()
+            elif has_names and re.fullmatch(r"\d{1,3}", token.text):
+                data.append(int(token.text) & 255)
+        self.source.places.name(label, bytes(data))
 
     def check_new(self, name: str, line: int) -> None:
         if name in self.module.functions or name in self.module.variables:
@@ -178,6 +188,7 @@ class _ModuleReader:
             returns = reader.formals(entry=False)
         name = self.stream.word("the name of a function")
         self.source.entry = name.text
+        self.source.places.enter(name.line, name.text)
         earlier = self.module.functions.get(name.text)
         if name.text in self.module.variables or (earlier is not None and earlier.defined):
             self.source.fail(name.line, f"{name.text} is declared twice")
