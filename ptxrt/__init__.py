@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING, Any
+
 from ptxrt import ops
 from ptxrt.errors import (
     BackendUnavailable,
@@ -17,6 +20,7 @@ from ptxrt.errors import (
     MemoryFault,
     OutOfDeviceMemory,
     PtxrtError,
+    ShadowMismatch,
     ShapeMismatch,
     SignatureMismatch,
     Unsupported,
@@ -39,6 +43,9 @@ from ptxrt.runtime.protocols import (
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from ptxrt.check.shadow import shadow
 
 __version__ = "0.1.0"
 
@@ -66,6 +73,7 @@ __all__ = [
     "PlanPreference",
     "PrecisionGuarantee",
     "PtxrtError",
+    "ShadowMismatch",
     "ShapeMismatch",
     "Signature",
     "SignatureMismatch",
@@ -82,6 +90,21 @@ __all__ = [
     "load",
     "ops",
     "references",
+    "shadow",
     "to_device",
     "zeros",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "shadow":  # at its first use: it needs the PTX machine, and most programs do not
+        from ptxrt.check.shadow import shadow  # noqa: PLC0415
+
+        return shadow
+    raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
+
+
+if os.environ.get("PTXRT_SHADOW"):
+    from ptxrt.check.shadow import shadow_process
+
+    shadow_process()
