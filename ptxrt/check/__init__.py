@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from ptxrt.check.run import Report, check
+from ptxrt.check.shadow import Shadow, shadow
+from ptxrt.check.verify import Level, Verification, verify
 
-__all__ = ["Report", "check"]
+__all__ = ["Level", "Report", "Shadow", "Verification", "check", "shadow", "verify"]
