@@ -1,4 +1,4 @@
-"""Is it my kernel, or the assembler? The same launch on the PTX machine, and as compiled at each level of optimisation."""
+"""Is it my kernel, or the assembler? A launch on the PTX machine, and as compiled at each level of optimisation."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Verification:
                 "threads, a race that the machine's models do not see), or the machine has an error."
             )
         return (
-            f"{', '.join(wrong)} compute something else than the others: the assembler, or a kernel that relies on what "
-            "PTX leaves open, such as the order of threads."
+            f"{', '.join(wrong)} compute something else than the others: the assembler, or a kernel that relies on "
+            "what PTX leaves open, such as the order of threads."
         )
 
 
