@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ptxrt import ops
 from ptxrt.errors import (
     BackendUnavailable,
     CompileError,
@@ -25,8 +25,6 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
-from ptxrt.ops import references
-from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
@@ -45,7 +43,10 @@ from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
 
 if TYPE_CHECKING:
-    from ptxrt.check.shadow import shadow
+    from ptxrt import ops
+    from ptxrt.check.shadowing import shadow
+    from ptxrt.ops import references
+    from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 
 __version__ = "0.1.0"
 
@@ -96,15 +97,30 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "shadow":  # at its first use: it needs the PTX machine, and most programs do not
-        from ptxrt.check.shadow import shadow  # noqa: PLC0415
+# Imported at their first use: a program of its own kernels needs neither the ops nor the PTX machine.
+_LATER = {
+    "PlanPreference": "ptxrt.ops.framework",
+    "PrecisionGuarantee": "ptxrt.ops.framework",
+    "ops": "ptxrt.ops",
+    "references": "ptxrt.ops.references",
+    "shadow": "ptxrt.check.shadowing",
+}
 
-        return shadow
-    raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
+    module = importlib.import_module(_LATER[name])
+    found = module if name in ("ops", "references") else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 if os.environ.get("PTXRT_SHADOW"):
-    from ptxrt.check.shadow import shadow_process
+    from ptxrt.check.shadowing import shadow_process
 
     shadow_process()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ptxrt.check.levels import Level, Verification, verify
 from ptxrt.check.run import Report, check
-from ptxrt.check.shadow import Shadow, shadow
-from ptxrt.check.verify import Level, Verification, verify
+from ptxrt.check.shadowing import Shadow, shadow
 
 __all__ = ["Level", "Report", "Shadow", "Verification", "check", "shadow", "verify"]

@@ -11,7 +11,7 @@ from helpers import need_nvrtc
 import ptxrt
 from ptxrt.check import Verification, verify
 from ptxrt.check.compare import Difference
-from ptxrt.check.verify import LEVELS, Level
+from ptxrt.check.levels import LEVELS, Level
 
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, unsigned n) {
