@@ -21,6 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.$(CUDA)-$(HIP)
 DEV_STAMP := $(VENV)/.dev
 TORCH_STAMP := $(VENV)/.torch
+DOCS_STAMP := $(VENV)/.docs
 
 # The launcher of `make hiprtc`, where that has been and the variable says nothing else. A command line, hence the quotes.
 WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXRT_HIPRTC_PYTHON-'$(CURDIR)/.hiprtc/python'}"; fi;
@@ -29,7 +30,7 @@ WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXR
 PART := tests/runtime tests/backends tests/check tests/commands tests/ops/test_plan.py tests/sim/test_integers.py \
 	tests/sim/test_floats.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py -k 'not (test_device and hip)'
 
-.PHONY: demo test test-torch test-lowest test-newest hiprtc lint wheel-test clean
+.PHONY: demo test test-torch test-lowest test-newest hiprtc lint docs wheel-test clean
 
 demo: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/ptxrt demo
@@ -68,6 +69,11 @@ lint: $(DEV_STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# The documentation as a site, in build/docs. A link within it that leads nowhere is an error.
+docs: $(DOCS_STAMP)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@echo "build/docs/index.html"
+
 wheel-test: $(STAMP)
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py
 
@@ -90,6 +96,10 @@ $(STAMP): pyproject.toml
 
 $(TORCH_STAMP): $(STAMP)
 	$(PIP) install --quiet --editable '.[torch]'
+	@touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	$(PIP) install --quiet --editable '.[docs]'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)

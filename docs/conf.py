@@ -1,0 +1,22 @@
+"""The documentation as a site: ``make docs`` builds it into build/docs."""
+
+from __future__ import annotations
+
+import ptxrt
+
+project = "ptxrt"
+author = "The ptxrt authors"
+version = release = ptxrt.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["results/*.json"]
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"ptxrt {version}"
