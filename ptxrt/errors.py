@@ -316,6 +316,8 @@ class ShadowMismatch(PtxrtError):
         Line of the PTX text that wrote it last on the machine; None where it was not written there.
     text : str or None
         That line.
+    source_place : SourcePlace or None
+        Where the PTX was made of another text, as of C++: file, line and text of what was written.
     thread, block : tuple of int or None
         Who wrote it.
     """
@@ -328,12 +330,14 @@ class ShadowMismatch(PtxrtError):
         count: int,
         line: int | None,
         text: str | None,
+        source_place: SourcePlace | None,
         thread: tuple[int, int, int] | None,
         block: tuple[int, int, int] | None,
         **fields: Any,
     ) -> None:
         self.index, self.count = index, count
-        self.line, self.text, self.thread, self.block = line, text, thread, block
+        self.line, self.text, self.source_place = line, text, source_place
+        self.thread, self.block = thread, block
         super().__init__(message, **fields)
 
 

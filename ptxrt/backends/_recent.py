@@ -24,7 +24,7 @@ class RecentLaunches:
     Attributes
     ----------
     note
-        Takes ``(ordinal, stream, kernel, dims)`` of a launch, in a few dozen nanoseconds: it is a deque's append.
+        Takes ``(ordinal, stream, kernel, dims)`` of a launch. It is a deque's append: every launch pays for it.
     """
 
     def __init__(self, device: str) -> None:

@@ -325,8 +325,11 @@ class _Run:
         _, watch = self.simulated(piece.start + rest + difference.index * kind.size)
         line = None if watch is None else watch.line
         text = None if line is None else self.program.source.line_text(line).strip()
+        place = None if line is None else self.program.place(line)
         index = difference.index - before
-        wrote = f"line {line} wrote it last there: {text}" if line else "no thread wrote it there"
+        wrote = f"PTX line {line} wrote it last there: {text}" if line else "no thread wrote it there"
+        if place is not None:
+            wrote = f"{place} wrote it last there: {place.text or text}"
         raise ShadowMismatch(
             op=self.kernel.entry,
             argument=f"{name}[{index}]",
@@ -338,6 +341,7 @@ class _Run:
             count=difference.count,
             line=line,
             text=text,
+            source_place=place,
             thread=None if watch is None else watch.thread,
             block=None if watch is None else watch.block,
         )

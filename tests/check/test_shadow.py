@@ -102,6 +102,9 @@ def test_another_result_of_the_device_is_a_mismatch(device: Device, monkeypatch:
     assert (error.thread, error.block) == ((0, 0, 0), (0, 0, 0))
     assert error.line is not None
     assert "st.global" in str(error.text)
+    assert error.source_place is not None
+    assert error.source_place.text == "if (i < n) y[i] = x[i] + 1234.5f;"
+    assert f"{error.source_place} wrote it last there: if (i < n) y[i]" in str(error)
 
 
 def test_sums_of_atomics_may_differ_in_their_last_bits(device: Device) -> None:
