@@ -25,6 +25,7 @@ from ptxrt.errors import (
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.binding import ArrayRule, Fill, ScalarRule, filler
 from ptxrt.runtime.device import Device, as_device
+from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
@@ -41,9 +42,11 @@ Dims = tuple[int, int, int, int, int, int]
 def load(
     source: KernelSource,
     entry: str,
-    signature: Signature | str | Callable[..., Any],
+    signature: Signature | str | Callable[..., Any] | None = None,
     device: Device | str | None = None,
     options: Sequence[str] = (),
+    *,
+    lengths: Lengths | None = None,
 ) -> Kernel:
     """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
@@ -54,11 +57,14 @@ def load(
     entry
         Name of the entry; for C++ also an expression such as ``"scale<float>"``.
     signature
-        What :meth:`Signature.parse` or :meth:`Signature.from_function` takes, or a Signature.
+        What :meth:`Signature.parse` or :meth:`Signature.from_function` takes, or a Signature. Left out, the one that
+        the text declares, in CUDA C++ and HIP: types from the compiler, names from the text.
     device
         The default device if left out.
     options
         For the compiler, each a string; part of the cache's key.
+    lengths
+        Where the signature is left out: how many elements an array has at least, ``{"x": "n", "y": "4*n"}``.
 
     Raises
     ------
@@ -67,7 +73,9 @@ def load(
     SignatureMismatch
         If `signature` disagrees with the binary's own parameter table.
     InvalidArgument
-        For arguments of the wrong kind.
+        For arguments of the wrong kind; for PTX without a signature.
+    Unsupported
+        For a declaration that no signature can be made of.
     """
     if not isinstance(source, KernelSource):
         raise InvalidArgument(
@@ -81,7 +89,7 @@ def load(
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
     if isinstance(signature, str):
         signature = Signature.parse(signature)
-    elif not isinstance(signature, Signature):
+    elif signature is not None and not isinstance(signature, Signature):
         if not callable(signature):
             raise InvalidArgument(
                 op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
@@ -89,9 +97,20 @@ def load(
         signature = Signature.from_function(signature)
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
+    if signature is not None and lengths is not None:
+        raise InvalidArgument(
+            op="load",
+            argument="lengths",
+            expected="None beside a signature",
+            given=shown(lengths),
+            fix='Write them in the signature: "f32* x[n]"',
+        )
     where = as_device(device)
     try:
-        return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
+        module = where.modules.module(source, entry, tuple(options))
+        if signature is None:
+            signature = declared_signature(source, entry, module.binary, lengths)
+        return Kernel(where, module, source, entry, signature)
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
 
