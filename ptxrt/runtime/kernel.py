@@ -23,7 +23,8 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Fill, ScalarRule, filler
+from ptxrt.runtime.binding import ArrayRule, Dims, ScalarRule, Submit, submitter
+from ptxrt.runtime.calling import Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
@@ -35,8 +36,6 @@ from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
 
 __all__ = ["Kernel", "load"]
-
-Dims = tuple[int, int, int, int, int, int]
 
 
 def load(
@@ -146,11 +145,10 @@ class Kernel:
         self._module = module
         self._pool: list[Arguments] = []
         self._geometry: tuple[Any, Dims, int] = ((None, None, None), (0, 0, 0, 0, 0, 0), 0)
-        self._params = signature.parameters
+        self._params, self._arity = signature.parameters, len(signature.parameters)
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
-        self._lengths = any(p.length for p in signature.parameters)
-        self._fill: Fill | None = None
+        self._submit: Submit | None = None
         module.add_kernel(self)
 
     def __repr__(self) -> str:
@@ -164,6 +162,7 @@ class Kernel:
         shared_bytes: int = 0,
         stream: StreamLike | None = None,
         budget: int | None = None,
+        **named: KernelArgument,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
 
@@ -174,6 +173,9 @@ class Kernel:
         *args
             One for each parameter of the signature. A pointer takes a DeviceArray of its dtype, on this device, or
             another library's array there; a scalar takes a number that its type can hold.
+        **named
+            Arguments by the signature's names, behind those by position. A parameter that is called as one of this
+            method's own is given by position, or to ``kernel[grid, block](...)``.
         shared_bytes
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
@@ -194,36 +196,39 @@ class Kernel:
             dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
         queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
-        if len(args) != len(self._params):
-            raise InvalidArgument(
-                op=self.entry,
-                argument="arguments",
-                expected=f"{len(self._params)}: {self.signature}",
-                given=f"{len(args)}",
-                fix="Pass one argument for each parameter",
-            )
+        if named or len(args) != self._arity:
+            args = arranged(self.entry, self.signature, args, named)
         if budget is not None:
             self._check_budget(budget)
-        pool = self._pool
-        try:
-            arguments = pool.pop()
-        except IndexError:  # the first launch, or other threads are in theirs
-            arguments = self.signature.arguments()
-        # Made by the first launch: the kernels of a plan, which checks by itself, never need it.
-        fill = self._fill or self._made_fill()
-        values = fill(self, queue, arguments.raw, *args)
-        if self._lengths:
-            self._check_lengths(values)
-        if shared > self._opted_in:
-            self.opt_in(shared)
-        arguments.budget = budget
-        device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
-        pool.append(arguments)
+        submit = self._submit or self._made_submit()
+        submit(self, queue, dims, shared, budget, *args)
 
-    def _made_fill(self) -> Fill:
+    def __getitem__(self, config: Any) -> Launcher:
+        """Return ``kernel[grid, block, shared_bytes, stream]``, which launches when it is called.
+
+        Shared memory and stream may be left out; the four are those of :meth:`launch`, and checked here.
+
+        Raises
+        ------
+        LaunchError, DeviceMismatch, InvalidArgument
+            As :meth:`launch` does.
+        """
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise InvalidArgument(
+                op=self.entry,
+                argument="kernel[...]",
+                expected="grid and block, then shared_bytes and a stream, which may be left out",
+                given=shown(config),
+            )
+        dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
+        stream = config[3] if len(config) > 3 else None
+        return Launcher(self, dims, shared, as_stream(stream, self.device, self.entry))
+
+    def _made_submit(self) -> Submit:
+        # By the first launch: the kernels of a plan, which checks by itself, never need it.
         rules = [_rule(p, self.entry) for p in self._params]
-        self._fill = filler(self.device, rules, self.signature.pack_into)
-        return self._fill
+        self._submit = submitter(self.device, rules, self.signature, self._pool)
+        return self._submit
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""
@@ -271,7 +276,7 @@ class Kernel:
         """Return the error for the scalar among `args` that does not pack."""
         return self.signature.explain(args, self.entry)
 
-    def _check_lengths(self, values: Sequence[Any]) -> None:
+    def check_lengths(self, values: Sequence[Any]) -> None:
         sizes = {p.name: value for p, value in zip(self._params, values, strict=True) if not p.pointer}
         for p, array in zip(self._params, values, strict=True):
             if not p.length or array is None:

@@ -133,14 +133,18 @@ class Signature:
     parameters: tuple[Parameter, ...]
 
     def __post_init__(self) -> None:
-        names = [p.name for p in self.parameters]
         for p in self.parameters:
-            if names.count(p.name) > 1:
+            if self.names.count(p.name) > 1:
                 raise _malformed(str(self), f"the name {p.name!r} twice")
             for factor in p.length:
                 of = next((q for q in self.parameters if q.name == factor), None)
                 if isinstance(factor, str) and (of is None or of.pointer or of.type.kind != "int"):
                     raise _malformed(str(self), f"length {factor!r} of {p.name!r}, which is no integer parameter")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names."""
+        return tuple(p.name for p in self.parameters)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
