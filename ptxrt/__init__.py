@@ -24,6 +24,7 @@ from ptxrt.errors import (
 from ptxrt.ops import references
 from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
+from ptxrt.runtime.calling import grid_for
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
 from ptxrt.runtime.kernel import Kernel, load
@@ -79,6 +80,7 @@ __all__ = [
     "devices",
     "empty",
     "from_dlpack",
+    "grid_for",
     "load",
     "ops",
     "references",

@@ -233,6 +233,19 @@ class SimBackend:
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
+    def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
+        raise Unsupported(
+            op=function[1].name,
+            argument="max_blocks_per_multiprocessor",
+            expected="a GPU",
+            given="sim, where no assembler has given the kernel registers, which decide",
+            fix="Load the kernel on a GPU",
+        )
+
+    def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
+        found: tuple[int, int] = module.address_of(symbol)
+        return found
+
     def launch(
         self,
         ordinal: int,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, shown
+from ptxrt.runtime.layout import whole_numbers
 
 if TYPE_CHECKING:
     from ptxrt.runtime.binding import Dims
@@ -15,7 +18,46 @@ if TYPE_CHECKING:
     from ptxrt.runtime.signature import Signature
     from ptxrt.runtime.stream import Stream
 
-__all__ = ["Launcher", "arranged"]
+__all__ = ["Launcher", "arranged", "grid_for"]
+
+
+def grid_for(n: int | Sequence[int], block: int | Sequence[int]) -> int | tuple[int, ...]:
+    """Return how many blocks cover n elements: n / block, rounded up; along each axis where both have several.
+
+    The threads of the last block that are past the end are the kernel's to stop.
+
+    Parameters
+    ----------
+    n
+        Number of elements, 1 or more; or up to three, along x, y, z.
+    block
+        Threads in a block, along as many axes.
+
+    Raises
+    ------
+    InvalidArgument
+        For what is no such number, and for no elements: a grid has a block at least, so nothing is to be launched.
+    """
+    sizes = []
+    for argument, given in (("n", n), ("block", block)):
+        numbers = whole_numbers(given) or ()
+        if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
+            empty = len(numbers) > 0 and 0 in numbers and argument == "n"
+            raise InvalidArgument(
+                op="grid_for",
+                argument=argument,
+                expected="one to three whole numbers, each at least 1",
+                given=shown(given),
+                fix="Launch nothing where there are no elements" if empty else None,
+            )
+        sizes.append(numbers)
+    lengths, threads = sizes
+    if len(lengths) != len(threads):
+        raise InvalidArgument(
+            op="grid_for", argument="block", expected=f"{len(lengths)} numbers, as n has", given=shown(block)
+        )
+    blocks = tuple(-(-length // width) for length, width in zip(lengths, threads, strict=True))
+    return blocks[0] if isinstance(n, (int, np.integer)) else blocks
 
 
 class Launcher:

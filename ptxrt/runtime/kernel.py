@@ -224,6 +224,28 @@ class Kernel:
         stream = config[3] if len(config) > 3 else None
         return Launcher(self, dims, shared, as_stream(stream, self.device, self.entry))
 
+    def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
+        """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.
+
+        Registers, shared memory and threads of a block bound it; 0 where not even one fits.
+
+        Parameters
+        ----------
+        block, shared_bytes
+            As for :meth:`launch`.
+
+        Raises
+        ------
+        LaunchError
+            For a block or shared memory that no launch could have.
+        Unsupported
+            On sim, which has no registers of hardware to count.
+        """
+        dims, shared = self._configure((1, block, shared_bytes))
+        if shared > self._opted_in:
+            self.opt_in(shared)
+        return self.device.backend.max_blocks(self.device.ordinal, self._function, math.prod(dims[3:]), shared)
+
     def _made_submit(self) -> Submit:
         # By the first launch: the kernels of a plan, which checks by itself, never need it.
         rules = [_rule(p, self.entry) for p in self._params]

@@ -147,3 +147,61 @@ def test_what_was_put_in_brackets_keeps_its_kernel_and_its_module_alive(device: 
         assert gone() is None, "a cycle would keep the module loaded until the collector runs"
     finally:
         gc.enable()
+
+
+# How many blocks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "block", "blocks"),
+    [
+        (1, 256, 1),
+        (256, 256, 1),
+        (257, 256, 2),
+        (np.int64(1000), 128, 8),
+        (2**40, 1, 2**40),
+        ((640, 481), (16, 16), (40, 31)),
+        ([5], [4], (2,)),
+        (np.array([640, 481]), (16, 16), (40, 31)),
+        ((7, 8, 9), (7, 4, 2), (1, 2, 5)),
+    ],
+)
+def test_a_grid_covers_all_elements(n: Any, block: Any, blocks: Any) -> None:
+    assert ptxrt.grid_for(n, block) == blocks
+
+
+@pytest.mark.parametrize(
+    ("n", "block", "argument", "words"),
+    [
+        (0, 256, "n", "Launch nothing"),
+        ((4, 0), (1, 1), "n", "Launch nothing"),
+        (-1, 256, "n", "each at least 1"),
+        (1.5, 256, "n", "1.5"),
+        (True, 256, "n", "True"),
+        ((1, 2, 3, 4), (1, 1, 1, 1), "n", "one to three"),
+        ((), (), "n", "one to three"),
+        (10, 0, "block", "each at least 1"),
+        (10, "4", "block", "'4'"),
+        ((10, 10), 4, "block", "2 numbers, as n has"),
+    ],
+)
+def test_a_grid_for_what_has_none_is_refused(n: Any, block: Any, argument: str, words: str) -> None:
+    with refused(ptxrt.InvalidArgument, "grid_for", argument, words):
+        ptxrt.grid_for(n, block)
+
+
+def test_the_driver_says_how_many_blocks_a_multiprocessor_runs(device: Device, saxpy: Kernel) -> None:
+    if device.kind == "sim":
+        with refused(ptxrt.Unsupported, "saxpy", "max_blocks_per_multiprocessor", "registers", "on a GPU"):
+            saxpy.max_blocks_per_multiprocessor(256)
+        return
+    few, many = saxpy.max_blocks_per_multiprocessor(1024), saxpy.max_blocks_per_multiprocessor((16, 8))
+    assert 1 <= few <= 2 < many
+    shared = device.properties.max_shared_dynamic - saxpy.resources.shared_bytes
+    assert saxpy.max_blocks_per_multiprocessor(128, shared) == 1
+
+
+def test_a_block_that_cannot_be_launched_has_no_number(saxpy: Kernel) -> None:
+    for block, shared, argument in ((2000, 0, "block"), (0, 0, "block"), (1, 1 << 30, "shared_bytes")):
+        with refused(ptxrt.LaunchError, "saxpy", argument):
+            saxpy.max_blocks_per_multiprocessor(block, shared)
