@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxrt.errors import DTypeMismatch, shown
 
-__all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "element_type"]
+__all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "alike", "element_type"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,11 @@ _TABLE = (
 
 BY_NAME = {t.name: t for t in _TABLE}
 BY_NUMPY = {t.numpy: t for t in _TABLE}
+
+
+def alike(one: ElementType, other: ElementType) -> bool:
+    """Whether two types are the same to a binary, which does not tell the sign of an integer."""
+    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
 
 
 def element_type(dtype: Any, *, op: str | None = None, argument: str | None = "dtype") -> ElementType:

@@ -21,6 +21,7 @@ from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
+from ptxrt.compilers.variables import variables_of
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
 
@@ -204,6 +205,7 @@ class SimBackend:
             seconds=time.perf_counter() - started,
             entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
+            variables=variables_of(text),
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ptxrt.compilers._included import Included
 
-__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]
+__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report", "VariableInfo"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,25 @@ class EntryInfo:
 
     name: str
     params: tuple[ParamInfo, ...] | None
+
+
+@dataclass(frozen=True)
+class VariableInfo:
+    """A variable of a module, in global or constant memory.
+
+    Attributes
+    ----------
+    symbol
+        Its name in the binary.
+    type
+        The element type in the words of a Signature, empty where the text does not tell (``.b8``, an integer in C++).
+    shape
+        As declared; None where that is not known.
+    """
+
+    symbol: str
+    type: str = ""
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,8 @@ class Binary:
         Entry as asked -> name in the binary. Every entry's own name is in it too.
     included
         The files that the outcome depends on.
+    variables
+        Those in global and constant memory, by name in the binary.
     """
 
     code: bytes
@@ -139,3 +160,4 @@ class Binary:
     reports: dict[str, Report] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     included: Included = field(default_factory=Included)
+    variables: dict[str, VariableInfo] = field(default_factory=dict)

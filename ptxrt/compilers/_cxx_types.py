@@ -99,6 +99,8 @@ def demangled(symbol: str) -> str:
 
     libstdc++ reads it: CUDA's Python bindings are C++, so that it is there wherever they are.
     """
+    if not symbol.startswith("_Z"):  # "c" would be read as a type, char
+        return symbol
     library, free = _libstdcxx()
     status = ctypes.c_int()
     words = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))

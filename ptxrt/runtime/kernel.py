@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ptxrt.backends import PointerParam, Resources
 from ptxrt.compilers.ptx_text import require_entry
@@ -34,6 +35,7 @@ from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.variables import variable_array
 
 __all__ = ["Kernel", "load"]
 
@@ -223,6 +225,28 @@ class Kernel:
         dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
         stream = config[3] if len(config) > 3 else None
         return Launcher(self, dims, shared, as_stream(stream, self.device, self.entry))
+
+    def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
+        """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.
+
+        What is copied there, kernels see; it keeps the module loaded. A kernel must not write to a constant. In C++
+        each entry that is loaded has a module, and with it variables, of its own; in PTX a text's entries share them.
+
+        Parameters
+        ----------
+        name
+            Its name; in C++ with namespaces where there are several of that name.
+        dtype
+            Its element type, where the binary does not tell: for arrays and integers in C++.
+
+        Raises
+        ------
+        InvalidArgument
+            For an unknown name; for no `dtype` where there must be one.
+        DTypeMismatch
+            For a `dtype` that is not the declared one, or of which the variable does not hold a whole number.
+        """
+        return variable_array(self.device, self._module, name, dtype, f"{self.entry}.variable")
 
     def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
         """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.

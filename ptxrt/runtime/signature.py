@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from ptxrt.compilers import ParamInfo
-from ptxrt.dtypes import BY_NAME, ElementType, element_type
+from ptxrt.dtypes import BY_NAME, ElementType, alike, element_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
 
 __all__ = ["Arguments", "Parameter", "Signature"]
@@ -261,7 +261,7 @@ class Signature:
             return True
         if p.pointer and found.kind == "int":
             return not found.type  # PTX
-        same = not found.type or _alike(p.type, BY_NAME[found.type])
+        same = not found.type or alike(p.type, BY_NAME[found.type])
         return found.kind == p.kind and same and not (p.const and found.const is False)
 
     def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
@@ -298,10 +298,6 @@ class Signature:
             expected="; ".join(theirs for *_, theirs in rows),
             given=str(self),
         )
-
-
-def _alike(one: ElementType, other: ElementType) -> bool:
-    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
 
 
 def check_scalar(value: Any, p: Parameter, op: str) -> Any:

@@ -529,7 +529,7 @@ class StandIn:
 
     def hipModuleGetGlobal(self, out: int, size: int, module: int, name: int) -> None:
         found, symbol = self._need(Module, module), ctypes.string_at(name).decode()
-        if symbol not in found.binary.entries:
+        if symbol not in found.binary.variables:
             raise Refused(NOT_FOUND)
         ptr, nbytes = self.machine.variable(found.device, found.machine, symbol)
         _store(ctypes.c_void_p, out, ptr)
