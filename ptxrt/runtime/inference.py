@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.compilers.declarations import parameter_names
 from ptxrt.compilers.ptx_text import require_entry, suggestion
 from ptxrt.errors import InvalidArgument, Unsupported, shown
-from ptxrt.runtime.signature import Signature
+from ptxrt.runtime.signature import Signature, Structs
 from ptxrt.runtime.source import KernelSource
 
 __all__ = ["Lengths", "declared_signature"]
@@ -18,7 +19,13 @@ Lengths = Mapping[str, "str | int"]
 _IN_PTX = {"float": "f", "int": "u", "bits": "u"}
 
 
-def declared_signature(source: KernelSource, entry: str, binary: Binary, lengths: Lengths | None = None) -> Signature:
+def declared_signature(
+    source: KernelSource,
+    entry: str,
+    binary: Binary,
+    lengths: Lengths | None = None,
+    structs: Structs | None = None,
+) -> Signature:
     """Return what the text declares an entry's parameters to be.
 
     Parameters
@@ -27,6 +34,8 @@ def declared_signature(source: KernelSource, entry: str, binary: Binary, lengths
         What was asked for, and what became of it.
     lengths
         By a pointer's name, the least number of elements, as a Signature spells it: ``"n"``, ``"4*n"``, 16.
+    structs
+        By the name of a struct, without its namespace and template arguments, its NumPy dtype.
 
     Raises
     ------
@@ -49,27 +58,31 @@ def declared_signature(source: KernelSource, entry: str, binary: Binary, lengths
             fix='Write it: "const f32* x, f32* y, u32 n"; or compile for C++11 or later',
         )
     names = _all_named(parameter_names(source.text, entry, binary, _headers(binary)))
-    spelled = [_spelled(p) for p in params]
+    spelled = [_spelled(p, structs) for p in params]
     if "" in spelled:
         index = spelled.index("")
+        found = params[index]
         guess = ", ".join(f"{word or '...'} {name}" for word, name in zip(spelled, names, strict=True))
         raise Unsupported(
             op="load",
             argument="signature",
             expected="a declaration of element types and their pointers, or a signature",
-            given=f"parameter {index} of {entry}, {params[index].cxx} {names[index]}",
-            fix=f'Write the signature: "{guess}"',
+            given=f"parameter {index} of {entry}, {found.cxx} {names[index]}",
+            fix=f'Write the signature: "{guess}"' + (", with structs= for a struct" if "*" not in found.cxx else ""),
         )
     known = _checked(entry, lengths or {}, names)
     parts = [
         f"{word} {name}[{known[name]}]" if name in known else f"{word} {name}"
         for word, name in zip(spelled, names, strict=True)
     ]
-    return Signature.parse(", ".join(parts))
+    return Signature.parse(", ".join(parts), structs)
 
 
-def _spelled(param: ParamInfo) -> str:
+def _spelled(param: ParamInfo, structs: Structs | None) -> str:
     """Return a parameter's type in a Signature's words, empty where there are none."""
+    name = re.split(r"[<(]", re.sub(r".*::(?=\w+(?:<|$))", "", param.cxx))[0].removeprefix("const ").strip()
+    if structs and not param.type and param.kind != "pointer" and name in structs:
+        return name
     if not param.type or param.kind not in ("pointer", "int", "float"):
         return ""
     return f"{'const ' if param.const else ''}{param.type}*" if param.kind == "pointer" else param.type

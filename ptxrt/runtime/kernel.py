@@ -32,9 +32,10 @@ from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
-from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
+from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.runtime.variables import variable_array
 
 __all__ = ["Kernel", "load"]
@@ -48,6 +49,7 @@ def load(
     options: Sequence[str] = (),
     *,
     lengths: Lengths | None = None,
+    structs: Structs | None = None,
 ) -> Kernel:
     """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
@@ -66,6 +68,9 @@ def load(
         For the compiler, each a string; part of the cache's key.
     lengths
         Where the signature is left out: how many elements an array has at least, ``{"x": "n", "y": "4*n"}``.
+    structs
+        For a signature that is a text or left out: the structs that are passed by value, as :meth:`Signature.parse`
+        takes them. In C++ each field must be the member of that name, in place and size.
 
     Raises
     ------
@@ -89,7 +94,7 @@ def load(
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
     if isinstance(signature, str):
-        signature = Signature.parse(signature)
+        signature = Signature.parse(signature, structs)
     elif signature is not None and not isinstance(signature, Signature):
         if not callable(signature):
             raise InvalidArgument(
@@ -110,8 +115,10 @@ def load(
     try:
         module = where.modules.module(source, entry, tuple(options))
         if signature is None:
-            signature = declared_signature(source, entry, module.binary, lengths)
-        return Kernel(where, module, source, entry, signature)
+            signature = declared_signature(source, entry, module.binary, lengths, structs)
+        kernel = Kernel(where, module, source, entry, signature)
+        check_members(module, source, entry, tuple(options), kernel.signature)
+        return kernel
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
 
@@ -131,7 +138,7 @@ class Kernel:
     def __init__(
         self, device: Device, module: LoadedModule, source: KernelSource, entry: str, signature: Signature
     ) -> None:
-        self.entry, self.signature, self.device = entry, signature, device
+        self.entry, self.device = entry, device
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
@@ -141,6 +148,7 @@ class Kernel:
         if function is None:
             function = device.backend.function(device.ordinal, module.handle, module.binary, name, pointers)
             module.functions[name, pointers] = function
+        self.signature = signature = signature.placed(function.params)
         signature.agree(entry, function.params)
         self.resources: Resources = function.resources
         self._function = function.handle
@@ -174,7 +182,8 @@ class Kernel:
             The number of blocks, and of threads in a block: one number, or up to three.
         *args
             One for each parameter of the signature. A pointer takes a DeviceArray of its dtype, on this device, or
-            another library's array there; a scalar takes a number that its type can hold.
+            another library's array there; a scalar takes a number that its type can hold; a struct takes a tuple or
+            mapping of its fields, or a NumPy scalar of its dtype.
         **named
             Arguments by the signature's names, behind those by position. A parameter that is called as one of this
             method's own is given by position, or to ``kernel[grid, block](...)``.
@@ -411,4 +420,6 @@ def _is_plain(part: Any) -> bool:
 def _rule(p: Parameter, op: str) -> ArrayRule | ScalarRule:
     if p.pointer:
         return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
+    if p.kind == "struct":
+        return ScalarRule(frozenset(), partial(packed_struct, p=p, op=op))
     return ScalarRule(p.plain, partial(check_scalar, p=p, op=op))

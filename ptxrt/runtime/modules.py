@@ -107,6 +107,8 @@ class LoadedModule:
     binary : Binary
     functions : dict
         The entries looked up so far, by name and by what is known of their pointers.
+    layouts : set
+        What the compiler has been asked of structs so far, and agreed to.
     """
 
     handle: Any = None
@@ -115,6 +117,7 @@ class LoadedModule:
         self.cache = cache
         self.binary = binary
         self.functions: dict[tuple[str, tuple[PointerParam, ...]], Function] = {}
+        self.layouts: set[Any] = set()
         self._kernels: list[weakref.ref[Any]] = []
         self.handle = cache.backend.load(cache.ordinal, binary, name)
 
