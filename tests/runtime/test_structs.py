@@ -141,7 +141,15 @@ def test_a_struct_is_declared_by_a_mapping_or_an_annotation() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "offset"),
-    [(PAIR, 4), (WIDE, 8), (np.dtype([("c", "i1"), ("d", "f8")]), 1), (np.dtype("V24"), 1), (FLOAT4, 4)],
+    [
+        (PAIR, 4),
+        (WIDE, 8),
+        (FLOAT4, 4),
+        (np.dtype("V24"), 1),
+        # Packed: the size is no multiple of 8; a member is not at a multiple of 4.
+        (np.dtype([("d", "f8"), ("c", "i1")]), 1),
+        (np.dtype([("c", "i1"), ("i", "i4"), ("e", "i1", 3)]), 1),
+    ],
 )
 def test_a_struct_is_aligned_as_its_fields_are(dtype: Any, offset: int) -> None:
     assert Signature.parse("u8 n, S s", {"S": dtype}).offsets == (0, offset)
