@@ -16,7 +16,6 @@ from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.errors import (
     DTypeMismatch,
     InvalidArgument,
-    LaunchError,
     LayoutError,
     PtxrtError,
     ShapeMismatch,
@@ -27,12 +26,13 @@ from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.binding import ArrayRule, Dims, ScalarRule, Submit, submitter
 from ptxrt.runtime.calling import Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
+from ptxrt.runtime.geometry import checked_geometry
 from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
-from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs, check_scalar
+from ptxrt.runtime.scalars import check_scalar
+from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
@@ -93,6 +93,13 @@ def load(
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
+    if structs is not None and not isinstance(signature, (str, type(None))):
+        raise InvalidArgument(
+            op="load",
+            argument="structs",
+            expected="None beside a Signature or a function, which have the dtypes",
+            given=shown(structs),
+        )
     if isinstance(signature, str):
         signature = Signature.parse(signature, structs)
     elif signature is not None and not isinstance(signature, Signature):
@@ -358,30 +365,10 @@ class Kernel:
         plain = all(_is_plain(part) for part in config)
         if plain and known == config:  # equal, though not the same objects
             return dims, shared
-        limits, resources = self.device.properties, self.resources
-        grid = self._dim("grid", config[0], limits.max_grid)
-        block = self._dim("block", config[1], limits.max_block)
-        along = tuple(blocks * threads for blocks, threads in zip(grid, block, strict=True))
-        if max(along) > limits.max_grid_threads:
-            together = f"grid times block, at most {limits.max_grid_threads} threads along each axis"
-            self._out_of_limits("grid", together, along)
-        threads = block[0] * block[1] * block[2]
-        most = min(limits.max_threads_per_block, resources.max_threads)
-        if threads > most:
-            self._out_of_limits("block", f"at most {most} threads ({resources.registers} registers each)", threads)
-        if resources.shared_bytes > limits.max_shared_static:
-            static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
-            self._out_of_limits("kernel", static, resources.shared_bytes)
-        shared = config[2]
-        available = limits.max_shared_dynamic - resources.shared_bytes
-        if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
-            self._out_of_limits(
-                "shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared
-            )
-        dims = (*grid, *block)
+        dims, shared = checked_geometry(self.entry, self.device, self.resources, *config)
         if plain:
-            self._geometry = (config, dims, int(shared))
-        return dims, int(shared)
+            self._geometry = (config, dims, shared)
+        return dims, shared
 
     def _check_budget(self, budget: Any) -> None:
         if self.device.kind != "sim":
@@ -392,24 +379,6 @@ class Kernel:
             raise InvalidArgument(
                 op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=shown(budget)
             )
-
-    def _dim(self, argument: str, value: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-        sizes = whole_numbers(value) or ()
-        if not 1 <= len(sizes) <= 3:
-            self._out_of_limits(argument, "one to three whole numbers", value)
-        x, y, z = (*sizes, 1, 1)[:3]
-        if not all(1 <= n <= most for n, most in zip((x, y, z), limits, strict=True)):
-            self._out_of_limits(argument, f"each at least 1 and at most {limits}", value)
-        return x, y, z
-
-    def _out_of_limits(self, argument: str, expected: str, given: Any) -> None:
-        raise LaunchError(
-            op=self.entry,
-            argument=argument,
-            expected=f"{expected} on {self.device}",
-            given=shown(given),
-            fix="device.properties and kernel.resources have the limits",
-        )
 
 
 def _is_plain(part: Any) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import math
-import operator
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ptxrt.compilers import ParamInfo
 from ptxrt.dtypes import BY_NAME, ElementType, alike, element_type, struct_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
+from ptxrt.errors import InvalidArgument, PtxrtError, SignatureMismatch, shown
+from ptxrt.runtime.scalars import scalar_error
 
-__all__ = ["Arguments", "Parameter", "Signature", "Structs", "check_scalar", "scalar_error"]
+__all__ = ["Arguments", "Parameter", "Signature", "Structs"]
 
 _PARAMETER = re.compile(
     r"""\s*(?:alignas\(\s*(?P<align>\d+)\s*\)\s*)?
@@ -255,6 +253,8 @@ class Signature:
 
         A struct in C++ may be aligned more than its fields want (``float4``), or less (a packed one).
         """
+        if all(p.kind != "struct" for p in self.parameters):
+            return self
         parameters, end = list(self.parameters), 0
         for index, (p, found) in enumerate(zip(self.parameters, table, strict=False)):
             if p.kind == "struct":
@@ -337,54 +337,6 @@ class Signature:
             expected="; ".join(theirs for *_, theirs in rows),
             given=str(self),
         )
-
-
-def check_scalar(value: Any, p: Parameter, op: str) -> Any:
-    """Return `value` as ``struct`` packs it; the error for what is no number, or no truth value for a bool.
-
-    ``struct`` checks the range of integers and floats by itself. It takes anything for a bool, has no bfloat16, and
-    believes whatever says that it can be a number: a masked element, an array of text, a complex number.
-    """
-    if isinstance(value, (np.generic, np.ndarray)) and (
-        # V is bfloat16's kind, and that of raw bytes.
-        value.ndim or value.dtype.kind not in "biufV" or value.dtype.type is np.void or np.ma.is_masked(value)
-    ):
-        raise scalar_error(p, value, op)
-    if p.type.name == "bool":
-        if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
-            return bool(value)
-        raise scalar_error(p, value, op)
-    try:
-        if p.type.kind == "int":
-            return operator.index(value)
-        number = math.ldexp(value, 0)  # float() would read texts and buffers, too
-        if math.isinf(number) and number != value:
-            raise OverflowError
-        return number if p.type.name != "bf16" else _bfloat16(number)
-    except (TypeError, ValueError, OverflowError):
-        raise scalar_error(p, value, op) from None
-
-
-def _bfloat16(number: float) -> int:
-    """Return the bits of the nearest bfloat16; OverflowError for a finite number that it cannot hold."""
-    if not math.isfinite(number):
-        return int(ml_dtypes.bfloat16(number).view(np.uint16))
-    # To its 8 bits in one step: by way of float32 it would be rounded twice.
-    step = max(math.frexp(number)[1] - 8, -133)
-    rounded = ml_dtypes.bfloat16(math.copysign(math.ldexp(round(math.ldexp(number, -step)), step), number))
-    if not math.isfinite(float(rounded)):
-        raise OverflowError
-    return int(rounded.view(np.uint16))
-
-
-def scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
-    wanted = f"{'an integer' if p.type.kind == 'int' else 'a number'} that fits {p.type.name}"
-    if p.type.kind == "int":
-        wanted += ", {} to {}".format(*p.type.limits)
-    number = isinstance(value, (int, float, np.number))
-    kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
-    fix = "Convert the value, or declare a wider type in the signature and in the kernel"
-    return kind(op=op, argument=p.name, expected=wanted, given=f"{shown(value)} ({type(value).__name__})", fix=fix)
 
 
 def _struct_types(structs: Structs | None) -> dict[str, ElementType]:

@@ -12,7 +12,8 @@ import numpy as np
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
-from ptxrt.runtime.signature import Parameter, Signature, check_scalar, scalar_error
+from ptxrt.runtime.scalars import check_scalar, scalar_error
+from ptxrt.runtime.signature import Parameter, Signature
 from ptxrt.runtime.source import KernelSource
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ template <int n, class... A> struct ptxrt_parameter<n, void (*)(A...)> : ptxrt_n
 template <int n, class... A> struct ptxrt_parameter<n, void (*)(A...) noexcept> : ptxrt_nth<n, A...> {};
 #endif
 template <class T> struct ptxrt_float { enum { value = 0 }; };
+template <class T> struct ptxrt_float<const T> : ptxrt_float<T> {};
 template <> struct ptxrt_float<float> { enum { value = 4 }; };
 template <> struct ptxrt_float<double> { enum { value = 8 }; };
 """
@@ -168,12 +170,12 @@ def _mismatch(entry: str, asked: Mapping[int, Any], error: CompileError) -> Ptxr
     for field, words in _SAID.findall(error.log or ""):
         said.setdefault(field, words)
     names = ", ".join(map(str, dict.fromkeys(asked.values())))
-    why = "; ".join(f"{field} is not {words}" for field, words in said.items())
+    why = "; ".join(f"{field} is not {words}" for field, words in said.items()) or str(error).splitlines()[0]
     return SignatureMismatch(
-        f"{entry}: the fields of {names} are not the members of the struct in the text: {why or error}\n"
+        f"{entry}: the fields of {names} are not the members of the struct in the text: {why}\n"
         "Name the fields as the members are; np.dtype(..., align=True) lays them out as C++ does",
         op="load",
         argument=entry,
         expected=f"the members of {names}",
-        given=why or str(error),
+        given=why,
     )

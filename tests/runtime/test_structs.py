@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -15,8 +16,9 @@ from texts import HEAD
 
 import ptxrt
 from ptxrt import Device, Kernel, KernelSource, Signature
+from ptxrt.backends import hip
 from ptxrt.compilers import ParamInfo
-from ptxrt.runtime.structs import packed_struct
+from ptxrt.runtime.structs import check_members, packed_struct
 
 PAIR = np.dtype([("a", "f4"), ("b", "i4")])
 WIDE = np.dtype([("flag", "?"), ("rate", "f8"), ("m", "f4", (2, 3)), ("inner", PAIR)], align=True)
@@ -176,6 +178,27 @@ def test_what_is_no_struct_of_element_types_is_refused(dtype: Any) -> None:
 def test_structs_are_a_mapping_of_names_of_their_own(structs: Any) -> None:
     with refused(ptxrt.InvalidArgument, "Signature.parse", "structs"):
         Signature.parse("u32 n", structs)
+
+
+def test_structs_belong_to_a_text(sim: Device) -> None:
+    need_nvrtc()
+    source = KernelSource.cuda("struct P { float a; int b; }; __global__ void k(P p) {}")
+    with refused(ptxrt.InvalidArgument, "load", "structs", "None beside a Signature"):
+        ptxrt.load(source, "k", Signature.parse("P p", {"P": PAIR}), sim, structs={"P": PAIR})
+
+
+def test_members_may_be_const(load: Any, device: Device) -> None:
+    text = "struct P { const float a; int b; }; __global__ void k(P p) {}"
+    ptxrt.load(KernelSource.hip(text), "k", device=device, structs={"P": PAIR})
+
+
+def test_a_kernel_may_be_noexcept_in_hip(hiprtc_there: None) -> None:
+    source = KernelSource.hip("struct P { float a; int b; }; __global__ void k(P p) noexcept {}")
+    binary = hip.BACKEND.compile("hip", source.text, "gfx1100", entry="k")
+    module: Any = SimpleNamespace(binary=binary, layouts=set(), cache=SimpleNamespace(backend=hip.BACKEND))
+    check_members(module, source, "k", (), Signature.parse("P p", {"P": PAIR}))
+    with pytest.raises(ptxrt.SignatureMismatch, match="a is not at 4 with 4 bytes"):
+        check_members(module, source, "k", (), Signature.parse("P p", {"P": [("b", "i4"), ("a", "f4")]}))
 
 
 @pytest.mark.parametrize("text", ["S* s", "const S s", "alignas(16) S s", "S s[4]", "S? s", "T s"])

