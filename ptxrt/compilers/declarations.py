@@ -44,18 +44,19 @@ def parameter_names(text: str, entry: str, binary: Binary, headers: Iterable[str
     binary
         What became of it: the options, and the types, which the text's must not contradict.
     headers
-        The texts of the headers that it includes: a word that they define as a macro is no name.
+        The texts of the headers that it includes. They may have the definition, too; a word that they define as a
+        macro is no name.
     """
     params = binary.entries[binary.symbols[entry]].params or ()
     macros: _Macros = {}
-    for header in headers:
-        _directives(header, macros)
+    texts = [_directives(header, macros) for header in headers]
     macros = dict.fromkeys(macros)
-    plain = _directives(macro_lines(binary.options) + text, macros)
+    texts.append(_directives(macro_lines(binary.options) + text, macros))
     name = re.split(r"[<(]", entry.lstrip("&( "))[0].split("::")[-1].strip(" )")
     if not _WORD.fullmatch(name) or name in macros:
         return ("",) * len(params)
-    found = [names for part in _lists(plain, name) if (names := _names(part, params, macros)) is not None]
+    lists = [part for plain in texts for part in _lists(plain, name)]
+    found = [names for part in lists if (names := _names(part, params, macros)) is not None]
     return tuple(
         each[0] if len(set(each)) == 1 and _WORD.fullmatch(each[0]) else ""
         for each in zip_longest(("",) * len(params) if not found else found[0], *found[1:])

@@ -10,6 +10,7 @@ from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.compilers.declarations import parameter_names
 from ptxrt.compilers.ptx_text import require_entry, suggestion
 from ptxrt.errors import InvalidArgument, Unsupported, shown
+from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.signature import Signature, Structs
 from ptxrt.runtime.source import KernelSource
 
@@ -22,7 +23,7 @@ _IN_PTX = {"float": "f", "int": "u", "bits": "u"}
 def declared_signature(
     source: KernelSource,
     entry: str,
-    binary: Binary,
+    module: LoadedModule,
     lengths: Lengths | None = None,
     structs: Structs | None = None,
 ) -> Signature:
@@ -30,7 +31,7 @@ def declared_signature(
 
     Parameters
     ----------
-    source, entry, binary
+    source, entry, module
         What was asked for, and what became of it.
     lengths
         By a pointer's name, the least number of elements, as a Signature spells it: ``"n"``, ``"4*n"``, 16.
@@ -44,6 +45,7 @@ def declared_signature(
     Unsupported
         For a parameter that no signature can declare without a word from its author.
     """
+    binary = module.binary
     symbol = binary.symbols.get(entry, entry)
     require_entry(symbol, binary.entries, source.name, binary.arch, text=source.text)
     params = binary.entries[symbol].params
@@ -57,7 +59,9 @@ def declared_signature(
             given=f"None for {entry}, whose types {binary.compiler} does not tell",
             fix='Write it: "const f32* x, f32* y, u32 n"; or compile for C++11 or later',
         )
-    names = _all_named(parameter_names(source.text, entry, binary, _headers(binary)))
+    if entry not in module.names:  # headers may be large
+        module.names[entry] = _all_named(parameter_names(source.text, entry, binary, _headers(binary)))
+    names = module.names[entry]
     spelled = [_spelled(p, structs) for p in params]
     if "" in spelled:
         index = spelled.index("")

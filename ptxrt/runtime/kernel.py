@@ -122,7 +122,7 @@ def load(
     try:
         module = where.modules.module(source, entry, tuple(options))
         if signature is None:
-            signature = declared_signature(source, entry, module.binary, lengths, structs)
+            signature = declared_signature(source, entry, module, lengths, structs)
         kernel = Kernel(where, module, source, entry, signature)
         check_members(module, source, entry, tuple(options), kernel.signature)
         return kernel

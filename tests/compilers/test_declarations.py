@@ -107,6 +107,8 @@ def test_macros_of_options_and_of_headers_count() -> None:
     text = "__global__ void k(float* R x, float* y) {}"
     assert names(text, *FLOATS, options=("-DR=__restrict__", "-Dy=z")) == ("x", "z")
     assert names(text, *FLOATS, options=("-DR=",), headers=["#define y z\n"]) == ("x", "")
+    dead = "#if 0\n__global__ void k(float* a, float* y) {}\n#endif\n"
+    assert names(dead, *FLOATS, headers=["__global__ void k(float* x, float* y) {}"]) == ("", "y")
     # It may be two parameters, and the one behind it none.
     assert (
         names("__global__ void k(A, float* y, B) {}", "float*", "float*", "float*", headers=["#define A\n"])
