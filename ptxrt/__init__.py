@@ -26,6 +26,7 @@ from ptxrt.errors import (
     Unsupported,
 )
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
+from ptxrt.runtime.calling import grid_for
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
 from ptxrt.runtime.kernel import Kernel, load
@@ -88,6 +89,7 @@ __all__ = [
     "devices",
     "empty",
     "from_dlpack",
+    "grid_for",
     "load",
     "ops",
     "references",

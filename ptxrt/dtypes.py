@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,7 +13,7 @@ import numpy as np
 
 from ptxrt.errors import DTypeMismatch, shown
 
-__all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "element_type"]
+__all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "alike", "element_type", "struct_type"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +27,8 @@ class ElementType:
     numpy
         The ``numpy.dtype``; bfloat16 is ``ml_dtypes.bfloat16``.
     kind
-        ``"float"`` or ``"int"`` (bool counts as int, as it does in a parameter table).
+        ``"float"``, ``"int"`` (bool counts as int, as it does in a parameter table), or ``"struct"`` for what
+        :func:`struct_type` makes.
     pack
         The ``struct`` code of a scalar of this type; None for bfloat16, which ``struct`` does not know.
     ptx, hip
@@ -34,7 +37,7 @@ class ElementType:
 
     name: str
     numpy: np.dtype[Any]
-    kind: Literal["float", "int"]
+    kind: Literal["float", "int", "struct"]
     pack: str | None
     ptx: str
     hip: str
@@ -43,6 +46,11 @@ class ElementType:
     def size(self) -> int:
         """Bytes of one element."""
         return self.numpy.itemsize
+
+    @cached_property
+    def alignment(self) -> int:
+        """Bytes that its address is a multiple of: its size; of a struct, what its fields want."""
+        return _alignment(self.numpy)
 
     @cached_property
     def limits(self) -> tuple[int, int]:
@@ -57,7 +65,7 @@ class ElementType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Also for deepcopy: there is a single instance of each.
-        return (element_type, (self.numpy,))
+        return (struct_type, (self.name, self.numpy)) if self.kind == "struct" else (element_type, (self.numpy,))
 
 
 _TABLE = (
@@ -78,6 +86,69 @@ _TABLE = (
 
 BY_NAME = {t.name: t for t in _TABLE}
 BY_NUMPY = {t.numpy: t for t in _TABLE}
+
+
+def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:
+    """Return the type of a struct that is passed by value.
+
+    Parameters
+    ----------
+    name
+        As a Signature spells it.
+    dtype
+        A structured NumPy dtype, aligned or not, of element types, arrays of them and structs; or ``"V24"``, bytes.
+
+    Raises
+    ------
+    DTypeMismatch
+        For any other dtype, and a field of a type that no kernel parameter has.
+    """
+    try:
+        known = np.dtype("void" if dtype is None else dtype)
+    except (TypeError, ValueError, SyntaxError):
+        known = np.dtype("void")
+    if known.type is not np.void or known.subdtype or not known.itemsize or not all(map(_known, _leaves(known))):
+        raise DTypeMismatch(
+            op=op,
+            argument=name,
+            expected=f"a structured NumPy dtype with fields of {', '.join(BY_NAME)}",
+            given=shown(dtype),
+        )
+    return _struct_type(name, known)
+
+
+@functools.lru_cache(maxsize=1024)
+def _struct_type(name: str, dtype: np.dtype[Any]) -> ElementType:
+    return ElementType(name, dtype, "struct", f"{dtype.itemsize}s", ".b8", name)
+
+
+def _leaves(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
+    if dtype.subdtype:
+        yield from _leaves(dtype.subdtype[0])
+    elif dtype.names is None:
+        yield dtype
+    for field, *_ in (dtype.fields or {}).values():
+        yield from _leaves(field)
+
+
+def _known(leaf: np.dtype[Any]) -> bool:
+    return leaf in BY_NUMPY or leaf.type is np.void
+
+
+def _alignment(dtype: np.dtype[Any]) -> int:
+    if dtype.subdtype:
+        return _alignment(dtype.subdtype[0])
+    if dtype.names is None:
+        return 1 if dtype.type is np.void else dtype.itemsize
+    fields = [(offset, _alignment(field)) for field, offset, *_ in (dtype.fields or {}).values()]
+    most = max(align for _, align in fields)
+    # A packed struct may be anywhere.
+    return most if dtype.itemsize % most == 0 and all(offset % align == 0 for offset, align in fields) else 1
+
+
+def alike(one: ElementType, other: ElementType) -> bool:
+    """Whether two types are the same to a binary, which does not tell the sign of an integer."""
+    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
 
 
 def element_type(dtype: Any, *, op: str | None = None, argument: str | None = "dtype") -> ElementType:

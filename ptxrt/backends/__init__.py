@@ -201,6 +201,12 @@ class Backend(Protocol):
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None:
         """Opt the entry in to that much dynamic shared memory."""
 
+    def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
+        """Return how many blocks of that many threads and dynamic shared bytes a multiprocessor runs at a time."""
+
+    def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
+        """Return address and bytes of a module's variable in global or constant memory."""
+
     def launch(
         self,
         ordinal: int,

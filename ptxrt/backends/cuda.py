@@ -395,6 +395,15 @@ class CudaBackend:
             if self._call("cuFuncGetAttribute", which, function)[1] < nbytes:
                 self._call("cuFuncSetAttribute", function, which, nbytes)
 
+    def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
+        with self._current(ordinal):
+            return int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared_bytes)[1])
+
+    def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
+        with self._current(ordinal):
+            _, ptr, nbytes = self._call("cuLibraryGetGlobal", module, symbol.encode())
+        return int(ptr), int(nbytes)
+
     def launch(
         self,
         ordinal: int,

@@ -362,6 +362,16 @@ class HipBackend:
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
+    def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
+        ask = "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
+        with self._current(ordinal):
+            return int(self._call(ask, function, threads, shared_bytes)[1])
+
+    def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
+        with self._current(ordinal):
+            _, ptr, nbytes = self._call("hipModuleGetGlobal", module[0], symbol.encode())
+        return _handle(ptr), int(nbytes)
+
     def launch(
         self,
         ordinal: int,

@@ -21,6 +21,7 @@ from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import PtxHeader, scan
+from ptxrt.compilers.variables import variables_of
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
 from ptxrt.places import Sources
@@ -209,6 +210,7 @@ class SimBackend:
             seconds=time.perf_counter() - started,
             entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
+            variables=variables_of(text),
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
@@ -237,6 +239,19 @@ class SimBackend:
         return Function(entry, (module, found, arrays), binary.entries[entry].params or _table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
+
+    def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
+        raise Unsupported(
+            op=function[1].name,
+            argument="max_blocks_per_multiprocessor",
+            expected="a GPU",
+            given="sim, where no assembler has given the kernel registers, which decide",
+            fix="Load the kernel on a GPU",
+        )
+
+    def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
+        found: tuple[int, int] = module.address_of(symbol)
+        return found
 
     def launch(
         self,

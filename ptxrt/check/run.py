@@ -31,7 +31,8 @@ from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, s
 from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import whole_numbers
-from ptxrt.runtime.signature import Signature, check_scalar
+from ptxrt.runtime.scalars import check_scalar
+from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS, chosen_checks
 

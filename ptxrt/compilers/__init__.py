@@ -5,7 +5,7 @@ Importing this package, or any module in it, loads no vendor library: they are l
 
 from __future__ import annotations
 
-from ptxrt.compilers._binary import Binary, EntryInfo, ParamInfo, Report
+from ptxrt.compilers._binary import Binary, EntryInfo, ParamInfo, Report, VariableInfo
 from ptxrt.compilers._included import Included
 
-__all__ = ["Binary", "EntryInfo", "Included", "ParamInfo", "Report"]
+__all__ = ["Binary", "EntryInfo", "Included", "ParamInfo", "Report", "VariableInfo"]

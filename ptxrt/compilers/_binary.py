@@ -9,7 +9,7 @@ from typing import Literal
 from ptxrt.compilers._included import Included
 from ptxrt.places import Sources
 
-__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report"]
+__all__ = ["Binary", "EntryInfo", "ParamInfo", "Report", "VariableInfo"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,25 @@ class EntryInfo:
 
     name: str
     params: tuple[ParamInfo, ...] | None
+
+
+@dataclass(frozen=True)
+class VariableInfo:
+    """A variable of a module, in global or constant memory.
+
+    Attributes
+    ----------
+    symbol
+        Its name in the binary.
+    type
+        The element type in the words of a Signature, empty where the text does not tell (``.b8``, an integer in C++).
+    shape
+        As declared; None where that is not known.
+    """
+
+    symbol: str
+    type: str = ""
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +148,8 @@ class Binary:
         The files that the outcome depends on.
     sources
         The texts that the lines of the code count in, where it was compiled with these.
+    variables
+        Those in global and constant memory, by name in the binary.
     """
 
     code: bytes
@@ -143,3 +164,4 @@ class Binary:
     symbols: dict[str, str] = field(default_factory=dict)
     included: Included = field(default_factory=Included)
     sources: Sources = field(default_factory=Sources, repr=False)
+    variables: dict[str, VariableInfo] = field(default_factory=dict)

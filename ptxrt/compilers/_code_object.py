@@ -11,10 +11,10 @@ import io
 import reprlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ptxrt.compilers._binary import EntryInfo, ParamInfo, Report
+from ptxrt.compilers._binary import EntryInfo, ParamInfo, Report, VariableInfo
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = ["CodeObject", "machine_code", "read_code_object"]
@@ -51,11 +51,14 @@ class CodeObject:
     entries, reports
         By the kernel's name in the binary. Parameters are the declared ones: those that the runtime adds
         (``hidden_*``) are left out.
+    variables
+        By name, those that the host can find: its types are not told.
     """
 
     target: str
     entries: dict[str, EntryInfo]
     reports: dict[str, Report]
+    variables: dict[str, VariableInfo] = field(default_factory=dict)
 
 
 def read_code_object(code: bytes) -> CodeObject:
@@ -77,6 +80,7 @@ def read_code_object(code: bytes) -> CodeObject:
             for note in segment.iter_notes()
             if note["n_name"] == "AMDGPU" and note["n_type"] in (_NOTE, "NT_AMDGPU_METADATA")
         ]
+        variables = {name: VariableInfo(name) for name in _objects(elf)}
     except _damage() as error:
         raise _wrong(f"one that cannot be read: {_said(error)}") from error
     if len(notes) != 1:
@@ -95,7 +99,8 @@ def read_code_object(code: bytes) -> CodeObject:
         entries[name] = EntryInfo(name, tuple(_params(table, name)))
         counts = {field: _number(kernel, key, name) for field, key in _COUNTS.items() if key in kernel}
         reports[name] = Report(**counts)
-    return CodeObject(target.removeprefix(_TRIPLE), entries, reports)
+    variables = {name: found for name, found in variables.items() if name.removesuffix(".kd") not in entries}
+    return CodeObject(target.removeprefix(_TRIPLE), entries, reports, variables)
 
 
 def machine_code(code: bytes, name: str) -> tuple[int, bytes]:
@@ -117,6 +122,14 @@ def machine_code(code: bytes, name: str) -> tuple[int, bytes]:
     except _damage() as error:
         raise _wrong(f"one that cannot be read: {_said(error)}") from error
     raise _wrong(f"one without instructions of {name}")
+
+
+def _objects(elf: Any) -> Iterator[str]:
+    """Yield the names of the data that the host can find, the kernels' descriptors among them."""
+    for symbol in getattr(elf.get_section_by_name(".dynsym"), "iter_symbols", tuple)():
+        here = symbol["st_info"]["type"] == "STT_OBJECT" and symbol["st_shndx"] != "SHN_UNDEF"
+        if here and not symbol.name.startswith("__hip_cuid_"):
+            yield symbol.name
 
 
 def _elf(code: bytes) -> Any:

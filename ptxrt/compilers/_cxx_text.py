@@ -11,11 +11,13 @@ from ptxrt.compilers._logs import Problem, summary
 from ptxrt.compilers.ptx_text import file_hint, suggestion
 from ptxrt.errors import CompileError, InvalidArgument, shown
 
-__all__ = ["CxxJob", "Defines", "check_text", "define_options", "program_name"]
+__all__ = ["CxxJob", "Defines", "check_text", "define_options", "hidden", "program_name"]
 
 Defines = Mapping[str, "str | int | None"]
 
-_HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?', re.DOTALL)
+_HIDDEN = re.compile(
+    r'R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?', re.DOTALL
+)
 _PARENTHESES = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 # What may stand between: a return type, __launch_bounds__(256, 2), __attribute__((amdgpu_waves_per_eu(2))).
 _GLOBAL = re.compile(r"__global__\b(?:\s*__\w+__\s*" + _PARENTHESES + r"|[^;{}()])*?\b([A-Za-z_]\w*)\s*\(")
@@ -150,5 +152,9 @@ class CxxJob:
         return file_hint(self.text)
 
     def _global_names(self) -> list[str]:
-        plain = _HIDDEN.sub(" ", self.text)
-        return list(dict.fromkeys(match[1] for match in _GLOBAL.finditer(plain)))
+        return list(dict.fromkeys(match[1] for match in _GLOBAL.finditer(hidden(self.text))))
+
+
+def hidden(text: str) -> str:
+    """Return a text without its comments and strings."""
+    return _HIDDEN.sub(" ", text)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ptxrt.compilers._binary import EntryInfo, ParamInfo
 
-__all__ = ["TEMPLATE", "parameter_types", "typed"]
+__all__ = ["TEMPLATE", "parameter_types", "parts", "typed"]
 
 TEMPLATE = "ptxrt_type"
 
@@ -35,7 +35,7 @@ def parameter_types(words: str) -> tuple[str, ...] | None:
     found = _FUNCTION.search(words)
     if found is None:
         return None
-    return tuple(part.strip() for part in _parts(found["list"])) if found["list"] not in ("", "void") else ()
+    return tuple(part.strip() for part in parts(found["list"])) if found["list"] not in ("", "void") else ()
 
 
 def typed(entry: EntryInfo, types: tuple[str, ...] | None) -> EntryInfo:
@@ -77,8 +77,8 @@ def _unqualify(tokens: list[str]) -> bool:
     return "const" in own
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Split a list at its commas, those in brackets of any kind left out."""
+def parts(text: str) -> Iterator[str]:
+    """Split a list at its commas, but for those in brackets of any kind."""
     depth = start = 0
     for at, character in enumerate(text):
         if character in "(<[{":

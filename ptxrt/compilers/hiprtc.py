@@ -160,6 +160,7 @@ def compile_hip(
         reports=outcome.found.reports,
         symbols=outcome.symbols,
         included=outcome.included,
+        variables=outcome.found.variables,
     )
 
 

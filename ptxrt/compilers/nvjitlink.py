@@ -16,6 +16,7 @@ from ptxrt.compilers._nvjitlink_faults import explain
 from ptxrt.compilers._options import NVJITLINK
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.compilers.toolkit import check_arch, exact_version, load_bindings
+from ptxrt.compilers.variables import variables_of
 from ptxrt.errors import BackendUnavailable, CompileError
 
 __all__ = ["architectures", "available", "check_options", "compile_ptx", "version"]
@@ -138,6 +139,7 @@ def compile_ptx(
         entries=header.entries,
         reports=resource_reports(log),
         symbols={entry_name: entry_name for entry_name in header.entries},
+        variables=variables_of(text),
     )
 
 

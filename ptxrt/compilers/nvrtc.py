@@ -22,6 +22,7 @@ from ptxrt.compilers._nvrtc_program import Outcome, compile_program
 from ptxrt.compilers._options import NVRTC, include_folders, macro_lines
 from ptxrt.compilers.ptx_text import entries_of
 from ptxrt.compilers.toolkit import check_arch, current_folder, exact_version, load_bindings
+from ptxrt.compilers.variables import variables_of
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 from ptxrt.places import Sources
 from ptxrt.symbols import demangled
@@ -173,7 +174,8 @@ def compile_cuda(
     if not code:
         raise job.error(f"{job.compiler} made no {output}: an option asks for something else", outcome.log)
     # The cubin does not tell a float from an int; the PTX on the way to it does.
-    entries = entries_of(outcome.ptx.decode(errors="replace"))
+    ptx = outcome.ptx.decode(errors="replace")
+    entries = entries_of(ptx)
     symbols = {found: found for found in entries}
     if entry is not None:
         symbol = outcome.symbols[0] or entry
@@ -194,6 +196,7 @@ def compile_cuda(
         symbols=symbols,
         included=job.included,
         sources=sources,
+        variables=variables_of(ptx, signed=False),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 from ptxrt.compilers._binary import EntryInfo, ParamInfo
 from ptxrt.errors import CompileError
 
-__all__ = ["PtxHeader", "entries_of", "file_hint", "output_arch", "require_entry", "scan", "suggestion"]
+__all__ = ["PtxHeader", "blanked", "entries_of", "file_hint", "output_arch", "require_entry", "scan", "suggestion"]
 
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\[^\n]|[^"\\\n])*"?', re.DOTALL)
 _VERSION = re.compile(r"\.version\s+(\d{1,9})\.(\d{1,9})(?![\w.])")
@@ -78,7 +78,7 @@ def scan(text: str, name: str | None = None) -> PtxHeader:
         ``.version`` or ``.target``. The error has ``line`` wherever there is one.
     """
     _check_characters(text, name)
-    plain = _HIDDEN.sub(_blank, text)
+    plain = blanked(text)
     version = _VERSION.search(plain)
     if version is None:
         raise _no_version(text, plain, name)
@@ -105,7 +105,12 @@ def scan(text: str, name: str | None = None) -> PtxHeader:
 
 def entries_of(text: str) -> dict[str, EntryInfo]:
     """Return the entries of a PTX text that a compiler wrote; no check is made of it."""
-    return _entries(_HIDDEN.sub(_blank, text))
+    return _entries(blanked(text))
+
+
+def blanked(text: str) -> str:
+    """Return a PTX text with spaces in the place of its comments and strings."""
+    return _HIDDEN.sub(_blank, text)
 
 
 def require_entry(
@@ -120,7 +125,7 @@ def require_entry(
         return
     there_are = f"the text has {', '.join(names)}" if names else "the text has no entry at all"
     fix = suggestion(entry, names)
-    if fix is None and re.search(rf"\.func\b[^{{;]*?(?<![\w$]){re.escape(entry)}(?![\w$])", _HIDDEN.sub(_blank, text)):
+    if fix is None and re.search(rf"\.func\b[^{{;]*?(?<![\w$]){re.escape(entry)}(?![\w$])", blanked(text)):
         fix = f"{entry} is a .func: only an .entry can be launched"
     raise CompileError(
         f"no entry {entry!r}: {there_are}", kernel=kernel or entry, arch=arch, expected=names, given=entry, fix=fix

@@ -2,7 +2,8 @@
 
 A loop over the operands with its lookups would cost a good part of what a launch takes in the driver. For each kernel
 and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that tests the common case of each
-array in one expression and hands everything else to its owner's slow, explaining methods.
+array in one expression and hands everything else to its owner's slow, explaining methods. A kernel's launches, too:
+each call of Python's that is saved shows.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,20 +19,24 @@ import numpy as np
 from ptxrt.errors import PtxrtError
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.signature import Arguments, Signature
 from ptxrt.runtime.stream import Stream
 
 __all__ = [
     "ArrayRule",
     "Bind",
     "BindOwner",
+    "Dims",
     "DisjointPair",
-    "Fill",
-    "FillOwner",
     "Owner",
     "ScalarRule",
+    "Submit",
+    "SubmitOwner",
     "binder",
-    "filler",
+    "submitter",
 ]
+
+Dims = tuple[int, int, int, int, int, int]
 
 
 class Owner(Protocol):
@@ -47,11 +53,20 @@ class BindOwner(Owner, Protocol):
         """Raise for two operands that share memory and must not."""
 
 
-class FillOwner(Owner, Protocol):
-    """The owner of what :func:`filler` makes: a kernel."""
+class SubmitOwner(Owner, Protocol):
+    """The owner of what :func:`submitter` makes: a kernel."""
+
+    _function: Any
+    _opted_in: int
 
     def packing_error(self, args: Sequence[Any]) -> PtxrtError:
         """Return the error for the scalar among `args` that its parameter cannot hold."""
+
+    def check_lengths(self, args: Sequence[Any]) -> None:
+        """Raise for an array among `args` that is shorter than declared."""
+
+    def opt_in(self, shared_bytes: int) -> None:
+        """Let the kernel have that much dynamic shared memory, which is more than ever before."""
 
 
 class Bind(Protocol):
@@ -60,10 +75,12 @@ class Bind(Protocol):
     def __call__(self, owner: BindOwner, stream: Stream, *args: Any) -> tuple[list[Any], list[Any]]: ...
 
 
-class Fill(Protocol):
-    """A generated check that packs into `raw`; it returns the arguments, other libraries' arrays resolved."""
+class Submit(Protocol):
+    """A generated check that packs the arguments and launches; all but `args` has been checked before."""
 
-    def __call__(self, owner: FillOwner, stream: Stream, raw: Any, *args: Any) -> tuple[Any, ...]: ...
+    def __call__(
+        self, owner: SubmitOwner, stream: Stream, dims: Dims, shared: int, budget: int | None, *args: Any
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -139,23 +156,41 @@ def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[Disjoi
     return bind
 
 
-def filler(device: Device, rules: Sequence[ArrayRule | ScalarRule], pack_into: Callable[..., None]) -> Fill:
-    """Return ``fill(owner, stream, raw, *args) -> args``: checks as :func:`binder` does, and packs into `raw`.
+def submitter(
+    device: Device,
+    rules: Sequence[ArrayRule | ScalarRule],
+    signature: Signature,
+    pool: list[Arguments],
+    kernel: object,
+) -> Submit:
+    """Return ``submit(owner, stream, dims, shared, budget, *args)``: checks as :func:`binder` does, packs, launches.
 
     Parameters
     ----------
     rules
         One an argument.
-    pack_into
-        Packs addresses and scalars. What ``struct`` refuses goes to :meth:`FillOwner.packing_error`.
+    signature
+        Packs addresses and scalars. What ``struct`` refuses goes to :meth:`SubmitOwner.packing_error`.
+    pool
+        Parameter buffers that no launch uses now.
+    kernel
+        What the buffers say that they are for. It must not know the owner, or there would be a cycle.
     """
     lines, values, scope = _checks(device, rules)
     checked = f"({_names(rules)},)" if rules else "()"
-    lines += ["try:", f"    pack_into({', '.join(['raw', '0', *values])})"]
-    lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None", f"return {checked}"]
-    scope |= {"pack_into": pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    fill: Fill = _compiled("fill", "raw, ", rules, lines, scope)
-    return fill
+    # There is none at the first launch, nor where other threads are in theirs.
+    lines += ["try:", "    arguments = pool.pop()", "except IndexError:", "    arguments = made()"]
+    lines += ["try:", f"    pack_into({', '.join(['arguments.raw', '0', *values])})"]
+    lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None"]
+    if any(p.length for p in signature.parameters):
+        lines += [f"owner.check_lengths({checked})"]
+    lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)", "arguments.budget = budget"]
+    lines += ["device.backend.launch(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
+    lines += ["pool.append(arguments)"]
+    scope |= {"pack_into": signature.pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
+    scope |= {"pool": pool, "made": partial(signature.arguments, kernel)}
+    submit: Submit = _compiled("submit", "dims, shared, budget, ", rules, lines, scope)
+    return submit
 
 
 def _checks(device: Device, rules: Sequence[ArrayRule | ScalarRule]) -> tuple[list[str], list[str], dict[str, Any]]:

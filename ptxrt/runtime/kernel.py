@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ptxrt.backends import PointerParam, Resources
 from ptxrt.compilers.ptx_text import require_entry
 from ptxrt.errors import (
     DTypeMismatch,
     InvalidArgument,
-    LaunchError,
     LayoutError,
     PtxrtError,
     ShapeMismatch,
@@ -23,27 +23,33 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Fill, ScalarRule, filler
+from ptxrt.runtime.binding import ArrayRule, Dims, ScalarRule, Submit, submitter
+from ptxrt.runtime.calling import Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
+from ptxrt.runtime.geometry import checked_geometry
+from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
-from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
+from ptxrt.runtime.scalars import check_scalar
+from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.structs import check_members, packed_struct
+from ptxrt.runtime.variables import variable_array
 
 __all__ = ["Kernel", "KernelIdentity", "load"]
-
-Dims = tuple[int, int, int, int, int, int]
 
 
 def load(
     source: KernelSource,
     entry: str,
-    signature: Signature | str | Callable[..., Any],
+    signature: Signature | str | Callable[..., Any] | None = None,
     device: Device | str | None = None,
     options: Sequence[str] = (),
+    *,
+    lengths: Lengths | None = None,
+    structs: Structs | None = None,
 ) -> Kernel:
     """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
@@ -54,11 +60,17 @@ def load(
     entry
         Name of the entry; for C++ also an expression such as ``"scale<float>"``.
     signature
-        What :meth:`Signature.parse` or :meth:`Signature.from_function` takes, or a Signature.
+        What :meth:`Signature.parse` or :meth:`Signature.from_function` takes, or a Signature. Left out, the one that
+        the text declares, in CUDA C++ and HIP: types from the compiler, names from the text.
     device
         The default device if left out.
     options
         For the compiler, each a string; part of the cache's key.
+    lengths
+        Where the signature is left out: how many elements an array has at least, ``{"x": "n", "y": "4*n"}``.
+    structs
+        For a signature that is a text or left out: the structs that are passed by value, as :meth:`Signature.parse`
+        takes them. In C++ each field must be the member of that name, in place and size.
 
     Raises
     ------
@@ -67,7 +79,9 @@ def load(
     SignatureMismatch
         If `signature` disagrees with the binary's own parameter table.
     InvalidArgument
-        For arguments of the wrong kind.
+        For arguments of the wrong kind; for PTX without a signature.
+    Unsupported
+        For a declaration that no signature can be made of.
     """
     if not isinstance(source, KernelSource):
         raise InvalidArgument(
@@ -79,9 +93,16 @@ def load(
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
+    if structs is not None and not isinstance(signature, (str, type(None))):
+        raise InvalidArgument(
+            op="load",
+            argument="structs",
+            expected="None beside a Signature or a function, which have the dtypes",
+            given=shown(structs),
+        )
     if isinstance(signature, str):
-        signature = Signature.parse(signature)
-    elif not isinstance(signature, Signature):
+        signature = Signature.parse(signature, structs)
+    elif signature is not None and not isinstance(signature, Signature):
         if not callable(signature):
             raise InvalidArgument(
                 op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
@@ -89,10 +110,22 @@ def load(
         signature = Signature.from_function(signature)
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
+    if signature is not None and lengths is not None:
+        raise InvalidArgument(
+            op="load",
+            argument="lengths",
+            expected="None beside a signature",
+            given=shown(lengths),
+            fix='Write them in the signature: "f32* x[n]"',
+        )
     where = as_device(device)
     try:
         module = where.modules.module(source, entry, tuple(options))
-        return Kernel(where, module, KernelIdentity(source, entry, signature, tuple(options)))
+        if signature is None:
+            signature = declared_signature(source, entry, module, lengths, structs)
+        kernel = Kernel(where, module, source, entry, signature, tuple(options))
+        check_members(module, source, entry, tuple(options), kernel.signature)
+        return kernel
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
 
@@ -120,9 +153,16 @@ class Kernel:
         Source, entry, signature and options that it was loaded from.
     """
 
-    def __init__(self, device: Device, module: LoadedModule, identity: KernelIdentity) -> None:
-        source, entry, signature, _ = identity
-        self.identity, self.entry, self.signature, self.device = identity, entry, signature, device
+    def __init__(
+        self,
+        device: Device,
+        module: LoadedModule,
+        source: KernelSource,
+        entry: str,
+        signature: Signature,
+        options: tuple[str, ...],
+    ) -> None:
+        self.entry, self.device = entry, device
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
@@ -132,17 +172,18 @@ class Kernel:
         if function is None:
             function = device.backend.function(device.ordinal, module.handle, module.binary, name, pointers)
             module.functions[name, pointers] = function
+        self.signature = signature = signature.placed(function.params)
         signature.agree(entry, function.params)
+        self.identity = KernelIdentity(source, entry, signature, options)
         self.resources: Resources = function.resources
         self._function = function.handle
         self._module = module
         self._pool: list[Arguments] = []
         self._geometry: tuple[Any, Dims, int] = ((None, None, None), (0, 0, 0, 0, 0, 0), 0)
-        self._params = signature.parameters
+        self._params, self._arity = signature.parameters, len(signature.parameters)
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
-        self._lengths = any(p.length for p in signature.parameters)
-        self._fill: Fill | None = None
+        self._submit: Submit | None = None
         module.add_kernel(self)
 
     def __repr__(self) -> str:
@@ -156,6 +197,7 @@ class Kernel:
         shared_bytes: int = 0,
         stream: StreamLike | None = None,
         budget: int | None = None,
+        **named: KernelArgument,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
 
@@ -165,7 +207,11 @@ class Kernel:
             The number of blocks, and of threads in a block: one number, or up to three.
         *args
             One for each parameter of the signature. A pointer takes a DeviceArray of its dtype, on this device, or
-            another library's array there; a scalar takes a number that its type can hold.
+            another library's array there; a scalar takes a number that its type can hold; a struct takes a tuple or
+            mapping of its fields, or a NumPy scalar of its dtype.
+        **named
+            Arguments by the signature's names, behind those by position. A parameter that is called as one of this
+            method's own is given by position, or to ``kernel[grid, block](...)``.
         shared_bytes
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
@@ -186,36 +232,83 @@ class Kernel:
             dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
         queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
-        if len(args) != len(self._params):
-            raise InvalidArgument(
-                op=self.entry,
-                argument="arguments",
-                expected=f"{len(self._params)}: {self.signature}",
-                given=f"{len(args)}",
-                fix="Pass one argument for each parameter",
-            )
+        if named or len(args) != self._arity:
+            args = arranged(self.entry, self.signature, args, named)
         if budget is not None:
             self._check_budget(budget)
-        pool = self._pool
-        try:
-            arguments = pool.pop()
-        except IndexError:  # the first launch, or other threads are in theirs
-            arguments = self.signature.arguments(self.identity)
-        # Made by the first launch: the kernels of a plan, which checks by itself, never need it.
-        fill = self._fill or self._made_fill()
-        values = fill(self, queue, arguments.raw, *args)
-        if self._lengths:
-            self._check_lengths(values)
+        submit = self._submit or self._made_submit()
+        submit(self, queue, dims, shared, budget, *args)
+
+    def __getitem__(self, config: Any) -> Launcher:
+        """Return ``kernel[grid, block, shared_bytes, stream]``, which launches when it is called.
+
+        Shared memory and stream may be left out; the four are those of :meth:`launch`, and checked here.
+
+        Raises
+        ------
+        LaunchError, DeviceMismatch, InvalidArgument
+            As :meth:`launch` does.
+        """
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise InvalidArgument(
+                op=self.entry,
+                argument="kernel[...]",
+                expected="grid and block, then shared_bytes and a stream, which may be left out",
+                given=shown(config),
+            )
+        dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
+        stream = config[3] if len(config) > 3 else None
+        return Launcher(self, dims, shared, as_stream(stream, self.device, self.entry))
+
+    def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
+        """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.
+
+        What is copied there, kernels see; it keeps the module loaded. A kernel must not write to a constant. In C++
+        each entry that is loaded has a module, and with it variables, of its own; in PTX a text's entries share them.
+
+        Parameters
+        ----------
+        name
+            Its name; in C++ with namespaces where there are several of that name.
+        dtype
+            Its element type, where the binary does not tell: for arrays and integers in C++.
+
+        Raises
+        ------
+        InvalidArgument
+            For an unknown name; for no `dtype` where there must be one.
+        DTypeMismatch
+            For a `dtype` that is not the declared one, or of which the variable does not hold a whole number.
+        """
+        return variable_array(self.device, self._module, name, dtype, f"{self.entry}.variable")
+
+    def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
+        """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.
+
+        Registers, shared memory and threads of a block bound it; 0 where not even one fits.
+
+        Parameters
+        ----------
+        block, shared_bytes
+            As for :meth:`launch`.
+
+        Raises
+        ------
+        LaunchError
+            For a block or shared memory that no launch could have.
+        Unsupported
+            On sim, which has no registers of hardware to count.
+        """
+        dims, shared = self._configure((1, block, shared_bytes))
         if shared > self._opted_in:
             self.opt_in(shared)
-        arguments.budget = budget
-        device.backend.launch(device.ordinal, self._function, dims, shared, queue.handle, arguments)
-        pool.append(arguments)
+        return self.device.backend.max_blocks(self.device.ordinal, self._function, math.prod(dims[3:]), shared)
 
-    def _made_fill(self) -> Fill:
+    def _made_submit(self) -> Submit:
+        # By the first launch: the kernels of a plan, which checks by itself, never need it.
         rules = [_rule(p, self.entry) for p in self._params]
-        self._fill = filler(self.device, rules, self.signature.pack_into)
-        return self._fill
+        self._submit = submitter(self.device, rules, self.signature, self._pool, self.identity)
+        return self._submit
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""
@@ -263,7 +356,7 @@ class Kernel:
         """Return the error for the scalar among `args` that does not pack."""
         return self.signature.explain(args, self.entry)
 
-    def _check_lengths(self, values: Sequence[Any]) -> None:
+    def check_lengths(self, values: Sequence[Any]) -> None:
         sizes = {p.name: value for p, value in zip(self._params, values, strict=True) if not p.pointer}
         for p, array in zip(self._params, values, strict=True):
             if not p.length or array is None:
@@ -290,30 +383,10 @@ class Kernel:
         plain = all(_is_plain(part) for part in config)
         if plain and known == config:  # equal, though not the same objects
             return dims, shared
-        limits, resources = self.device.properties, self.resources
-        grid = self._dim("grid", config[0], limits.max_grid)
-        block = self._dim("block", config[1], limits.max_block)
-        along = tuple(blocks * threads for blocks, threads in zip(grid, block, strict=True))
-        if max(along) > limits.max_grid_threads:
-            together = f"grid times block, at most {limits.max_grid_threads} threads along each axis"
-            self._out_of_limits("grid", together, along)
-        threads = block[0] * block[1] * block[2]
-        most = min(limits.max_threads_per_block, resources.max_threads)
-        if threads > most:
-            self._out_of_limits("block", f"at most {most} threads ({resources.registers} registers each)", threads)
-        if resources.shared_bytes > limits.max_shared_static:
-            static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
-            self._out_of_limits("kernel", static, resources.shared_bytes)
-        shared = config[2]
-        available = limits.max_shared_dynamic - resources.shared_bytes
-        if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
-            self._out_of_limits(
-                "shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared
-            )
-        dims = (*grid, *block)
+        dims, shared = checked_geometry(self.entry, self.device, self.resources, *config)
         if plain:
-            self._geometry = (config, dims, int(shared))
-        return dims, int(shared)
+            self._geometry = (config, dims, shared)
+        return dims, shared
 
     def _check_budget(self, budget: Any) -> None:
         if self.device.kind != "sim":
@@ -325,24 +398,6 @@ class Kernel:
                 op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=shown(budget)
             )
 
-    def _dim(self, argument: str, value: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
-        sizes = whole_numbers(value) or ()
-        if not 1 <= len(sizes) <= 3:
-            self._out_of_limits(argument, "one to three whole numbers", value)
-        x, y, z = (*sizes, 1, 1)[:3]
-        if not all(1 <= n <= most for n, most in zip((x, y, z), limits, strict=True)):
-            self._out_of_limits(argument, f"each at least 1 and at most {limits}", value)
-        return x, y, z
-
-    def _out_of_limits(self, argument: str, expected: str, given: Any) -> None:
-        raise LaunchError(
-            op=self.entry,
-            argument=argument,
-            expected=f"{expected} on {self.device}",
-            given=shown(given),
-            fix="device.properties and kernel.resources have the limits",
-        )
-
 
 def _is_plain(part: Any) -> bool:
     """Whether part of a geometry is of ints that cannot change under our hands, nor equal what they are not (1.0)."""
@@ -352,4 +407,6 @@ def _is_plain(part: Any) -> bool:
 def _rule(p: Parameter, op: str) -> ArrayRule | ScalarRule:
     if p.pointer:
         return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
+    if p.kind == "struct":
+        return ScalarRule(frozenset(), partial(packed_struct, p=p, op=op))
     return ScalarRule(p.plain, partial(check_scalar, p=p, op=op))

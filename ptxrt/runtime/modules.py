@@ -107,6 +107,10 @@ class LoadedModule:
     binary : Binary
     functions : dict
         The entries looked up so far, by name and by what is known of their pointers.
+    names : dict
+        The parameters' names of the entries that were loaded without a signature.
+    layouts : set
+        What the compiler has been asked of structs so far, and agreed to.
     """
 
     handle: Any = None
@@ -115,6 +119,8 @@ class LoadedModule:
         self.cache = cache
         self.binary = binary
         self.functions: dict[tuple[str, tuple[PointerParam, ...]], Function] = {}
+        self.names: dict[str, list[str]] = {}
+        self.layouts: set[Any] = set()
         self._kernels: list[weakref.ref[Any]] = []
         self.handle = cache.backend.load(cache.ordinal, binary, name)
 

@@ -5,12 +5,16 @@ ptxrt's own :class:`~ptxrt.DeviceArray` and :class:`~ptxrt.Stream` have it too, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, SupportsFloat, SupportsIndex, TypeAlias
+
+import numpy as np
 
 __all__ = [
     "DeviceArrayLike",
     "KernelArgument",
     "StreamLike",
+    "StructLike",
     "SupportsCudaArrayInterface",
     "SupportsCudaStream",
     "SupportsDLPack",
@@ -48,5 +52,8 @@ DeviceArrayLike: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
 StreamLike: TypeAlias = SupportsCudaStream
 """A stream: a :class:`~ptxrt.Stream`, or another library's."""
 
-KernelArgument: TypeAlias = DeviceArrayLike | SupportsFloat | SupportsIndex | None
-"""What a launch takes for one parameter: an array for a pointer, None for one that may be null, else a number."""
+StructLike: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | np.void | bytes
+"""A struct by value: its fields in order or by name, a NumPy scalar of its dtype; bytes where it has no fields."""
+
+KernelArgument: TypeAlias = DeviceArrayLike | SupportsFloat | SupportsIndex | StructLike | None
+"""What a launch takes for one parameter: an array for a pointer, None for one that may be null, a struct, a number."""

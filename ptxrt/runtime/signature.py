@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import math
-import operator
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ptxrt.compilers import ParamInfo
-from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
+from ptxrt.dtypes import BY_NAME, ElementType, alike, element_type, struct_type
+from ptxrt.errors import InvalidArgument, PtxrtError, SignatureMismatch, shown
+from ptxrt.runtime.scalars import scalar_error
 
-__all__ = ["Arguments", "Parameter", "Signature"]
+__all__ = ["Arguments", "Parameter", "Signature", "Structs"]
 
 _PARAMETER = re.compile(
     r"""\s*(?:alignas\(\s*(?P<align>\d+)\s*\)\s*)?
@@ -37,7 +35,12 @@ _PLAIN: _Classes = frozenset(
     {int, float, bool, np.float16, np.float32, np.float64}
     | {np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 )
-_GRAMMAR = 'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME)
+_GRAMMAR = (
+    'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME) + ", and those of structs="
+)
+
+Structs = Mapping[str, Any]
+"""Name of a struct in a signature -> structured NumPy dtype."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Parameter:
     length
         Factors of the least number of elements: numbers, or names of integer parameters. Empty: not declared.
     align
-        Bytes that the address must be a multiple of; the element's own size if not declared.
+        Bytes that the address must be a multiple of; the element's own size if not declared. Of a struct, what its
+        fields want, or the compiled kernel.
     """
 
     name: str
@@ -72,8 +76,13 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Bytes in the parameter buffer; also the alignment there."""
+        """Bytes in the parameter buffer."""
         return 8 if self.pointer else self.type.size
+
+    @property
+    def place(self) -> int:
+        """What its offset in the parameter buffer is a multiple of: its size; of a struct, `align`."""
+        return self.align if self.kind == "struct" else self.size
 
     @cached_property
     def plain(self) -> _Classes:
@@ -82,7 +91,7 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """``"pointer"``, ``"int"`` or ``"float"``."""
+        """``"pointer"``, ``"int"``, ``"float"`` or ``"struct"``."""
         return "pointer" if self.pointer else self.type.kind
 
     def __str__(self) -> str:
@@ -136,9 +145,8 @@ class Signature:
     parameters: tuple[Parameter, ...]
 
     def __post_init__(self) -> None:
-        names = [p.name for p in self.parameters]
         for p in self.parameters:
-            if names.count(p.name) > 1:
+            if self.names.count(p.name) > 1:
                 raise _malformed(str(self), f"the name {p.name!r} twice")
             for factor in p.length:
                 of = next((q for q in self.parameters if q.name == factor), None)
@@ -146,11 +154,16 @@ class Signature:
                     raise _malformed(str(self), f"length {factor!r} of {p.name!r}, which is no integer parameter")
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names."""
+        return tuple(p.name for p in self.parameters)
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Offset of each parameter in the parameter buffer, in bytes."""
         offsets, end = [], 0
         for p in self.parameters:
-            offsets.append(-(-end // p.size) * p.size)
+            offsets.append(-(-end // p.place) * p.place)
             end = offsets[-1] + p.size
         return tuple(offsets)
 
@@ -166,30 +179,41 @@ class Signature:
         return struct.Struct(codes).pack_into
 
     @classmethod
-    def parse(cls, text: str) -> Signature:
+    def parse(cls, text: str, structs: Structs | None = None) -> Signature:
         """Read a signature such as ``"const f32* x, f32* y, u32 n, f32 a"``.
 
         A pointer may declare a length, ``f32* y[n]`` or ``const f32* w[4*n]`` (then the array must be contiguous and
         hold at least that many elements), an alignment, ``alignas(16) f32* y``, and that None is allowed,
         ``const f32*? w``.
 
+        Parameters
+        ----------
+        text
+            The parameters.
+        structs
+            Structs that are passed by value: name -> structured NumPy dtype, ``{"Params": np.dtype(...)}`` for
+            ``"f32* x, Params p"``.
+
         Raises
         ------
         InvalidArgument
             If the text is none.
+        DTypeMismatch
+            For a dtype that is no struct of element types.
         """
+        known = _struct_types(structs)
         if not isinstance(text, str):
             raise InvalidArgument(op="Signature.parse", argument="text", expected="a string", given=shown(text))
         if not text.strip():
             return cls(())
-        return cls(tuple(_parameter(part, index, text) for index, part in enumerate(text.split(","))))
+        return cls(tuple(_parameter(part, index, text, known) for index, part in enumerate(text.split(","))))
 
     @classmethod
     def from_function(cls, function: Callable[..., Any]) -> Signature:
         """Read the annotations of a Python function, which is never called.
 
         Each is a string in the language of :meth:`parse` without the name (``x: "const f32*[n]"``), or, for a scalar,
-        a NumPy type (``n: np.uint32``).
+        a NumPy type (``n: np.uint32``); for a struct by value, its structured dtype.
 
         Raises
         ------
@@ -213,9 +237,12 @@ class Signature:
                 raise _malformed(str(declared), given)
             if isinstance(note, str):
                 note = _annotation(note, function)
-            if not isinstance(note, str):
+            known = {}
+            if getattr(note, "names", None):
+                note, known = "struct", {"struct": struct_type("struct", note, op=op)}
+            elif not isinstance(note, str):
                 note = element_type(note, op=op, argument=name).name
-            parameters.append(replace(_parameter(note, index, note), name=name))
+            parameters.append(replace(_parameter(note, index, note, known), name=name))
         return cls(tuple(parameters))
 
     def __str__(self) -> str:
@@ -223,6 +250,22 @@ class Signature:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Signature, (self.parameters,))  # without what is cached: a Struct does not pickle
+
+    def placed(self, table: Sequence[ParamInfo]) -> Signature:
+        """Return the signature with each struct where a binary has it, if an alignment could be the reason.
+
+        A struct in C++ may be aligned more than its fields want (``float4``), or less (a packed one).
+        """
+        if all(p.kind != "struct" for p in self.parameters):
+            return self
+        parameters, end = list(self.parameters), 0
+        for index, (p, found) in enumerate(zip(self.parameters, table, strict=False)):
+            if p.kind == "struct":
+                aligns = [p.align, *(1 << power for power in range(12))]
+                align = next((a for a in aligns if -(-end // a) * a == found.offset), p.align)
+                parameters[index] = replace(p, align=align)
+            end = found.offset + found.size
+        return Signature(tuple(parameters))
 
     def arguments(self, kernel: Any = None) -> Arguments:
         """Return a new parameter buffer for this signature, which `kernel` will be launched with."""
@@ -238,7 +281,7 @@ class Signature:
                 if p.type.pack is not None:
                     struct.pack(f"<{p.type.pack}", value)
             except (struct.error, OverflowError, TypeError, ValueError):
-                return _scalar_error(p, value, op)
+                return scalar_error(p, value, op)
         return InvalidArgument(op=op, argument="arguments", expected=str(self), given=shown(tuple(values)))
 
     def describe(self, index: int) -> str:
@@ -260,7 +303,7 @@ class Signature:
             return True
         if p.pointer and found.kind == "int":
             return not found.type  # PTX
-        same = not found.type or _alike(p.type, BY_NAME[found.type])
+        same = not found.type or alike(p.type, BY_NAME[found.type])
         return found.kind == p.kind and same and not (p.const and found.const is False)
 
     def agree(self, entry: str, table: Sequence[ParamInfo]) -> None:
@@ -299,69 +342,31 @@ class Signature:
         )
 
 
-def _alike(one: ElementType, other: ElementType) -> bool:
-    return one is other or (one.kind == other.kind == "int" and one.size == other.size)
+def _struct_types(structs: Structs | None) -> dict[str, ElementType]:
+    op = "Signature.parse"
+    if structs is not None and not isinstance(structs, Mapping):
+        raise InvalidArgument(
+            op=op, argument="structs", expected='a mapping such as {"Params": dtype}', given=shown(structs)
+        )
+    for name in structs or ():
+        if not isinstance(name, str) or not name.isidentifier() or name in (*BY_NAME, "const", "alignas"):
+            raise InvalidArgument(op=op, argument="structs", expected="a name of no other type", given=shown(name))
+    return {name: struct_type(name, dtype, op=op) for name, dtype in (structs or {}).items()}
 
 
-def check_scalar(value: Any, p: Parameter, op: str) -> Any:
-    """Return `value` as ``struct`` packs it; the error for what is no number, or no truth value for a bool.
-
-    ``struct`` checks the range of integers and floats by itself. It takes anything for a bool, has no bfloat16, and
-    believes whatever says that it can be a number: a masked element, an array of text, a complex number.
-    """
-    if isinstance(value, (np.generic, np.ndarray)) and (
-        # V is bfloat16's kind, and that of raw bytes.
-        value.ndim or value.dtype.kind not in "biufV" or value.dtype.type is np.void or np.ma.is_masked(value)
-    ):
-        raise _scalar_error(p, value, op)
-    if p.type.name == "bool":
-        if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
-            return bool(value)
-        raise _scalar_error(p, value, op)
-    try:
-        if p.type.kind == "int":
-            return operator.index(value)
-        number = math.ldexp(value, 0)  # float() would read texts and buffers, too
-        if math.isinf(number) and number != value:
-            raise OverflowError
-        return number if p.type.name != "bf16" else _bfloat16(number)
-    except (TypeError, ValueError, OverflowError):
-        raise _scalar_error(p, value, op) from None
-
-
-def _bfloat16(number: float) -> int:
-    """Return the bits of the nearest bfloat16; OverflowError for a finite number that it cannot hold."""
-    if not math.isfinite(number):
-        return int(ml_dtypes.bfloat16(number).view(np.uint16))
-    # To its 8 bits in one step: by way of float32 it would be rounded twice.
-    step = max(math.frexp(number)[1] - 8, -133)
-    rounded = ml_dtypes.bfloat16(math.copysign(math.ldexp(round(math.ldexp(number, -step)), step), number))
-    if not math.isfinite(float(rounded)):
-        raise OverflowError
-    return int(rounded.view(np.uint16))
-
-
-def _scalar_error(p: Parameter, value: Any, op: str) -> PtxrtError:
-    wanted = f"{'an integer' if p.type.kind == 'int' else 'a number'} that fits {p.type.name}"
-    if p.type.kind == "int":
-        wanted += ", {} to {}".format(*p.type.limits)
-    number = isinstance(value, (int, float, np.number))
-    kind = InvalidArgument if number or not hasattr(value, "dtype") else DTypeMismatch
-    fix = "Convert the value, or declare a wider type in the signature and in the kernel"
-    return kind(op=op, argument=p.name, expected=wanted, given=f"{shown(value)} ({type(value).__name__})", fix=fix)
-
-
-def _parameter(part: str, index: int, whole: str) -> Parameter:
+def _parameter(part: str, index: int, whole: str, structs: Mapping[str, ElementType]) -> Parameter:
     match = _PARAMETER.match(part)
     if match is None:
         raise _malformed(whole, shown(part.strip()))
     found = match.groupdict()
-    if found["type"] not in BY_NAME:
+    kind, pointer = BY_NAME.get(found["type"]) or structs.get(found["type"]), bool(found["pointer"])
+    if kind is None:
         raise _malformed(whole, f"the type {shown(found['type'])}")
-    kind, pointer = BY_NAME[found["type"]], bool(found["pointer"])
+    if kind.kind == "struct" and pointer:
+        raise _malformed(whole, f"{shown(part.strip())}: a struct is passed by value; an array has an element type")
     if found["align"] and not _NUMBER.fullmatch(found["align"]):
         raise _malformed(whole, f"an alignment of {shown(found['align'])}")
-    align = int(found["align"] or kind.size)
+    align = int(found["align"] or 1)
     if not pointer and (found["const"] or found["length"] is not None or found["nullable"] or found["align"]):
         raise _malformed(whole, f"{shown(part.strip())}: const, alignas, '?' and a length belong to pointers")
     if align < 1 or align & (align - 1):
@@ -376,7 +381,7 @@ def _parameter(part: str, index: int, whole: str) -> Parameter:
         const=bool(found["const"]),
         nullable=bool(found["nullable"]),
         length=tuple(int(factor) if _NUMBER.fullmatch(factor) else factor for factor in factors),
-        align=max(align, kind.size),
+        align=max(align, kind.alignment),
     )
 
 

@@ -52,6 +52,9 @@ FORWARD(hipModuleLoadData, (P out, P image), (out, image))
 FORWARD(hipModuleUnload, (P module), (module))
 FORWARD(hipModuleGetFunction, (P out, P module, P name), (out, module, name))
 FORWARD(hipFuncGetAttribute, (P value, int attribute, P function), (value, attribute, function))
+FORWARD(hipModuleGetGlobal, (P out, P bytes, P module, P name), (out, bytes, module, name))
+FORWARD(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, (P out, P function, int threads, size_t shared_bytes),
+        (out, function, threads, shared_bytes))
 FORWARD(hipModuleLaunchKernel,
         (P function, U gx, U gy, U gz, U bx, U by, U bz, U shared_bytes, P stream, P parameters, P extra),
         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra))

@@ -69,6 +69,8 @@ FUNCTIONS = {
     "hipModuleUnload": "P",
     "hipModuleGetFunction": "PPP",
     "hipFuncGetAttribute": "PIP",
+    "hipModuleGetGlobal": "PPPP",
+    "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor": "PPIZ",
     "hipModuleLaunchKernel": "PUUUUUUUPPP",
 }
 _TYPES = {
@@ -84,6 +86,8 @@ INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 200, 400,
 LAUNCH_FAILURE, UNKNOWN = 719, 999
 
 LDS = 64 << 10
+THREADS = 2048
+"""Bytes of shared memory, and threads, that a compute unit has."""
 
 POOLS = 0x500  # the first device's memory pool, as a handle; the next device's is one more
 
@@ -531,6 +535,21 @@ class StandIn:
         }
         name = self._function_attributes[attribute].removeprefix("HIP_FUNC_ATTRIBUTE_")
         _store(ctypes.c_int, value, known[name])
+
+    def hipModuleGetGlobal(self, out: int, size: int, module: int, name: int) -> None:
+        found, symbol = self._need(Module, module), ctypes.string_at(name).decode()
+        if symbol not in found.binary.variables:
+            raise Refused(NOT_FOUND)
+        ptr, nbytes = self.machine.variable(found.device, found.machine, symbol)
+        _store(ctypes.c_void_p, out, ptr)
+        _store(ctypes.c_size_t, size, nbytes)
+
+    def hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, out: int, function: int, threads: int, shared_bytes: int
+    ) -> None:
+        _, _, found = self._objects[function]
+        shared = found.resources.shared_bytes + shared_bytes
+        _store(ctypes.c_int, out, min(THREADS // threads, LDS // max(shared, 1)))
 
     def hipModuleLaunchKernel(self, function: int, *args: Any) -> None:
         dims, (shared_bytes, stream, parameters, extra) = args[:6], args[6:]

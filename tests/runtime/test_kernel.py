@@ -451,6 +451,17 @@ def test_a_budget_bounds_a_launch_on_sim(sim: Device) -> None:
     assert run_constant(sim) == 5
 
 
+def test_a_budget_is_that_of_one_launch(sim: Device) -> None:
+    counts = """{ .reg .pred %p; .reg .b32 %n; mov.u32 %n, 0;
+        again: add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 1000; @%p bra again; ret; }"""
+    kernel = ptxrt.load(KernelSource.ptx(f"{HEAD}.visible .entry counts() {counts}"), "counts", "", sim)
+    kernel.launch(1, 1)
+    with pytest.raises(ptxrt.Deadlock):
+        kernel.launch(1, 1, budget=100)
+    kernel.launch(1, 1)
+    kernel.launch(1, 1, budget=10_000)
+
+
 def run_constant(device: Device) -> Any:
     kernel = ptxrt.load(source_for(CONSTANT, device, value=5), "constant", "u32* out", device)
     out = ptxrt.zeros(1, np.uint32, device)

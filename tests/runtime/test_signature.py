@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import ptxrt
 from ptxrt.compilers import ParamInfo
 from ptxrt.dtypes import BY_NAME
-from ptxrt.runtime.signature import Signature, check_scalar
+from ptxrt.runtime.scalars import check_scalar
+from ptxrt.runtime.signature import Signature
 
 INTEGERS = [name for name in ELEMENT_NAMES if name[0] in "ui"]
 LARGEST = {name: float(ml_dtypes.finfo(BY_NAME[name].numpy).max) for name in ("f32", "f64", "f16", "bf16")}

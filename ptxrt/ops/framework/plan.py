@@ -23,10 +23,9 @@ from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 from ptxrt.runtime.array import DeviceArray, empty, to_device
-from ptxrt.runtime.binding import ArrayRule, DisjointPair, binder
+from ptxrt.runtime.binding import ArrayRule, Dims, DisjointPair, binder
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.kernel import Dims
 from ptxrt.runtime.layout import contiguous, same_layout
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import Stream, as_stream

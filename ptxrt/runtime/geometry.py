@@ -1,0 +1,55 @@
+"""Grid, block and shared memory of a launch, against the limits of the device and of the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxrt.backends import Resources
+from ptxrt.errors import LaunchError, shown
+from ptxrt.runtime.device import Device
+from ptxrt.runtime.layout import whole_numbers
+
+__all__ = ["checked_geometry"]
+
+
+def checked_geometry(
+    entry: str, device: Device, resources: Resources, grid: Any, block: Any, shared: Any
+) -> tuple[tuple[int, int, int, int, int, int], int]:
+    """Return grid and block with three axes each, and the bytes of dynamic shared memory; LaunchError for others."""
+
+    def refused(argument: str, expected: str, given: Any) -> LaunchError:
+        return LaunchError(
+            op=entry,
+            argument=argument,
+            expected=f"{expected} on {device}",
+            given=shown(given),
+            fix="device.properties and kernel.resources have the limits",
+        )
+
+    def sizes(argument: str, value: Any, most: tuple[int, int, int]) -> tuple[int, int, int]:
+        numbers = whole_numbers(value) or ()
+        if not 1 <= len(numbers) <= 3:
+            raise refused(argument, "one to three whole numbers", value)
+        x, y, z = (*numbers, 1, 1)[:3]
+        if not all(1 <= n <= limit for n, limit in zip((x, y, z), most, strict=True)):
+            raise refused(argument, f"each at least 1 and at most {most}", value)
+        return x, y, z
+
+    limits = device.properties
+    blocks, threads = sizes("grid", grid, limits.max_grid), sizes("block", block, limits.max_block)
+    along = tuple(a * b for a, b in zip(blocks, threads, strict=True))
+    if max(along) > limits.max_grid_threads:
+        raise refused("grid", f"grid times block, at most {limits.max_grid_threads} threads along each axis", along)
+    count = threads[0] * threads[1] * threads[2]
+    most = min(limits.max_threads_per_block, resources.max_threads)
+    if count > most:
+        raise refused("block", f"at most {most} threads ({resources.registers} registers each)", count)
+    if resources.shared_bytes > limits.max_shared_static:
+        static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
+        raise refused("kernel", static, resources.shared_bytes)
+    available = limits.max_shared_dynamic - resources.shared_bytes
+    if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
+        raise refused("shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared)
+    return (*blocks, *threads), int(shared)

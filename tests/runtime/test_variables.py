@@ -1,0 +1,185 @@
+"""Variables of a module as arrays: found by name, written and read by host and kernel."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import need_hip_compilers, need_nvrtc, refused
+from texts import HEAD
+
+import ptxrt
+from ptxrt import Device, Kernel, KernelSource
+from ptxrt.compilers import nvrtc
+from ptxrt.compilers.variables import variables_of
+
+HIP = """
+__constant__ float c[4];
+__device__ int counter;
+namespace one { __device__ double rate; __device__ float both[2]; }
+namespace two { __device__ float both[2]; }
+extern "C" __global__ void k(float* y) {
+    int i = threadIdx.x;
+    y[i] = c[i] + (float)one::rate + one::both[0] + two::both[1];
+    if (i == 0) counter += 1;
+}
+"""
+PTX = f"""{HEAD}
+.visible .const .align 4 .f32 c[4];
+.visible .global .u32 counter = 5;
+.visible .global .align 8 .b8 raw[16];
+.visible .global .f64 grid[2][3];
+.visible .entry k(.param .u64 y)
+{{
+    .reg .b64 %y, %c;  .reg .b32 %i, %n;  .reg .f32 %v;
+    ld.param.u64 %y, [y];
+    mov.u32 %i, %tid.x;
+    mov.u64 %c, c;
+    mad.wide.u32 %c, %i, 4, %c;
+    mad.wide.u32 %y, %i, 4, %y;
+    ld.const.f32 %v, [%c];
+    st.global.f32 [%y], %v;
+    ld.global.u32 %n, [counter];
+    add.u32 %n, %n, 1;
+    st.global.u32 [counter], %n;
+    ret;
+}}
+.visible .entry other() {{ ret; }}
+"""
+
+
+@pytest.fixture
+def kernel(device: Device) -> Kernel:
+    need_hip_compilers() if device.kind == "hip" else need_nvrtc()
+    return ptxrt.load(KernelSource.hip(HIP), "k", "f32* y", device)
+
+
+@pytest.fixture
+def in_ptx(device: Device) -> Kernel:
+    return ptxrt.load(KernelSource.ptx(PTX), "k", "f32* y", device)
+
+
+def test_a_kernel_sees_what_the_host_writes_and_the_host_what_it_writes(device: Device, kernel: Kernel) -> None:
+    c, counter, y = (
+        kernel.variable("c", np.float32),
+        kernel.variable("counter", np.int32),
+        ptxrt.zeros(4, device=device),
+    )
+    assert (c.shape, counter.shape, c.dtype.name, c.device) == ((4,), (), "float32", device)
+    for name in ("one::both", "two::both"):
+        kernel.variable(name, np.float32).copy_from(np.array([10, 100], np.float32))
+    kernel.variable("rate", np.float64).copy_from(np.array(0.5))
+    counter.copy_from(np.array(7, np.int32))
+    for values in ([1, 2, 3, 4], [5, 6, 7, 8]):
+        c.copy_from(np.array(values, np.float32))
+        kernel.launch(1, 4, y)
+        np.testing.assert_array_equal(y.to_host(), np.array(values) + 110.5)
+    assert counter.to_host() == 9
+    assert c.view(2, 2).to_host().tolist() == [[5, 6], [7, 8]]
+
+
+@pytest.mark.ptx
+def test_ptx_tells_types_and_shapes(device: Device, in_ptx: Kernel) -> None:
+    if device.kind == "hip":
+        pytest.skip("no PTX there")
+    y = ptxrt.zeros(4, device=device)
+    in_ptx.variable("c").copy_from(np.arange(4, dtype=np.float32))
+    before = int(in_ptx.variable("counter").to_host())
+    in_ptx.launch(1, 1, y)
+    assert in_ptx.variable("counter").to_host() == before + 1 >= 6
+    assert in_ptx.variable("counter", np.int32).dtype == np.int32
+    assert in_ptx.variable("grid").shape == (2, 3)
+    assert in_ptx.variable("raw", np.float64).shape == (2,)
+    # A text's entries have one module.
+    other = ptxrt.load(KernelSource.ptx(PTX), "other", "", device)
+    assert other.variable("counter").ptr == in_ptx.variable("counter").ptr
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("name", "dtype", "kind", "argument", "words"),
+    [
+        ("cc", None, ptxrt.InvalidArgument, "name", "c, counter, raw, grid, given 'cc'. Did you mean c?"),
+        ("", None, ptxrt.InvalidArgument, "name", "one of the module's"),
+        (3, None, ptxrt.InvalidArgument, "name", "given 3"),
+        ("raw", None, ptxrt.InvalidArgument, "dtype", 'kernel.variable("raw", np.float32)'),
+        ("raw", np.complex64, ptxrt.DTypeMismatch, "dtype", "one of f32"),
+        ("c", np.int32, ptxrt.DTypeMismatch, "dtype", "f32, as c is declared, given i32"),
+        ("counter", np.uint64, ptxrt.DTypeMismatch, "dtype", "u32, as counter is declared, given u64"),
+    ],
+)
+def test_what_is_no_variable_is_refused(
+    sim: Device, name: Any, dtype: Any, kind: Any, argument: str, words: str
+) -> None:
+    kernel = ptxrt.load(KernelSource.ptx(PTX), "k", "f32* y", sim)
+    with refused(kind, "k.variable", argument, words):
+        kernel.variable(name, dtype)
+
+
+def test_a_name_of_several_variables_wants_its_namespace(kernel: Kernel) -> None:
+    with refused(ptxrt.InvalidArgument, "k.variable", "name", "one::both", "two::both", "which is 2 of them"):
+        kernel.variable("both", np.float32)
+    with refused(ptxrt.InvalidArgument, "k.variable", "name", "Did you mean c") as caught:
+        kernel.variable("count", np.int32)
+    assert ".kd" not in str(caught.value), "AMD's descriptor of a kernel is no variable"
+
+
+def test_a_type_that_does_not_divide_the_bytes_is_refused(sim: Device) -> None:
+    text = f"{HEAD}.visible .global .b8 odd[10];\n.visible .entry k() {{ ret; }}"
+    kernel = ptxrt.load(KernelSource.ptx(text), "k", "", sim)
+    assert kernel.variable("odd", np.uint16).shape == (5,)
+    with refused(ptxrt.DTypeMismatch, "k.variable", "dtype", "the 10 bytes of odd, given f32"):
+        kernel.variable("odd", np.float32)
+
+
+def test_an_integer_in_cpp_wants_a_type(kernel: Kernel) -> None:
+    with refused(ptxrt.InvalidArgument, "k.variable", "dtype", "4 bytes, which the binary does not tell"):
+        kernel.variable("counter")
+
+
+def test_an_array_of_a_variable_keeps_its_module_loaded(device: Device, kernel: Kernel) -> None:
+    c = ptxrt.load(KernelSource.hip(HIP + "// alone\n"), "k", "f32* y", device).variable("c", np.float32)
+    gc.collect()
+    device.modules.clear()
+    gc.collect()
+    c.copy_from(np.ones(4, np.float32))
+    assert c.to_host().tolist() == [1, 1, 1, 1]
+    view = c[1:]
+    c.free()
+    with pytest.raises(ptxrt.InvalidArgument, match="free"):
+        view.to_host()
+
+
+def test_a_kernel_that_writes_to_a_constant_is_a_fault_on_sim(sim: Device) -> None:
+    text = PTX.replace("st.global.f32 [%y], %v;", "mov.f32 %v, 0f00000000; st.global.f32 [%y], %v;")
+    kernel = ptxrt.load(KernelSource.ptx(text), "k", "f32* y", sim)
+    with pytest.raises(ptxrt.MemoryFault, match=r"\.const c"):
+        kernel.launch(1, 1, kernel.variable("c"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "variables"),
+    [
+        (".global .u32 a;", {"a": ("u32", ())}),
+        (".visible .global .align 8 .s64 a[3] = {1, 2, 3};", {"a": ("i64", (3,))}),
+        (".extern .const .b8 a[16];", {"a": ("", (16,))}),
+        (".global .v4 .f32 a[2];", {"a": ("f32", (2, 4))}),
+        (".const .f16 a[], b [ 4 ] [2] ;", {"a": ("f16", None), "b": ("f16", (4, 2))}),
+        (".global .f32 a[2*2];", {"a": ("f32", None)}),
+        (".global .b32 a, b = 1;", {"a": ("", ()), "b": ("", ())}),
+        ("// .global .f32 a;\n.shared .f32 b[4];", {}),
+        (".entry k(.param .u64 .ptr .global .align 4 p) { ld.global.f32 %f, [%r]; }", {}),
+    ],
+)
+def test_variables_are_read_in_a_text(declared: str, variables: Any) -> None:
+    found = variables_of(HEAD + declared)
+    assert {name: (v.type, v.shape) for name, v in found.items()} == variables
+
+
+def test_a_cpp_text_does_not_tell_signs() -> None:
+    need_nvrtc()
+    text = "__device__ int a; __device__ float b; __device__ unsigned char c[3]; __global__ void k() { a = b + c[1]; }"
+    found = nvrtc.compile_cuda(text, "sm_90", output="ptx").variables
+    assert {name: (v.type, v.shape) for name, v in found.items()} == {"a": ("", ()), "b": ("f32", ()), "c": ("", (3,))}
