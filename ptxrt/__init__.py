@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ptxrt import ops
 from ptxrt.errors import (
+    AssertionFailed,
     BackendUnavailable,
     CompileError,
     DataRace,
@@ -43,6 +44,7 @@ from ptxrt.runtime.stream import Event, Stream
 __version__ = "0.1.0"
 
 __all__ = [
+    "AssertionFailed",
     "BackendUnavailable",
     "CompileError",
     "DTypeMismatch",

@@ -10,6 +10,7 @@ import copy
 from typing import Any, TypeVar
 
 __all__ = [
+    "AssertionFailed",
     "BackendUnavailable",
     "CompileError",
     "DTypeMismatch",
@@ -283,6 +284,35 @@ class Deadlock(SimFault):
 
     A loop counts as endless once it has outlived the launch's budget of instructions.
     """
+
+
+class AssertionFailed(SimFault, LaunchError):
+    """An ``assert`` of a kernel in C++ does not hold: a launch that failed, as on a GPU, with the fields of a fault.
+
+    Attributes
+    ----------
+    condition : str
+        What was asserted, as the text has it.
+    file : str
+        The source, as the compiler calls it.
+    file_line : int
+        The line in it, counted from 1.
+    function : str
+        The function with its parameters.
+    threads : int
+        How many threads it failed for at once; ``thread`` and ``block`` are those of the first.
+    """
+
+    def __init__(
+        self, condition: str, *, file: str, file_line: int, function: str, threads: int = 1, **where: Any
+    ) -> None:
+        self.condition = condition
+        self.file = file
+        self.file_line = file_line
+        self.function = function
+        self.threads = threads
+        all_of = f", for {threads} threads at once" if threads > 1 else ""
+        super().__init__(f"assertion `{condition}` failed: {file}:{file_line}, in {function}{all_of}", **where)
 
 
 def shown(value: object) -> str:
