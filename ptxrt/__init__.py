@@ -24,7 +24,7 @@ from ptxrt.errors import (
 )
 from ptxrt.ops import references
 from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
-from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
+from ptxrt.runtime.array import DeviceArray, empty, full, ones, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
 from ptxrt.runtime.kernel import Kernel, load
@@ -81,7 +81,9 @@ __all__ = [
     "devices",
     "empty",
     "from_dlpack",
+    "full",
     "load",
+    "ones",
     "ops",
     "references",
     "to_device",

@@ -320,7 +320,9 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 1000:  # Python writes no number of more than 4300 digits
         return f"an integer of {value.bit_length()} bits"
     try:
-        text = repr(value)
+        # A device array's repr copies values, for which it waits.
+        describe = getattr(type(value), "described", repr)
+        text = str(describe(value))
     except Exception as error:  # noqa: BLE001 (whatever the class of somebody else raises)
         return f"an object of type {type(value).__name__}, whose repr fails with {type(error).__name__}"
     return text if len(text) <= 200 else f"{text[:150]} ... {text[-40:]}"

@@ -31,7 +31,7 @@ from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
-from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 
 __all__ = ["Kernel", "load"]
 
@@ -158,7 +158,8 @@ class Kernel:
         shared_bytes
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
-            A Stream, or anything with ``__cuda_stream__``; the device's default stream if left out.
+            A Stream, or anything with ``__cuda_stream__``; if left out, the stream of a with-block around the call, or
+            the device's default stream.
         budget
             On sim: how many instructions a chunk of blocks may issue before its loop counts as endless;
             PTXRT_SIM_BUDGET if left out. No other device can count them.
@@ -174,7 +175,7 @@ class Kernel:
         if grid is not known[0] or block is not known[1] or shared_bytes is not known[2]:
             dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
-        queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
+        queue = device.default_stream if stream is None and not ENTERED else as_stream(stream, device, self.entry)
         if len(args) != len(self._params):
             raise InvalidArgument(
                 op=self.entry,
