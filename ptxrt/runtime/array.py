@@ -319,7 +319,7 @@ class DeviceArray:
             backend.fill(ordinal, ptr, element[0], nbytes, queue.handle)
         elif nbytes:
             # Drivers fill with 1, 2 or 4 bytes, NVIDIA's and AMD's by calls of their own. Of any size, on each: the
-            # first element byte by byte, and then what is there already, twice as much with every copy.
+            # first element byte by byte, and then, again and again, a copy of all that is there already.
             for place, byte in enumerate(element):
                 backend.fill(ordinal, ptr + place, byte, 1, queue.handle)
             done = len(element)
