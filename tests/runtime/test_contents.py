@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -97,6 +98,13 @@ def test_what_is_shown_whole_is_copied_at_once(device: Device, monkeypatch: Patc
     assert sizes == [8000]
 
 
+def test_a_short_row_is_copied_at_once(device: Device, monkeypatch: Patch) -> None:
+    x = ptxrt.zeros((100, 40), np.float32, device)
+    sizes = copied(device, monkeypatch)
+    repr(x)
+    assert sizes == [160] * 7
+
+
 def test_many_axes_are_not_read(device: Device, monkeypatch: Patch) -> None:
     x = ptxrt.zeros((2,) * 12, np.float32, device)
     sizes = copied(device, monkeypatch)
@@ -146,6 +154,14 @@ def test_a_repr_disturbs_no_graph_that_is_being_captured(cuda: Device) -> None:
     assert int(status) == 0
     driver.cuGraphDestroy(graph)
     assert "[2, 2, 2]" in repr(y)  # what was captured has not run
+
+
+def test_nothing_is_read_where_a_stream_is_being_captured(device: Device, monkeypatch: Patch) -> None:
+    x = ptxrt.zeros(3, np.float32, device)
+    sizes = copied(device, monkeypatch)
+    monkeypatch.setattr(device.backend, "looking", lambda ordinal, streams: nullcontext(streams != (0,)))
+    assert repr(x).startswith("DeviceArray(<its stream is being captured>, ")
+    assert not sizes
 
 
 def test_an_errors_message_reads_no_values(device: Device, monkeypatch: Patch) -> None:

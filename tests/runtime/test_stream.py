@@ -474,7 +474,8 @@ def test_blocks_nest_and_each_device_has_its_own(device: Device, other_device: D
             assert current() is a
             with device.default_stream:
                 assert current() is device.default_stream
-        assert current() is a
+        with other:
+            assert current() is a
         with b:
             with a:
                 pass
