@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.errors import (
+    AssertionFailed,
     BackendUnavailable,
     CompileError,
     DataRace,
@@ -25,7 +26,7 @@ from ptxrt.errors import (
     SignatureMismatch,
     Unsupported,
 )
-from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
+from ptxrt.runtime.array import DeviceArray, empty, full, ones, to_device, zeros
 from ptxrt.runtime.calling import grid_for
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AssertionFailed",
     "BackendUnavailable",
     "CompileError",
     "DTypeMismatch",
@@ -89,8 +91,10 @@ __all__ = [
     "devices",
     "empty",
     "from_dlpack",
+    "full",
     "grid_for",
     "load",
+    "ones",
     "ops",
     "references",
     "shadow",

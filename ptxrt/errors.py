@@ -14,6 +14,7 @@ from ptxrt.places import SourcePlace
 from ptxrt.symbols import function_name
 
 __all__ = [
+    "AssertionFailed",
     "BackendUnavailable",
     "CompileError",
     "DTypeMismatch",
@@ -303,6 +304,35 @@ class Deadlock(SimFault):
     """
 
 
+class AssertionFailed(SimFault, LaunchError):
+    """An ``assert`` of a kernel in C++ does not hold: a launch that failed, as on a GPU, with the fields of a fault.
+
+    Attributes
+    ----------
+    condition : str
+        What was asserted, as the text has it.
+    file : str
+        The source, as the compiler calls it.
+    file_line : int
+        The line in it, counted from 1.
+    function : str
+        The function with its parameters.
+    threads : int
+        How many threads it failed for at once; ``thread`` and ``block`` are those of the first.
+    """
+
+    def __init__(
+        self, condition: str, *, file: str, file_line: int, function: str, threads: int = 1, **where: Any
+    ) -> None:
+        self.condition = condition
+        self.file = file
+        self.file_line = file_line
+        self.function = function
+        self.threads = threads
+        all_of = f", for {threads} threads at once" if threads > 1 else ""
+        super().__init__(f"assertion `{condition}` failed: {file}:{file_line}, in {function}{all_of}", **where)
+
+
 class ShadowMismatch(PtxrtError):
     """A GPU computed something else than the PTX machine, of the same text and operands.
 
@@ -346,7 +376,9 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 1000:  # Python writes no number of more than 4300 digits
         return f"an integer of {value.bit_length()} bits"
     try:
-        text = repr(value)
+        # A device array's repr copies values, for which it waits.
+        describe = getattr(type(value), "described", repr)
+        text = str(describe(value))
     except Exception as error:  # noqa: BLE001 (whatever the class of somebody else raises)
         return f"an object of type {type(value).__name__}, whose repr fails with {type(error).__name__}"
     return text if len(text) <= 200 else f"{text[:150]} ... {text[-40:]}"

@@ -60,9 +60,25 @@ def compile_error() -> ptxrt.CompileError:
     )
 
 
+def assertion() -> ptxrt.AssertionFailed:
+    return ptxrt.AssertionFailed(
+        "i < n",
+        file="kernel.cu",
+        file_line=3,
+        function="void k(int)",
+        threads=2,
+        entry="k",
+        line=70,
+        text="call.uni",
+        thread=(5, 0, 0),
+        block=(0, 0, 0),
+    )
+
+
 def every_kind() -> list[ptxrt.PtxrtError]:
     plain = [kind(op="o", argument="a", expected=(1, 2), given="g", fix="f") for kind in PLAIN]
-    return [*plain, compile_error(), *map(fault, FAULTS), fault(ptxrt.DataRace, source_place=HERE, other_place=THERE)]
+    race = fault(ptxrt.DataRace, source_place=HERE, other_place=THERE)
+    return [*plain, compile_error(), *map(fault, FAULTS), race, assertion()]
 
 
 @pytest.mark.parametrize("kind", PUBLIC)

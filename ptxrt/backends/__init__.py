@@ -8,6 +8,7 @@ machines.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -150,6 +151,12 @@ class Backend(Protocol):
 
     def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
         """Copy device bytes to the host, after the work on `stream`, and wait for them."""
+
+    def looking(self, ordinal: int, streams: tuple[int, ...]) -> AbstractContextManager[bool]:
+        """Wait for the streams, and let copies within the block disturb no graph that is being captured.
+
+        It gives False, and has not waited, where one of the streams is being captured.
+        """
 
     def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None: ...
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None: ...

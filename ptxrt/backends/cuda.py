@@ -250,6 +250,21 @@ class CudaBackend:
             self._call("cuMemcpyDtoHAsync", target.ctypes.data, ptr, target.nbytes, stream)
             self._call("cuStreamSynchronize", stream)
 
+    @contextmanager
+    def looking(self, ordinal: int, streams: tuple[int, ...]) -> Iterator[bool]:
+        relaxed = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        with self._current(ordinal):
+            before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)[1]
+            try:
+                # The default stream answers with an error where a stream that synchronises with it is being captured.
+                states = [self._driver.cuStreamIsCapturing(stream) for stream in (0, *streams)]
+                idle = all(state[0] is self._success and not int(state[1]) for state in states)
+                for stream in streams if idle else ():
+                    self._call("cuStreamSynchronize", stream)
+                yield idle
+            finally:
+                self._call("cuThreadExchangeStreamCaptureMode", before)
+
     def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None:
         with self._current(ordinal):
             self._call("cuMemcpyDtoDAsync", dst, src, nbytes, stream)

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 
+from ptxrt.compilers._nvrtc_names import standard_header
 from ptxrt.compilers.toolkit import cuda_extra, standard_header_fix
 
 __all__ = ["header_fix", "include_directories"]
@@ -41,4 +42,8 @@ def header_fix(header: str) -> str:
         return f"{header} comes with the compiler's headers: pip install nvidia-cuda-crt, or set CUDA_HOME to a toolkit"
     if header.startswith(("cuda", "cooperative_groups", "mma", "vector_", "math_", "device_", "sm_")):
         return f"{header} comes with CUDA: pip install nvidia-cuda-runtime{suffix}, or set CUDA_HOME to a toolkit"
-    return standard_header_fix(header) or f"Add its folder to the options: ('-I/folder/of/{header}',)"
+    return (
+        standard_header(header)
+        or standard_header_fix(header)
+        or f"Add its folder to the options: ('-I/folder/of/{header}',)"
+    )

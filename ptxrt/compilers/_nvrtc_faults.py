@@ -1,4 +1,4 @@
-"""Saying why NVRTC refused a text: the line at fault, the entry that is not there, the header to install."""
+"""Saying why NVRTC refused a text: the line at fault, the entry that is not there, what to write instead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from ptxrt.compilers._cuda_headers import header_fix
 from ptxrt.compilers._cxx_text import CxxJob
 from ptxrt.compilers._logs import Problem, nvrtc_problems, ptxas_problems, summary
+from ptxrt.compilers._nvrtc_names import name_fix
 from ptxrt.errors import CompileError, numbered_excerpt
 
 __all__ = ["Job", "missing_headers"]
@@ -45,4 +46,7 @@ class Job(CxxJob):
                 return header_fix(header[1])
             if "invalid value for --gpu-architecture" in problem.text:
                 return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
-        return self.hint()
+        first = problems[0]
+        lines = self.text.split("\n") if first.file == self.program_name else []
+        line = lines[first.line - 1] if first.line and first.line <= len(lines) else ""
+        return self.hint() or name_fix(first.text, line)

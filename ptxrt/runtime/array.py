@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike, DTypeLike
 from ptxrt.backends import capsules
 from ptxrt.dtypes import element_type
 from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
+from ptxrt.runtime._contents import element_bytes, values_as_text
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
 from ptxrt.runtime.protocols import StreamLike, SupportsDLPack
 from ptxrt.runtime.stream import as_stream
 
-__all__ = ["DeviceArray", "empty", "to_device", "zeros"]
+__all__ = ["DeviceArray", "empty", "full", "ones", "to_device", "zeros"]
 
 
 class DeviceArray:
@@ -125,6 +126,12 @@ class DeviceArray:
         return is_contiguous(self.shape, self.strides)
 
     def __repr__(self) -> str:
+        # Waits for the streams that the memory was used on, and copies the values that are shown.
+        values = values_as_text(self, "DeviceArray(")
+        return f"DeviceArray({values}, shape={self.shape}, dtype={self.dtype}, device={str(self.device)!r})"
+
+    def described(self) -> str:
+        """Return what an error's message says of the array: no values, which would have to be waited for."""
         state = "" if self.memory.alive else ", freed"
         return f"<DeviceArray {self.dtype}{list(self.shape)} strides {list(self.strides)} on {self.device}{state}>"
 
@@ -173,6 +180,9 @@ class DeviceArray:
             )
         self._need_contiguous("DeviceArray.view")
         return self._view(self.ptr, new, contiguous(new))
+
+    reshape = view
+    """NumPy's name of :meth:`view`; it never copies."""
 
     def transpose(self, *axes: int | Sequence[int]) -> DeviceArray:
         """Return a view with the axes in another order; reversed if none are given."""
@@ -231,6 +241,24 @@ class DeviceArray:
         )
         return np.ascontiguousarray(strided).reshape(self.shape)
 
+    numpy = to_host
+    """The name that torch's users know :meth:`to_host` by; a copy on every device, sim too."""
+
+    def copy(self, stream: StreamLike | None = None) -> DeviceArray:
+        """Return a new array with the same elements on the same device, without waiting; this one must be contiguous.
+
+        Raises
+        ------
+        LayoutError
+            For a strided view. Copy the whole array and take the view of the copy, or go through another library.
+        """
+        op = "DeviceArray.copy"
+        self.check(op)
+        self._need_contiguous(op, fix=_THROUGH_OTHERS)
+        new = empty(self.shape, self.dtype, self.device, stream=stream)
+        new.copy_from(self, stream)
+        return new
+
     def copy_from(self, source: ArrayLike | SupportsDLPack, stream: StreamLike | None = None) -> None:
         """Overwrite the elements with those of a host array, or of a device array on the same device.
 
@@ -248,7 +276,7 @@ class DeviceArray:
         backend, ordinal = self.device.backend, self.device.ordinal
         if isinstance(values, DeviceArray):
             values.check(op, "source")
-            values._need_contiguous(op, "source")
+            values._need_contiguous(op, "source", fix=_THROUGH_OTHERS)
             if values.device is not self.device:
                 raise DeviceMismatch(
                     op=op,
@@ -272,6 +300,56 @@ class DeviceArray:
         elif self.size:
             backend.copy_in(ordinal, self.ptr, _bytes(np.ascontiguousarray(values)), queue.handle)
         self.memory.used_on(queue)
+
+    def fill(self, value: SupportsFloat | SupportsIndex, stream: StreamLike | None = None) -> None:
+        """Set every element to `value`, without waiting; the array must be contiguous.
+
+        Raises
+        ------
+        InvalidArgument
+            For a value that the dtype cannot hold: 2.5 or 2**31 for int32. Rounding to the dtype's precision is none.
+        """
+        op = "DeviceArray.fill"
+        self.check(op, writable=True)
+        self._need_contiguous(op, fix="Fill the whole array, or launch a kernel")
+        queue = as_stream(stream, self.device, op)
+        element = element_bytes(value, element_type(self.dtype, op=op), op)
+        backend, ordinal, ptr, nbytes = self.device.backend, self.device.ordinal, self.ptr, self.nbytes
+        if nbytes and len(set(element)) == 1:
+            backend.fill(ordinal, ptr, element[0], nbytes, queue.handle)
+        elif nbytes:
+            # Drivers fill with 1, 2 or 4 bytes, NVIDIA's and AMD's by calls of their own. Of any size, on each: the
+            # first element byte by byte, and then, again and again, a copy of all that is there already.
+            for place, byte in enumerate(element):
+                backend.fill(ordinal, ptr + place, byte, 1, queue.handle)
+            done = len(element)
+            while done < nbytes:
+                backend.copy(ordinal, ptr + done, ptr, min(done, nbytes - done), queue.handle)
+                done *= 2
+        self.memory.used_on(queue)
+
+    def __setitem__(self, index: Any, value: ArrayLike | SupportsDLPack | DeviceArray) -> None:
+        """Overwrite the elements of a contiguous view with a number, a host array, or a device array of its shape.
+
+        A host array broadcasts as in NumPy, and must have the dtype. The work goes where that of a launch without a
+        stream would go; :meth:`fill` and :meth:`copy_from` take a stream.
+        """
+        op = "DeviceArray[...] ="
+        view = self[index]
+        view.check(op, writable=True)
+        view._need_contiguous(op, fix="Write to a contiguous part, x[2] or x[2:4], or launch a kernel")
+        if isinstance(value, (int, float, np.generic)):
+            view.fill(value)
+            return
+        if not isinstance(value, DeviceArray):
+            value = _host(value, op, "value")
+            try:
+                value = np.broadcast_to(value, view.shape)
+            except ValueError:
+                raise ShapeMismatch(
+                    op=op, argument="value", expected=f"one that broadcasts to {view.shape}", given=str(value.shape)
+                ) from None
+        view.copy_from(value)
 
     def fill_bytes(self, byte: int, stream: StreamLike | None = None) -> None:
         """Set every byte; the array must be contiguous. 0xFF in each is a NaN in every floating type."""
@@ -333,14 +411,21 @@ class DeviceArray:
                 given="a read-only one (a broadcast view, or imported as read-only)",
             )
 
-    def _need_contiguous(self, op: str, argument: str = "array") -> None:
+    def _need_contiguous(self, op: str, argument: str = "array", fix: str | None = None) -> None:
         if not self.is_contiguous:
             raise LayoutError(
                 op=op,
                 argument=argument,
                 expected=f"contiguous strides {contiguous(self.shape)}",
                 given=str(self.strides),
+                fix=fix,
             )
+
+
+_THROUGH_OTHERS = (
+    "Copy the whole array and take the view of the copy, or the view through torch.from_dlpack(x).contiguous(), or "
+    "through the host: ptxrt.to_device(x.numpy(), x.device)"
+)
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
@@ -409,6 +494,33 @@ def zeros(
     array = empty(shape, dtype, device, stream=stream)
     array.fill_bytes(0, stream)
     return array
+
+
+def full(
+    shape: int | Sequence[int],
+    value: SupportsFloat | SupportsIndex,
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Return a new array with every element set to `value`; see :func:`empty` and :meth:`DeviceArray.fill`."""
+    kind = element_type(dtype, op="full")
+    element_bytes(value, kind, "full")  # before anything is allocated
+    array = empty(shape, kind.numpy, device, stream=stream)
+    array.fill(value, stream)
+    return array
+
+
+def ones(
+    shape: int | Sequence[int],
+    dtype: DTypeLike = np.float32,
+    device: Device | str | None = None,
+    *,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Return a new array of ones; see :func:`empty`."""
+    return full(shape, 1, dtype, device, stream=stream)
 
 
 def to_device(

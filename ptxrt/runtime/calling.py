@@ -10,6 +10,7 @@ import numpy as np
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.runtime.layout import whole_numbers
+from ptxrt.runtime.stream import current_stream
 
 if TYPE_CHECKING:
     from ptxrt.runtime.binding import Dims
@@ -68,12 +69,13 @@ class Launcher:
 
     __slots__ = ("_dims", "_kernel", "_queue", "_shared")
 
-    def __init__(self, kernel: Kernel, dims: Dims, shared_bytes: int, queue: Stream) -> None:
+    def __init__(self, kernel: Kernel, dims: Dims, shared_bytes: int, queue: Stream | None) -> None:
         self._kernel, self._dims, self._shared, self._queue = kernel, dims, shared_bytes, queue
 
     def __repr__(self) -> str:
         grid, block = self._dims[:3], self._dims[3:]
-        return f"<{self._kernel!r} with grid {grid}, block {block}, {self._shared} bytes, {self._queue!r}>"
+        stream = f", {self._queue!r}" if self._queue else ""
+        return f"<{self._kernel!r} with grid {grid}, block {block}, {self._shared} bytes{stream}>"
 
     def __call__(self, /, *args: KernelArgument, **named: KernelArgument) -> None:
         """Check every argument, and launch; the device is not waited for.
@@ -94,7 +96,8 @@ class Launcher:
         if named or len(args) != kernel._arity:
             args = arranged(kernel.entry, kernel.signature, args, named)
         submit = kernel._submit or kernel._made_submit()
-        submit(kernel, self._queue, self._dims, self._shared, None, *args)
+        queue = self._queue or current_stream(kernel.device)
+        submit(kernel, queue, self._dims, self._shared, None, *args)
 
 
 def arranged(entry: str, signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:

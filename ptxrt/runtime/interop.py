@@ -74,9 +74,10 @@ def as_array(
         shared = hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
         on_host = shared and _location(array, op, argument)[0] == "sim"
         if not shared or on_host:
-            fix = f"Write ptxrt.to_device({argument})"
+            where = "" if device is None else f', "{device}"'
+            fix = f"Write {argument} = ptxrt.to_device({argument}{where}) before it, and {argument}.to_host() after it"
             if on_host and device is not None and device.kind == "sim":
-                fix += f", which copies it, or ptxrt.from_dlpack({argument}), which shares it with sim"
+                fix += f"; ptxrt.from_dlpack({argument}{where}) shares its memory with sim instead"
             raise InvalidArgument(
                 op=op,
                 argument=argument,

@@ -34,7 +34,7 @@ from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
-from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.runtime.variables import variable_array
 
@@ -215,7 +215,8 @@ class Kernel:
         shared_bytes
             Dynamic shared memory a block; above 48 KiB the kernel is opted in.
         stream
-            A Stream, or anything with ``__cuda_stream__``; the device's default stream if left out.
+            A Stream, or anything with ``__cuda_stream__``; if left out, the stream of a with-block around the call, or
+            the device's default stream.
         budget
             On sim: how many instructions a chunk of blocks may issue before its loop counts as endless;
             PTXRT_SIM_BUDGET if left out. No other device can count them.
@@ -231,7 +232,7 @@ class Kernel:
         if grid is not known[0] or block is not known[1] or shared_bytes is not known[2]:
             dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
-        queue = device.default_stream if stream is None else as_stream(stream, device, self.entry)
+        queue = device.default_stream if stream is None and not ENTERED else as_stream(stream, device, self.entry)
         if named or len(args) != self._arity:
             args = arranged(self.entry, self.signature, args, named)
         if budget is not None:
@@ -258,7 +259,8 @@ class Kernel:
             )
         dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
         stream = config[3] if len(config) > 3 else None
-        return Launcher(self, dims, shared, as_stream(stream, self.device, self.entry))
+        queue = None if stream is None else as_stream(stream, self.device, self.entry)
+        return Launcher(self, dims, shared, queue)
 
     def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
         """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.

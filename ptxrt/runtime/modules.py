@@ -205,6 +205,10 @@ class ModuleCache:
         self._seconds = 0.0
         self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"<ModuleCache of {self.name}: {stats}>"
+
     def module(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> LoadedModule:
         """Return the module of `source`, loaded. It stays so as long as the caller refers to it.
 

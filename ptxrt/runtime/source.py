@@ -13,8 +13,12 @@ from ptxrt.errors import InvalidArgument, shown
 
 __all__ = ["KernelSource"]
 
+_CXX_ENTRY = re.compile(r"__global__\b(?:\s*__\w+__\s*\([^()]*\)|[^;{}()])*?\b(?!__)([A-Za-z_]\w*)\s*\(")
+_ENTRY = {"ptx": re.compile(r"\.entry\s+([\w$]+)"), "cuda": _CXX_ENTRY, "hip": _CXX_ENTRY}
+"""Where an entry seems to be, for people: comments and macros are not seen through."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class KernelSource:
     """The text of one or more kernels. Build it with :meth:`ptx`, :meth:`cuda` or :meth:`hip`.
 
@@ -67,6 +71,16 @@ class KernelSource:
         needed; ``#include <hip/hip_runtime.h>`` may stand there.
         """
         return cls("hip", _text("hip", text), _macros("hip", defines), _name("hip", name))
+
+    def __repr__(self) -> str:
+        entries = list(dict.fromkeys(_ENTRY[self.language].findall(self.text)))
+        first = next((line.strip() for line in self.text.splitlines() if line.strip()), "")
+        what = (
+            f"entries {', '.join(entries[:5])}{', ...' if len(entries) > 5 else ''}" if entries else shown(first[:60])
+        )
+        name = f" {self.name}" if self.name else ""
+        lines = f"{self.text.count(chr(10)) + 1} lines"
+        return f"<KernelSource {self.language}{name}: {what}, {lines}, digest {self.digest[:12]}>"
 
     @cached_property
     def digest(self) -> str:

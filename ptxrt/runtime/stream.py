@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
@@ -11,11 +12,18 @@ from ptxrt.runtime.protocols import StreamLike
 if TYPE_CHECKING:
     from ptxrt.runtime.device import Device
 
-__all__ = ["Event", "Stream", "as_stream"]
+__all__ = ["ENTERED", "Event", "Stream", "as_stream", "current_stream"]
+
+ENTERED: list[Stream] = []
+"""The streams of all threads that a with-block is in. While there is none, nothing has to be asked of the thread."""
+_thread = threading.local()
 
 
 class Stream:
     """A queue of work on one device.
+
+    Within ``with stream:``, the work that this thread gives to the device, and that names no stream, goes there:
+    launches, ops, allocations, copies. The blocks nest; their end neither waits for the stream nor gives it back.
 
     Parameters
     ----------
@@ -58,7 +66,18 @@ class Stream:
             self.device.backend.destroy_stream(self.device.ordinal, self.handle)
 
     def __repr__(self) -> str:
-        return f"<Stream {self.handle:#x} of {self.device}>"
+        name = "the default stream" if self.handle == 0 else f"stream {self.handle:#x}"
+        return f"<Stream: {name} of {self.device}>"
+
+    def __enter__(self) -> Stream:
+        ENTERED.append(self)
+        _entered().append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        streams = _entered()
+        del streams[len(streams) - 1 - streams[::-1].index(self)]
+        ENTERED.remove(self)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """The protocol by which other libraries take this stream: (version, handle)."""
@@ -123,6 +142,9 @@ class Event:
             self._owned = False
             self.device.backend.destroy_event(self.device.ordinal, self.handle)
 
+    def __repr__(self) -> str:
+        return f"<Event of {self.device}, {'recorded' if self.recorded else 'not recorded yet'}>"
+
     @property
     def done(self) -> bool:
         """Whether the work before the event is done; True for one that was never recorded."""
@@ -151,7 +173,7 @@ class Event:
 def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str = "stream") -> Stream:
     """Return `stream` as a Stream of `device`.
 
-    None is the default stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is used as it is.
+    None is the current stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is used as it is.
 
     Raises
     ------
@@ -161,11 +183,25 @@ def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str 
         If it is no stream. An integer is none: wrap the handle in an object with ``__cuda_stream__``.
     """
     if stream is None:
-        return device.default_stream
+        return current_stream(device)
     if not isinstance(stream, Stream):
         stream = _foreign(stream, device, op, argument)
     _same_device(op, argument, device, stream.device)
     return stream
+
+
+def current_stream(device: Device) -> Stream:
+    """Return the stream of the innermost with-block of this thread on `device`; the default stream outside of all."""
+    if ENTERED:
+        for stream in reversed(_entered()):
+            if stream.device is device:
+                return stream
+    return device.default_stream
+
+
+def _entered() -> list[Stream]:
+    streams: list[Stream] = _thread.__dict__.setdefault("streams", [])
+    return streams
 
 
 def _foreign(stream: StreamLike, device: Device, op: str, argument: str) -> Stream:

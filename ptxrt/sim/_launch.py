@@ -93,7 +93,7 @@ def launch(
     SimFault
         For a shuffle from a lane that takes no part, if that is checked.
     LaunchError
-        For the instruction trap, or a grid that is no multiple of the kernel's cluster.
+        For the instruction trap, an assert that fails, or a grid that is no multiple of the kernel's cluster.
     """
     program = loaded.program
     found = program.entries.get(entry)
@@ -147,7 +147,10 @@ def launch(
     with np.errstate(all="ignore"):
         for first in range(0, shape.blocks, step):
             chunk = Chunk(job, first, min(step, shape.blocks - first))
-            chunk.run()
+            try:
+                chunk.run()
+            finally:  # a fault's cause is often in what was printed before
+                chunk.printed.flush()
             instructions += chunk.issued
             lane_instructions += chunk.lane_instructions
             chunks += 1

@@ -310,7 +310,7 @@ device = ptxrt.Device("{device}")
 x = ptxrt.to_device(np.zeros(4, "f4"), device)
 stream = device.create_stream()
 event = stream.record()
-source = {source!r}
+source = ptxrt.KernelSource.{source.language}({source.text!r})
 kernel = ptxrt.load(source, "saxpy", "{signature}", device)
 """
 

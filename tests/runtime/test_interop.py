@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -322,7 +323,9 @@ HOSTS: Any = {
 @pytest.mark.parametrize("place", ["x", "y"])
 def test_a_kernel_takes_no_host_array(device: Device, host: str, place: str) -> None:
     arrays = {name: ptxrt.zeros(64, np.float32, device) for name in ("x", "y")} | {place: HOSTS[host]}
-    with refused(ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
+    with refused(
+        ptxrt.InvalidArgument, "saxpy", place, "a DeviceArray", f'Write {place} = ptxrt.to_device({place}, "{device}")'
+    ):
         load_saxpy(device).launch(1, 64, arrays["x"], arrays["y"], 64, 1.0)
 
 
@@ -334,15 +337,31 @@ def test_a_kernel_takes_no_host_array(device: Device, host: str, place: str) -> 
 def test_an_op_takes_no_host_array(device: Device, host: str, place: str) -> None:
     good: dict[str, Any] = {"x": (1, 4, 16), "weight": 4, "bias": 4, "out": (1, 4, 16)}
     arrays = {name: ptxrt.zeros(shape, np.float32, device) for name, shape in good.items()} | {place: HOSTS[host]}
-    with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", f"Write ptxrt.to_device({place})"):
+    where = "" if place == "x" else f', "{device}"'  # x says which device it is
+    write = f"Write {place} = ptxrt.to_device({place}{where})"
+    with refused(ptxrt.InvalidArgument, "group_norm", place, "a DeviceArray", write):
         ptxrt.ops.group_norm(arrays["x"], arrays["weight"], arrays["bias"], 2, out=arrays["out"])
+
+
+def test_what_the_refusal_of_a_host_array_says_to_write_works(device: Device) -> None:
+    host = np.arange(64, dtype=np.float32)
+    kernel = load_saxpy(device)
+    with pytest.raises(ptxrt.InvalidArgument) as caught:
+        kernel.launch(1, 64, host, host, 64, 1.0)
+    before, after = re.findall(r"Write x = (.*) before it, and (x\S+) after it", str(caught.value))[0]
+    names: dict[str, Any] = {"ptxrt": ptxrt, "x": host}
+    names["x"] = eval(before, names)
+    y = ptxrt.zeros(64, np.float32, device)
+    kernel.launch(1, 64, names["x"], y, 64, 1.0)
+    assert_array_equal(eval(after, names), host)
+    assert y.to_host().any()
 
 
 @pytest.mark.parametrize("kind", ["Producer", "list"])
 def test_a_host_array_can_be_shared_with_sim(device: Device, kind: str) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
         load_saxpy(device).launch(1, 64, HOSTS["dlpack" if kind == "Producer" else "list"], None, 64, 1.0)
-    shares = ", or ptxrt.from_dlpack(x), which shares it with sim" in str(caught.value)
+    shares = '; ptxrt.from_dlpack(x, "sim:0") shares its memory with sim instead' in str(caught.value)
     assert shares == (device.kind == "sim" and kind == "Producer")
     assert f"given {kind}{' in host memory' if kind == 'Producer' else ''}." in str(caught.value)
 

@@ -433,3 +433,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing(device: Device, tmp_pa
         with pytest.raises(ptxrt.InvalidArgument, match=r"snapshot: path"):
             device.modules.snapshot(path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_says_what_it_has_done(sim: Device) -> None:
+    assert repr(sim.modules) == f"<ModuleCache of {sim}: {sim.modules.stats()}>"

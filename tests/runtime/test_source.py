@@ -174,3 +174,17 @@ def test_a_kernel_that_comes_with_ptxrt_is_ascii(spec: Any) -> None:
     source = spec.source
     assert (source.language, source.name) == (spec.language, f"{spec.family}.{spec.language}")
     assert source.text.isascii()
+
+
+@pytest.mark.parametrize(("language", "text", "what"), [
+    ("ptx", ".version 7.0\n.visible .entry one(.param .u64 x) { ret; }\n.entry $two() { ret; }\n", "entries one, $two"),
+    ("cuda", 'extern "C" __global__ void __launch_bounds__(256, 2) k(int n) {}', "entries k"),
+    ("hip", "template <class T>\n__global__ void\nscale(T* x) {}\n__global__ void k();", "entries scale, k"),
+    ("cuda", "\n  // no kernel here  \nint x;", "'// no kernel here'"), ("ptx", "", "''"),
+    ("cuda", "".join(f"__global__ void k{n}();\n" for n in range(9)), "entries k0, k1, k2, k3, k4, ..."),
+])  # fmt: skip
+def test_a_source_says_what_it_is_in_a_line(language: str, text: str, what: str) -> None:
+    source = getattr(KernelSource, language)(text, name="mine")
+    lines = text.count("\n") + 1
+    assert repr(source) == f"<KernelSource {language} mine: {what}, {lines} lines, digest {source.digest[:12]}>"
+    assert " mine:" not in repr(getattr(KernelSource, language)(text))

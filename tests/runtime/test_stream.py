@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -420,3 +421,85 @@ def test_a_forked_child_frees_such_an_array_without_a_word(device: Device, monke
         child.setattr(device, "backend", Forked(device.kind))
         array.free()
     device.backend.free(device.ordinal, ptr, 0, ())
+
+
+# The current stream -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(device: Device, monkeypatch: Patch) -> list[int]:
+    """The streams that the backend is asked to launch on."""
+    calls: list[int] = []
+    launch = device.backend.launch
+
+    def noted(ordinal: int, function: Any, dims: Any, shared: int, stream: int, arguments: Any) -> None:
+        calls.append(stream)
+        launch(ordinal, function, dims, shared, stream, arguments)
+
+    monkeypatch.setattr(device.backend, "launch", noted)
+    return calls
+
+
+def test_within_a_block_work_that_names_no_stream_goes_to_the_blocks(
+    device: Device, saxpy: Kernel, launched: list[int], x: DeviceArray
+) -> None:
+    y = ptxrt.zeros(64, np.float32, device)
+    device.synchronize()
+    named = ptxrt.Stream(device)
+    with ptxrt.Stream(device) as stream:
+        saxpy.launch(1, 64, x, y, 64, 2.0)
+        saxpy.launch(1, 64, x, y, 64, 2.0, stream=named)
+        z = ptxrt.zeros(64, np.float32, device)
+        z[...] = y
+        w = ptxrt.ops.group_norm(ptxrt.ones((1, 2, 2), device=device), None, None, 1)
+        assert [array.memory.stream for array in (z, w)] == [stream] * 2
+        assert set(y.memory.users) == {device.default_stream, stream, named}
+        z.to_host()
+    saxpy.launch(1, 64, x, y, 64, 2.0)
+    assert [launched[0], launched[1], launched[-1]] == [stream.handle, named.handle, 0]
+    assert launched[2:-1] == [stream.handle] * len(launched[2:-1])
+    assert ptxrt.zeros(1, device=device).memory.stream is device.default_stream
+
+
+def test_blocks_nest_and_each_device_has_its_own(device: Device, other_device: Device) -> None:
+    def current() -> ptxrt.Stream:
+        return ptxrt.empty(1, device=device).memory.stream
+
+    a, b, other = ptxrt.Stream(device), ptxrt.Stream(device), ptxrt.Stream(other_device)
+    with a:
+        with b, other, a:
+            assert current() is a
+            with b:
+                assert current() is b
+            assert current() is a
+            with device.default_stream:
+                assert current() is device.default_stream
+        with other:
+            assert current() is a
+        with b:
+            with a:
+                pass
+            assert current() is b
+    assert current() is device.default_stream
+
+
+def test_a_block_is_its_threads_own_and_ends_with_an_exception(device: Device) -> None:
+    found: list[Any] = []
+    stream = ptxrt.Stream(device)
+    with stream:
+        thread = threading.Thread(target=lambda: found.append(ptxrt.empty(1, device=device).memory.stream))
+        thread.start()
+        thread.join()
+    with pytest.raises(KeyError), stream:
+        raise KeyError
+    assert found == [device.default_stream]
+    assert ptxrt.empty(1, device=device).memory.stream is device.default_stream
+
+
+def test_streams_and_events_say_what_they_are(device: Device) -> None:
+    stream, event = ptxrt.Stream(device), ptxrt.Event(device)
+    assert repr(device.default_stream) == f"<Stream: the default stream of {device}>"
+    assert repr(stream) == f"<Stream: stream {stream.handle:#x} of {device}>"
+    assert repr(event) == f"<Event of {device}, not recorded yet>"
+    stream.record(event)
+    assert repr(event) == f"<Event of {device}, recorded>"

@@ -132,19 +132,40 @@ def test_parameters_may_be_read_in_other_pieces_than_they_were_written() -> None
 @pytest.mark.parametrize(("code", "kind", "words"), [
     ("call g, (t);", CompileError, "unknown function"), ("call (v), fib, (t, t);", CompileError, "1 arguments"),
     ("call (v), p, (t);", CompileError, "names a .callprototype"), ("call k, (p);", CompileError, "entry"),
-    ("call (v), vprintf, (p, p);", Unsupported, "printf"), ("call (v), fib, (p);", CompileError, ".u64"),
+    ("call (v), vprintf, (p);", CompileError, "takes 2 arguments"), ("call (v), fib, (p);", CompileError, ".u64"),
+    ("call (v), malloc, (p);", Unsupported, "malloc"), ("call (v), __assertfail, (p);", CompileError, "8, 8, 4, 8, 8"),
 ])  # fmt: skip
 def test_calls_that_cannot_be(code: str, kind: type[Exception], words: str) -> None:
-    module = FIBONACCI + ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);"
+    module = """.extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);
+      .extern .func (.param .b32 r) malloc(.param .b64 a); .extern .func (.param .b32 r) __assertfail(.param .b64 a);"""
     with pytest.raises(kind, match=re.escape(words)):
-        sim.parse(kernel(START + code, module=module))
+        sim.parse(kernel(START + code, module=FIBONACCI + module))
 
 
 def test_a_failing_assert_is_a_launch_error() -> None:
-    module = ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);"
-    body = START + "setp.eq.u32 q, t, 9; @!q bra OK; call __assertfail, (p, p, t, p, p); OK:"
-    with pytest.raises(LaunchError, match=r"assertion failed\n.*\n  thread \(9, 0, 0\)"):
+    module = """.extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
+      .global .b8 what[4] = {116, 60, 57, 0};"""
+    body = START + "mov.u64 p, what; setp.eq.u32 q, t, 9; @!q bra OK; call __assertfail, (p, p, t, p, p); OK:"
+    with pytest.raises(LaunchError, match=r"assertion `t<9` failed: t<9:9, in t<9\n.*\n  thread \(9, 0, 0\)"):
         run(kernel(body, module=module), 0)
+
+
+def test_printf_may_be_called_with_registers_and_its_result_left(capsys: pytest.CaptureFixture[str]) -> None:
+    module = """.extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);
+      .global .b8 what[6] = {37, 100, 32, 37, 100, 0};"""
+    body = """.reg .u64 p, f; .reg .u32 t; .reg .pred q; .local .align 8 .b8 numbers[8]; mov.u32 t, %tid.x;
+      setp.lt.u32 q, t, 2; mov.u64 f, what; st.local.u32 [numbers], t; st.local.u32 [numbers+4], -1;
+      mov.u64 p, numbers; cvta.local.u64 p, p; @q call (_), vprintf, (f, p);"""
+    run(kernel(body, module=module), 0)
+    assert capsys.readouterr().out == "0 -11 -1"
+
+
+def test_a_format_in_local_memory_is_each_threads_own(capsys: pytest.CaptureFixture[str]) -> None:
+    module = ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);"
+    body = """.reg .u64 f; .reg .u32 t; .local .b8 own[2]; mov.u32 t, %tid.x; add.u32 t, t, 65; st.local.u8 [own], t;
+      mov.u32 t, 0; st.local.u8 [own+1], t; mov.u64 f, own; cvta.local.u64 f, f; call (_), vprintf, (f, 0);"""
+    run(kernel(body, module=module), 0, block=(5, 1, 1))
+    assert capsys.readouterr().out == "ABCDE"
 
 
 def test_calls_that_would_inline_without_end() -> None:

@@ -28,7 +28,7 @@ from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import contiguous, same_layout
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
-from ptxrt.runtime.stream import Stream, as_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 
 __all__ = ["Plan", "forget_plans", "plan_cache", "preferred_language"]
 
@@ -233,7 +233,10 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         self, args: Sequence[Any], stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None
     ) -> ResultT:
         """Run, of a plain tuple too: the ops' functions spare themselves the NamedTuple."""
-        queue = self.device.default_stream if stream is None else as_stream(stream, self.device, self.op)
+        if stream is None and not ENTERED:
+            queue = self.device.default_stream
+        else:
+            queue = as_stream(stream, self.device, self.op)
         values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
         scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
         ready = self._ready or self._load()
@@ -285,7 +288,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         if isinstance(argument, str):
             return self._places[argument]
         if isinstance(argument, np.ndarray):
-            ready.tables.append(to_device(argument, self.device))
+            ready.tables.append(to_device(argument, self.device, stream=self.device.default_stream))
             argument = ready.tables[-1].ptr
         ready.constants.append(argument)
         return len(self.operands) + len(ready.constants) - 1

@@ -7,6 +7,7 @@ import numpy as np
 from ptxrt.sim._instructions.addressing import is_passed
 from ptxrt.sim._instructions.builder import Builder, Frame
 from ptxrt.sim._instructions.op import Op, getter, instruction, setter
+from ptxrt.sim._instructions.system_calls import SYSTEM
 from ptxrt.sim._machine.access import Access
 from ptxrt.sim._machine.branches import GONE, Target
 from ptxrt.sim._machine.code import Step
@@ -19,7 +20,6 @@ from ptxrt.sim._text.types import TYPES, PtxType
 __all__ = ["give_back", "receive"]
 
 _U64 = TYPES["u64"]
-_SYSTEM = {"vprintf": "printf", "malloc": "malloc", "free": "free"}
 
 
 @instruction("call")
@@ -50,11 +50,10 @@ def _by_name(op: Op, name: str, returns: tuple[Operand, ...], given: tuple[Opera
     if function is None:
         op.fail(f"unknown function {name}")
     if not function.defined:
-        if name == "__assertfail":
-            op.builder.emit(_plain(op.ins), lambda m: m.trap(op.ins, "an assertion failed"))
-            return
-        what = _SYSTEM.get(name)
-        op.unsupported(f"{what} ({name})" if what else f"a call of {name}, which the text declares and does not define")
+        if name not in SYSTEM:
+            op.unsupported(f"a call of {name}, which the text declares and does not define")
+        _by_system(op, name, function, returns, given)
+        return
     if function.is_entry:
         op.fail(f"{name} is an .entry and cannot be called")
     _check(op, name, function, returns, given)
@@ -68,6 +67,26 @@ def _by_name(op: Op, name: str, returns: tuple[Operand, ...], given: tuple[Opera
     op.builder.close(lambda m: m.calls.enter(m, callee, following, op.ins), op.ins)
     for step in _results(op, callee.returns, function.returns, returns):
         op.builder.emit(_plain(op.ins), step)
+
+
+def _by_system(op: Op, name: str, function: Function, returns: tuple[Operand, ...], given: tuple[Operand, ...]) -> None:
+    params, results, define = SYSTEM[name]
+    if _sizes(function) != (params, results):
+        op.fail(f"{name} has parameters of {params} bytes and results of {results}, not {_sizes(function)}")
+    _check(op, name, function, returns, given)
+    sources = [_source(op, actual, formal.type) for formal, actual in zip(function.params, given, strict=True)]
+    run = define(op, sources)
+
+    def without_result(m: Machine) -> None:
+        run(m)
+
+    step: Step = without_result
+    for formal, actual in zip(function.returns, returns, strict=True):
+        if isinstance(actual, Symbol) and is_passed(op, actual.variable):
+            step = _store(op.builder, op.ins, actual.variable, actual.addend, formal.type, run)
+        else:
+            step = _copy(run, op.dest(actual, formal.type))
+    op.builder.emit(_plain(op.ins), step)
 
 
 def _check(

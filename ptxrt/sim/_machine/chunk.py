@@ -23,6 +23,7 @@ from ptxrt.sim._machine.element_types import Elements
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.memory import GlobalMemory
+from ptxrt.sim._machine.printed import Printed
 from ptxrt.sim._machine.profile import Profile
 from ptxrt.sim._machine.races import Races
 from ptxrt.sim._machine.reports import Reports
@@ -90,6 +91,7 @@ class Chunk(Reports):
         self.cluster_barriers = ClusterBarriers(self)
         self._calls: CallStack | None = None
         self._copies: AsyncCopies | None = None
+        self.printed = Printed()
         self.races: Races | None = None
         if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
             self.races = Races(self, job.code.shared_word)

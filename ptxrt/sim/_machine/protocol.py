@@ -142,6 +142,18 @@ class Faults(Protocol):
     def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
         """Raise what `trap` is: the launch fails."""
 
+    def assertion(
+        self, ins: Instruction, condition: str, *, file: str, line: int, function: str, threads: int
+    ) -> NoReturn:
+        """Raise what `assert` is where it fails, for the first of these threads."""
+
+
+class Output(Protocol):
+    """What the threads print."""
+
+    def add(self, block: int, text: bytes) -> None:
+        """Note what a thread of a block prints."""
+
 
 class SharedWatcher(Protocol):
     """The race model of shared memory."""
@@ -285,6 +297,8 @@ class Machine(Registers, Groups, Order, Spaces, Protocol):
     def calls(self) -> Calls: ...
     @property
     def copies(self) -> Copies: ...
+    @property
+    def printed(self) -> Output: ...
 
 
 Getter = Callable[[Machine], Array]

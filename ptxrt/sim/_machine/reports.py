@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from ptxrt.errors import DataRace, Deadlock, LaunchError, MemoryFault, SimFault
+from ptxrt.errors import AssertionFailed, DataRace, Deadlock, LaunchError, MemoryFault, SimFault
 from ptxrt.sim._machine.layout import Layout
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.shape import Shape
@@ -104,3 +104,16 @@ class Reports(ABC):
     def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
         """Raise what `trap` is: the launch fails."""
         raise Trap(problem, **self._where(ins, int(self.active()[0])))
+
+    def assertion(
+        self, ins: Instruction, condition: str, *, file: str, line: int, function: str, threads: int
+    ) -> NoReturn:
+        """Raise what `assert` is where it fails, for the first of these threads."""
+        raise AssertionFailed(
+            condition,
+            **self._where(ins, int(self.active()[0])),
+            file=file,
+            file_line=line,
+            function=function,
+            threads=threads,
+        )
