@@ -204,6 +204,7 @@ class SimBackend:
             seconds=time.perf_counter() - started,
             entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
+            ptx=text,
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:

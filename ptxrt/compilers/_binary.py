@@ -126,6 +126,8 @@ class Binary:
         Entry as asked -> name in the binary. Every entry's own name is in it too.
     included
         The files that the outcome depends on.
+    ptx
+        The PTX that was given or that NVRTC made on the way; None where there was none.
     """
 
     code: bytes
@@ -139,3 +141,4 @@ class Binary:
     reports: dict[str, Report] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     included: Included = field(default_factory=Included)
+    ptx: str | None = None

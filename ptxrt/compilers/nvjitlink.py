@@ -138,6 +138,7 @@ def compile_ptx(
         entries=header.entries,
         reports=resource_reports(log),
         symbols={entry_name: entry_name for entry_name in header.entries},
+        ptx=text,
     )
 
 

@@ -181,6 +181,7 @@ def compile_cuda(
         reports=resource_reports(outcome.log),
         symbols=symbols,
         included=job.included,
+        ptx=outcome.ptx.decode(errors="replace"),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptxrt.backends import PointerParam, Resources
-from ptxrt.compilers.ptx_text import require_entry
+from ptxrt.compilers.ptx_text import file_hint, require_entry
 from ptxrt.errors import (
     DTypeMismatch,
     InvalidArgument,
@@ -44,6 +44,8 @@ def load(
     signature: Signature | str | Callable[..., Any],
     device: Device | str | None = None,
     options: Sequence[str] = (),
+    *,
+    reload: bool = False,
 ) -> Kernel:
     """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
@@ -59,6 +61,9 @@ def load(
         The default device if left out.
     options
         For the compiler, each a string; part of the cache's key.
+    reload
+        Let the kernel follow the file that `source` was read from: the first launch after a change of the file, or of
+        a header, compiles it anew. Where that fails, the kernel stays as it was, and a ReloadWarning has the error.
 
     Raises
     ------
@@ -75,7 +80,7 @@ def load(
             argument="source",
             expected="a KernelSource",
             given=type(source).__name__,
-            fix="KernelSource.ptx(text) makes one",
+            fix=(isinstance(source, str) and file_hint(source)) or "KernelSource.from_file(path) reads one",
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
@@ -89,9 +94,14 @@ def load(
         signature = Signature.from_function(signature)
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
+    make: Callable[..., Kernel] = Kernel
+    if reload:
+        from ptxrt.runtime.reload import following  # noqa: PLC0415 (it knows this file)
+
+        make = following(source, tuple(options))
     where = as_device(device)
     try:
-        return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
+        return make(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
 
@@ -104,6 +114,7 @@ class Kernel:
     entry : str
     signature : Signature
     device : Device
+    source : KernelSource
     resources : Resources
         Registers, shared, local and constant bytes, and the threads a block may have.
     """
@@ -111,7 +122,7 @@ class Kernel:
     def __init__(
         self, device: Device, module: LoadedModule, source: KernelSource, entry: str, signature: Signature
     ) -> None:
-        self.entry, self.signature, self.device = entry, signature, device
+        self.entry, self.signature, self.device, self.source = entry, signature, device, source
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
@@ -136,6 +147,11 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"
+
+    @property
+    def ptx(self) -> str | None:
+        """The PTX that was compiled, which for C++ is NVRTC's; None on AMD's devices, whose compiler makes none."""
+        return self._module.binary.ptx
 
     def launch(
         self,
