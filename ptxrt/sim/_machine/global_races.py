@@ -25,6 +25,7 @@ from ptxrt.sim._text.types import Array
 __all__ = ["GlobalRaces"]
 
 _STRONG, _WIDE, _THREAD = 1, 2, 2
+_LARGE = 64 << 20
 
 
 class _Role:
@@ -44,9 +45,14 @@ class _Role:
 
 
 class GlobalRaces:
-    """The shadow of global memory for one launch."""
+    """The shadow of global memory for one launch.
 
-    def __init__(self, shape: Shape, granule: int) -> None:
+    A check that nobody has asked for (`by_default`) passes over large arrays, whose shadow is many times as large, and
+    over plain reads of what is written by atomics: loops around a compare-and-swap begin with one, and rightly so.
+    """
+
+    def __init__(self, shape: Shape, granule: int, *, by_default: bool = False) -> None:
+        self._by_default = by_default
         self._shift = granule.bit_length() - 1
         self._padded = shape.warps * 32
         self._shadows: dict[Allocation, tuple[_Role, _Role, _Role]] = {}
@@ -82,7 +88,7 @@ class GlobalRaces:
         DataRace
             For the first lane that races with an earlier access, or with another lane of this one.
         """
-        if allocation.is_const:
+        if allocation.is_const or (self._by_default and allocation.bytes.size > _LARGE):
             return
         lanes = m.active() if part is None else m.active()[part]
         if at.shape[0] != lanes.shape[0]:
@@ -96,8 +102,8 @@ class GlobalRaces:
         for _ in range(access.size >> self._shift):
             self._against(m, access, at, allocation, lanes, own, writer, granule)
             if access.writes:
-                self._against(m, access, at, allocation, lanes, own, first, granule)
-                self._against(m, access, at, allocation, lanes, own, last, granule)
+                self._against(m, access, at, allocation, lanes, own, first, granule, only_read=True)
+                self._against(m, access, at, allocation, lanes, own, last, granule, only_read=True)
                 writer.note(granule, own, now)
                 twice = writer.who[granule] != own
                 if strength:
@@ -141,11 +147,13 @@ class GlobalRaces:
 
     def _against(
         self, m: Spaces, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
-        granule: Array,
+        granule: Array, *, only_read: bool = False,
     ) -> None:  # fmt: skip
         held = role.who[granule]
         # Two strong accesses of which one is strong within its block only are looked at too.
         fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
+        if self._by_default and (only_read or not access.writes):
+            fine |= ((own if access.writes else held) & _STRONG) != 0
         bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
         if not bad.any():
             return

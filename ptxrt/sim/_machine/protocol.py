@@ -180,6 +180,8 @@ class Spaces(Lanes, Faults, Protocol):
     """Whether to look for reads of bytes that nobody has written."""
     watched: bool
     """Whether that, or races in global memory, are looked for."""
+    off_switch: str | None
+    """What to say of a fault that only a check finds that nobody has asked for."""
 
     @property
     def memory(self) -> GlobalMemory: ...
@@ -201,6 +203,9 @@ class Spaces(Lanes, Faults, Protocol):
     def global_races(self) -> GlobalWatcher | None: ...
     @property
     def profile(self) -> AccessCounter | None: ...
+
+    def looked(self, nbytes: int) -> None:
+        """Count so many bytes that the checks of ``marks`` and ``global_races`` have looked at; they may end then."""
 
 
 class BlockBarriers(Protocol):

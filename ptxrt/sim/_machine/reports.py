@@ -30,6 +30,8 @@ class Reports(ABC):
     first_block: int
     padded: int
     origin: Array
+    off_switch: str | None
+    """What to say of a fault that only a check finds that nobody has asked for."""
 
     @abstractmethod
     def active(self) -> Array:
@@ -87,6 +89,7 @@ class Reports(ABC):
             nearest=self.layout.nearest("shared", address, total) if shared else self.memory.describe(address),
             other_line=earlier.line,
             other_thread=self.shape.thread_index(thread),
+            fix=None if shared else self.off_switch,
         )
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:
