@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ptxrt import __version__, ops
+from ptxrt.commands import _show_file, parity, show
 from ptxrt.commands import check as check_command
-from ptxrt.commands import parity, show
 from ptxrt.commands.cache import FILTER_KEYS, SORT_KEYS, inspect
 from ptxrt.commands.tables import printable, size_in_words, table
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
@@ -92,13 +93,15 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser(
         "show",
-        help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
-        description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
-        "output is PTX still. For AMD's architectures (gfx1100, gfx90a:sramecc+:xnack-) it is the kernel's twin in "
-        "HIP, with its machine code. Without --arch and --device it is compiled for the default device's architecture; "
-        "no device is needed for that.",
+        help="a kernel as it is compiled: the text, its parameters, its resources; of a file, or one of ptxrt's own",
+        description="Print a kernel as it is compiled, and behind it, as comments, its parameters, its resources, how "
+        "many of its blocks a multiprocessor holds, and its machine code where there is a disassembler: the output is "
+        "PTX still. It is a kernel of a .ptx, .cu or .hip FILE, or one that comes with ptxrt. For AMD's architectures "
+        "(gfx1100, gfx90a:sramecc+:xnack-) it is the text in HIP. Without --arch and --device it is compiled for the "
+        "default device's architecture; no device is needed for that.",
     )
-    command.add_argument("entry", metavar="ENTRY", help="the kernel's entry, such as group_norm_kernel")
+    command.add_argument("what", metavar="FILE|ENTRY", help="a file, or the entry of a kernel that comes with ptxrt")
+    command.add_argument("--entry", help="of a FILE: the kernel; all that are in it if left out")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--arch", help="the architecture to compile for, such as sm_90 or gfx1100")
     where.add_argument("--device", help="load it on this device and ask its driver for the resources, too")
@@ -216,7 +219,16 @@ def _kernels(given: argparse.Namespace) -> int:
 def _show(given: argparse.Namespace) -> int:
     device = as_device(given.device) if given.arch is None else None
     arch = given.arch if device is None else device.arch
-    return show.run(given.entry, arch, device if given.device is not None else None, _say, _complain)
+    if Path(given.what).suffix or os.sep in given.what:  # no entry of ours has a dot
+        if given.device is not None:
+            raise InvalidArgument(
+                op="show", argument="--device", expected="a kernel that comes with ptxrt", given=repr(given.what),
+                fix="Use --arch",
+            )  # fmt: skip
+        return _show_file.run(given.what, given.entry, arch, _say, _complain)
+    if given.entry is not None:
+        raise InvalidArgument(op="show", argument="--entry", expected="a FILE before it", given=repr(given.what))
+    return show.run(given.what, arch, device if given.device is not None else None, _say, _complain)
 
 
 # parity -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Importing this package, or any module in it, loads no vendor library: they are l
 from __future__ import annotations
 
 from ptxrt.compilers._binary import Binary, EntryInfo, ParamInfo, Report
+from ptxrt.compilers._cxx_types import demangled
 from ptxrt.compilers._included import Included
 
-__all__ = ["Binary", "EntryInfo", "Included", "ParamInfo", "Report"]
+__all__ = ["Binary", "EntryInfo", "Included", "ParamInfo", "Report", "demangled"]
