@@ -85,9 +85,9 @@ def _spec(entry: str, language: str) -> KernelSpec:
     raise InvalidArgument(
         op="show",
         argument="ENTRY",
-        expected=f"an entry of a kernel that comes with ptxrt in {language}: " + ", ".join(close or sorted(specs)),
+        expected=f"a file that ends in .ptx, .cu or .hip, or an entry of a kernel that comes with ptxrt in {language}",
         given=repr(entry),
-        fix=f"Did you mean {' or '.join(close)}?" if close else None,
+        fix=f"Did you mean {' or '.join(close)}?" if close else "ptxrt kernels lists them",
     )
 
 

@@ -195,7 +195,7 @@ def test_the_disassembler_is_looked_for_on_path(tmp_path: Path, monkeypatch: Pat
     tool = tmp_path / "nvdisasm"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(disassembly.importlib, "import_module", lambda name: os)  # one without pathfinder's function
+    monkeypatch.setattr("importlib.import_module", lambda name: os)  # one without pathfinder's function
     monkeypatch.setenv("PATH", str(tmp_path))
     assert disassembly._tool("nvdisasm") == str(tool)
     assert disassembly._tool("cuobjdump") is None
