@@ -9,15 +9,15 @@ import io
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import Literal, TextIO
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 __all__ = ["coloured", "columns", "fitted", "printable", "size_in_words", "table"]
 
+_LEAST = 20
 _COLOURS = {r"\bpass$": "green", r"\b(FAIL|MISS|DIFFERENT)\b": "bold red", r"^ptxrt: ": "bold red"}
 
 
@@ -52,9 +52,15 @@ def fitted(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[i
     plain, width = table(head, rows, right), columns()
     if width is None or max(map(len, plain.splitlines())) <= width:
         return plain
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    # Where that is enough, the widest column alone is broken.
+    widest = max(range(len(head)), key=widths.__getitem__)
+    enough = sum(widths) - widths[widest] + 2 * len(head) + _LEAST <= width
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for index, name in enumerate(head):
-        drawn.add_column(Text(name), justify="right" if index in right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if index in right else "left"
+        whole = widths[index] if enough and index != widest else None
+        drawn.add_column(Text(name), justify=justify, overflow="fold", min_width=whole)
     for row in rows:
         drawn.add_row(*map(Text, row))
     out = io.StringIO()
