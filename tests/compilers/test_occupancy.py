@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import ptxrt
+from ptxrt import ops
 from ptxrt.compilers.occupancy import occupancy
 
 
@@ -15,6 +19,7 @@ from ptxrt.compilers.occupancy import occupancy
         ("sm_90", 128, 64, 0, 8, "registers"),  # 8 warps in each quarter of 16384 registers
         ("sm_90", 96, 64, 0, 10, "registers"),  # 32 warps, of 3 each
         ("sm_90", 128, 33, 0, 12, "registers"),  # 33 * 32 = 1056 registers, 1280 as they are handed out
+        ("sm_90", 96, 40, 0, 16, "registers"),  # 12 warps of 1280 in each quarter; undivided it would be 17 blocks
         ("sm_90", 1024, 64, 0, 1, "registers"),
         ("sm_90", 1024, 65, 0, 0, "registers"),  # 32 warps of 2304 registers are more than there are
         ("sm_90", 32, 255, 0, 8, "registers"),
@@ -42,3 +47,17 @@ def test_blocks_of_a_multiprocessor(
 @pytest.mark.parametrize("arch", ["sm_61", "sm_999", "gfx90a", ""])
 def test_an_architecture_that_is_not_known_has_no_answer(arch: str) -> None:
     assert occupancy(arch, 32, 32, 0) is None
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("spec", [spec for spec in ops.kernels() if spec.language == "ptx"], ids=lambda s: s.entry)
+def test_the_driver_says_the_same(cuda: ptxrt.Device, spec: Any) -> None:
+    kernel = spec.load(cuda)
+    used, ask = kernel.resources, "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    backend: Any = cuda.backend
+    for threads in (32, 96, 128, 256, 512, 1024):
+        for dynamic in (0, 1000, 20000):
+            with backend._current(cuda.ordinal):
+                blocks = backend._call(ask, kernel._function, threads, dynamic)[1]
+            found = occupancy(cuda.arch, threads, used.registers, used.shared_bytes + dynamic)
+            assert threads > used.max_threads or found is None or found.blocks == blocks

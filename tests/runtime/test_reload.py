@@ -154,6 +154,11 @@ def test_a_header_that_changes_is_followed_too(device: ptxrt.Device, path: Path,
     assert put_by(kernel) == 2
     deeper.write_text("#define VALUE 3\n")
     assert put_by(kernel) == 3
+    (tmp_path / "other.h").write_text("#define VALUE 4\n")
+    header.write_text('#include "other.h"\n')
+    assert put_by(kernel) == 4
+    (tmp_path / "other.h").write_text("#define VALUE 5\n")
+    assert put_by(kernel) == 5
 
 
 @pytest.mark.parametrize("suffix", ["cu"], indirect=True)

@@ -127,7 +127,20 @@ def test_a_plain_read_beside_atomics_is_a_race_only_where_it_is_asked_for(
         kernel(first + second).launch(2, 1, zeros())
 
 
-@pytest.mark.parametrize("body", [PLAIN_WRITE + ATOMIC, ATOMIC + PLAIN_WRITE, PLAIN_READ + PLAIN_WRITE])
-def test_a_plain_write_is_a_race_always(body: str) -> None:
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(PLAIN_WRITE, ATOMIC), (ATOMIC, PLAIN_WRITE), (PLAIN_READ, PLAIN_WRITE), (PLAIN_WRITE, PLAIN_READ)],
+)
+def test_a_plain_write_beside_another_access_is_a_race_always(one: str, other: str) -> None:
+    """Of two blocks the first does one thing, the second the other."""
+    text = f"mov.u32 %i, %ctaid.x;  setp.eq.u32 %p, %i, 0;\n@!%p bra L;\n{one}\nret;\nL: {other}"
     with pytest.raises(ptxrt.DataRace):
-        kernel(body).launch(2, 1, zeros())
+        kernel(text).launch(2, 1, zeros())
+
+
+def test_a_chunk_behind_the_end_of_the_checks_is_not_looked_at(monkeypatch: Patch) -> None:
+    text = f"mov.u32 %i, %ctaid.x;  setp.lt.u32 %p, %i, 32;\n@!%p bra L;\n{PLAIN_READ}\nret;\nL: {UNWRITTEN_SHARED}"
+    with pytest.raises(ptxrt.MemoryFault):
+        kernel(text).launch(64, 1024, zeros())
+    monkeypatch.setattr(checks, "_BYTES", 1)
+    kernel(text).launch(64, 1024, zeros())
