@@ -55,12 +55,12 @@ def fitted(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[i
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     # Where that is enough, the widest column alone is broken.
     widest = max(range(len(head)), key=widths.__getitem__)
-    enough = sum(widths) - widths[widest] + 2 * len(head) + _LEAST <= width
+    left = width - 2 * (len(head) - 1) - (sum(widths) - widths[widest])
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for index, name in enumerate(head):
         justify: Literal["left", "right"] = "right" if index in right else "left"
-        whole = widths[index] if enough and index != widest else None
-        drawn.add_column(Text(name), justify=justify, overflow="fold", min_width=whole)
+        fixed = (left if index == widest else widths[index]) if left >= _LEAST else None
+        drawn.add_column(Text(name), justify=justify, overflow="fold", width=fixed, min_width=1)
     for row in rows:
         drawn.add_row(*map(Text, row))
     out = io.StringIO()

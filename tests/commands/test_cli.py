@@ -202,6 +202,18 @@ def test_a_table_that_fits_is_the_same_on_a_terminal(terminal: Capture) -> None:
     assert tables.fitted(("name", "n"), [("x" * 100, "1")], (1,)).count("x") == 100
 
 
+def test_the_widest_column_alone_is_broken_where_that_is_enough(terminal: Capture) -> None:
+    rows = [("e" * 40, "a few words " * 8, "1")]
+    head, first, *rest = tables.fitted(("entry", "words", "n"), rows, (2,)).splitlines()
+    assert head.split() == ["entry", "words", "n"]
+    assert first.startswith("e" * 40 + "  a few")
+    assert first.endswith(" 1")
+    assert all(line.startswith(" " * 42) for line in rest)
+    wide = tables.fitted(("entry", "words", "n"), [("e" * 70, "w" * 90, "1")], (2,))
+    assert (wide.count("e"), wide.count("w")) == (71, 91)
+    assert max(map(len, wide.splitlines())) <= 80
+
+
 def test_colour_is_for_terminals_without_no_color(terminal: Capture, monkeypatch: Patch) -> None:
     assert main(["show", "xyzzy"]) == 2
     assert "\x1b[" in terminal.readouterr().err
