@@ -78,6 +78,14 @@ def test_the_checks_end_with_what_they_may_look_at(monkeypatch: Patch) -> None:
             kernel(body).launch(1, 32, zeros())
 
 
+def test_accesses_to_shared_memory_count_too(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(checks, "_BYTES", 2 * (4 + 4096))
+    shared = ".shared .b32 tile;  st.shared.u32 [tile], 1;  ld.shared.u32 %k, [tile];"
+    with pytest.raises(ptxrt.MemoryFault):
+        kernel(UNWRITTEN).launch(1, 1, ptxrt.empty(1, np.uint32, "sim:0"))
+    kernel(shared + UNWRITTEN).launch(1, 1, ptxrt.empty(1, np.uint32, "sim:0"))
+
+
 def test_what_is_asked_for_has_no_end(monkeypatch: Patch) -> None:
     monkeypatch.setattr(checks, "_BYTES", 1)
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "global-races")
@@ -117,6 +125,9 @@ ATOMIC = "atom.global.add.u32 %k, [%x], 1;"
 PLAIN_READ, PLAIN_WRITE = "ld.global.u32 %k, [%x];", "st.global.u32 [%x], 1;"
 
 
+VOLATILE_READ = "ld.volatile.global.u32 %k, [%x];"
+
+
 @pytest.mark.parametrize(("first", "second"), [(PLAIN_READ, ATOMIC), (ATOMIC, PLAIN_READ)])
 def test_a_plain_read_beside_atomics_is_a_race_only_where_it_is_asked_for(
     first: str, second: str, monkeypatch: Patch
@@ -129,7 +140,14 @@ def test_a_plain_read_beside_atomics_is_a_race_only_where_it_is_asked_for(
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(PLAIN_WRITE, ATOMIC), (ATOMIC, PLAIN_WRITE), (PLAIN_READ, PLAIN_WRITE), (PLAIN_WRITE, PLAIN_READ)],
+    [
+        (PLAIN_WRITE, ATOMIC),
+        (ATOMIC, PLAIN_WRITE),
+        (PLAIN_READ, PLAIN_WRITE),
+        (PLAIN_WRITE, PLAIN_READ),
+        (PLAIN_WRITE, VOLATILE_READ),
+        (VOLATILE_READ, PLAIN_WRITE),
+    ],
 )
 def test_a_plain_write_beside_another_access_is_a_race_always(one: str, other: str) -> None:
     """Of two blocks the first does one thing, the second the other."""
