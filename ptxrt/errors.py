@@ -28,6 +28,7 @@ __all__ = [
     "MemoryFault",
     "OutOfDeviceMemory",
     "PtxrtError",
+    "ReloadWarning",
     "ShadowMismatch",
     "ShapeMismatch",
     "SignatureMismatch",
@@ -182,6 +183,10 @@ class CompileError(PtxrtError):
         if log and log.strip() not in message:
             text += "\n" + log.strip()
         super().__init__(text, op="compile", argument=kernel, expected=expected, given=given, fix=fix)
+
+
+class ReloadWarning(UserWarning):
+    """A kernel that follows its file cannot be what the file says now; it is launched as it was before."""
 
 
 class SignatureMismatch(PtxrtError):

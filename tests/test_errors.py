@@ -18,7 +18,7 @@ from ptxrt.places import SourcePlace
 PUBLIC: list[Any] = [
     kind
     for _, kind in inspect.getmembers(ptxrt, inspect.isclass)
-    if issubclass(kind, Exception) and kind is not ptxrt.PtxrtError
+    if issubclass(kind, Exception) and kind not in (ptxrt.PtxrtError, ptxrt.ReloadWarning)
 ]
 PLAIN = [kind for kind in PUBLIC if kind is not ptxrt.CompileError and not issubclass(kind, errors.SimFault)]
 FAULTS = [ptxrt.MemoryFault, ptxrt.DataRace, ptxrt.Deadlock]

@@ -43,5 +43,5 @@ def test_no_function_has_the_name_of_a_module_beside_it() -> None:
 
 
 def test_importing_ptxrt_needs_no_templates_and_no_progress_bar() -> None:
-    program = "import sys; sys.modules['jinja2'] = sys.modules['tqdm'] = None; import ptxrt"
+    program = "import sys; sys.modules['jinja2'] = sys.modules['tqdm'] = sys.modules['rich'] = None; import ptxrt"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -192,6 +193,9 @@ def describe(into: Path, record: Mapping[str, Any]) -> str:
         f"  {record['downloaded_bytes'] / 1e6:.0f} MB fetched, {record['unpacked_bytes'] / 1e6:.0f} MB unpacked, in"
         f" {record['seconds']:.0f} s: {', '.join(f'{name} {version}' for name, version in record['packages'].items())}",
         *(f"  {suite} could not be used: {fault}" for suite, fault in record["skipped"].items()),
+        "make test and make demo find it by themselves; elsewhere say where it is:",
+        f"  export PTXRT_HIPRTC_PYTHON={shlex.quote(str(into.resolve() / 'python'))}",
+        "  ptxrt show group_norm_kernel --arch gfx1100",
     ]
     return "\n".join(lines)
 

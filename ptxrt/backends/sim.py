@@ -214,6 +214,7 @@ class SimBackend:
             entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
             variables=variables_of(text),
+            ptx=text,
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:

@@ -181,7 +181,7 @@ def check(
         signature = Signature.parse(signature)
     signature.agree(symbol, [ParamInfo(p.offset, p.size, _kind(p), p.name) for p in found.params])
     values = given.values(signature, seed)
-    names = chosen_checks(checks)
+    names, _ = chosen_checks(checks)
     memory = sim.GlobalMemory(Device("sim:0").properties.total_memory)
     addresses = [value.place(memory) for value in values]
     loaded = sim.load(program, memory)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ptxrt.commands._snapshot import Entry, Snapshot, read_snapshot
-from ptxrt.commands.tables import printable, size_in_words, table
+from ptxrt.commands.tables import fitted, printable, size_in_words, table
 from ptxrt.errors import InvalidArgument, shown
 
 __all__ = ["FILTER_KEYS", "SORT_KEYS", "inspect"]
@@ -180,7 +180,7 @@ def _listing(snapshot: Snapshot, entries: Sequence[Entry]) -> str:
     head = ("digest", "state", "language", "entries", "arch", "compiler", "size", "uses", "live", "compile ms", "age")
     # Each cell is made printable by itself: a line break in a name would tear the table.
     clean = [tuple(printable(cell).replace("\n", " ") for cell in row) for row in rows]
-    lines.append(table(head, clean, (6, 7, 8, 9, 10)))
+    lines.append(fitted(head, clean, (6, 7, 8, 9, 10)))
     if len(entries) < len(snapshot.entries):
         lines += ["", f"{len(entries)} of {len(snapshot.entries)} entries"]
     return "\n".join(printable(line) for line in lines)

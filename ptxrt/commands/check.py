@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ DESCRIPTION = (
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ptxrt check``."""
-    command.add_argument("file", metavar="FILE", help="PTX; CUDA C++ if its name ends in .cu; HIP in .hip")
+    command.add_argument("file", metavar="FILE", help="a text in PTX (.ptx), CUDA C++ (.cu) or HIP (.hip)")
     command.add_argument("--entry", help="the kernel; may be left out where there is one only")
     command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else the text\'s .param list')
     command.add_argument("--grid", required=True, metavar="X[,Y[,Z]]", help="blocks")
@@ -65,15 +64,8 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
             raise InvalidArgument(op="check", argument="--arg", expected=wanted, given=repr(pair))
         arguments[name] = value
     try:
-        text = Path(given.file).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        return complain(f"cannot read {given.file}: byte {error.start} is no UTF-8, so this is no text of a kernel", 2)
-    except (OSError, ValueError) as error:
-        return complain(f"cannot read {given.file}: {_reason(error)}", 2)
-    make = {".cu": KernelSource.cuda, ".hip": KernelSource.hip}.get(Path(given.file).suffix, KernelSource.ptx)
-    try:
         report = check(
-            make(text, name=os.path.basename(given.file)),
+            KernelSource.from_file(given.file),
             given.entry,
             given.signature,
             grid=_whole("--grid", given.grid, most=3),

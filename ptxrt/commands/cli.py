@@ -8,17 +8,21 @@ standard output, everything else to standard error.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from ptxrt import __version__, ops
+from ptxrt.commands import _show_file, parity, show
 from ptxrt.commands import check as check_command
-from ptxrt.commands import parity, show
 from ptxrt.commands.cache import FILTER_KEYS, SORT_KEYS, inspect
-from ptxrt.commands.tables import printable, size_in_words, table
+from ptxrt.commands.tables import coloured, fitted, printable, size_in_words
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
+from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, PtxrtError
 from ptxrt.runtime.device import Device, as_device, default_device, devices
 
@@ -56,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(text: str) -> None:
     """Print text that came from files or from a driver, whatever characters the terminal has."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(printable(text).encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    print(coloured(printable(text).encode(encoding, "backslashreplace").decode(encoding), sys.stdout), flush=True)
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"ptxrt: {printable(message)}", file=sys.stderr)
+    print(coloured(f"ptxrt: {printable(message)}", sys.stderr), file=sys.stderr)
     return code
 
 
@@ -80,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("devices", help="the devices and compilers there are; for the others, why not")
+    command.add_argument("--json", action="store_true", help="the same as a JSON object")
     command.set_defaults(run=_devices)
 
     command = commands.add_parser(
@@ -88,17 +93,20 @@ def _parser() -> argparse.ArgumentParser:
         description="List the kernels that come with ptxrt. Exits with 1 if none has WORD in its entry, dtype or plan.",
     )
     command.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this somewhere")
+    command.add_argument("--json", action="store_true", help="the same as a JSON array")
     command.set_defaults(run=_kernels)
 
     command = commands.add_parser(
         "show",
-        help="a kernel that comes with ptxrt: its text as compiled, its ABI, its resources",
-        description="Print a kernel as it is compiled, and behind it, as comments, its ABI and its resources: the "
-        "output is PTX still. For AMD's architectures (gfx1100, gfx90a:sramecc+:xnack-) it is the kernel's twin in "
-        "HIP, with its machine code. Without --arch and --device it is compiled for the default device's architecture; "
-        "no device is needed for that.",
+        help="a kernel as it is compiled: the text, its parameters, its resources; of a file, or one of ptxrt's own",
+        description="Print a kernel as it is compiled, and behind it, as comments, its parameters, its resources, how "
+        "many of its blocks a multiprocessor holds, and its machine code where there is a disassembler: the output is "
+        "PTX still. It is a kernel of a .ptx, .cu or .hip FILE, or one that comes with ptxrt. For AMD's architectures "
+        "(gfx1100, gfx90a:sramecc+:xnack-) it is the text in HIP. Without --arch and --device it is compiled for the "
+        "default device's architecture; no device is needed for that.",
     )
-    command.add_argument("entry", metavar="ENTRY", help="the kernel's entry, such as group_norm_kernel")
+    command.add_argument("what", metavar="FILE|ENTRY", help="a file, or the entry of a kernel that comes with ptxrt")
+    command.add_argument("--entry", help="of a FILE: the kernel; all that are in it if left out")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--arch", help="the architecture to compile for, such as sm_90 or gfx1100")
     where.add_argument("--device", help="load it on this device and ask its driver for the resources, too")
@@ -123,10 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "demo",
         help="run every op at shapes of real networks, and compare with a float64 reference",
-        description="Exits with 1 if a result disagrees with the reference. With PTXRT_LANGUAGE=hip in the environment "
-        "the kernels are those in HIP, on any device.",
+        description="Run every op, and then a kernel with a barrier left out on sim, which says so. Exits with 1 if a "
+        "result disagrees with the reference. With PTXRT_LANGUAGE=hip in the environment the kernels are those in "
+        "HIP, on any device.",
     )
     command.add_argument("--device", help="where to run; the best device there is if left out")
+    command.add_argument("--json", action="store_true", help="the results as a JSON object, at the end")
     command.set_defaults(run=_demo)
 
     command = commands.add_parser("check", help=check_command.HELP, description=check_command.DESCRIPTION)
@@ -161,8 +171,21 @@ def _parser() -> argparse.ArgumentParser:
 # devices ----------------------------------------------------------------------------------------------------------
 
 
-def _devices(_: argparse.Namespace) -> int:
+def _devices(given: argparse.Namespace) -> int:
     found = devices()
+    missing = {kind: _reason(kind) for kind in ("cuda", "hip", "sim") if all(d.kind != kind for d in found)}
+    compilers = ("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++ and HIP", nvrtc), ("hipRTC", "HIP", hiprtc)
+    reasons = {name: compiler.available() for name, _, compiler in compilers}
+    if given.json:
+        versions = {name: None if reasons[name] else compiler.version() for name, _, compiler in compilers}
+        record = {
+            "devices": [{"device": str(device), **asdict(device.properties)} for device in found],
+            "missing": missing,
+            "compilers": {name: {"version": versions[name], "missing": reasons[name]} for name in versions},
+            "default": str(default_device()),
+        }
+        _say(json.dumps(record, indent=1))
+        return 0
     rows = [
         (
             str(device),
@@ -175,14 +198,12 @@ def _devices(_: argparse.Namespace) -> int:
         for device in found
     ]
     if rows:
-        _say(table(("device", "name", "arch", "memory", "multiprocessors", "driver"), rows, (3, 4)))
-    for kind in ("cuda", "hip", "sim"):
-        if all(device.kind != kind for device in found):
-            _say(f"{kind}: {_reason(kind)}")
+        _say(fitted(("device", "name", "arch", "memory", "multiprocessors", "driver"), rows, (3, 4)))
+    for kind, reason in missing.items():
+        _say(f"{kind}: {reason}")
     _say("")
-    compilers = ("nvJitLink", "PTX", nvjitlink), ("NVRTC", "CUDA C++ and HIP", nvrtc), ("hipRTC", "HIP", hiprtc)
     for name, takes, compiler in compilers:
-        reason = compiler.available()
+        reason = reasons[name]
         _say(f"{name} {compiler.version()} takes {takes}" if reason is None else f"no {name}: {reason}")
     _say(f"default device: {default_device()}")
     return 0
@@ -202,11 +223,17 @@ def _reason(kind: str) -> str:
 
 def _kernels(given: argparse.Namespace) -> int:
     plans = {plan.op: plan.__name__ for plan in ops.plans()}
-    rows = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
-    rows = [row for row in rows if any(given.word in cell for cell in row[:4])]
+    known = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+    rows = [row for row in known if any(given.word in cell for cell in row[:4])]
     if not rows:
-        return _complain(f"no kernel has {given.word!r} in its entry, language, dtype or plan", 1)
-    _say(table(("entry", "language", "dtype", "plan", "signature"), rows))
+        near = suggestion(given.word, {cell for row in known for cell in row[:4]})
+        return _complain(
+            f"no kernel has {given.word!r} in its entry, language, dtype or plan. {near or ''}".rstrip(" ."), 1
+        )
+    head = ("entry", "language", "dtype", "plan", "signature")
+    _say(
+        json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1) if given.json else fitted(head, rows)
+    )
     return 0
 
 
@@ -216,7 +243,16 @@ def _kernels(given: argparse.Namespace) -> int:
 def _show(given: argparse.Namespace) -> int:
     device = as_device(given.device) if given.arch is None else None
     arch = given.arch if device is None else device.arch
-    return show.run(given.entry, arch, device if given.device is not None else None, _say, _complain)
+    if Path(given.what).suffix or os.sep in given.what:  # no entry of ours has a dot
+        if given.device is not None:
+            raise InvalidArgument(
+                op="show", argument="--device", expected="a kernel that comes with ptxrt", given=repr(given.what),
+                fix="Use --arch",
+            )  # fmt: skip
+        return _show_file.run(given.what, given.entry, arch, _say, _complain)
+    if given.entry is not None:
+        raise InvalidArgument(op="show", argument="--entry", expected="a FILE before it", given=repr(given.what))
+    return show.run(given.what, arch, device if given.device is not None else None, _say, _complain)
 
 
 # parity -----------------------------------------------------------------------------------------------------------
@@ -232,7 +268,7 @@ def _parity(given: argparse.Namespace) -> int:
 def _demo(given: argparse.Namespace) -> int:
     from ptxrt.commands import demo  # noqa: PLC0415 (the other commands need none of it)
 
-    return demo.run(as_device(given.device), _say)
+    return demo.run(as_device(given.device), _say, as_json=given.json)
 
 
 def _check(given: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import sys
@@ -14,17 +15,25 @@ from tqdm import tqdm
 
 from ptxrt import __version__
 from ptxrt.commands._demo_cases import Case, cases, language
+from ptxrt.commands._demo_race import TEXT, race
+from ptxrt.commands.tables import columns
 from ptxrt.errors import PtxrtError
 from ptxrt.ops import forget_plans
 from ptxrt.runtime.device import Device
 
 __all__ = ["run"]
 
+# The same over two lines, where a terminal is narrower than the first.
+_NARROW = "{:28}  {:30}  {:>17}\n    {:>10}  {:>8}  {:>7}  {:>7}  {:>9}  {}"
 _LINE = "{:28}  {:30}  {:>17}  {:>10}  {:>8}  {:>7}  {:>7}  {:>9}  {}"
 
 
-def run(device: Device, say: Callable[[str], None]) -> int:
-    """Run the demo on `device`, tell of it line by line through `say`, and return the exit code."""
+def run(device: Device, say: Callable[[str], None], *, as_json: bool = False) -> int:
+    """Run the demo on `device`, tell of it line by line through `say`, and return the exit code.
+
+    With `as_json` nothing is said but an object of all results, at the end.
+    """
+    aloud, say = say, (lambda line: None) if as_json else say
     on_gpu = device.kind != "sim"
     say(f"ptxrt {__version__} on {device}: {device.name}, {device.arch}, driver {device.properties.driver}")
     if not on_gpu:
@@ -36,8 +45,9 @@ def run(device: Device, say: Callable[[str], None]) -> int:
     say(f"kernels in {language(device).upper()}, compiled by {device.backend.compiler(language(device))}")
     say("")
     unit = "us" if on_gpu else "ms"
-    say(_LINE.format("op", "network", "shape", "compile ms", "2nd call", "error", "bar", f"warm {unit}", "").rstrip())
-    passed = []
+    layout = _LINE if (columns() or 150) >= 150 else _NARROW
+    say(layout.format("op", "network", "shape", "compile ms", "2nd call", "error", "bar", f"warm {unit}", "").rstrip())
+    rows: list[dict[str, Any]] = []
     # On stderr, and only where that is a terminal.
     with tqdm(cases(device), unit="row", leave=False, disable=None, file=sys.stderr) as progress:
 
@@ -49,14 +59,20 @@ def run(device: Device, say: Callable[[str], None]) -> int:
             # Each row starts cold: nothing holds the modules of the rows before.
             forget_plans()
             device.modules.clear()
-            passed.append(_row(device, build, tell))
+            rows.append(_row(device, build, tell, layout))
+    passed = [row["passed"] for row in rows]
     say("")
     say(f"parity: {sum(passed)} of {len(passed)} agree with the float64 reference" + ("" if all(passed) else ": FAIL"))
-    return 0 if all(passed) else 1
+    report, found = race()
+    say(f"\nA kernel with a barrier left out, and what sim says of it:\n\n{TEXT}\n{report}")
+    if as_json:
+        record = {"version": __version__, "device": str(device), "name": device.name, "unit": unit, "rows": rows}
+        aloud(json.dumps({**record, "race": report}, indent=1))
+    return 0 if all(passed) and found else 1
 
 
-def _row(device: Device, build: Callable[[], Case], say: Callable[[str], None]) -> bool:
-    """Run one row and say it; an error is a FAIL, and the rows behind it run still."""
+def _row(device: Device, build: Callable[[], Case], say: Callable[[str], None], layout: str) -> dict[str, Any]:
+    """Run one row, say it and return it; an error is a FAIL, and the rows behind it run still."""
     try:
         case = build()
         before = device.modules.stats()
@@ -69,17 +85,16 @@ def _row(device: Device, build: Callable[[], Case], say: Callable[[str], None]) 
         warm = _microseconds(device, case.call) if device.kind != "sim" else _milliseconds(case.call)
     except PtxrtError as failure:
         say(f"FAIL: {failure}")
-        return False
+        return {"passed": False, "failure": str(failure)}
     cached = second.compiles == first.compiles and second.hits > first.hits
     good = cached and error <= case.bar
+    compile_ms = (first.compile_seconds - before.compile_seconds) * 1e3
     say(
-        _LINE.format(
+        layout.format(
             case.op,
             case.network,
             "x".join(map(str, case.shape)),
-            f"{(first.compile_seconds - before.compile_seconds) * 1e3:.1f}"
-            if first.compiles > before.compiles
-            else "0",
+            f"{compile_ms:.1f}" if first.compiles > before.compiles else "0",
             "hit" if cached else "MISS",
             f"{error:.1e}",
             f"{case.bar:.0e}",
@@ -87,7 +102,10 @@ def _row(device: Device, build: Callable[[], Case], say: Callable[[str], None]) 
             "pass" if good else "FAIL",
         )
     )
-    return good
+    return {
+        "op": case.op, "network": case.network, "shape": case.shape, "compile_ms": compile_ms, "hit": cached,
+        "error": error if math.isfinite(error) else None, "bar": case.bar, "warm": warm, "passed": good,
+    }  # fmt: skip
 
 
 def _worst_error(results: Sequence[Any], references: Sequence[Any]) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ptxrt import ops
-from ptxrt.commands.tables import table
+from ptxrt.commands.tables import fitted
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvrtc
 from ptxrt.compilers.ptx_text import scan
 from ptxrt.errors import InvalidArgument
@@ -81,4 +81,4 @@ def compare(signature: Signature, found: dict[str, Sequence[ParamInfo] | None]) 
         agree &= same
         declared = signature.describe(index) if index < count else "-"
         rows.append(("" if same else "!", str(index), declared, *(str(info or "-") for info in infos)))
-    return table(("", "#", "declared", *found), rows).splitlines(), agree
+    return fitted(("", "#", "declared", *found), rows).splitlines(), agree

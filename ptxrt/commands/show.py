@@ -1,4 +1,4 @@
-"""What ``ptxrt show`` prints: a kernel's text, ABI and resources, and for AMD its machine code."""
+"""What ``ptxrt show ENTRY`` prints: a kernel that comes with ptxrt, its text, ABI, resources and machine code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from ptxrt import ops
+from ptxrt.commands._sections import sections
 from ptxrt.commands.tables import table
-from ptxrt.compilers import Binary, ParamInfo, hiprtc, nvjitlink
-from ptxrt.compilers.disassembly import disassemble
+from ptxrt.compilers import ParamInfo, hiprtc, nvjitlink
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 from ptxrt.ops.framework import KernelSpec
@@ -24,15 +24,15 @@ def run(
 ) -> int:
     """Print a kernel that comes with ptxrt as it is compiled for `arch`, and as `device` has it loaded, if given.
 
-    For AMD it is the one in HIP, else the one in PTX. Returns the exit code: 1 where a compiler is missing, which is
-    complained of, since the rest is of use without it.
+    For AMD it is the one in HIP, else the one in PTX. Returns the exit code: 0 too where a compiler or a disassembler
+    is missing, which is complained of, since the rest is of use without it.
     """
     spec = _spec(entry, "hip" if arch.startswith("gfx") else "ptx")
     behind, missing = _hip(spec, arch) if spec.language == "hip" else _ptx(spec, arch)
     if device is not None:
         behind += ["", *_loaded_resources(spec, device)]
     say(spec.source.text.rstrip("\n") + "\n\n" + "\n".join(f"// {line}".rstrip() for line in behind))
-    return complain("; ".join(missing), 1) if missing else 0
+    return complain("; ".join(missing), 0) if missing else 0
 
 
 def _ptx(spec: KernelSpec, arch: str) -> tuple[_Lines, _Lines]:
@@ -47,15 +47,8 @@ def _ptx(spec: KernelSpec, arch: str) -> tuple[_Lines, _Lines]:
         )
     except BackendUnavailable as error:
         return behind, [f"no resources for {arch}: {error}"]
-    report = binary.reports[spec.entry]
-    facts = (
-        ("registers a thread", report.registers),
-        ("shared bytes a block", report.shared_bytes),
-        ("stack bytes a thread", report.stack_bytes),
-        ("spilled bytes stored, loaded", f"{report.spill_store_bytes}, {report.spill_load_bytes}"),
-        ("constant bytes", report.constant_bytes),
-    )
-    return [*behind, *_resources(binary, facts)], []
+    lines, missing = sections(binary, spec.entry)
+    return behind + lines, missing
 
 
 def _hip(spec: KernelSpec, arch: str) -> tuple[_Lines, _Lines]:
@@ -67,30 +60,8 @@ def _hip(spec: KernelSpec, arch: str) -> tuple[_Lines, _Lines]:
     except BackendUnavailable as error:
         return [*behind, *_abi(spec, None)], [f"no resources for {arch}: {error}"]
     symbol = binary.symbols[spec.entry]
-    report = binary.reports[symbol]
-    facts = (
-        ("VGPRs a thread", report.registers),
-        ("AGPRs a thread", report.accumulation_registers),
-        ("SGPRs a wave", report.scalar_registers),
-        ("LDS bytes a block", report.shared_bytes),
-        ("scratch bytes a thread", report.stack_bytes),
-        ("spilled VGPRs, SGPRs", f"{report.spilled_registers}, {report.spilled_scalar_registers}"),
-        ("lanes a wave", report.wave_size),
-        ("threads a block, at most", report.max_threads),
-        ("parameter bytes", report.kernarg_bytes),
-    )
-    behind += [*_abi(spec, binary.entries[symbol].params), *_resources(binary, facts)]
-    try:
-        code = disassemble(binary.code, symbol).splitlines()
-    except BackendUnavailable as error:
-        return behind, [str(error)]
-    return [*behind, "", "Machine code, by address", *(f"  {line}" for line in code)], []
-
-
-def _resources(binary: Binary, facts: Sequence[tuple[str, object]]) -> _Lines:
-    rows = [*facts, ("code bytes", len(binary.code))]
-    lines = [f"  {what:29} {'not reported' if number is None else number}" for what, number in rows]
-    return ["", f"Resources, {binary.compiler} for {binary.arch}", *lines]
+    lines, missing = sections(binary, symbol)
+    return [*behind, *_abi(spec, binary.entries[symbol].params), *lines], missing
 
 
 def _loaded_resources(spec: KernelSpec, device: Device) -> _Lines:
@@ -114,9 +85,9 @@ def _spec(entry: str, language: str) -> KernelSpec:
     raise InvalidArgument(
         op="show",
         argument="ENTRY",
-        expected=f"an entry of a kernel that comes with ptxrt in {language}: " + ", ".join(close or sorted(specs)),
+        expected=f"a file that ends in .ptx, .cu or .hip, or an entry of a kernel that comes with ptxrt in {language}",
         given=repr(entry),
-        fix=f"Did you mean {' or '.join(close)}?" if close else None,
+        fix=f"Did you mean {' or '.join(close)}?" if close else "ptxrt kernels lists them",
     )
 
 

@@ -1,10 +1,24 @@
-"""Text on a terminal: tables, sizes, and characters that are safe to print."""
+"""Text on a terminal: tables, colour, sizes, and characters that are safe to print.
+
+Elsewhere than on a terminal, in a pipe or a file, a table is as wide as its cells and nothing has a colour.
+"""
 
 from __future__ import annotations
 
+import io
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
+from typing import Literal, TextIO
 
-__all__ = ["printable", "size_in_words", "table"]
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["coloured", "columns", "fitted", "printable", "size_in_words", "table"]
+
+_LEAST = 20
+_COLOURS = {r"\bpass$": "green", r"\b(FAIL|MISS|DIFFERENT)\b": "bold red", r"^ptxrt: ": "bold red"}
 
 
 def printable(text: str) -> str:
@@ -25,6 +39,51 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[in
         ).rstrip()
         for line in lines
     )
+
+
+def columns() -> int | None:
+    """Return how wide the terminal is to which standard output goes, None where it goes elsewhere."""
+    return shutil.get_terminal_size().columns if _is_terminal(sys.stdout) else None
+
+
+def fitted(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Return what :func:`table` does, with cells broken over several lines where the terminal is too narrow."""
+    rows, right = [tuple(row) for row in rows], set(right)
+    plain, width = table(head, rows, right), columns()
+    if width is None or max(map(len, plain.splitlines())) <= width:
+        return plain
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    # Where that is enough, the widest column alone is broken.
+    widest = max(range(len(head)), key=widths.__getitem__)
+    left = width - 2 * (len(head) - 1) - (sum(widths) - widths[widest])
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for index, name in enumerate(head):
+        justify: Literal["left", "right"] = "right" if index in right else "left"
+        fixed = (left if index == widest else widths[index]) if left >= _LEAST else None
+        drawn.add_column(Text(name), justify=justify, overflow="fold", width=fixed, min_width=1)
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(drawn)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+
+def coloured(text: str, stream: TextIO | None) -> str:
+    """Return `text` with what went well or wrong in colour, for a terminal; as it is with NO_COLOR or elsewhere."""
+    if not _is_terminal(stream):
+        return text
+    shown = Text(text)
+    for words, style in _COLOURS.items():
+        shown.highlight_regex(f"(?m){words}", style)
+    out = io.StringIO()
+    # It looks at NO_COLOR and TERM by itself.
+    console = Console(file=out, force_terminal=True, width=max(map(len, text.splitlines()), default=0) + 1)
+    console.print(shown, end="", soft_wrap=True)
+    return out.getvalue()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def size_in_words(count: int) -> str:

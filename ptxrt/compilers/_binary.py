@@ -150,6 +150,8 @@ class Binary:
         The texts that the lines of the code count in, where it was compiled with these.
     variables
         Those in global and constant memory, by name in the binary.
+    ptx
+        The PTX that was given or that NVRTC made on the way; None where there was none.
     """
 
     code: bytes
@@ -165,3 +167,4 @@ class Binary:
     included: Included = field(default_factory=Included)
     sources: Sources = field(default_factory=Sources, repr=False)
     variables: dict[str, VariableInfo] = field(default_factory=dict)
+    ptx: str | None = None

@@ -84,7 +84,7 @@ def compile_program(
         return Outcome(
             fault=_words(library, status) if int(status) else None,
             log=log.decode(errors="replace").strip("\0 \n"),
-            ptx=_read(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program),
+            ptx=_read(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program).removesuffix(b"\0"),
             cubin=_read(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program),
             symbols=tuple(symbol.decode() if symbol else None for symbol in lowered),
             opened=opened,
@@ -107,7 +107,7 @@ def _words(library: Any, status: Any) -> str:
 
 
 def _read(size: Any, get: Any, program: Any) -> bytes:
-    """Return one of a program's texts, less the NUL at its end; empty where there is none."""
+    """Return one of a program's outcomes, a text with the NUL at its end; empty where there is none."""
     status, length = size(program)
     # The bindings write into the bytes object itself. Python shares the objects of length 0 and 1 through the whole
     # process, so those are never handed out: length 1 is an empty text's NUL.
@@ -115,4 +115,4 @@ def _read(size: Any, get: Any, program: Any) -> bytes:
         return b""
     buffer = bytes(length)
     (status,) = get(program, buffer)
-    return b"" if int(status) else buffer.removesuffix(b"\0")
+    return b"" if int(status) else buffer

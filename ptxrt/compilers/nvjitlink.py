@@ -140,6 +140,7 @@ def compile_ptx(
         reports=resource_reports(log),
         symbols={entry_name: entry_name for entry_name in header.entries},
         variables=variables_of(text),
+        ptx=text,
     )
 
 

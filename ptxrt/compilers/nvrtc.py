@@ -197,6 +197,7 @@ def compile_cuda(
         included=job.included,
         sources=sources,
         variables=variables_of(ptx, signed=False),
+        ptx=outcome.ptx.decode(errors="replace"),
     )
 
 

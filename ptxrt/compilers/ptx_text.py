@@ -140,8 +140,11 @@ def suggestion(word: str, words: Iterable[str]) -> str | None:
 
 def file_hint(text: str) -> str | None:
     """Return what to do about a text that looks like a file's name, None for any other."""
-    if not re.fullmatch(r"[^\n{};]+\.(?:ptx|cuh?|hip|cpp|cc|cxx|hpp|h|txt)", text.strip()):
+    found = re.fullmatch(r"[^\n{};]+\.(ptx|cuh?|hip|cpp|cc|cxx|hpp|h|txt)", text.strip())
+    if not found:
         return None
+    if found[1] in ("ptx", "cu", "hip"):
+        return f"It looks like a file's name: KernelSource.from_file({text.strip()!r}) reads it"
     return f"It looks like a file's name: pass what is in it, Path({text.strip()!r}).read_text()"
 
 

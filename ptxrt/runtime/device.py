@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import threading
@@ -71,7 +72,7 @@ class Device:
                 argument="name",
                 expected="a name such as 'hip:0', 'cuda:0' or 'sim:0'",
                 given=shown(name),
-                fix="ptxrt.devices() lists the devices there are",
+                fix=_near(name) + "ptxrt.devices() lists the devices there are",
             )
         kind, ordinal = match[1], int(match[2] or 0)
         with _lock:
@@ -139,6 +140,15 @@ class Device:
         """
         self.synchronize()
         self.backend.trim_memory(self.ordinal)
+
+
+def _near(name: object) -> str:
+    """Return "Did you mean ...? " for what is almost a device's name, nothing for any other."""
+    kind, _, ordinal = name.partition(":") if isinstance(name, str) else ("", "", "")
+    close = difflib.get_close_matches(
+        {"gpu": "cuda", "amd": "hip", "rocm": "hip"}.get(kind.lower(), kind.lower()), _KINDS, n=1
+    )
+    return f"Did you mean {close[0]}:{ordinal if re.fullmatch('[0-9]{1,9}', ordinal) else 0}? " if close else ""
 
 
 def devices() -> list[Device]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ptxrt.backends import PointerParam, Resources
-from ptxrt.compilers.ptx_text import require_entry
+from ptxrt.compilers.ptx_text import file_hint, require_entry
 from ptxrt.errors import (
     DTypeMismatch,
     InvalidArgument,
@@ -50,6 +50,7 @@ def load(
     *,
     lengths: Lengths | None = None,
     structs: Structs | None = None,
+    reload: bool = False,
 ) -> Kernel:
     """Return an entry of `source` as a Kernel on `device`, compiled if it is not in the device's module cache.
 
@@ -71,6 +72,9 @@ def load(
     structs
         For a signature that is a text or left out: the structs that are passed by value, as :meth:`Signature.parse`
         takes them. In C++ each field must be the member of that name, in place and size.
+    reload
+        Let the kernel follow the file that `source` was read from: the first launch after a change of the file, or of
+        a header, compiles it anew. Where that fails, the kernel stays as it was, and a ReloadWarning has the error.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def load(
             argument="source",
             expected="a KernelSource",
             given=type(source).__name__,
-            fix="KernelSource.ptx(text) makes one",
+            fix=(isinstance(source, str) and file_hint(source)) or "KernelSource.from_file(path) reads one",
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
@@ -118,14 +122,17 @@ def load(
             given=shown(lengths),
             fix='Write them in the signature: "f32* x[n]"',
         )
+    make: Callable[..., Kernel] = Kernel
+    if reload:
+        from ptxrt.runtime.reload import following  # noqa: PLC0415 (it knows this file)
+
+        make = following(source)
     where = as_device(device)
     try:
         module = where.modules.module(source, entry, tuple(options))
         if signature is None:
             signature = declared_signature(source, entry, module, lengths, structs)
-        kernel = Kernel(where, module, source, entry, signature, tuple(options))
-        check_members(module, source, entry, tuple(options), kernel.signature)
-        return kernel
+        return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
 
@@ -147,22 +154,18 @@ class Kernel:
     entry : str
     signature : Signature
     device : Device
+    source : KernelSource
     resources : Resources
         Registers, shared, local and constant bytes, and the threads a block may have.
     identity : KernelIdentity
         Source, entry, signature and options that it was loaded from.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        module: LoadedModule,
-        source: KernelSource,
-        entry: str,
-        signature: Signature,
-        options: tuple[str, ...],
-    ) -> None:
-        self.entry, self.device = entry, device
+    _launcher = Launcher  # what kernel[grid, block] makes
+
+    def __init__(self, device: Device, module: LoadedModule, identity: KernelIdentity) -> None:
+        source, entry, signature, options = identity
+        self.entry, self.device, self.source = entry, device, source
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
@@ -174,7 +177,8 @@ class Kernel:
             module.functions[name, pointers] = function
         self.signature = signature = signature.placed(function.params)
         signature.agree(entry, function.params)
-        self.identity = KernelIdentity(source, entry, signature, options)
+        check_members(module, source, entry, options, signature)
+        self.identity = identity._replace(signature=signature)
         self.resources: Resources = function.resources
         self._function = function.handle
         self._module = module
@@ -188,6 +192,11 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"
+
+    @property
+    def ptx(self) -> str | None:
+        """The PTX that was compiled, which for C++ is NVRTC's; None on AMD's devices, whose compiler makes none."""
+        return self._module.binary.ptx
 
     def launch(
         self,
@@ -260,7 +269,7 @@ class Kernel:
         dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
         stream = config[3] if len(config) > 3 else None
         queue = None if stream is None else as_stream(stream, self.device, self.entry)
-        return Launcher(self, dims, shared, queue)
+        return self._launcher(self, dims, shared, queue)
 
     def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
         """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.

@@ -1,17 +1,23 @@
-"""KernelSource: a kernel's text, its language and its digest."""
+"""KernelSource: a kernel's text, its language and its digest; read from a file, or given."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from ptxrt.errors import InvalidArgument, shown
 
-__all__ = ["KernelSource"]
+__all__ = ["LANGUAGES", "KernelSource"]
+
+
+LANGUAGES = {".ptx": "ptx", ".cu": "cuda", ".hip": "hip"}
+"""The language of a file's text, by how the file's name ends."""
 
 _CXX_ENTRY = re.compile(r"__global__\b(?:\s*__\w+__\s*\([^()]*\)|[^;{}()])*?\b(?!__)([A-Za-z_]\w*)\s*\(")
 _ENTRY = {"ptx": re.compile(r"\.entry\s+([\w$]+)"), "cuda": _CXX_ENTRY, "hip": _CXX_ENTRY}
@@ -20,7 +26,7 @@ _ENTRY = {"ptx": re.compile(r"\.entry\s+([\w$]+)"), "cuda": _CXX_ENTRY, "hip": _
 
 @dataclass(frozen=True, repr=False)
 class KernelSource:
-    """The text of one or more kernels. Build it with :meth:`ptx`, :meth:`cuda` or :meth:`hip`.
+    """The text of one or more kernels. Build it with :meth:`from_file`, :meth:`ptx`, :meth:`cuda` or :meth:`hip`.
 
     Attributes
     ----------
@@ -33,12 +39,57 @@ class KernelSource:
     name
         For messages; no part of equality and digest. Quoted headers of C++ are looked for in its folder
         first, in the current one if it has none. It is ``__FILE__`` where NVRTC compiles.
+    file
+        The file that it was read from, with its whole path; None where the text was given. No part of equality either.
     """
 
     language: str
     text: str
     defines: tuple[tuple[str, str], ...] = ()
     name: str | None = field(default=None, compare=False)
+    file: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], defines: Mapping[str, str | int | None] | None = None
+    ) -> KernelSource:
+        """Return what is in a file: PTX in ``.ptx``, CUDA C++ in ``.cu``, HIP in ``.hip``; its name is the path.
+
+        Parameters
+        ----------
+        path
+            The file, in UTF-8.
+        defines
+            As for :meth:`cuda`; none for PTX.
+
+        Raises
+        ------
+        InvalidArgument
+            For a file of another kind, one that cannot be read, or is not in UTF-8; for defines with PTX.
+        """
+        try:
+            name = os.fspath(path)
+            language = LANGUAGES.get(Path(name).suffix)
+        except TypeError:
+            raise _unreadable("a path", shown(path)) from None
+        if language is None:
+            fix = "For C++ in a file of another kind: KernelSource.cuda(Path(...).read_text(), name=...), or .hip"
+            raise _unreadable(f"a file that ends in {', '.join(LANGUAGES)}", shown(name), fix)
+        if language == "ptx" and defines:
+            raise InvalidArgument(
+                op="KernelSource.from_file", argument="defines", expected="none for PTX", given=shown(defines)
+            )
+        macros = _macros("from_file", defines)
+        try:
+            # With the line ends as they are: bytes, for read_text() would translate them.
+            text = Path(name).read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            fix = "Save it in UTF-8; if it is no text, compile it first"
+            raise _unreadable("a text in UTF-8", f"{shown(name)}, whose byte {error.start} is none", fix) from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL or half a character in the path
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            raise _unreadable("a file that can be read", f"{shown(name)}: {reason}") from error
+        return cls(language, text, macros, _name("from_file", name), Path(name).absolute())
 
     @classmethod
     def ptx(cls, text: str, *, name: str | None = None) -> KernelSource:
@@ -89,6 +140,10 @@ class KernelSource:
         return hashlib.sha256(json.dumps([self.language, self.text, self.defines]).encode("ascii")).hexdigest()
 
 
+def _unreadable(expected: str, given: str, fix: str | None = None) -> InvalidArgument:
+    return InvalidArgument(op="KernelSource.from_file", argument="path", expected=expected, given=given, fix=fix)
+
+
 def _macros(language: str, defines: Mapping[str, str | int | None] | None) -> tuple[tuple[str, str], ...]:
     pairs = {} if defines is None else defines
     wrong = None if isinstance(pairs, Mapping) else shown(pairs)
@@ -127,6 +182,6 @@ def _text(language: str, text: str) -> str:
             argument="text",
             expected="the kernel's text, a str",
             given=type(text).__name__,
-            fix="Read a file with Path.read_text(); decode bytes",
+            fix="KernelSource.from_file(path) reads a file; decode bytes",
         )
     return text

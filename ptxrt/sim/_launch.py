@@ -78,7 +78,8 @@ def launch(
         Names of further checks to make: ``uninitialised`` (reads of bytes of global or shared memory that nobody has
         written; what a launch without this check wrote to counts as written throughout), ``global-races`` (data races
         in global memory within the launch), ``shuffles`` (shfl from a lane that takes no part), or ``all``. None for
-        those that PTXRT_SIM_CHECKS names, separated by commas.
+        those that PTXRT_SIM_CHECKS names, separated by commas (``none`` for no check); where it names none,
+        ``uninitialised`` and ``global-races`` for the first accesses of the launch, as many as docs/sim.md says.
     profile
         Where to count what each line does; a fault leaves the counts up to it.
     watch
@@ -119,10 +120,10 @@ def launch(
             expected=f"at most {_MOST_LOCAL} bytes a thread",
             given=found.code.local_bytes,
         )
-    names = chosen(checks)
+    names, allowance = chosen(checks)
     watcher: GlobalRaces | LastWrite | None = watch
     if watch is None and "global-races" in names and found.code.global_word and shape.threads * shape.blocks > 1:
-        watcher = GlobalRaces(shape, found.code.global_word)
+        watcher = GlobalRaces(shape, found.code.global_word, by_default=allowance is not None)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
     job = Job(
@@ -136,6 +137,7 @@ def launch(
         budget=budget,
         races=races,
         checks=names,
+        allowance=allowance,
         global_races=watcher,
         profile=profile,
     )

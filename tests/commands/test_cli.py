@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ROOT, Capture, Patch
+from helpers import ROOT, Capture, Patch, need_nvrtc
 
 import ptxrt
 from ptxrt import ops
 from ptxrt.backends import hip
 from ptxrt.commands import _demo_cases as demo_cases
-from ptxrt.commands import cli
+from ptxrt.commands import _demo_race as demo_race
+from ptxrt.commands import cli, tables
 from ptxrt.commands._demo_cases import SAXPY
 from ptxrt.commands.cli import main
-from ptxrt.compilers import nvjitlink
+from ptxrt.compilers import nvjitlink, nvrtc
 from ptxrt.ops import references
 
 ENTRY = "group_norm_kernel"
@@ -139,6 +141,92 @@ def test_kernels_may_be_asked_for_by_a_word(capsys: Capture) -> None:
     assert "frob" in capsys.readouterr().err
 
 
+def test_kernels_and_devices_are_there_for_programs(capsys: Capture) -> None:
+    assert main(["kernels", "GroupNormPlan", "--json"]) == 0
+    first, *_ = json.loads(capsys.readouterr().out)
+    assert list(first) == ["entry", "language", "dtype", "plan", "signature"]
+    assert first["plan"] == "GroupNormPlan"
+    assert main(["devices", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [each["device"] for each in record["devices"]] == [str(device) for device in ptxrt.devices()]
+    assert record["devices"][-1]["max_block"] == [1024, 1024, 64]
+    assert record["default"] == str(ptxrt.default_device())
+    assert set(record["missing"]) | {device.kind for device in ptxrt.devices()} == {"cuda", "hip", "sim"}
+    for compiler in record["compilers"].values():
+        assert (compiler["version"] is None) is (compiler["missing"] is not None)
+
+
+def test_a_word_like_a_plan_is_answered_with_it(capsys: Capture) -> None:
+    assert main(["kernels", "GroupNormPlann"]) == 1
+    assert "Did you mean GroupNormPlan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("cuba:1", "cuda:1"), ("gpu", "cuda:0"), ("SIM:1", "sim:1"), ("hpi", "hip:0")]
+)
+def test_a_device_that_is_almost_one_is_answered_with_it(name: str, meant: str, capsys: Capture) -> None:
+    assert main(["demo", "--device", name]) == 2
+    assert f"Did you mean {meant}?" in capsys.readouterr().err
+
+
+# On a terminal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal(monkeypatch: Patch, capsys: Capture) -> Any:
+    """Let standard output and standard error be a terminal of 80 columns."""
+    monkeypatch.setattr(tables, "_is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return capsys
+
+
+def test_tables_fit_a_terminal_and_lose_nothing(terminal: Capture) -> None:
+    for command in (["kernels"], ["devices"]):
+        assert main(command) == 0
+        out = terminal.readouterr().out
+        lines = out.splitlines()
+        table = lines[: lines.index("")] if "" in lines else lines
+        kinds = ("cuda: ", "hip: ", "sim: ")
+        assert max(len(line) for line in table if not line.startswith(kinds)) <= 80
+    assert main(["kernels", "group_norm_kernel"]) == 0
+    (spec,) = (spec for spec in ops.kernels() if (spec.entry, spec.language) == (ENTRY, "ptx"))
+    shown = "".join(terminal.readouterr().out.split())
+    assert set(str(spec.signature).replace(" ", "")) <= set(shown)
+
+
+def test_a_table_that_fits_is_the_same_on_a_terminal(terminal: Capture) -> None:
+    rows = [("a", "1"), ("bc", "10")]
+    assert tables.fitted(("x", "n"), rows, (1,)) == tables.table(("x", "n"), rows, (1,))
+    assert tables.fitted(("name", "n"), [("x" * 100, "1")], (1,)).count("x") == 100
+
+
+def test_the_widest_column_alone_is_broken_where_that_is_enough(terminal: Capture) -> None:
+    rows = [("e" * 40, "a few words " * 8, "1")]
+    head, first, *rest = tables.fitted(("entry", "words", "n"), rows, (2,)).splitlines()
+    assert head.split() == ["entry", "words", "n"]
+    assert first.startswith("e" * 40 + "  a few")
+    assert first.endswith(" 1")
+    assert all(line.startswith(" " * 42) for line in rest)
+    wide = tables.fitted(("entry", "words", "n"), [("e" * 70, "w" * 90, "1")], (2,))
+    assert (wide.count("e"), wide.count("w")) == (71, 91)
+    assert max(map(len, wide.splitlines())) <= 80
+
+
+def test_colour_is_for_terminals_without_no_color(terminal: Capture, monkeypatch: Patch) -> None:
+    assert main(["show", "xyzzy"]) == 2
+    assert "\x1b[" in terminal.readouterr().err
+    assert tables.coloured("a row  pass\n[b] pass by\nFAIL: b", sys.stdout) == (
+        "a row  \x1b[32mpass\x1b[0m\n[b] pass by\n\x1b[1;31mFAIL\x1b[0m: b"
+    )
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["show", "xyzzy"]) == 2
+    assert "\x1b[31m" not in terminal.readouterr().err
+    monkeypatch.undo()
+    assert tables.coloured("FAIL", sys.stdout) == "FAIL"
+
+
 # show -------------------------------------------------------------------------------------------------------------
 
 
@@ -168,12 +256,12 @@ def test_show_on_a_device_tells_its_own_resources_too(capsys: Capture) -> None:
     assert "as sim:0 (PTX machine) has it loaded" in capsys.readouterr().out
 
 
-def test_show_without_a_compiler_prints_the_rest_and_exits_with_1(monkeypatch: Patch, capsys: Capture) -> None:
+def test_show_without_a_compiler_prints_the_rest_and_exits_with_0(monkeypatch: Patch, capsys: Capture) -> None:
     def missing(*_: object, **__: object) -> None:
         raise ptxrt.BackendUnavailable("nvJitLink: it was left at home")
 
     monkeypatch.setattr(nvjitlink, "compile_ptx", missing)
-    assert main(["show", ENTRY, "--arch", "sm_90"]) == 1
+    assert main(["show", ENTRY, "--arch", "sm_90"]) == 0
     shown = capsys.readouterr()
     assert "f32 eps" in shown.out
     assert shown.err == "ptxrt: no resources for sm_90: nvJitLink: it was left at home\n"
@@ -184,9 +272,11 @@ def test_an_unknown_entry_exits_with_2_and_the_close_names(capsys: Capture) -> N
     assert f"Did you mean {ENTRY} or" in capsys.readouterr().err
 
 
-def test_an_entry_like_none_is_answered_with_all(capsys: Capture) -> None:
+def test_an_entry_like_none_is_answered_with_where_to_look(capsys: Capture) -> None:
     assert main(["show", "xyzzy"]) == 2
-    assert ENTRY in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "ptxrt kernels lists them" in err
+    assert len(err) < 200
 
 
 @needs_compiler
@@ -229,12 +319,63 @@ def test_the_demo_ends_in_a_parity_table(monkeypatch: Patch, capsys: Capture) ->
     assert [row[0] for row in cells] == ["saxpy", "group_norm"]
     assert [row[2] for row in cells] == ["16384", "2x96x8x8"]
     assert all(row[4] == "hit" and float(row[5]) <= float(row[6]) for row in cells)
-    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
+    assert "parity: 2 of 2 agree with the float64 reference" in out.splitlines()
 
 
 def test_the_demo_has_every_op() -> None:
     named = {row[0].__name__[1:].removesuffix("_eval") for row in demo_cases._ROWS} - {"saxpy"}
     assert named == {plan.op for plan in ops.plans()}
+
+
+def test_the_demo_ends_with_a_race_that_sim_finds(monkeypatch: Patch, capsys: Capture) -> None:
+    few(monkeypatch, "_saxpy")
+    assert main(["demo", "--device", "sim:1"]) == 0
+    behind = capsys.readouterr().out.partition("parity: 1 of 1")[2]
+    if nvrtc.available() is not None:
+        assert "is not run: NVRTC" in behind
+        return
+    assert demo_race.TEXT in behind
+    assert "DataRace: reverse, reverse.cu:7" in behind.partition(demo_race.TEXT)[2]
+
+
+def test_a_race_that_is_not_found_is_a_fail(monkeypatch: Patch, capsys: Capture) -> None:
+    need_nvrtc()
+    few(monkeypatch, "_saxpy")
+    barrier = demo_race.TEXT.replace("// Here __syncthreads() is missing.", "__syncthreads();")
+    monkeypatch.setattr(demo_race, "TEXT", barrier)
+    assert main(["demo", "--device", "sim:1"]) == 1
+    assert capsys.readouterr().out.endswith("no race was found: FAIL\n")
+
+
+def test_the_demo_without_nvrtc_says_what_is_missing(monkeypatch: Patch, capsys: Capture) -> None:
+    def missing(*_: object) -> None:
+        raise ptxrt.BackendUnavailable("NVRTC: it was left at home")
+
+    few(monkeypatch, "_saxpy")
+    monkeypatch.setattr(demo_race, "load", missing)
+    assert main(["demo", "--device", "sim:1"]) == 0
+    assert capsys.readouterr().out.endswith("is not run: NVRTC: it was left at home\n")
+
+
+def test_the_demo_is_there_for_programs(monkeypatch: Patch, capsys: Capture) -> None:
+    few(monkeypatch, "_saxpy", "_group_norm")
+    right = references.group_norm
+    monkeypatch.setattr(references, "group_norm", lambda *arrays: right(*arrays) * (1 + 1e-6))
+    assert main(["demo", "--device", "sim:1", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert (record["device"], record["unit"]) == ("sim:1", "ms")
+    assert [(row["op"], row["passed"]) for row in record["rows"]] == [("saxpy", True), ("group_norm", False)]
+    assert record["rows"][0]["shape"] == [16384]
+    assert record["race"]
+
+
+def test_the_demo_fits_a_terminal(monkeypatch: Patch, terminal: Capture) -> None:
+    few(monkeypatch, "_saxpy")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["demo", "--device", "sim:1"]) == 0
+    rows = terminal.readouterr().out.partition("\nop ")[2].partition("parity:")[0]
+    assert max(map(len, rows.splitlines())) <= 80
+    assert "pass" in rows
 
 
 def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch: Patch, capsys: Capture) -> None:
@@ -244,7 +385,7 @@ def test_a_disagreement_is_a_fail_and_exit_code_1(monkeypatch: Patch, capsys: Ca
     assert main(["demo", "--device", "sim:1"]) == 1
     out = capsys.readouterr().out
     assert len([line for line in out.splitlines() if line.endswith("FAIL") and line.startswith("group_norm")]) == 1
-    assert out.splitlines()[-1] == "parity: 1 of 2 agree with the float64 reference: FAIL"
+    assert "parity: 1 of 2 agree with the float64 reference: FAIL" in out.splitlines()
 
 
 def test_a_result_with_a_nan_is_a_fail(monkeypatch: Patch, capsys: Capture) -> None:
@@ -295,7 +436,7 @@ def test_the_demo_runs_in_hip(device: ptxrt.Device, monkeypatch: Patch, capsys: 
     compiler = device.backend.compiler("hip")
     assert compiler.startswith("hipRTC" if device.kind == "hip" else "NVRTC")
     assert f"\nkernels in HIP, compiled by {compiler}\n" in out
-    assert out.splitlines()[-1] == "parity: 2 of 2 agree with the float64 reference"
+    assert "parity: 2 of 2 agree with the float64 reference" in out.splitlines()
 
 
 @pytest.mark.cuda

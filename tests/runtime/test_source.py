@@ -165,8 +165,63 @@ def test_an_option_that_no_compiler_can_be_given_is_refused(device: ptxrt.Device
 def test_a_files_name_in_the_place_of_its_text_is_recognised(device: ptxrt.Device, language: Any, suffix: str) -> None:
     with refused(ptxrt.CompileError, "compile", "k" if language != "ptx" else None) as caught:
         ptxrt.load(getattr(KernelSource, language)(f"mine/saxpy.{suffix}"), "k", "", device)
-    fix = f"It looks like a file's name: pass what is in it, Path('mine/saxpy.{suffix}').read_text()"
-    assert caught.value.fix == fix
+    what = "pass what is in it, Path('mine/saxpy.cpp').read_text()"
+    if suffix != "cpp":
+        what = f"KernelSource.from_file('mine/saxpy.{suffix}') reads it"
+    assert caught.value.fix == f"It looks like a file's name: {what}"
+
+
+@pytest.mark.parametrize("given", ["scale.cu", "__global__ void k() {}", 5], ids=repr)
+def test_load_wants_a_source_and_says_how_to_make_one(given: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "load", "source", "KernelSource.from_file(") as caught:
+        ptxrt.load(given, "k", "")
+    assert ("from_file('scale.cu')" in str(caught.value)) is (given == "scale.cu")
+
+
+# Files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("suffix", "made"), [("ptx", "ptx"), ("cu", "cuda"), ("hip", "hip")])
+def test_a_file_has_the_language_of_its_suffix(suffix: str, made: str, tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / f"k.{suffix}"
+    path.write_bytes(b"\xef\xbb\xbf// \xc2\xb5\r\n")
+    source = KernelSource.from_file(path)
+    assert (source.language, source.text, source.name, source.file) == (made, "// \u00b5\r\n", str(path), path)
+    assert source == getattr(KernelSource, made)("// \u00b5\r\n")
+    monkeypatch.chdir(tmp_path)
+    relative = KernelSource.from_file(path.name)
+    assert (relative.name, relative.file) == (path.name, path)
+
+
+def test_a_file_may_have_defines(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text("")
+    assert KernelSource.from_file(tmp_path / "k.cu", {"N": 4}).defines == (("N", "4"),)
+    with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "defines", "identifiers"):
+        KernelSource.from_file(tmp_path / "k.cu", {"N M": 4})
+    with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "defines", "none for PTX"):
+        KernelSource.from_file(tmp_path / "k.ptx", {"N": 4})
+
+
+@pytest.mark.parametrize("name", ["k.cpp", "k", ".cu", "k.CU"], ids=repr)
+def test_a_file_of_another_kind_is_refused_with_the_remedy(name: str, tmp_path: Path) -> None:
+    with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "path", ".ptx, .cu, .hip", ".read_text()"):
+        KernelSource.from_file(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("path", [5, None, b"k.cu"], ids=repr)
+def test_a_path_is_a_path(path: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "path", "expected a path", repr(path)):
+        KernelSource.from_file(path)
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "folder.cu").mkdir()
+    (tmp_path / "latin.cu").write_bytes(b"// \xb5")
+    for name, words in (("none.cu", "No such file"), ("folder.cu", "Is a directory"), ("a\0b.cu", "null byte")):
+        with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "path", "can be read", words):
+            KernelSource.from_file(tmp_path / name)
+    with refused(ptxrt.InvalidArgument, "KernelSource.from_file", "path", "UTF-8", "byte 3"):
+        KernelSource.from_file(tmp_path / "latin.cu")
 
 
 @pytest.mark.parametrize("spec", ops.kernels(), ids=lambda spec: f"{spec.language}-{spec.entry}")

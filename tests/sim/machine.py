@@ -29,7 +29,11 @@ def run(
     entry: str = "k",
     **options: Any,
 ) -> sim.LaunchReport:
-    """Run an entry; arrays are mapped without a copy, so that results are seen in them."""
+    """Run an entry; arrays are mapped without a copy, so that results are seen in them.
+
+    The checks that cost time are made where `options` names them.
+    """
+    options.setdefault("checks", ())
     program = sim.parse(text)
     memory = memory or sim.GlobalMemory()
     loaded = sim.load(program, memory)

@@ -433,13 +433,13 @@ def test_an_entry_has_the_shared_memory_that_its_code_names() -> None:
 .shared .align 4 .b8 unused[1000];
 .shared .align 4 .b8 of_both[8];
 .extern .shared .align 16 .b8 dynamic[];
-.func helper() { .reg .u32 v; .shared .align 8 .b8 of_helper[24]; ld.volatile.shared.u32 v, [of_helper]; ret; }
+.func helper() { .reg .u32 v; .shared .align 8 .b8 of_helper[24]; st.volatile.shared.u32 [of_helper], 1; ret; }
 .visible .entry one(.param .u64 y)
 {
     .shared .align 4 .b8 mine[40000];
     .reg .u32 v;
     st.volatile.shared.u32 [mine+39996], 5;
-    ld.volatile.shared.u32 v, [of_both];
+    st.volatile.shared.u32 [of_both], 5;
     ret;
 }
 .visible .entry two(.param .u64 y)

@@ -17,6 +17,7 @@ from ptxrt.sim._machine.async_copies import AsyncCopies
 from ptxrt.sim._machine.barriers import Barriers
 from ptxrt.sim._machine.branches import GONE
 from ptxrt.sim._machine.call_stack import CallStack
+from ptxrt.sim._machine.checks import OFF_SWITCH, Allowance
 from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
 from ptxrt.sim._machine.code import Code, SpecialStart, SymbolStart
 from ptxrt.sim._machine.element_types import Elements
@@ -57,6 +58,7 @@ class Job:
     races: bool
     elements: dict[Allocation, Elements]
     checks: frozenset[str]
+    allowance: Allowance | None
     global_races: GlobalRaces | LastWrite | None
     profile: Profile | None
 
@@ -68,7 +70,12 @@ class Chunk(Reports):
         shape = job.shape
         self.source, self.layout, self.shape, self.memory = job.source, job.code, shape, job.memory
         self.params, self.addresses, self.elements = job.params, job.addresses, job.elements
-        self.checks, self.global_races, self.profile = job.checks, job.global_races, job.profile
+        self.checks, self.profile = job.checks, job.profile
+        self._allowance = job.allowance
+        self.written: list[Array] | None = None
+        self.off_switch = None if job.allowance is None else OFF_SWITCH
+        looking = job.allowance is None or job.allowance.there_is
+        self.global_races = job.global_races if looking else None
         self.first_block = first_block
         self.blocks = blocks
         self.padded = shape.warps * 32
@@ -81,11 +88,11 @@ class Chunk(Reports):
         self.local = Store(np.full(job.code.local_stride * blocks * self.padded, 0xCD, np.uint8))
         self.regs: list[Array] = [self._start(start) for start in job.code.slots]
         self.waiting: dict[int, Array] = {}
-        self.marks = "uninitialised" in job.checks
+        self.marks = looking and "uninitialised" in job.checks
         self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if self.marks else None
-        self.watched = self.marks or job.global_races is not None
-        if job.global_races is not None:
-            job.global_races.begin(self)
+        self.watched = self.marks or self.global_races is not None
+        if self.global_races is not None:
+            self.global_races.begin(self)
         self.barriers = Barriers(self)
         self.warp_barriers = WarpBarriers(self)
         self.cluster_barriers = ClusterBarriers(self)
@@ -131,6 +138,12 @@ class Chunk(Reports):
         if self._copies is None:
             self._copies = AsyncCopies(self)
         return self._copies
+
+    def looked(self, nbytes: int) -> None:
+        """Count so many bytes that the checks have looked at; where there was a bound to that, they end past it."""
+        if self._allowance is not None and not self._allowance.spend(nbytes):
+            self.marks = self.watched = False
+            self.shared_marks = self.global_races = None
 
     # -- what orders accesses -----------------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ warp-wide synchronisation for lanes of one warp, and for others that both of the
 warps) have passed a fence, an acquire or a release, or a barrier of the cluster. What has the scope .cta is neither
 strong nor a fence to another block.
 
+Where nobody has asked for this check, threads that write the same value to the same bytes do not race: many kernels set
+a flag so.
+
 As with shared memory, simplifications are on the lenient side: of many readers two are remembered, and fences count
 whether or not an atomic between them hands anything over.
 """
@@ -25,6 +28,7 @@ from ptxrt.sim._text.types import Array
 __all__ = ["GlobalRaces"]
 
 _STRONG, _WIDE, _THREAD = 1, 2, 2
+_LARGE = 64 << 20
 
 
 class _Role:
@@ -44,9 +48,14 @@ class _Role:
 
 
 class GlobalRaces:
-    """The shadow of global memory for one launch."""
+    """The shadow of global memory for one launch.
 
-    def __init__(self, shape: Shape, granule: int) -> None:
+    A check that nobody has asked for (`by_default`) passes over large arrays, whose shadow is many times as large, and
+    over plain reads of what is written by atomics: loops around a compare-and-swap begin with one, and rightly so.
+    """
+
+    def __init__(self, shape: Shape, granule: int, *, by_default: bool = False) -> None:
+        self._by_default = by_default
         self._shift = granule.bit_length() - 1
         self._padded = shape.warps * 32
         self._shadows: dict[Allocation, tuple[_Role, _Role, _Role]] = {}
@@ -82,7 +91,7 @@ class GlobalRaces:
         DataRace
             For the first lane that races with an earlier access, or with another lane of this one.
         """
-        if allocation.is_const:
+        if allocation.is_const or (self._by_default and allocation.bytes.size > _LARGE):
             return
         lanes = m.active() if part is None else m.active()[part]
         if at.shape[0] != lanes.shape[0]:
@@ -93,17 +102,23 @@ class GlobalRaces:
         own = ((m.first_block * self._padded + m.origin[lanes] + 1) << _THREAD) | strength
         writer, first, last = self._shadow(allocation)
         granule = at >> self._shift
+        settled = agreed = None
+        if self._by_default and m.written is not None:
+            values = [value if value.shape[0] == 1 or part is None else value[part] for value in m.written]
+            settled, agreed = _equal_to_memory(values, allocation, at), _equal_among(values, at)
         for _ in range(access.size >> self._shift):
-            self._against(m, access, at, allocation, lanes, own, writer, granule)
+            self._against(m, access, at, allocation, lanes, own, writer, granule, passed=settled)
             if access.writes:
-                self._against(m, access, at, allocation, lanes, own, first, granule)
-                self._against(m, access, at, allocation, lanes, own, last, granule)
+                self._against(m, access, at, allocation, lanes, own, first, granule, only_read=True)
+                self._against(m, access, at, allocation, lanes, own, last, granule, only_read=True)
                 writer.note(granule, own, now)
                 twice = writer.who[granule] != own
                 if strength:
                     # Only what is strong within its block meets its like from another.
                     elsewhere = self._block(writer.who[granule]) != self._block(own)
                     twice &= elsewhere & (strength & _WIDE == 0)
+                if agreed is not None:
+                    twice &= ~agreed
                 if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(m, access, int(at[lane]), allocation, int(lanes[lane]),
@@ -141,11 +156,15 @@ class GlobalRaces:
 
     def _against(
         self, m: Spaces, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
-        granule: Array,
+        granule: Array, *, only_read: bool = False, passed: Array | None = None,
     ) -> None:  # fmt: skip
         held = role.who[granule]
         # Two strong accesses of which one is strong within its block only are looked at too.
         fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
+        if self._by_default and (only_read or not access.writes):
+            fine |= ((own if access.writes else held) & _STRONG) != 0
+        if passed is not None:
+            fine |= passed & ((held & _STRONG) == 0)
         bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
         if not bad.any():
             return
@@ -183,3 +202,25 @@ class GlobalRaces:
             self._events[time - 1],
             thread,
         )
+
+
+def _equal_to_memory(values: list[Array], allocation: Allocation, at: Array) -> Array:
+    """Tell which lanes write what their bytes hold already."""
+    word = values[0].dtype.itemsize
+    held, index = allocation.words(word), at // word
+    equal = np.ones(at.shape[0], np.bool_)
+    for place, value in enumerate(values):
+        equal &= held[index + place] == value
+    return equal
+
+
+def _equal_among(values: list[Array], at: Array) -> Array:
+    """Tell which lanes write what all lanes write that write to the same address."""
+    _, first, group = np.unique(at, return_index=True, return_inverse=True)
+    other = np.zeros(at.shape[0], np.bool_)
+    for value in values:
+        wide = np.broadcast_to(value, at.shape)
+        other |= wide != wide[first[group]]
+    differ = np.zeros(first.shape[0], np.bool_)
+    differ[group[other]] = True
+    return ~differ[group]

@@ -195,6 +195,10 @@ class Spaces(Lanes, Faults, Protocol):
     """Whether to look for reads of bytes that nobody has written."""
     watched: bool
     """Whether that, or races in global memory, are looked for."""
+    off_switch: str | None
+    """What to say of a fault that only a check finds that nobody has asked for."""
+    written: list[Array] | None
+    """The words that the active lanes are about to write, while their place is looked up; None for an atomic."""
 
     @property
     def memory(self) -> GlobalMemory: ...
@@ -216,6 +220,9 @@ class Spaces(Lanes, Faults, Protocol):
     def global_races(self) -> GlobalWatcher | None: ...
     @property
     def profile(self) -> AccessCounter | None: ...
+
+    def looked(self, nbytes: int) -> None:
+        """Count so many bytes that the checks of ``marks`` and ``global_races`` have looked at; they may end then."""
 
 
 class BlockBarriers(Protocol):

@@ -30,6 +30,8 @@ class Reports(ABC):
     first_block: int
     padded: int
     origin: Array
+    off_switch: str | None
+    """What to say of a fault that only a check finds that nobody has asked for."""
 
     @abstractmethod
     def active(self) -> Array:
@@ -95,6 +97,7 @@ class Reports(ABC):
             other_line=earlier.line,
             other_place=self.source.place(earlier.line),
             other_thread=self.shape.thread_index(thread),
+            fix=None if shared else self.off_switch,
         )
 
     def deadlock(self, ins: Instruction, problem: str, lane: int, fix: str | None = None) -> NoReturn:

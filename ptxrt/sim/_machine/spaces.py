@@ -90,6 +90,7 @@ def _shared(m: Spaces, access: Access, address: Array) -> Piece:
     at = place + m.of_active(m.block) * m.shared_stride if m.blocks > 1 else place
     if m.shared_marks is not None:
         _check_written(m, access, m.shared_marks, at, None, place)
+        m.looked(access.size * m.count)
     return Piece(m.shared, at, None)
 
 
@@ -122,11 +123,12 @@ def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
     at = inside + block * m.shared_stride
     if m.shared_marks is not None:
         _check_written(m, access, m.shared_marks, at, None, place)
+        m.looked(access.size * m.count)
     return Piece(m.shared, at, None)
 
 
 def _watch(m: Spaces, access: Access, pieces: list[Piece]) -> None:
-    """Make the checks of global memory that a launch makes only when asked to."""
+    """Make the checks of global memory that cost time."""
     for piece in pieces:
         allocation = cast(Allocation, piece.store)
         if m.marks:
@@ -137,6 +139,7 @@ def _watch(m: Spaces, access: Access, pieces: list[Piece]) -> None:
             allocation.written = True
         if m.global_races is not None:
             m.global_races.check(m, access, allocation, piece.at, piece.lanes)
+    m.looked(access.size * m.count)
 
 
 def _check_written(
@@ -162,7 +165,7 @@ def _check_written(
                 what = "shared" if allocation is None else "global"
                 m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory that nobody has "
                                "written, or not all of them", _lane(m, known, at.shape[0]), address, access.size,
-                               near)  # fmt: skip
+                               near, m.off_switch)  # fmt: skip
         if access.writes:
             words[index] = 0 if access.pending else full
 

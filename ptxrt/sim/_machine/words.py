@@ -34,7 +34,10 @@ def write_words(m: Spaces, access: Access, where: Array, values: list[Array]) ->
     """Write unsigned words for each active lane; of lanes that write to one address the last wins."""
     word = values[0].dtype.itemsize
     shift = word.bit_length() - 1
-    for piece in locate(m, access, where):
+    m.written = values
+    pieces = locate(m, access, where)
+    m.written = None
+    for piece in pieces:
         words = piece.store.words(word)
         index = piece.at >> shift if shift else piece.at
         for place, value in enumerate(values):
