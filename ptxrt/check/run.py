@@ -14,33 +14,37 @@ The machine is one of its own: a fresh memory, no device, no cache.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
 from ptxrt.check.arguments import Given, Value, declared
-from ptxrt.compilers import ParamInfo, hip_on_nvrtc
+from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.inference import declared_signature
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS, chosen_checks
+from ptxrt.symbols import function_name
 
-__all__ = ["ALWAYS", "Report", "check", "program_of"]
+__all__ = ["ALWAYS", "CompiledProgram", "Report", "check", "compiled_program"]
 
 ALWAYS = ("memory", "barriers", "endless loops", "races in shared memory")
 """What every launch on the machine looks for; ``ptxrt.sim.CHECKS`` has the rest."""
 
+_EXPRESSION = re.compile(r"[\w:]+(?:<[\w:<>, ]*>)?")
 _NOT_PACKED = (struct.error, TypeError, ValueError, OverflowError)
 
 
@@ -163,7 +167,8 @@ def check(
         For C++ without NVRTC.
     """
     _check_kinds(source, entry, signature, arguments, checks, arch)
-    program, symbol, compiler = program_of(source, entry, arch)
+    compiled = compiled_program(source, entry, arch)
+    program, symbol = compiled.program, compiled.symbol
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
@@ -176,10 +181,12 @@ def check(
     given = Given(symbol, arguments)
     from_text = signature is None
     if signature is None:
-        signature = declared(found, given)
+        signature = _signature(compiled, source, given)
     elif isinstance(signature, str):
         signature = Signature.parse(signature)
-    signature.agree(symbol, [ParamInfo(p.offset, p.size, _kind(p), p.name) for p in found.params])
+    typed = None if compiled.binary is None else compiled.binary.entries[symbol].params
+    table = [ParamInfo(p.offset, p.size, _kind(p), p.name) for p in found.params] if typed is None else typed
+    signature.agree(symbol, table)
     values = given.values(signature, seed)
     names, _ = chosen_checks(checks)
     memory = sim.GlobalMemory(Device("sim:0").properties.total_memory)
@@ -215,7 +222,7 @@ def check(
         name=("" if source.language == "ptx" else "the PTX of ") + (source.name or "the text"),
         text=program.source.text,
         program=program,
-        compiler=compiler,
+        compiler=compiled.compiler,
         signature=signature,
         signature_from_text=from_text,
         values=tuple(values),
@@ -255,11 +262,36 @@ def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks
             raise InvalidArgument(op="check", argument=argument, expected=expected, given=shown(value))
 
 
-def program_of(
+class CompiledProgram(NamedTuple):
+    """A text as the machine runs it.
+
+    Attributes
+    ----------
+    program
+        Parsed.
+    entry
+        As it is called in the source's language.
+    symbol
+        The entry's name in the program.
+    compiler
+        What read the text.
+    binary
+        What NVRTC made of C++; None for PTX.
+    """
+
+    program: sim.Program
+    entry: str
+    symbol: str
+    compiler: str
+    binary: Binary | None
+
+
+def compiled_program(
     source: KernelSource, entry: str | None, arch: str | None, options: tuple[str, ...] = ()
-) -> tuple[sim.Program, str, str]:
-    """Return the parsed program, the entry's name in it, and what compiled it; `options` are for C++ alone."""
+) -> CompiledProgram:
+    """Return the program and one entry of it, the only one for None; `options` are for C++ alone."""
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
+    binary = None
     text, symbols, sources = source.text, {}, Sources()
     if source.language != "ptx":
         binary = hip_on_nvrtc.compile_cxx(
@@ -280,16 +312,30 @@ def program_of(
     program = sim.parse(text, source.name, sources)
     if entry is None:
         if len(program.entries) != 1:
+            found = [function_name(name) for name in program.entries]
             raise InvalidArgument(
                 op="check",
                 argument="entry",
-                expected=f"one of {', '.join(program.entries)}" if program.entries else "a text with an entry",
+                expected=f"one of {', '.join(found)}" if found else "a text with an entry",
                 given="none",
             )
         entry = next(iter(program.entries))
+        if binary is not None and _EXPRESSION.fullmatch(name := function_name(entry)):
+            return compiled_program(source, name, arch, options)  # the compiler tells the types of what is asked for
     symbol = symbols.get(entry, entry)
     require_entry(symbol, program.entries, source.name, text=text)
-    return program, symbol, machine
+    return CompiledProgram(program, entry, symbol, machine, binary)
+
+
+def _signature(compiled: CompiledProgram, source: KernelSource, given: Given) -> Signature:
+    """Return the signature that the text declares; a pointer for which null is given may be null."""
+    binary = compiled.binary
+    if binary is None or not all(p.cxx for p in binary.entries[compiled.symbol].params or ()):
+        return declared(compiled.program.entries[compiled.symbol], given)
+    signature = declared_signature(source, compiled.entry, binary)
+    return Signature(
+        tuple(replace(p, nullable=True) if p.pointer and given.is_null(p.name) else p for p in signature.parameters)
+    )
 
 
 def _kind(param: sim.Param) -> Any:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ptxrt import sim
 from ptxrt.check.compare import first_difference, is_exact
-from ptxrt.check.run import program_of
+from ptxrt.check.run import compiled_program
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, Unsupported, shown
 from ptxrt.runtime.device import WHEN_OPENED, Device, opened_devices
 from ptxrt.runtime.layout import contiguous, span
@@ -262,10 +262,10 @@ def _program(kernel: KernelIdentity, arch: str | None) -> tuple[sim.Program | No
     """Return the program and its entry's name; without a program the reason why the machine has none."""
     try:
         options = () if kernel.source.language == "ptx" else kernel.options
-        program, symbol, _ = program_of(kernel.source, kernel.entry, arch, options)
+        compiled = compiled_program(kernel.source, kernel.entry, arch, options)
     except (CompileError, Unsupported, BackendUnavailable) as error:
         return None, "", f"the PTX machine does not take {kernel.entry}: {str(error).splitlines()[0]}"
-    return program, symbol, ""
+    return compiled.program, compiled.symbol, ""
 
 
 @dataclass(frozen=True)

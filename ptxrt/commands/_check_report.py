@@ -52,7 +52,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     rows = [
         ("entry", f"{function_name(entry.name)}, line {line} of {file}"),
         ("compiler", report.compiler),
-        ("signature", f"{report.signature}" + (" (taken from the .param list)" if report.signature_from_text else "")),
+        ("signature", f"{report.signature}" + (" (as the text declares it)" if report.signature_from_text else "")),
         *((f"  {value.parameter.name}", _value(value)) for value in report.values),
         (
             "resources",

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ptxrt.check.arguments import FORMS
 from ptxrt.check.run import check
@@ -16,7 +17,7 @@ from ptxrt.errors import InvalidArgument, PtxrtError
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "add_call", "call_of", "run"]
 
 _NUMBER = "[0-9]{1,19}"
 
@@ -31,11 +32,11 @@ DESCRIPTION = (
 )
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``ptxrt check``."""
+def add_call(command: argparse.ArgumentParser) -> None:
+    """Add what says which kernel is to run, and on what."""
     command.add_argument("file", metavar="FILE", help="a text in PTX (.ptx), CUDA C++ (.cu) or HIP (.hip)")
     command.add_argument("--entry", help="the kernel; may be left out where there is one only")
-    command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else the text\'s .param list')
+    command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else as the text declares it')
     command.add_argument("--grid", required=True, metavar="X[,Y[,Z]]", help="blocks")
     command.add_argument("--block", required=True, metavar="X[,Y[,Z]]", help="threads a block")
     command.add_argument("--arg", metavar="NAME=ARGUMENT", action="append", default=[], help="one for each parameter")
@@ -43,6 +44,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--budget", metavar="N", help="instructions after which a loop counts as endless")
     command.add_argument("--seed", metavar="N", default="0", help="of the random arrays")
     command.add_argument("--arch", help="what to compile C++ for (sm_90)")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``ptxrt check``."""
+    add_call(command)
     command.add_argument(
         "--checks",
         metavar="NAMES",
@@ -54,8 +60,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="the report as a JSON object")
 
 
-def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callable[[str, int], int]) -> int:
-    """Check, print through `say`, complain through `complain`, and return the exit code."""
+def call_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what :func:`ptxrt.check.check` takes, of the arguments that :func:`add_call` adds.
+
+    Raises
+    ------
+    InvalidArgument
+        For what is not understood.
+    """
     arguments = {}
     for pair in given.arg:
         name, equals, value = pair.partition("=")
@@ -63,21 +75,26 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
             wanted = "NAME=ARGUMENT" if name not in arguments else "each parameter once"
             raise InvalidArgument(op="check", argument="--arg", expected=wanted, given=repr(pair))
         arguments[name] = value
+    return {
+        "entry": given.entry,
+        "signature": given.signature,
+        "grid": _whole("--grid", given.grid, most=3),
+        "block": _whole("--block", given.block, most=3),
+        "arguments": arguments,
+        "shared_bytes": _whole("--shared", given.shared)[0],
+        "budget": None if given.budget is None else _whole("--budget", given.budget)[0],
+        "seed": _whole("--seed", given.seed)[0],
+        "arch": given.arch,
+    }
+
+
+def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callable[[str, int], int]) -> int:
+    """Check, print through `say`, complain through `complain`, and return the exit code."""
     try:
-        report = check(
-            KernelSource.from_file(given.file),
-            given.entry,
-            given.signature,
-            grid=_whole("--grid", given.grid, most=3),
-            block=_whole("--block", given.block, most=3),
-            arguments=arguments,
-            shared_bytes=_whole("--shared", given.shared)[0],
-            budget=None if given.budget is None else _whole("--budget", given.budget)[0],
-            seed=_whole("--seed", given.seed)[0],
-            checks=_checks(given.checks),
-            counts=given.counts or given.html is not None,
-            arch=given.arch,
-        )
+        call = call_of(given)
+        source = KernelSource.from_file(given.file)
+        counts = given.counts or given.html is not None
+        report = check(source, checks=_checks(given.checks), counts=counts, **call)
     except PtxrtError as error:
         return complain(str(error), 2)
     except MemoryError:

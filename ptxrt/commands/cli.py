@@ -1,4 +1,4 @@
-"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, cache.
+"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, verify, cache.
 
 Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
 that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
@@ -19,6 +19,7 @@ from pathlib import Path
 from ptxrt import __version__, ops
 from ptxrt.commands import _show_file, parity, show
 from ptxrt.commands import check as check_command
+from ptxrt.commands import verify as verify_command
 from ptxrt.commands.cache import FILTER_KEYS, SORT_KEYS, inspect
 from ptxrt.commands.tables import coloured, fitted, printable, size_in_words
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
@@ -143,6 +144,10 @@ def _parser() -> argparse.ArgumentParser:
     check_command.add_arguments(command)
     command.set_defaults(run=_check)
 
+    command = commands.add_parser("verify", help=verify_command.HELP, description=verify_command.DESCRIPTION)
+    verify_command.add_arguments(command)
+    command.set_defaults(run=_verify)
+
     command = commands.add_parser(
         "cache",
         help="print a snapshot of a module cache, as device.modules.snapshot(FILE) writes it",
@@ -262,7 +267,7 @@ def _parity(given: argparse.Namespace) -> int:
     return parity.run(given.word, given.arch or parity.ARCHITECTURES, _say)
 
 
-# demo, check and cache --------------------------------------------------------------------------------------------
+# demo, check, verify and cache --------------------------------------------------------------------------------------
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -273,6 +278,10 @@ def _demo(given: argparse.Namespace) -> int:
 
 def _check(given: argparse.Namespace) -> int:
     return check_command.run(given, _say, _complain)
+
+
+def _verify(given: argparse.Namespace) -> int:
+    return verify_command.run(given, _say, _complain)
 
 
 def _cache(given: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.compilers.declarations import parameter_names
 from ptxrt.compilers.ptx_text import require_entry, suggestion
 from ptxrt.errors import InvalidArgument, Unsupported, shown
-from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.signature import Signature, Structs
 from ptxrt.runtime.source import KernelSource
 
@@ -23,20 +22,23 @@ _IN_PTX = {"float": "f", "int": "u", "bits": "u"}
 def declared_signature(
     source: KernelSource,
     entry: str,
-    module: LoadedModule,
+    binary: Binary,
     lengths: Lengths | None = None,
     structs: Structs | None = None,
+    names: dict[str, list[str]] | None = None,
 ) -> Signature:
     """Return what the text declares an entry's parameters to be.
 
     Parameters
     ----------
-    source, entry, module
+    source, entry, binary
         What was asked for, and what became of it.
     lengths
         By a pointer's name, the least number of elements, as a Signature spells it: ``"n"``, ``"4*n"``, 16.
     structs
         By the name of a struct, without its namespace and template arguments, its NumPy dtype.
+    names
+        By entry, the names that were read for this binary before; it is added to.
 
     Raises
     ------
@@ -45,7 +47,6 @@ def declared_signature(
     Unsupported
         For a parameter that no signature can declare without a word from its author.
     """
-    binary = module.binary
     symbol = binary.symbols.get(entry, entry)
     require_entry(symbol, binary.entries, source.name, binary.arch, text=source.text)
     params = binary.entries[symbol].params
@@ -59,25 +60,26 @@ def declared_signature(
             given=f"None for {entry}, whose types {binary.compiler} does not tell",
             fix='Write it: "const f32* x, f32* y, u32 n"; or compile for C++11 or later',
         )
-    if entry not in module.names:  # headers may be large
-        module.names[entry] = _all_named(parameter_names(source.text, entry, binary, _headers(binary)))
-    names = module.names[entry]
+    known = {} if names is None else names
+    if entry not in known:  # headers may be large
+        known[entry] = _all_named(parameter_names(source.text, entry, binary, _headers(binary)))
+    named = known[entry]
     spelled = [_spelled(p, structs) for p in params]
     if "" in spelled:
         index = spelled.index("")
         found = params[index]
-        guess = ", ".join(f"{word or '...'} {name}" for word, name in zip(spelled, names, strict=True))
+        guess = ", ".join(f"{word or '...'} {name}" for word, name in zip(spelled, named, strict=True))
         raise Unsupported(
             op="load",
             argument="signature",
             expected="a declaration of element types and their pointers, or a signature",
-            given=f"parameter {index} of {entry}, {found.cxx} {names[index]}",
+            given=f"parameter {index} of {entry}, {found.cxx} {named[index]}",
             fix=f'Write the signature: "{guess}"' + (", with structs= for a struct" if "*" not in found.cxx else ""),
         )
-    known = _checked(entry, lengths or {}, names)
+    least = _checked(entry, lengths or {}, named)
     parts = [
-        f"{word} {name}[{known[name]}]" if name in known else f"{word} {name}"
-        for word, name in zip(spelled, names, strict=True)
+        f"{word} {name}[{least[name]}]" if name in least else f"{word} {name}"
+        for word, name in zip(spelled, named, strict=True)
     ]
     return Signature.parse(", ".join(parts), structs)
 

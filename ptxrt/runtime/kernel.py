@@ -131,7 +131,7 @@ def load(
     try:
         module = where.modules.module(source, entry, tuple(options))
         if signature is None:
-            signature = declared_signature(source, entry, module, lengths, structs)
+            signature = declared_signature(source, entry, module.binary, lengths, structs, module.names)
         return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module

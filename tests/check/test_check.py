@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import refused
+from helpers import need_nvrtc, refused
 
 import ptxrt
 from ptxrt.check.run import check
@@ -80,7 +80,7 @@ def test_without_a_signature_the_texts_own_parameters_are_used() -> None:
     assert report.fault is None
     assert report.signature_from_text
     assert str(report.signature) == "f32* x_ptr, f32* y_ptr, u32 n, f32 a"
-    assert "(taken from the .param list)" in as_text(report)
+    assert "(as the text declares it)" in as_text(report)
 
 
 @pytest.mark.parametrize(
@@ -417,3 +417,48 @@ def test_counts_by_line_stand_beside_the_text() -> None:
     (total,) = re.findall(r"^ *all +(.*)$", text, re.MULTILINE)
     assert total.split() == ["640", "32.0", "12288", "384", "384", "100%"]
     assert "conflicts" not in text  # no shared memory, no column
+
+
+# C++ without a signature ----------------------------------------------------------------------------------------------
+
+SCALE = """
+__global__ void scale(const float* x, float* y, unsigned n) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2.0f * x[i];
+}
+"""
+SCALED: dict[str, Any] = {"grid": 1, "block": 32, "arguments": {"x": "ones:f32:20", "y": "empty:f32:20", "n": 20}}
+
+
+@pytest.mark.parametrize("entry", [None, "scale"])
+def test_a_kernel_in_cxx_is_called_by_its_own_names(entry: str | None) -> None:
+    need_nvrtc()
+    report = check(ptxrt.KernelSource.cuda(SCALE), entry, **SCALED)
+    assert str(report.signature) == "const f32* x, f32* y, u32 n"
+    assert (report.fault, report.signature_from_text) == (None, True)
+    np.testing.assert_array_equal(report.arrays["y"], np.full(20, 2, np.float32))
+
+
+def test_a_template_is_called_by_its_own_names() -> None:
+    need_nvrtc()
+    text = "template <class T> __global__ void fill(T* y, T value) { y[threadIdx.x] = value; }"
+    call: Any = {"grid": 1, "block": 4, "arguments": {"y": "empty:f64:4", "value": 2.5}}
+    report = check(ptxrt.KernelSource.cuda(text), "fill<double>", **call)
+    assert str(report.signature) == "f64* y, f64 value"
+    np.testing.assert_array_equal(report.arrays["y"], np.full(4, 2.5))
+
+
+def test_null_for_a_pointer_in_cxx_may_be_null() -> None:
+    need_nvrtc()
+    text = "__global__ void maybe(float* y) { if (y) y[0] = 1; }"
+    report = check(ptxrt.KernelSource.cuda(text), grid=1, block=1, arguments={"y": None})
+    assert str(report.signature) == "f32*? y"
+
+
+@pytest.mark.parametrize(
+    "signature", ["const f64* x, f32* y, u32 n", "const f32* x, f32* y, f32 n", "const f32* x, const f32* y, u32 n"]
+)
+def test_a_signature_of_other_types_than_the_cxx_has_is_refused(signature: str) -> None:
+    need_nvrtc()
+    with pytest.raises(ptxrt.SignatureMismatch):
+        check(ptxrt.KernelSource.cuda(SCALE), "scale", signature, **SCALED)
