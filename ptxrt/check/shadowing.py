@@ -13,6 +13,7 @@ there is nothing of it, and nothing costs anything.
 from __future__ import annotations
 
 import atexit
+import io
 import math
 import sys
 import threading
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from ptxrt import sim
 from ptxrt.check.compare import first_difference, is_exact
 from ptxrt.check.run import compiled_program
-from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, Unsupported, shown
+from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, SimFault, Unsupported, shown
 from ptxrt.runtime.device import WHEN_OPENED, Device, opened_devices
 from ptxrt.runtime.layout import contiguous, span
 
@@ -295,21 +296,27 @@ class _Run:
             if watched is not None and 0 <= watched - piece.start < piece.before.size:
                 watch = sim.LastWrite(watched + moved)
         found = self.program.entries[self.symbol]
-        sim.launch(
-            sim.load(self.program, memory),
-            self.symbol,
-            self.dims[:3],
-            self.dims[3:],
-            bytes(params),
-            arrays=[
-                sim.ArrayParam(found.params[i].offset, p.name, p.type.name, p.const)
-                for i, p in enumerate(self.kernel.signature.parameters)
-                if p.pointer
-            ],
-            shared_bytes=self.shared_bytes,
-            checks=("all",) if watched is None else (),
-            watch=watch,
-        )
+        printed = io.StringIO()  # the GPU prints it again, but after a fault, whose cause it may tell
+        try:
+            sim.launch(
+                sim.load(self.program, memory),
+                self.symbol,
+                self.dims[:3],
+                self.dims[3:],
+                bytes(params),
+                arrays=[
+                    sim.ArrayParam(found.params[i].offset, p.name, p.type.name, p.const)
+                    for i, p in enumerate(self.kernel.signature.parameters)
+                    if p.pointer
+                ],
+                shared_bytes=self.shared_bytes,
+                checks=("all",) if watched is None else (),
+                watch=watch,
+                output=printed,
+            )
+        except SimFault:
+            print(printed.getvalue(), end="")
+            raise
         return copies, watch
 
     def compare(self, piece: _Piece, expected: Bytes, given: Bytes, device: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,7 +96,9 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
         call = call_of(given)
         source = KernelSource.from_file(given.file)
         counts = given.counts or given.html is not None
-        report = check(source, checks=_checks(given.checks), counts=counts, **call)
+        # What the kernel prints is no part of a JSON object.
+        with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
+            report = check(source, checks=_checks(given.checks), counts=counts, **call)
     except PtxrtError as error:
         return complain(str(error), 2)
     except MemoryError:

@@ -16,8 +16,8 @@ __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 HELP = "is it my kernel, or the assembler? Compare the PTX machine with a GPU at -O0 to -O3"
 DESCRIPTION = (
     "Run one kernel of a .ptx, .cu or .hip file on the PTX machine with every check on, then on an NVIDIA GPU as "
-    "compiled at each level of the assembler, and compare the arrays. Exits with 1 on a fault or a difference, with 2 if the "
-    "kernel does not compile or an argument is wrong. The arguments are those of ptxrt check."
+    "compiled at each level of the assembler, and compare the arrays. Exits with 1 on a fault or a difference, with 2 "
+    "if the kernel does not compile or an argument is wrong. The arguments are those of ptxrt check."
 )
 
 

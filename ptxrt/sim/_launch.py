@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def launch(
     checks: Iterable[str] | None = None,
     profile: Profile | None = None,
     watch: LastWrite | None = None,
+    output: TextIO | None = None,
 ) -> LaunchReport:
     """Run a grid to its end.
 
@@ -84,6 +86,8 @@ def launch(
         Where to count what each line does; a fault leaves the counts up to it.
     watch
         A byte whose last write is asked for; races in global memory are not looked for then.
+    output
+        Where printf writes to; the sys.stdout of the moment if left out.
 
     Raises
     ------
@@ -140,6 +144,7 @@ def launch(
         allowance=allowance,
         global_races=watcher,
         profile=profile,
+        output=output,
     )
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)

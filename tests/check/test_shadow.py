@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import need_nvrtc, run_script, skip_stand_in
+from helpers import Capture, need_nvrtc, run_script, skip_stand_in
 
 import ptxrt
 from ptxrt import Device, ops
@@ -113,6 +113,16 @@ def test_sums_of_atomics_may_differ_in_their_last_bits(device: Device) -> None:
     with ptxrt.shadow([device]) as shadow:
         kernel.launch(1, 64, x, y, 64)
     assert shadow.compared == 1
+
+
+def test_what_a_kernel_prints_is_printed_once(capsys: Capture) -> None:
+    sim = Device("sim:0")
+    text = 'extern "C" __global__ void say(int n) { printf("n = %d\\n", n); }'
+    kernel = ptxrt.load(ptxrt.KernelSource.cuda(text), "say", device=sim)
+    with ptxrt.shadow([sim]) as shadow:
+        kernel.launch(1, 1, 7)
+    assert shadow.compared == 1
+    assert capsys.readouterr().out == "n = 7\n"
 
 
 @pytest.mark.parametrize(("limits", "reason"), [({"max_threads": 63}, "63 threads"), ({"max_bytes": 511}, "511 bytes")])

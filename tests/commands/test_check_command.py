@@ -313,3 +313,13 @@ def test_the_files_suffix_tells_the_language(tmp_path: Path, capsys: Capture, su
     arguments = ["check", str(file), "--signature", "i32* y", "--grid", "1", "--block", "32", "--arg", "y=empty:i32:32"]
     assert main(arguments) == 0
     assert f"vote, line 1 of {file}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is not installed")
+def test_what_a_kernel_prints_is_not_in_the_json(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "say.cu"
+    file.write_text('extern "C" __global__ void say(int n) { printf("n = %d\\n", n); }\n')
+    assert main(["check", str(file), "--grid", "1", "--block", "1", "--arg", "n=7", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["entry"]
+    assert printed.err == "n = 7\n"

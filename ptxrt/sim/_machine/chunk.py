@@ -8,7 +8,7 @@ every lane is an array of shape (1,), and costs next to nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Job:
     allowance: Allowance | None
     global_races: GlobalRaces | LastWrite | None
     profile: Profile | None
+    output: TextIO | None
 
 
 class Chunk(Reports):
@@ -98,7 +99,7 @@ class Chunk(Reports):
         self.cluster_barriers = ClusterBarriers(self)
         self._calls: CallStack | None = None
         self._copies: AsyncCopies | None = None
-        self.printed = Printed()
+        self.printed = Printed(job.output)
         self.races: Races | None = None
         if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
             self.races = Races(self, job.code.shared_word)

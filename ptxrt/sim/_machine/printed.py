@@ -1,8 +1,9 @@
-"""What the threads of a chunk print, on its way to sys.stdout."""
+"""What the threads of a chunk print, on its way to sys.stdout or another stream."""
 
 from __future__ import annotations
 
 import sys
+from typing import TextIO
 
 __all__ = ["Printed"]
 
@@ -14,9 +15,15 @@ class Printed:
 
     All of a chunk is written when it is done, or has failed; earlier where it is more than a mebibyte, so that a loop
     that prints does not fill the memory.
+
+    Parameters
+    ----------
+    output
+        Where to; the sys.stdout of the moment if None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, output: TextIO | None) -> None:
+        self._output = output
         self._parts: dict[int, list[bytes]] = {}
         self._size = 0
 
@@ -28,10 +35,11 @@ class Printed:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is to the sys.stdout of now."""
+        """Write what there is."""
         if self._size:
             whole = b"".join(text for block in sorted(self._parts) for text in self._parts[block])
             self._parts, self._size = {}, 0
             text = whole.decode(errors="backslashreplace")
-            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a stream of somebody else may have none
-            print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+            output = self._output or sys.stdout
+            encoding = getattr(output, "encoding", None) or "utf-8"  # a stream of somebody else may have none
+            print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=output, flush=True)
