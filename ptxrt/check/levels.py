@@ -18,7 +18,7 @@ from ptxrt.runtime.source import KernelSource
 __all__ = ["LEVELS", "Level", "Verification", "verify"]
 
 LEVELS = (0, 1, 2, 3)
-"""Of nvJitLink's optimiser, ``-O0`` to ``-O3``; the last is what :func:`ptxrt.load` uses."""
+"""Of the assembler in nvJitLink, ``-Xptxas=-O0`` to ``-Xptxas=-O3``; the last is what :func:`ptxrt.load` uses."""
 
 _UNWRITTEN = 0xCD  # what the machine fills new memory with
 
@@ -76,6 +76,8 @@ class Verification:
             return "It is the kernel: the PTX machine finds a fault. It has not been launched on a GPU."
         if not self.levels:
             return "The PTX machine finds no fault. There is no NVIDIA GPU here to compare it with."
+        if failed := [f"-O{level.level}" for level in self.levels if level.error is not None]:
+            return f"The PTX machine finds no fault; {', '.join(failed)} did not run."
         wrong = [f"-O{level.level}" for level in self.levels if not level.agrees]
         if not wrong:
             return "The PTX machine finds no fault, and every level of the assembler computes the same."
@@ -142,7 +144,7 @@ def _gpu(device: Device | str | None) -> Device | None:
 def _run(report: Report, device: Device, level: int) -> Level:
     text = KernelSource.ptx(report.text, name=report.name)
     try:
-        kernel = load(text, report.entry.name, report.signature, device, (f"-O{level}",))
+        kernel = load(text, report.entry.name, report.signature, device, (f"-Xptxas=-O{level}",))
         arguments = [_operand(value, device) for value in report.values]
         kernel.launch(report.grid, report.block, *arguments, shared_bytes=report.shared_bytes)
     except (CompileError, LaunchError) as error:

@@ -38,10 +38,14 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
     if found.report.fault is not None:
         say(f"{type(found.report.fault).__name__}: {found.report.fault}\n")
     if found.levels:
-        rows = [(f"-O{level.level}", "same" if level.agrees else "DIFFERENT", _words(level)) for level in found.levels]
+        rows = [(f"-O{level.level}", _result(level), _words(level)) for level in found.levels]
         say(fitted((f"{found.device}", "as the PTX machine", ""), rows) + "\n")
     say(found.conclusion)
     return 0 if found.agrees else 1
+
+
+def _result(level: Level) -> str:
+    return "did not run" if level.error is not None else "same" if level.agrees else "DIFFERENT"
 
 
 def _words(level: Level) -> str:

@@ -36,10 +36,15 @@ template <class T> struct ptxrt_float { enum { value = 0 }; };
 template <class T> struct ptxrt_float<const T> : ptxrt_float<T> {};
 template <> struct ptxrt_float<float> { enum { value = 4 }; };
 template <> struct ptxrt_float<double> { enum { value = 8 }; };
+#ifdef __CUDACC_RTC__  // whose 12.9 and 13.0 have no __builtin_offsetof
+#define ptxrt_offset(T, member) __INTADDR__(&(((T*)0)->member))
+#else
+#define ptxrt_offset(T, member) __builtin_offsetof(T, member)
+#endif
 """
 _PARAMETER = "typedef ptxrt_parameter<{index}, decltype(+({entry}))>::type ptxrt_{index};\n"
 _PLACE = (
-    "static_assert(__builtin_offsetof(ptxrt_{index}, {field}) == {offset}"
+    "static_assert(ptxrt_offset(ptxrt_{index}, {field}) == {offset}"
     ' && sizeof(ptxrt_{index}::{field}) == {size}, "ptxrt: {field}: at {offset} with {size} bytes");\n'
 )
 _FLOAT = 'static_assert(ptxrt_float<decltype(ptxrt_{index}::{field})>::value == {value}, "ptxrt: {field}: {words}");\n'

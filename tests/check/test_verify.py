@@ -45,7 +45,7 @@ def test_another_result_of_one_level_is_found(cuda: ptxrt.Device, monkeypatch: p
     compile_ = cuda.backend.compile
 
     def miscompiled(language: str, text: str, arch: str, **how: Any) -> Any:
-        if how["options"] == ("-O2",):
+        if how["options"] == ("-Xptxas=-O2",):
             text = text.replace("0f3F800000", "0f40000000")
         return compile_(language, text, arch, **how)
 
@@ -80,6 +80,12 @@ def test_no_level_that_agrees_is_not_the_assemblers_fault() -> None:
     wrong = Difference(0, 1.0, 2.0, 1)
     levels = tuple(Level(level, {"y": wrong}) for level in LEVELS)
     assert "No level computes" in Verification(report, None, levels).conclusion
+
+
+def test_a_level_that_did_not_run_is_nobodys_fault() -> None:
+    report = run(device="sim:0").report
+    levels = (Level(0), Level(1, error=ptxrt.LaunchError("no")))
+    assert Verification(report, None, levels).conclusion == "The PTX machine finds no fault; -O1 did not run."
 
 
 @pytest.mark.parametrize(("argument", "value"), [("levels", (4,)), ("levels", (0, "1"))])

@@ -250,7 +250,7 @@ def test_torchs_tensors_of_the_host_are_accepted(device: Device) -> None:
         assert_array_equal(ptxrt.to_device(given, device).to_host().astype(wanted.dtype), wanted)
         if device.kind == "sim":
             assert_array_equal(ptxrt.from_dlpack(given.T, device).to_host().astype(wanted.dtype), wanted.T)
-    ways = ("Tensor in host memory", "Write ptxrt.to_device(x)")
+    ways = ("Tensor in host memory", "Write x = ptxrt.to_device(x)")
     with refused(ptxrt.InvalidArgument, "softmax2d", "x", *ways):
         ptxrt.ops.softmax2d(torch.zeros(1, 2, 3, 4))
     with refused(ptxrt.InvalidArgument, "from_dlpack", "x", "gradient", "detach"):
