@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ptxrt import ops
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
 from ptxrt.errors import (
     BackendUnavailable,
     CompileError,
@@ -17,12 +20,11 @@ from ptxrt.errors import (
     MemoryFault,
     OutOfDeviceMemory,
     PtxrtError,
+    ShadowMismatch,
     ShapeMismatch,
     SignatureMismatch,
     Unsupported,
 )
-from ptxrt.ops import references
-from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 from ptxrt.runtime.array import DeviceArray, empty, to_device, zeros
 from ptxrt.runtime.device import Device, default_device, devices
 from ptxrt.runtime.interop import from_dlpack
@@ -39,6 +41,12 @@ from ptxrt.runtime.protocols import (
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from ptxrt import ops
+    from ptxrt.check.shadowing import shadow
+    from ptxrt.ops import references
+    from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
 
 __version__ = "0.1.0"
 
@@ -66,6 +74,7 @@ __all__ = [
     "PlanPreference",
     "PrecisionGuarantee",
     "PtxrtError",
+    "ShadowMismatch",
     "ShapeMismatch",
     "Signature",
     "SignatureMismatch",
@@ -82,6 +91,36 @@ __all__ = [
     "load",
     "ops",
     "references",
+    "shadow",
     "to_device",
     "zeros",
 ]
+
+
+# Imported at their first use: a program of its own kernels needs neither the ops nor the PTX machine.
+_LATER = {
+    "PlanPreference": "ptxrt.ops.framework",
+    "PrecisionGuarantee": "ptxrt.ops.framework",
+    "ops": "ptxrt.ops",
+    "references": "ptxrt.ops.references",
+    "shadow": "ptxrt.check.shadowing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
+    module = importlib.import_module(_LATER[name])
+    found = module if name in ("ops", "references") else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if os.environ.get("PTXRT_SHADOW"):
+    from ptxrt.check.shadowing import shadow_process
+
+    shadow_process()

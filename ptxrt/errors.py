@@ -27,6 +27,7 @@ __all__ = [
     "MemoryFault",
     "OutOfDeviceMemory",
     "PtxrtError",
+    "ShadowMismatch",
     "ShapeMismatch",
     "SignatureMismatch",
     "SimFault",
@@ -300,6 +301,40 @@ class Deadlock(SimFault):
 
     A loop counts as endless once it has outlived the launch's budget of instructions.
     """
+
+
+class ShadowMismatch(PtxrtError):
+    """A GPU computed something else than the PTX machine, of the same text and operands.
+
+    Attributes
+    ----------
+    index : int
+        The first element that differs, counted from the address that was passed.
+    count : int
+        How many elements differ.
+    line : int or None
+        Line of the PTX text that wrote it last on the machine; None where it was not written there.
+    text : str or None
+        That line.
+    thread, block : tuple of int or None
+        Who wrote it.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        index: int,
+        count: int,
+        line: int | None,
+        text: str | None,
+        thread: tuple[int, int, int] | None,
+        block: tuple[int, int, int] | None,
+        **fields: Any,
+    ) -> None:
+        self.index, self.count = index, count
+        self.line, self.text, self.thread, self.block = line, text, thread, block
+        super().__init__(message, **fields)
 
 
 def shown(value: object) -> str:

@@ -139,6 +139,9 @@ class Backend(Protocol):
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
         """Return an object whose ``__dlpack__`` shares the DeviceArray `array` as `dtype`, and keeps it alive."""
 
+    def extent(self, ordinal: int, ptr: int) -> tuple[int, int] | None:
+        """Return start and end of the allocation that an address is in; None if it is in none."""
+
     def pointer_ordinal(self, ptr: int) -> int:
         """Return the device that an address of another library belongs to."""
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
+from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import output_arch, scan
 from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
@@ -40,6 +41,8 @@ class CudaBackend:
         self._buffers: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
+        self._recent = RecentLaunches("cuda")
+        self._note = self._recent.note
         os.register_at_fork(after_in_child=self._abandon)
 
     def _abandon(self) -> None:
@@ -168,9 +171,7 @@ class CudaBackend:
         ):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
         elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
-            fix = (
-                ". A kernel launched earlier did this; the process must start anew. Run it on 'sim:0' to find the line"
-            )
+            fix = self._recent.reason()
         raise kind(f"{call}: {status.name}: {words}{fix}", op=call, expected="CUDA_SUCCESS", given=status.name)
 
     def _translate(self, error: Exception) -> None:
@@ -224,19 +225,28 @@ class CudaBackend:
                 buffer, array.shape, array.strides, dtype=dtype, is_readonly=array.readonly
             )
 
+    def extent(self, ordinal: int, ptr: int) -> tuple[int, int] | None:
+        with self._current(ordinal):
+            status, start, nbytes = self._driver.cuMemGetAddressRange(ptr)
+        if status is self._driver.CUresult.CUDA_ERROR_NOT_FOUND:
+            return None
+        if status is not self._success:
+            self._fail("cuMemGetAddressRange", status)
+        return int(start), int(start) + int(nbytes)
+
     def pointer_ordinal(self, ptr: int) -> int:
         attribute = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._call("cuPointerGetAttribute", attribute, ptr)[1])
 
     def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
         source = np.frombuffer(host, np.uint8)
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             self._call("cuMemcpyHtoDAsync", ptr, source.ctypes.data, source.nbytes, stream)
             self._call("cuStreamSynchronize", stream)
 
     def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
         target = np.frombuffer(host, np.uint8)
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             self._call("cuMemcpyDtoHAsync", target.ctypes.data, ptr, target.nbytes, stream)
             self._call("cuStreamSynchronize", stream)
 
@@ -273,7 +283,7 @@ class CudaBackend:
             self._call("cuCtxPopCurrent")
 
     def synchronize(self, ordinal: int, stream: int | None) -> None:
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             if stream is None:
                 self._call("cuCtxSynchronize")
             else:
@@ -409,6 +419,7 @@ class CudaBackend:
                 self._call("cuCtxPopCurrent")
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
+        self._note((ordinal, stream, arguments.kernel, dims))
 
 
 BACKEND = CudaBackend()

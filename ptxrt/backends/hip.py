@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
+from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, hiprtc
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 
@@ -36,6 +37,8 @@ class HipBackend:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
+        self._recent = RecentLaunches("hip")
+        self._note = self._recent.note
         os.register_at_fork(after_in_child=self._abandon)
 
     def _abandon(self) -> None:
@@ -188,9 +191,7 @@ class HipBackend:
         elif call == "hipModuleLoadData":
             fix = ". This ROCm does not take the code object that hipRTC made: use the hipRTC of the same ROCm"
         elif status.name in ("hipErrorIllegalAddress", "hipErrorLaunchFailure"):
-            fix = (
-                ". A kernel launched earlier did this; the process must start anew. Run it on 'sim:0' to find the line"
-            )
+            fix = self._recent.reason()
         raise kind(f"{call}: {status.name}: {words}{fix}", op=op, expected="hipSuccess", given=status.name)
 
     # Memory -----------------------------------------------------------------------------------------------------
@@ -219,18 +220,27 @@ class HipBackend:
     def export_array(self, ordinal: int, array: Any, dtype: Any) -> Any:
         return _Shared(array, dtype)
 
+    def extent(self, ordinal: int, ptr: int) -> tuple[int, int] | None:
+        with self._current(ordinal):
+            status, start, nbytes = self._ask("hipMemGetAddressRange", ptr)
+        if status.name in ("hipErrorNotFound", "hipErrorInvalidDevicePointer", "hipErrorInvalidValue"):
+            return None
+        if status is not self._success:
+            self._fail("hipMemGetAddressRange", status)
+        return _handle(start), _handle(start) + int(nbytes)
+
     def pointer_ordinal(self, ptr: int) -> int:
         raise Unsupported(op="hip", argument="pointer", expected="an array with DLPack", given=f"{ptr:#x}")
 
     def copy_in(self, ordinal: int, ptr: int, host: memoryview, stream: int) -> None:
         source = np.frombuffer(host, np.uint8)
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             self._call("hipMemcpyHtoDAsync", ptr, source.ctypes.data, source.nbytes, stream)
             self._call("hipStreamSynchronize", stream)
 
     def copy_out(self, ordinal: int, host: memoryview, ptr: int, stream: int) -> None:
         target = np.frombuffer(host, np.uint8)
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             self._call("hipMemcpyDtoHAsync", target.ctypes.data, ptr, target.nbytes, stream)
             self._call("hipStreamSynchronize", stream)
 
@@ -256,7 +266,7 @@ class HipBackend:
         return int(self._call("hipStreamGetDevice", stream)[1])
 
     def synchronize(self, ordinal: int, stream: int | None) -> None:
-        with self._current(ordinal):
+        with self._current(ordinal), self._recent.waiting(ordinal, stream):
             if stream is None:
                 self._call("hipDeviceSynchronize")
             else:
@@ -377,6 +387,7 @@ class HipBackend:
             raise _unknown_status("hipModuleLaunchKernel", error) from error
         if status is not self._success:
             self._fail("hipModuleLaunchKernel", status)
+        self._note((ordinal, stream, arguments.kernel, dims))
 
 
 class _Shared:

@@ -119,6 +119,10 @@ class SimBackend:
             host, array.shape, tuple(step * size for step in array.strides), writeable=not array.readonly
         )
 
+    def extent(self, ordinal: int, ptr: int) -> tuple[int, int] | None:
+        found = self._memory(ordinal).find(ptr)
+        return None if found is None else (found.start, found.end)
+
     def pointer_ordinal(self, ptr: int) -> int:
         raise Unsupported(op="sim", argument="pointer", expected="an array with DLPack", given=f"{ptr:#x}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ptxrt.check.levels import Level, Verification, verify
 from ptxrt.check.run import Report, check
+from ptxrt.check.shadowing import Shadow, shadow
 
-__all__ = ["Report", "check"]
+__all__ = ["Level", "Report", "Shadow", "Verification", "check", "shadow", "verify"]

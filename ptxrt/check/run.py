@@ -35,7 +35,7 @@ from ptxrt.runtime.signature import Signature, check_scalar
 from ptxrt.runtime.source import KernelSource
 from ptxrt.sim import CHECKS, chosen_checks
 
-__all__ = ["ALWAYS", "Report", "check"]
+__all__ = ["ALWAYS", "Report", "check", "program_of"]
 
 ALWAYS = ("memory", "barriers", "endless loops", "races in shared memory")
 """What every launch on the machine looks for; ``ptxrt.sim.CHECKS`` has the rest."""
@@ -162,7 +162,7 @@ def check(
         For C++ without NVRTC.
     """
     _check_kinds(source, entry, signature, arguments, checks, arch)
-    program, symbol, compiler = _program(source, entry, arch)
+    program, symbol, compiler = program_of(source, entry, arch)
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
@@ -254,8 +254,10 @@ def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks
             raise InvalidArgument(op="check", argument=argument, expected=expected, given=shown(value))
 
 
-def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple[sim.Program, str, str]:
-    """Return the parsed program, the entry's name in it, and what compiled it."""
+def program_of(
+    source: KernelSource, entry: str | None, arch: str | None, options: tuple[str, ...] = ()
+) -> tuple[sim.Program, str, str]:
+    """Return the parsed program, the entry's name in it, and what compiled it; `options` are for C++ alone."""
     machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
     text, symbols, sources = source.text, {}, Sources()
     if source.language != "ptx":
@@ -264,6 +266,7 @@ def _program(source: KernelSource, entry: str | None, arch: str | None) -> tuple
             text,
             arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
             defines=dict(source.defines),
+            options=options,
             entry=entry,
             name=source.name,
             output="ptx",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ptxrt import backends
@@ -15,11 +16,14 @@ from ptxrt.runtime.stream import Stream
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties
 
-__all__ = ["Device", "as_device", "default_device", "devices"]
+__all__ = ["WHEN_OPENED", "Device", "as_device", "default_device", "devices", "opened_devices"]
 
 _KINDS = ("cuda", "hip", "sim")
 _lock = threading.RLock()
 _known: dict[tuple[str, int], Device] = {}
+
+WHEN_OPENED: list[Callable[[Device], None]] = []
+"""What is called with each device that is opened from now on."""
 
 
 class Device:
@@ -96,6 +100,8 @@ class Device:
         device.properties = backend.properties(ordinal)
         device.modules = ModuleCache(str(device), backend, ordinal, device.properties)
         device.default_stream = Stream._wrap(device, 0)
+        for call in WHEN_OPENED:
+            call(device)
         return device
 
     def __str__(self) -> str:
@@ -138,6 +144,11 @@ class Device:
 def devices() -> list[Device]:
     """Return all devices, the fastest kind first, sim last. A kind whose driver is missing has none; it is no error."""
     return [Device(f"{kind}:{ordinal}") for kind in _KINDS for ordinal in range(backends.get(kind).device_count())]
+
+
+def opened_devices() -> list[Device]:
+    """Return the devices that this process has opened so far."""
+    return list(_known.values())
 
 
 def default_device() -> Device:

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from ptxrt.runtime.signature import Arguments, Parameter, Signature, check_scala
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Stream, as_stream
 
-__all__ = ["Kernel", "load"]
+__all__ = ["Kernel", "KernelIdentity", "load"]
 
 Dims = tuple[int, int, int, int, int, int]
 
@@ -91,9 +91,19 @@ def load(
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
     where = as_device(device)
     try:
-        return Kernel(where, where.modules.module(source, entry, tuple(options)), source, entry, signature)
+        module = where.modules.module(source, entry, tuple(options))
+        return Kernel(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
+
+
+class KernelIdentity(NamedTuple):
+    """What a kernel was loaded from; nothing of the device."""
+
+    source: KernelSource
+    entry: str
+    signature: Signature
+    options: tuple[str, ...]
 
 
 class Kernel:
@@ -106,12 +116,13 @@ class Kernel:
     device : Device
     resources : Resources
         Registers, shared, local and constant bytes, and the threads a block may have.
+    identity : KernelIdentity
+        Source, entry, signature and options that it was loaded from.
     """
 
-    def __init__(
-        self, device: Device, module: LoadedModule, source: KernelSource, entry: str, signature: Signature
-    ) -> None:
-        self.entry, self.signature, self.device = entry, signature, device
+    def __init__(self, device: Device, module: LoadedModule, identity: KernelIdentity) -> None:
+        source, entry, signature, _ = identity
+        self.identity, self.entry, self.signature, self.device = identity, entry, signature, device
         name = module.binary.symbols.get(entry, entry)
         require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
@@ -189,7 +200,7 @@ class Kernel:
         try:
             arguments = pool.pop()
         except IndexError:  # the first launch, or other threads are in theirs
-            arguments = self.signature.arguments()
+            arguments = self.signature.arguments(self.identity)
         # Made by the first launch: the kernels of a plan, which checks by itself, never need it.
         fill = self._fill or self._made_fill()
         values = fill(self, queue, arguments.raw, *args)
@@ -218,7 +229,7 @@ class Kernel:
         try:
             arguments = pool.pop()
         except IndexError:
-            arguments = self.signature.arguments()
+            arguments = self.signature.arguments(self.identity)
         self.signature.pack_into(arguments.raw, 0, *values)
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         pool.append(arguments)

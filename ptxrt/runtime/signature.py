@@ -105,11 +105,14 @@ class Arguments:
         Address of the ``void*[]`` that points at each value.
     budget
         Most instructions of the launch, where the device counts them.
+    kernel
+        What they are for: of a :class:`ptxrt.runtime.kernel.Kernel` its ``identity``.
     """
 
-    __slots__ = ("budget", "raw", "size", "table")
+    __slots__ = ("budget", "kernel", "raw", "size", "table")
 
-    def __init__(self, offsets: Sequence[int], size: int) -> None:
+    def __init__(self, offsets: Sequence[int], size: int, kernel: Any = None) -> None:
+        self.kernel = kernel
         start = -(-size // 8) * 8
         self.raw = ctypes.create_string_buffer(start + 8 * max(1, len(offsets)))
         self.size = size
@@ -221,10 +224,10 @@ class Signature:
     def __reduce__(self) -> tuple[Any, ...]:
         return (Signature, (self.parameters,))  # without what is cached: a Struct does not pickle
 
-    def arguments(self) -> Arguments:
-        """Return a new parameter buffer for this signature."""
+    def arguments(self, kernel: Any = None) -> Arguments:
+        """Return a new parameter buffer for this signature, which `kernel` will be launched with."""
         size = self.offsets[-1] + self.parameters[-1].size if self.parameters else 0
-        return Arguments(self.offsets, size)
+        return Arguments(self.offsets, size, kernel)
 
     def explain(self, values: Sequence[Any], op: str) -> PtxrtError:
         """Return the error for the first scalar among `values` that does not pack."""

@@ -14,6 +14,7 @@ from ptxrt.sim._load import Loaded, load, parse, unload
 from ptxrt.sim._machine.checks import CHECKS
 from ptxrt.sim._machine.checks import chosen as chosen_checks
 from ptxrt.sim._machine.element_types import ArrayParam
+from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import LineCounts, Profile
@@ -28,6 +29,7 @@ __all__ = [
     "ArrayParam",
     "Entry",
     "GlobalMemory",
+    "LastWrite",
     "LaunchReport",
     "LineCounts",
     "Loaded",

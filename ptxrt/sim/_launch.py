@@ -16,6 +16,7 @@ from ptxrt.sim._machine.chunk import Chunk, Job
 from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.element_types import ArrayParam, declared_elements
 from ptxrt.sim._machine.global_races import GlobalRaces
+from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
@@ -51,6 +52,7 @@ def launch(
     races: bool = True,
     checks: Iterable[str] | None = None,
     profile: Profile | None = None,
+    watch: LastWrite | None = None,
 ) -> LaunchReport:
     """Run a grid to its end.
 
@@ -79,6 +81,8 @@ def launch(
         those that PTXRT_SIM_CHECKS names, separated by commas.
     profile
         Where to count what each line does; a fault leaves the counts up to it.
+    watch
+        A byte whose last write is asked for; races in global memory are not looked for then.
 
     Raises
     ------
@@ -116,8 +120,8 @@ def launch(
             given=found.code.local_bytes,
         )
     names = chosen(checks)
-    watcher = None
-    if "global-races" in names and found.code.global_word and shape.threads * shape.blocks > 1:
+    watcher: GlobalRaces | LastWrite | None = watch
+    if watch is None and "global-races" in names and found.code.global_word and shape.threads * shape.blocks > 1:
         watcher = GlobalRaces(shape, found.code.global_word)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])

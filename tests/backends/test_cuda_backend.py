@@ -78,7 +78,7 @@ def backend(driver: Driver) -> CudaBackend:
 
 
 def launch(backend: CudaBackend) -> None:
-    backend.launch(0, 0xF, (1, 1, 1, 32, 1, 1), 0, 0, SimpleNamespace(table=0xA))
+    backend.launch(0, 0xF, (1, 1, 1, 32, 1, 1), 0, 0, SimpleNamespace(table=0xA, kernel=None))
 
 
 @pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])

@@ -32,6 +32,7 @@ FORWARD(hipMemcpyHtoDAsync, (P to, P from, size_t bytes, P stream), (to, from, b
 FORWARD(hipMemcpyDtoHAsync, (P to, P from, size_t bytes, P stream), (to, from, bytes, stream))
 FORWARD(hipMemcpyDtoDAsync, (P to, P from, size_t bytes, P stream), (to, from, bytes, stream))
 FORWARD(hipMemsetD8Async, (P to, unsigned char byte, size_t bytes, P stream), (to, byte, bytes, stream))
+FORWARD(hipMemGetAddressRange, (P start, P bytes, P address), (start, bytes, address))
 
 FORWARD(hipStreamCreateWithFlags, (P out, U flags), (out, flags))
 FORWARD(hipStreamDestroy, (P stream), (stream))

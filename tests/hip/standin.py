@@ -52,6 +52,7 @@ FUNCTIONS = {
     "hipMemcpyDtoHAsync": "PPZP",
     "hipMemcpyDtoDAsync": "PPZP",
     "hipMemsetD8Async": "PBZP",
+    "hipMemGetAddressRange": "PPP",
     "hipStreamCreateWithFlags": "PU",
     "hipStreamDestroy": "P",
     "hipStreamGetDevice": "PP",
@@ -78,7 +79,7 @@ _TYPES = {
     "B": ctypes.c_ubyte,
 }
 
-SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_DEVICE = 0, 1, 2, 9, 101
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_DEVICE, NOT_FOUND = 0, 1, 2, 9, 101, 500
 INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 200, 400, 500, 600, 700
 LAUNCH_FAILURE, UNKNOWN = 719, 999
 
@@ -414,6 +415,14 @@ class StandIn:
         queue = self._queue(stream)
         if size:
             queue.put(lambda: self.machine.fill(queue.device, to, byte, size, 0))
+
+    def hipMemGetAddressRange(self, start: int, size: int, address: int | None) -> None:
+        for ptr, nbytes in self._live[self._device].items():
+            if ptr <= (address or 0) < ptr + nbytes:
+                _store(ctypes.c_void_p, start, ptr)
+                _store(ctypes.c_size_t, size, nbytes)
+                return
+        raise Refused(NOT_FOUND)
 
     def hipStreamCreateWithFlags(self, out: int, flags: int) -> None:
         if flags not in (0, 1):

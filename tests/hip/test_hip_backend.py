@@ -785,7 +785,8 @@ def test_a_freed_array_is_refused_and_its_address_is_a_fault(hip: Device, stand_
         saxpy.launch(1, 32, x, y, 4, 1.0)
     hip.synchronize()
     saxpy.launch(1, 32, ptxrt.DeviceArray.from_pointer(old, 4, "f4", hip), y, 4, 1.0)
-    with refused(ptxrt.DriverError, "hipDeviceSynchronize", None, "hipErrorIllegalAddress", "'sim:0'"):
+    launches = "waited for since: saxpy, grid (1, 1, 1), block (32, 1, 1), on hip:0. The"
+    with refused(ptxrt.DriverError, "hipDeviceSynchronize", None, "hipErrorIllegalAddress", "'sim:0'", launches):
         hip.synchronize()
     assert isinstance(stand_in.faults[0], ptxrt.MemoryFault)
 

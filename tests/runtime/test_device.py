@@ -227,6 +227,23 @@ def test_pain23_import_calls_no_driver() -> None:
     printed_by(script)
 
 
+def test_an_import_loads_neither_the_ops_nor_the_machine_nor_their_packages() -> None:
+    """They come at their first use: an import of what a program of its own kernels needs takes a third of the time."""
+    script = """
+        import sys
+        import ptxrt
+        late = ("ptxrt.ops", "ptxrt.sim", "ptxrt.check", "ptxrt.commands", "jinja2", "rich", "tqdm", "elftools")
+        assert not [name for name in sys.modules if name.startswith(late)]
+        assert {"ops", "shadow"} <= set(dir(ptxrt))
+        assert ptxrt.ops.softmax2d and ptxrt.references.softmax2d and ptxrt.PlanPreference and ptxrt.shadow
+        try:
+            ptxrt.opps
+        except AttributeError:
+            print("refused")
+    """
+    assert printed_by(script).strip() == "refused"
+
+
 LOOK = """
     import ptxrt
     print(*[str(device) for device in ptxrt.devices() if device.kind != "sim"])

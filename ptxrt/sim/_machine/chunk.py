@@ -21,6 +21,7 @@ from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
 from ptxrt.sim._machine.code import Code, SpecialStart, SymbolStart
 from ptxrt.sim._machine.element_types import Elements
 from ptxrt.sim._machine.global_races import GlobalRaces
+from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import Profile
 from ptxrt.sim._machine.races import Races
@@ -55,7 +56,7 @@ class Job:
     races: bool
     elements: dict[Allocation, Elements]
     checks: frozenset[str]
-    global_races: GlobalRaces | None
+    global_races: GlobalRaces | LastWrite | None
     profile: Profile | None
 
 

@@ -125,6 +125,9 @@ class Faults(Protocol):
     ) -> NoReturn:
         """Raise MemoryFault."""
 
+    def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return thread and block index of a lane."""
+
     def fault(self, ins: Instruction, problem: str, lane: int) -> NoReturn:
         """Raise a SimFault that is neither of memory nor a race nor a deadlock."""
 
