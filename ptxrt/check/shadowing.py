@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
+from ptxrt.backends.sim import RUNNER
 from ptxrt.check.compare import first_difference, is_exact
 from ptxrt.check.run import program_of
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, Unsupported, shown
@@ -47,7 +48,11 @@ _ALIGN = 512  # the PTX machine gives its memory addresses that are multiples of
 
 
 def shadow(
-    devices: Iterable[Device | str] | None = None, *, max_threads: int = 1 << 17, max_bytes: int = 64 << 20
+    devices: Iterable[Device | str] | None = None,
+    *,
+    max_threads: int = 1 << 17,
+    max_bytes: int = 64 << 20,
+    checks: Iterable[str] = ("all",),
 ) -> Shadow:
     """Return a context in which every launch on a GPU runs on the PTX machine first, and is compared with it.
 
@@ -66,16 +71,19 @@ def shadow(
         Launches of more threads, or whose pointers point into more bytes of memory, are not compared, but counted in
         ``skipped``; so are those that the machine cannot run.
 
+    checks
+        Names out of :data:`ptxrt.sim.CHECKS`, or all.
+
     Raises
     ------
     InvalidArgument
-        For limits that are no whole numbers, or devices that there are not.
+        For limits that are no whole numbers, or devices or checks that there are not.
     """
     for argument, value in (("max_threads", max_threads), ("max_bytes", max_bytes)):
         if not isinstance(value, int) or value < 0:
             raise InvalidArgument(op="shadow", argument=argument, expected="0 or more", given=shown(value))
     chosen = None if devices is None else [Device(device) for device in devices]
-    return Shadow(chosen, max_threads, max_bytes)
+    return Shadow(chosen, max_threads, max_bytes, sim.chosen_checks(checks))
 
 
 def shadow_process() -> None:
@@ -95,8 +103,10 @@ class Shadow:
         How many did not, by the reason.
     """
 
-    def __init__(self, devices: Sequence[Device] | None, max_threads: int, max_bytes: int) -> None:
-        self.max_threads, self.max_bytes = max_threads, max_bytes
+    def __init__(
+        self, devices: Sequence[Device] | None, max_threads: int, max_bytes: int, checks: Iterable[str]
+    ) -> None:
+        self.max_threads, self.max_bytes, self.checks = max_threads, max_bytes, checks
         self.compared = 0
         self.skipped: Counter[str] = Counter()
         self.lock = threading.RLock()
@@ -227,7 +237,7 @@ class _Watcher:
             _Piece(start, self._read(start, end - start), [one for one in pointers if start <= one.address < end])
             for start, end in joined
         ]
-        return _Run(kernel, program, symbol, dims, shared_bytes, params, pieces)
+        return _Run(kernel, program, symbol, dims, shared_bytes, params, pieces, shadow.checks)
 
     def _extent(self, address: int) -> tuple[int, int] | None:
         """Return start and end of the memory of an array, or else of the driver's allocation; None for neither."""
@@ -279,6 +289,7 @@ class _Run:
     shared_bytes: int
     params: bytes
     pieces: Sequence[_Piece]
+    checks: Iterable[str]
 
     def simulated(self, watched: int | None = None) -> tuple[list[Bytes], sim.LastWrite | None]:
         """Return the pieces as the kernel leaves them, and the last write to the byte `watched` of the device."""
@@ -295,7 +306,7 @@ class _Run:
             if watched is not None and 0 <= watched - piece.start < piece.before.size:
                 watch = sim.LastWrite(watched + moved)
         found = self.program.entries[self.symbol]
-        sim.launch(
+        RUNNER[-1](
             sim.load(self.program, memory),
             self.symbol,
             self.dims[:3],
@@ -307,7 +318,7 @@ class _Run:
                 if p.pointer
             ],
             shared_bytes=self.shared_bytes,
-            checks=("all",) if watched is None else (),
+            checks=self.checks if watched is None else (),
             watch=watch,
         )
         return copies, watch

@@ -20,6 +20,7 @@ from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._machine.visits import Visits
 
 __all__ = ["LaunchReport", "launch"]
 
@@ -52,6 +53,7 @@ def launch(
     races: bool = True,
     checks: Iterable[str] | None = None,
     profile: Profile | None = None,
+    visits: Visits | None = None,
     watch: LastWrite | None = None,
 ) -> LaunchReport:
     """Run a grid to its end.
@@ -81,6 +83,8 @@ def launch(
         those that PTXRT_SIM_CHECKS names, separated by commas.
     profile
         Where to count what each line does; a fault leaves the counts up to it.
+    visits
+        Where to note which lines ran, and which ways of branches; a fault leaves what ran up to it.
     watch
         A byte whose last write is asked for; races in global memory are not looked for then.
 
@@ -125,9 +129,10 @@ def launch(
         watcher = GlobalRaces(shape, found.code.global_word)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
+    code = found.code if visits is None else visits.noting(found.code)
     job = Job(
         source=program.source,
-        code=found.code if profile is None else instrument(found.code, profile),
+        code=code if profile is None else instrument(code, profile),
         shape=shape,
         memory=loaded.memory,
         addresses=loaded.addresses,

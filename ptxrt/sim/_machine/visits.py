@@ -1,0 +1,133 @@
+"""Which lines of a text ran, and which ways of its branches: what a report of coverage is made of.
+
+A launch with Visits runs another copy of the decoded code, in which each instruction notes itself; without one nothing
+is noted and nothing is slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ptxrt.sim._machine.code import Block, Code, End, Step
+from ptxrt.sim._machine.profile import held_lanes
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Instruction
+
+__all__ = ["Visits", "Way", "lines_and_ways"]
+
+_LEAVING = ("ret", "exit")
+_BRANCHES = ("bra", *_LEAVING)
+
+
+class Way(NamedTuple):
+    """One of the two ways of a bra, ret or exit under a guard.
+
+    Attributes
+    ----------
+    line
+        Its line in the text, from 1.
+    held
+        Whether it is the way of lanes for which the guard holds.
+    """
+
+    line: int
+    held: bool
+
+
+@dataclass(eq=False)
+class Visits:
+    """What ran in one launch or several; hand it to `ptxrt.sim.launch`.
+
+    Attributes
+    ----------
+    lines
+        Lines of the text of which an instruction ran in some lane: a guard held there, or it is a branch's.
+    ways
+        The ways that some lane went.
+    """
+
+    lines: set[int] = field(default_factory=set)
+    ways: set[Way] = field(default_factory=set)
+
+    def noting(self, code: Code) -> Code:
+        """Return a copy of decoded code that notes here what runs."""
+        return replace(code, blocks=[self._noting(block) for block in code.blocks])
+
+    def _noting(self, block: Block) -> Block:
+        marks = zip(block.steps, block.marks, strict=True)
+        steps = tuple(self._step(step, ins, slot) for step, (ins, slot) in marks)
+        return replace(block, steps=steps, end=self._end(block) if _ends(block) else block.end)
+
+    def _step(self, step: Step, ins: Instruction, slot: int | None) -> Step:
+        lines, line = self.lines, ins.line
+
+        def note(m: Machine) -> None:
+            if slot is None or (line not in lines and held_lanes(m, slot, ins.guard_negated)):
+                lines.add(line)
+            step(m)
+
+        return note
+
+    def _end(self, block: Block) -> End:
+        end, fork, lines, ways = block.end, block.fork, self.lines, self.ways
+        ins = _last(block)
+        held, failed = Way(ins.line, True), Way(ins.line, False)
+        branch = ins.name in _BRANCHES
+
+        def note(m: Machine) -> int:
+            if fork is None:
+                lines.add(ins.line)
+            elif not (held in ways and failed in ways):
+                count = held_lanes(m, fork.slot, ins.guard_negated)
+                if branch or count:
+                    lines.add(ins.line)
+                if count:
+                    ways.add(held)
+                if count < m.count:
+                    ways.add(failed)
+            return end(m)
+
+        return note
+
+
+def lines_and_ways(code: Code) -> tuple[set[int], dict[Way, set[int | None]]]:
+    """Return what `Visits` of this code can note.
+
+    Returns
+    -------
+    lines
+        The lines with an instruction for which the machine does something.
+    ways
+        The ways of each branch, and in which line lanes that go it run next, in each place where the code of its line
+        stands; None is out of the function.
+    """
+    lines = {ins.line for block in code.blocks for ins, _ in block.marks}
+    ways: dict[Way, set[int | None]] = {}
+    for block in filter(_ends, code.blocks):
+        ins, fork = _last(block), block.fork
+        lines.add(ins.line)
+        if fork is not None and ins.name in _BRANCHES:
+            leaves = ins.name in _LEAVING
+            ways.setdefault(Way(ins.line, True), set()).add(None if leaves else _first_line(code, fork.held.block))
+            ways.setdefault(Way(ins.line, False), set()).add(_first_line(code, fork.failed.block))
+    return lines, ways
+
+
+def _ends(block: Block) -> bool:
+    """Tell whether a block's end is an instruction of its own."""
+    return block.last is not None and block.cost > len(block.steps)
+
+
+def _last(block: Block) -> Instruction:
+    if block.last is None:
+        raise RuntimeError("a block without instructions has no last one")
+    return block.last
+
+
+def _first_line(code: Code, number: int) -> int | None:
+    """Return the line of the first instruction of a block; None for the end of a function, which has none."""
+    block = code.blocks[number]
+    if block.marks:
+        return block.marks[0][0].line
+    return _last(block).line if _ends(block) else None
