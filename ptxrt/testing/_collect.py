@@ -67,7 +67,8 @@ class _Run:
                 self._data.add_arcs({name: pairs})
             else:
                 self._data.add_lines({name: numbers})
-            self._data.add_file_tracers({name: "ptxrt.testing.coverage.KernelCoverage"})
+            if first:
+                self._data.add_file_tracers({name: "ptxrt.testing.coverage.KernelCoverage"})
 
     def _is_wanted(self, path: str) -> bool:
         if self._wanted is None:
