@@ -7,6 +7,7 @@ is noted and nothing is slower.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from ptxrt.sim._machine.code import Block, Code, End, Step
@@ -60,35 +61,35 @@ class Visits:
         return replace(block, steps=steps, end=self._end(block) if _ends(block) else block.end)
 
     def _step(self, step: Step, ins: Instruction, slot: int | None) -> Step:
-        lines, line = self.lines, ins.line
-
-        def note(m: Machine) -> None:
-            if slot is None or (line not in lines and held_lanes(m, slot, ins.guard_negated)):
-                lines.add(line)
+        def noted(m: Machine) -> None:
+            self._note(m, ins, slot)
             step(m)
 
-        return note
+        return noted
 
     def _end(self, block: Block) -> End:
-        end, fork, lines, ways = block.end, block.fork, self.lines, self.ways
-        ins = _last(block)
-        held, failed = Way(ins.line, True), Way(ins.line, False)
-        branch = ins.name in _BRANCHES
+        end, ins, slot = block.end, _last(block), None if block.fork is None else block.fork.slot
+        note = partial(self._note, ins=ins, slot=slot)
+        if slot is not None and ins.name in _BRANCHES:
+            note = partial(self._note_branch, ins=ins, slot=slot)
 
-        def note(m: Machine) -> int:
-            if fork is None:
-                lines.add(ins.line)
-            elif not (held in ways and failed in ways):
-                count = held_lanes(m, fork.slot, ins.guard_negated)
-                if branch or count:
-                    lines.add(ins.line)
-                if count:
-                    ways.add(held)
-                if count < m.count:
-                    ways.add(failed)
+        def noted(m: Machine) -> int:
+            note(m)
             return end(m)
 
-        return note
+        return noted
+
+    def _note(self, m: Machine, ins: Instruction, slot: int | None) -> None:
+        """Note an instruction that does nothing where its guard, in this slot, fails."""
+        if slot is None or (ins.line not in self.lines and held_lanes(m, slot, ins.guard_negated)):
+            self.lines.add(ins.line)
+
+    def _note_branch(self, m: Machine, ins: Instruction, slot: int) -> None:
+        self.lines.add(ins.line)
+        held, failed = Way(ins.line, True), Way(ins.line, False)
+        if not (held in self.ways and failed in self.ways):
+            count = held_lanes(m, slot, ins.guard_negated)
+            self.ways |= {held} if count == m.count else {failed} if count == 0 else {held, failed}
 
 
 def lines_and_ways(code: Code) -> tuple[set[int], dict[Way, set[int | None]]]:
