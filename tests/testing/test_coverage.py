@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,9 +131,65 @@ def test_lines_of_cuda_and_of_its_headers(folder: Path) -> None:
     assert kernel["missing_lines"] == [8, 9]
     assert (header["executed_lines"], header["missing_lines"]) == ([2, 3], [])
     assert [7, 8] in kernel["missing_branches"]
-    assert all(line == 4 for line, _ in kernel["executed_branches"][:2])
+    assert [way for way in kernel["executed_branches"] if way[0] == 4] == [[4, 6], [4, 11]]
     measured(lambda: launch("scale.cu", [1.0, 2.0], 0.0))
     assert files(reloaded())["scale.cu"]["missing_lines"] == []
+
+
+INLINED = """\
+__device__ inline void bump(float *x) {
+    unsigned i = threadIdx.x;
+    x[i] = x[i] + 1.0f;
+}
+extern "C" __global__ void scale(float *x, unsigned n, float a) {
+    if (threadIdx.x >= n) return;
+    if (a > 1.0f)
+        bump(x);
+    float sum = 0.0f;
+    for (unsigned k = 0; k < n; k++) sum += x[k];
+    if (a < 0.0f)
+        x[0] = sum;
+}
+"""
+
+
+def test_a_call_that_was_inlined_ran_where_its_function_did(folder: Path) -> None:
+    (folder / "inlined.cu").write_text(INLINED)
+    measured(lambda: launch("inlined.cu", [1.0]))
+    assert {3, 8, 12} <= {*files(reloaded())["inlined.cu"]["missing_lines"]}
+    measured(lambda: launch("inlined.cu", [1.0], 2.0))
+    found = files(reloaded())["inlined.cu"]
+    assert {3, 8} <= {*found["executed_lines"]}
+    assert found["missing_lines"] == [12]
+
+
+def test_a_loop_in_one_line_has_no_way_to_itself(folder: Path) -> None:
+    (folder / "inlined.cu").write_text(INLINED)
+    measured(lambda: launch("inlined.cu", [1.0]))
+    found = files(reloaded())["inlined.cu"]
+    assert not [way for way in found["executed_branches"] + found["missing_branches"] if way[0] == way[1]]
+
+
+LOOP = """\
+extern "C" __global__ void scale(float *x, unsigned n, float a) {
+    unsigned i = threadIdx.x;
+    if (i >= n)
+        return;
+    for (unsigned k = 0; k < n; k++) {
+        x[i] = x[i] * a;
+        __syncthreads();
+    }
+}
+"""
+
+
+def test_a_way_to_instructions_of_no_line_leads_to_what_comes_next(folder: Path) -> None:
+    """The address of x[i], computed before the loop, is of no line for the compiler."""
+    (folder / "loop.cu").write_text(LOOP)
+    measured(lambda: launch("loop.cu", [1.0] * 32))
+    found = files(reloaded())["loop.cu"]
+    assert [to > 0 for line, to in found["executed_branches"] if line == 3] == [True]
+    assert [3, 9] in found["missing_branches"]
 
 
 def test_a_text_that_is_not_the_files_is_left_out(folder: Path) -> None:
@@ -152,24 +207,25 @@ def test_lines_that_line_numbers_by_itself_are_left_out(folder: Path) -> None:
     assert files(reloaded()).keys() == {"twice.h"}
 
 
-def test_what_is_not_to_be_measured_is_left_out(folder: Path) -> None:
+def test_what_is_not_to_be_measured_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ".coveragerc").write_text(CONFIG.replace("source = .\n", ""))
-    (folder / "kernels").mkdir()
-    (folder / "kernels" / "scale.ptx").write_text(PTX + "// a text of its own\n")
-    calls = lambda: launch("scale.ptx", [1.0]), lambda: launch("kernels/scale.ptx", [1.0])
-    measured(*calls, source=["kernels"])
-    assert files(reloaded()).keys() == {"kernels/scale.ptx"}
-    (folder / "kernels" / "__init__.py").write_text("")
-    sys.path.insert(0, str(folder))
-    try:
-        measured(*calls, source_pkgs=["kernels"])
-    finally:
-        sys.path.remove(str(folder))
-    assert files(reloaded()).keys() == {"kernels/scale.ptx"}
+    within = folder / "lib" / "some_package"
+    within.mkdir(parents=True)
+    (within / "__init__.py").write_text("")
+    (within / "scale.ptx").write_text(PTX + "// a text of its own\n")
+    calls = lambda: launch("scale.ptx", [1.0]), lambda: launch("lib/some_package/scale.ptx", [1.0])
+    measured(*calls, source=["lib"])
+    assert files(reloaded()).keys() == {"lib/some_package/scale.ptx"}
+    monkeypatch.syspath_prepend(folder / "lib")
+    measured(*calls, source_pkgs=["some_package"])
+    assert files(reloaded()).keys() == {"lib/some_package/scale.ptx"}
     measured(*calls)
     cov = reloaded()
-    cov.set_option("report:omit", ["*/kernels/*"])
+    cov.set_option("report:omit", ["*/some_package/*"])
     assert files(cov).keys() == {"scale.ptx"}
+    monkeypatch.setattr("ptxrt.testing._collect._NOT_OURS", [str(folder / "lib")])  # as if that were site-packages
+    measured(*calls)
+    assert files(reloaded()).keys() == {"scale.ptx"}
 
 
 def test_relative_files(folder: Path) -> None:
@@ -180,11 +236,14 @@ def test_relative_files(folder: Path) -> None:
 
 
 def test_a_line_may_be_excluded(folder: Path) -> None:
-    text = PTX.replace("bra below;", "bra below; // pragma: no cover")
+    text = PTX.replace("bra below;", "bra below; // pragma: no cover").replace(
+        "neg.f32 %value, %value;", "neg.f32 %value, %value; /* pragma: no cover: never */"
+    )
     (folder / "scale.ptx").write_text(text)
     measured(lambda: launch("scale.ptx", [1.0]))
     found = files(reloaded())["scale.ptx"]
-    assert found["excluded_lines"] == [16]
+    assert found["excluded_lines"] == [16, 20]
+    assert found["missing_lines"] == [21, 22, 23]
     assert (found["missing_branches"], found["summary"]["num_branches"]) == ([], 2)
 
 
@@ -238,6 +297,7 @@ def test_every_report_of_coverage_py(folder: Path) -> None:
 
 def test_without_a_run_of_coverage_py_nothing_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(lambda: launch("scale.ptx", [1.0]))
+    reloaded()
     assert len(RUNNER) == 2
     monkeypatch.setattr("ptxrt.sim.Visits", None)
     launch("scale.ptx", [-1.0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from ptxrt.sim._machine.branches import Target
 from ptxrt.sim._machine.code import Block, Code, End, Step
 from ptxrt.sim._machine.profile import held_lanes
 from ptxrt.sim._machine.protocol import Machine
@@ -17,8 +18,7 @@ from ptxrt.sim._text.syntax import Instruction
 
 __all__ = ["Visits", "Way", "lines_and_ways"]
 
-_LEAVING = ("ret", "exit")
-_BRANCHES = ("bra", *_LEAVING)
+_BRANCHES = ("bra", "ret", "exit")
 
 
 class Way(NamedTuple):
@@ -109,9 +109,8 @@ def lines_and_ways(code: Code) -> tuple[set[int], dict[Way, set[int | None]]]:
         ins, fork = _last(block), block.fork
         lines.add(ins.line)
         if fork is not None and ins.name in _BRANCHES:
-            leaves = ins.name in _LEAVING
-            ways.setdefault(Way(ins.line, True), set()).add(None if leaves else _first_line(code, fork.held.block))
-            ways.setdefault(Way(ins.line, False), set()).add(_first_line(code, fork.failed.block))
+            ways.setdefault(Way(ins.line, True), set()).add(_first_line(code, fork.held))
+            ways.setdefault(Way(ins.line, False), set()).add(_first_line(code, fork.failed))
     return lines, ways
 
 
@@ -126,9 +125,9 @@ def _last(block: Block) -> Instruction:
     return block.last
 
 
-def _first_line(code: Code, number: int) -> int | None:
-    """Return the line of the first instruction of a block; None for the end of a function, which has none."""
-    block = code.blocks[number]
+def _first_line(code: Code, target: Target) -> int | None:
+    """Return the line of a block's first instruction; None for a block that only leaves the function."""
+    block = code.blocks[target.block]
     if block.marks:
         return block.marks[0][0].line
     return _last(block).line if _ends(block) else None
