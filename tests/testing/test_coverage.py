@@ -16,7 +16,10 @@ from helpers import need_nvrtc
 from kernels import CUDA, HEADER, PTX, TEST
 
 import ptxrt
+from ptxrt import sim
 from ptxrt.backends.sim import RUNNER
+from ptxrt.places import Sources
+from ptxrt.testing._written import Written
 
 Report = dict[str, Any]
 CONFIG = "[run]\nplugins = ptxrt.testing.coverage\nsource = .\n"
@@ -170,26 +173,43 @@ def test_a_loop_in_one_line_has_no_way_to_itself(folder: Path) -> None:
     assert not [way for way in found["executed_branches"] + found["missing_branches"] if way[0] == way[1]]
 
 
-LOOP = """\
-extern "C" __global__ void scale(float *x, unsigned n, float a) {
-    unsigned i = threadIdx.x;
-    if (i >= n)
-        return;
-    for (unsigned k = 0; k < n; k++) {
-        x[i] = x[i] * a;
-        __syncthreads();
-    }
+COMPILED = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.file 1 "a.cu"
+.file 2 "b.h"
+.visible .entry k() {
+    .reg .pred q; .reg .b32 t;
+    .loc 1 1 0
+    mov.u32 t, %tid.x;
+    setp.eq.u32 q, t, 0;
+    @q bra THERE;
+    .loc 1 0 0
+    add.u32 t, t, 1;
+    .loc 1 2 0
+    add.u32 t, t, 1;
+    @q bra INSIDE;
+THERE:
+    .loc 1 3 0
+    add.u32 t, t, 1;
+INSIDE:
+    .loc 2 1 0
+    add.u32 t, t, 1;
+    ret;
 }
 """
 
 
-def test_a_way_to_instructions_of_no_line_leads_to_what_comes_next(folder: Path) -> None:
-    """The address of x[i], computed before the loop, is of no line for the compiler."""
-    (folder / "loop.cu").write_text(LOOP)
-    measured(lambda: launch("loop.cu", [1.0] * 32))
-    found = files(reloaded())["loop.cu"]
-    assert [to > 0 for line, to in found["executed_branches"] if line == 3] == [True]
-    assert [3, 9] in found["missing_branches"]
+def test_where_the_ways_of_compiled_code_lead(folder: Path) -> None:
+    texts = ("a.cu", "one\ntwo\nthree\n"), ("b.h", "first\n")
+    for name, text in texts:
+        Path(name).write_text(text)
+    written = Written(sim.parse(COMPILED, "a.cu", Sources(texts)))
+    lines, ways = written.all_of(str(folder / "a.cu"))
+    # Instructions of no line belong to what comes next; what is in another file is out of the function.
+    assert (lines, ways) == ({1, 2, 3}, {(1, 2), (1, 3), (2, 3), (2, -2)})
+    assert written.all_of(str(folder / "b.h")) == ({1}, set())
 
 
 def test_a_text_that_is_not_the_files_is_left_out(folder: Path) -> None:
