@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from coverage import Coverage
+from coverage import Coverage, files
 
 from ptxrt import sim
 from ptxrt.backends.sim import RUNNER
@@ -30,9 +30,9 @@ def _run(loaded: sim.Loaded, *args: Any, **how: Any) -> sim.LaunchReport:
     measuring = Coverage.current()
     if measuring is None:
         return sim.launch(loaded, *args, **how)
-    run = _RUNS.get(measuring)
-    if run is None:
-        run = _RUNS[measuring] = _Run(measuring)
+    if not _LATEST or _LATEST[0].measuring is not measuring:
+        _LATEST[:] = [_Run(measuring)]
+    run = _LATEST[0]
     visits = sim.Visits()
     try:
         return sim.launch(loaded, *args, visits=visits, **how)
@@ -44,6 +44,7 @@ class _Run:
     """The data of one run of coverage.py."""
 
     def __init__(self, measuring: Coverage) -> None:
+        self.measuring = measuring
         self._data = measuring.get_data()
         self._branch = bool(measuring.get_option("run:branch"))
         self._relative = bool(measuring.get_option("run:relative_files"))
@@ -62,7 +63,7 @@ class _Run:
             numbers, pairs = record(
                 *written.of(path, visits.lines, visits.ways), *(written.all_of(path) if first else ((), ()))
             )
-            name = os.path.relpath(path) if self._relative else path
+            name = files.relative_filename(path) if self._relative else path
             if self._branch:
                 self._data.add_arcs({name: pairs})
             else:
@@ -76,7 +77,7 @@ class _Run:
         return any(Path(path).is_relative_to(folder) for folder in self._wanted)
 
 
-_RUNS: WeakKeyDictionary[Coverage, _Run] = WeakKeyDictionary()
+_LATEST: list[_Run] = []
 _WRITTEN: WeakKeyDictionary[sim.Program, Written] = WeakKeyDictionary()
 
 
@@ -87,8 +88,9 @@ def _list(measuring: Coverage, option: str) -> list[str]:
 
 def _folders(name: str) -> Iterable[str]:
     """Return the folders of what coverage.py is to measure: a folder's path, or a package's name."""
-    if os.path.isdir(name):
-        return (os.path.realpath(name),)
+    folder = os.path.join(files.relative_directory(), name)
+    if os.path.isdir(folder):
+        return (os.path.realpath(folder),)
     spec = importlib.util.find_spec(name)
     return [os.path.realpath(folder) for folder in (spec and spec.submodule_search_locations) or ()]
 

@@ -25,7 +25,7 @@ class Written:
     Attributes
     ----------
     paths
-        The files, by their real paths.
+        The files, by their real paths; without those of which nothing was compiled.
     """
 
     def __init__(self, program: sim.Program) -> None:
@@ -43,7 +43,7 @@ class Written:
         elif program.source.name and (path := _file(program.source.name, program.source.text)):
             self._lines[path] = {line: {line} for line in lines}
             self._ways[path] = {way: {(way.line, to or -way.line) for to in all_to} for way, all_to in ways.items()}
-        self.paths = tuple(self._lines)
+        self.paths = tuple(path for path, found in self._lines.items() if found)
 
     def _add_compiled(self, program: sim.Program, lines: set[int], ways: dict[sim.Way, set[int | None]]) -> None:
         sources = program.sources

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -81,14 +80,16 @@ def shapes(axes: int, *, most: int = 4096, least: int = 1, block: int = 256) -> 
     if not (isinstance(least, int) and isinstance(most, int) and least >= 0 and most >= max(least**axes, 1)):
         expected = f"{shown(least)} to the power {axes} elements, or more"
         raise InvalidArgument(op="shapes", argument="most", expected=expected, given=shown(most))
-    sizes(most, least=least, block=block)  # refuses here, and not in the middle of a test, a block that is none
+    one = sizes(most // max(least, 1) ** max(axes - 1, 0), least=least, block=block)
 
     @st.composite
     def shape(draw: st.DrawFn) -> tuple[int, ...]:
         found: list[int] = []
-        while len(found) < axes:
-            others = max(least, 1) ** (axes - len(found) - 1) * math.prod(max(n, 1) for n in found)
-            found.append(draw(sizes(most // others, least=least, block=block)))
+        left = most
+        for later in reversed(range(axes)):
+            # Cut and not drawn anew: what an axis may be does not depend on those before it, so examples shrink well.
+            found.append(min(draw(one), left // max(least, 1) ** later))
+            left //= max(found[-1], 1)
         return tuple(draw(st.permutations(found)))  # or the first axis would be the longest
 
     return shape()

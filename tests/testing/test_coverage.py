@@ -248,6 +248,28 @@ def test_what_is_not_to_be_measured_is_left_out(folder: Path, monkeypatch: pytes
     assert files(reloaded()).keys() == {"scale.ptx"}
 
 
+def test_a_header_without_instructions_is_no_file_of_a_report(folder: Path) -> None:
+    (folder / "twice.h").write_text("#define twice(value, a) ((value) * 2 * (a))\n")
+    measured(lambda: launch("scale.cu", [1.0], 2.0))
+    assert files(reloaded()).keys() == {"scale.cu"}
+
+
+@pytest.mark.parametrize("more", ["", "relative_files = true\n"])
+def test_a_test_may_change_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    (folder / ".coveragerc").write_text(CONFIG.replace("= .", "= kernels") + more)
+    path = folder / "kernels" / "scale.ptx"
+    path.parent.mkdir()
+    path.write_text(PTX)
+
+    def moved() -> None:
+        with monkeypatch.context() as patch:
+            patch.chdir("/")
+            launch(str(path), [1.0])
+
+    measured(moved)
+    assert files(reloaded())["kernels/scale.ptx"]["missing_lines"] == [20, 21, 22, 23]
+
+
 def test_relative_files(folder: Path) -> None:
     (folder / ".coveragerc").write_text(CONFIG + "relative_files = true\n")
     cov = measured(lambda: launch("scale.ptx", [1.0]))
