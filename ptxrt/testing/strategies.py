@@ -129,9 +129,8 @@ def _specials(kind: np.dtype[Any], finite: bool) -> list[Any]:
     else:
         about = ml_dtypes.finfo(kind)
         tiny, normal = about.smallest_subnormal, about.smallest_normal
-        sizes_ = [0, 1, tiny, normal - tiny, normal, about.max, *(() if finite else (np.inf,))]
-        wanted = [sign * float(n) for n in sizes_ for sign in (1, -1)] + [9999.0, 10000.0, 10001.0]
-        wanted += [] if finite else [np.nan]
+        both = [float(n) for n in (0, 1, tiny, normal - tiny, normal, about.max, np.inf)]
+        wanted = [*both, *(-n for n in both), 9999.0, 10000.0, 10001.0, np.nan]
     return [value for value in np.array(wanted).astype(kind) if not finite or np.isfinite(value)]
 
 

@@ -202,10 +202,11 @@ INSIDE:
 
 
 def test_where_the_ways_of_compiled_code_lead(folder: Path) -> None:
-    texts = ("a.cu", "one\ntwo\nthree\n"), ("b.h", "first\n")
+    texts = ("a.cu", "one\ntwo\nthree\n"), ("b.h", "first\n"), ("c.h", "nothing of which is left\n")
     for name, text in texts:
         Path(name).write_text(text)
     written = Written(sim.parse(COMPILED, "a.cu", Sources(texts)))
+    assert written.paths == (str(folder / "a.cu"), str(folder / "b.h"))
     lines, ways = written.all_of(str(folder / "a.cu"))
     # Instructions of no line belong to what comes next; what is in another file is out of the function.
     assert (lines, ways) == ({1, 2, 3}, {(1, 2), (1, 3), (2, 3), (2, -2)})

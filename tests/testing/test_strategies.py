@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import find, given, settings
@@ -73,6 +74,8 @@ def test_special_values_of_floats(name: str) -> None:
         assert np.isinf(own).any()
         assert (own == 0).any()
         assert np.isclose(own, sign * tiny, rtol=0.01, atol=0).any()
+        denormal = np.abs(own) / float(ml_dtypes.finfo(kind).smallest_normal)
+        assert ((denormal > 0.98) & (denormal < 1)).any()
         assert np.isclose(own, sign * largest, rtol=1e-4, atol=0).any()
     assert {float(kind.type(n)) for n in (9999, 10000, 10001)} <= {*found}
     assert all(type(value) is kind.type for value in drawn(special_values(kind), 20))
