@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
-from ptxrt.backends.sim import RUNNER
+from ptxrt.backends.sim import run
 from ptxrt.check.compare import first_difference, is_exact
 from ptxrt.check.run import program_of
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, Unsupported, shown
@@ -306,7 +306,7 @@ class _Run:
             if watched is not None and 0 <= watched - piece.start < piece.before.size:
                 watch = sim.LastWrite(watched + moved)
         found = self.program.entries[self.symbol]
-        RUNNER[-1](
+        run(
             sim.load(self.program, memory),
             self.symbol,
             self.dims[:3],

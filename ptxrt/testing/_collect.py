@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from coverage import Coverage, files
 
 from ptxrt import sim
-from ptxrt.backends.sim import RUNNER
+from ptxrt.backends.sim import COLLECTORS
 from ptxrt.testing._record import record
 from ptxrt.testing._written import Written
 
@@ -22,8 +22,8 @@ __all__ = ["install"]
 
 def install() -> None:
     """Let launches on the PTX machine collect wherever coverage.py measures."""
-    if _run not in RUNNER:
-        RUNNER.append(_run)
+    if _run not in COLLECTORS:
+        COLLECTORS.append(_run)
 
 
 def _run(loaded: sim.Loaded, *args: Any, **how: Any) -> sim.LaunchReport:

@@ -17,7 +17,7 @@ from kernels import CUDA, HEADER, PTX, TEST
 
 import ptxrt
 from ptxrt import sim
-from ptxrt.backends.sim import RUNNER
+from ptxrt.backends.sim import COLLECTORS
 from ptxrt.places import Sources
 from ptxrt.testing._written import Written
 
@@ -32,9 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     ptxrt.Device("sim:0").modules.clear()  # of what has this text, and another test's name
-    before = [*RUNNER]
+    before = [*COLLECTORS]
     yield tmp_path
-    RUNNER[:] = before
+    COLLECTORS[:] = before
 
 
 def launch(path: str, x: list[float], a: float = 1.0, *, text: str | None = None, name: str | None = None) -> None:
@@ -341,7 +341,7 @@ def test_every_report_of_coverage_py(folder: Path) -> None:
 def test_without_a_run_of_coverage_py_nothing_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(lambda: launch("scale.ptx", [1.0]))
     reloaded()
-    assert len(RUNNER) == 2
+    assert len(COLLECTORS) == 1
     monkeypatch.setattr("ptxrt.sim.Visits", None)
     launch("scale.ptx", [-1.0])
     assert files(reloaded())["scale.ptx"]["missing_lines"] == [20, 21, 22, 23]
@@ -355,7 +355,7 @@ def test_pytest_cov_on_many_processes(pytester: pytest.Pytester) -> None:
     def test_negative(): launch("scale.ptx", [-1.0])
     def test_positive(): launch("scale.ptx", [1.0])
     """
-    (pytester.path / "test_kernel.py").write_text(textwrap.dedent(TEST) + textwrap.dedent(body))
+    (pytester.path / "test_within.py").write_text(textwrap.dedent(TEST) + textwrap.dedent(body))
     report = "--cov-report=term-missing"
     result = pytester.runpytest_subprocess("-n", "2", "--cov=.", "--cov-branch", report, "--cov-context=test")
     result.assert_outcomes(passed=2)

@@ -33,7 +33,7 @@ def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 def ran(pytester: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
     """Run tests that begin with `TEST`."""
     text = textwrap.dedent(TEST) + textwrap.dedent(UNWRITTEN) + textwrap.dedent(body)
-    (pytester.path / "test_kernel.py").write_text(text)
+    (pytester.path / "test_within.py").write_text(text)
     return pytester.runpytest_inprocess("-p", "pytest_ptxrt", "-p", "no:cacheprovider", "--strict-markers", *options)
 
 
@@ -131,8 +131,8 @@ def test_what_the_environment_said_before_is_there_again(
 
 
 def test_a_name_that_there_is_not_is_refused(tests: pytest.Pytester) -> None:
-    result = ran(tests, PLAIN, "--ptxrt-checks", "test_kernel.py")
-    result.stderr.fnmatch_lines(["ERROR: --ptxrt-checks*uninitialised*given 'test_kernel.py'*--ptxrt-checks=all*"])
+    result = ran(tests, PLAIN, "--ptxrt-checks", "test_within.py")
+    result.stderr.fnmatch_lines(["ERROR: --ptxrt-checks*uninitialised*given 'test_within.py'*--ptxrt-checks=all*"])
     result = ran(tests, '@pytest.mark.ptxrt_checks("shuffle")\ndef test_it(): ...')
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*InvalidArgument*given 'shuffle'*"])
