@@ -53,7 +53,7 @@ def test_shapes_have_their_axes_and_not_too_many_elements(axes: int, least: int)
 def test_any_axis_of_a_shape_may_be_the_long_one() -> None:
     found = drawn(shapes(3, most=300))
     for axis in range(3):
-        assert any(shape[axis] == 257 for shape in found)
+        assert max(shape[axis] for shape in found) >= 200
 
 
 FLOATS = {
