@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
+from ptxrt.backends.sim import run
 from ptxrt.check.compare import first_difference, is_exact
 from ptxrt.check.run import compiled_program
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, SimFault, Unsupported, shown
@@ -48,7 +49,11 @@ _ALIGN = 512  # the PTX machine gives its memory addresses that are multiples of
 
 
 def shadow(
-    devices: Iterable[Device | str] | None = None, *, max_threads: int = 1 << 17, max_bytes: int = 64 << 20
+    devices: Iterable[Device | str] | None = None,
+    *,
+    max_threads: int = 1 << 17,
+    max_bytes: int = 64 << 20,
+    checks: Iterable[str] = ("all",),
 ) -> Shadow:
     """Return a context in which every launch on a GPU runs on the PTX machine first, and is compared with it.
 
@@ -67,16 +72,19 @@ def shadow(
         Launches of more threads, or whose pointers point into more bytes of memory, are not compared, but counted in
         ``skipped``; so are those that the machine cannot run.
 
+    checks
+        Names out of :data:`ptxrt.sim.CHECKS`, or all.
+
     Raises
     ------
     InvalidArgument
-        For limits that are no whole numbers, or devices that there are not.
+        For limits that are no whole numbers, or devices or checks that there are not.
     """
     for argument, value in (("max_threads", max_threads), ("max_bytes", max_bytes)):
         if not isinstance(value, int) or value < 0:
             raise InvalidArgument(op="shadow", argument=argument, expected="0 or more", given=shown(value))
     chosen = None if devices is None else [Device(device) for device in devices]
-    return Shadow(chosen, max_threads, max_bytes)
+    return Shadow(chosen, max_threads, max_bytes, sim.chosen_checks(checks)[0])
 
 
 def shadow_process() -> None:
@@ -96,8 +104,10 @@ class Shadow:
         How many did not, by the reason.
     """
 
-    def __init__(self, devices: Sequence[Device] | None, max_threads: int, max_bytes: int) -> None:
-        self.max_threads, self.max_bytes = max_threads, max_bytes
+    def __init__(
+        self, devices: Sequence[Device] | None, max_threads: int, max_bytes: int, checks: Iterable[str]
+    ) -> None:
+        self.max_threads, self.max_bytes, self.checks = max_threads, max_bytes, checks
         self.compared = 0
         self.skipped: Counter[str] = Counter()
         self.lock = threading.RLock()
@@ -228,7 +238,7 @@ class _Watcher:
             _Piece(start, self._read(start, end - start), [one for one in pointers if start <= one.address < end])
             for start, end in joined
         ]
-        return _Run(kernel, program, symbol, dims, shared_bytes, params, pieces)
+        return _Run(kernel, program, symbol, dims, shared_bytes, params, pieces, shadow.checks)
 
     def _extent(self, address: int) -> tuple[int, int] | None:
         """Return start and end of the memory of an array, or else of the driver's allocation; None for neither."""
@@ -280,6 +290,7 @@ class _Run:
     shared_bytes: int
     params: bytes
     pieces: Sequence[_Piece]
+    checks: Iterable[str]
 
     def simulated(self, watched: int | None = None) -> tuple[list[Bytes], sim.LastWrite | None]:
         """Return the pieces as the kernel leaves them, and the last write to the byte `watched` of the device."""
@@ -298,7 +309,7 @@ class _Run:
         found = self.program.entries[self.symbol]
         printed = io.StringIO()  # the GPU prints it again, but after a fault, whose cause it may tell
         try:
-            sim.launch(
+            run(
                 sim.load(self.program, memory),
                 self.symbol,
                 self.dims[:3],
@@ -310,7 +321,7 @@ class _Run:
                     if p.pointer
                 ],
                 shared_bytes=self.shared_bytes,
-                checks=("all",) if watched is None else (),
+                checks=self.checks if watched is None else (),
                 watch=watch,
                 output=printed,
             )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ptxrt.sim._launch import LaunchReport, launch
 from ptxrt.sim._load import Loaded, load, parse, unload
 from ptxrt.sim._machine.checks import CHECKS
+from ptxrt.sim._machine.checks import VARIABLE as CHECKS_VARIABLE
 from ptxrt.sim._machine.checks import chosen as chosen_checks
 from ptxrt.sim._machine.element_types import ArrayParam
 from ptxrt.sim._machine.last_write import LastWrite
@@ -19,11 +20,13 @@ from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.profile import LineCounts, Profile
 from ptxrt.sim._machine.program import Entry, Program
+from ptxrt.sim._machine.visits import Visits, Way, lines_and_ways
 from ptxrt.sim._text.parser import MAX_PTX_VERSION
 from ptxrt.sim._text.types import TYPES
 
 __all__ = [
     "CHECKS",
+    "CHECKS_VARIABLE",
     "MAX_PTX_VERSION",
     "TYPES",
     "ArrayParam",
@@ -36,8 +39,11 @@ __all__ = [
     "Param",
     "Profile",
     "Program",
+    "Visits",
+    "Way",
     "chosen_checks",
     "launch",
+    "lines_and_ways",
     "load",
     "parse",
     "unload",

@@ -21,6 +21,7 @@ from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
+from ptxrt.sim._machine.visits import Visits
 
 __all__ = ["LaunchReport", "launch"]
 
@@ -53,6 +54,7 @@ def launch(
     races: bool = True,
     checks: Iterable[str] | None = None,
     profile: Profile | None = None,
+    visits: Visits | None = None,
     watch: LastWrite | None = None,
     output: TextIO | None = None,
 ) -> LaunchReport:
@@ -84,6 +86,8 @@ def launch(
         ``uninitialised`` and ``global-races`` for the first accesses of the launch, as many as docs/sim.md says.
     profile
         Where to count what each line does; a fault leaves the counts up to it.
+    visits
+        Where to note which lines ran, and which ways of branches; a fault leaves what ran up to it.
     watch
         A byte whose last write is asked for; races in global memory are not looked for then.
     output
@@ -130,9 +134,10 @@ def launch(
         watcher = GlobalRaces(shape, found.code.global_word, by_default=allowance is not None)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
+    code = found.code if visits is None else visits.noting(found.code)
     job = Job(
         source=program.source,
-        code=found.code if profile is None else instrument(found.code, profile),
+        code=code if profile is None else instrument(code, profile),
         shape=shape,
         memory=loaded.memory,
         addresses=loaded.addresses,

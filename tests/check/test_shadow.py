@@ -28,6 +28,7 @@ extern "C" __global__ void reversed_(const float* x, float* y, unsigned n) {
     tile[threadIdx.x] = x[threadIdx.x];
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
+extern "C" __global__ void racy(const float* x, float* y, unsigned n) { y[0] = x[threadIdx.x]; }
 extern "C" __global__ void sum(const float* x, float* y, unsigned n) { atomicAdd(y, x[threadIdx.x]); }
 """
 SIGNATURE = "const f32* x, f32* y, u32 n"
@@ -73,6 +74,18 @@ def test_a_race_is_raised(device: Device) -> None:
     kernel, (x, y) = load(device, "reversed_"), arrays(device)
     with ptxrt.shadow([device]), pytest.raises(ptxrt.DataRace):
         kernel.launch(1, 64, x, y, 64)
+
+
+def test_the_checks_may_be_named(sim: Device) -> None:
+    kernel, (x, y) = load(sim, "racy"), arrays(sim)
+    for checks in ("all", "global-races"):
+        with ptxrt.shadow([sim], checks=[checks]), pytest.raises(ptxrt.DataRace):
+            kernel.launch(1, 64, x, y, 64)
+    with ptxrt.shadow([sim], checks=["shuffles"]) as shadow:
+        kernel.launch(1, 64, x, y, 64)
+    assert shadow.compared == 1
+    with pytest.raises(ptxrt.InvalidArgument, match="given 'races'"):
+        ptxrt.shadow([sim], checks=["races"])
 
 
 def test_another_result_of_the_device_is_a_mismatch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

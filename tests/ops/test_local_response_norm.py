@@ -25,6 +25,7 @@ from ptxrt.ops import (
     references,
 )
 from ptxrt.ops._local_response_norm import FAMILY, SLIDING_SIZES
+from ptxrt.testing.strategies import shapes
 
 BAR = bar("local_response_norm", "f32")
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
@@ -195,19 +196,14 @@ def test_windows_above_the_sliding_ones_go_to_the_baseline(device: Device, size:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_matches_the_reference_on_drawn_problems(device: Device, variant: str) -> None:
-    def body(
-        batch: Any, channels: Any, positions: Any, size: int, alpha: Any, beta: Any, k: Any, seed: Any, offset: Any
-    ) -> None:
+    def body(shape: Shape, size: int, alpha: Any, beta: Any, k: Any, seed: Any, offset: Any) -> None:
         rng = np.random.default_rng(seed)
-        x = normal(rng, (batch, channels, positions))
-        check(device, rng, x, size, variant, offset, alpha=alpha, beta=beta, k=k)
+        check(device, rng, normal(rng, shape), size, variant, offset, alpha=alpha, beta=beta, k=k)
 
     for_drawn(
         device,
         body,
-        batch=st.integers(1, 3),
-        channels=st.integers(1, 40),
-        positions=st.integers(1, 70),
+        shape=shapes(3, most=4096),
         size=st.sampled_from(SLIDING_SIZES if variant == "sliding" else range(1, 90)),
         alpha=st.sampled_from([1e-4, 0.3, 2.0]),
         beta=st.sampled_from([0.25, 0.5, 0.75, 1.0, 0.1, 1.3, 0.0, -0.5]),

@@ -10,7 +10,7 @@ import numpy as np
 from ptxrt.errors import Unsupported
 from ptxrt.sim._machine.access import Access
 from ptxrt.sim._machine.branches import Target
-from ptxrt.sim._machine.code import Block, Code, End, SpecialStart, Step, SymbolStart
+from ptxrt.sim._machine.code import Block, Code, End, Fork, SpecialStart, Step, SymbolStart
 from ptxrt.sim._machine.outlined import Outlined, Word, words_of
 from ptxrt.sim._machine.protocol import Machine
 from ptxrt.sim._text.declarations import Module, align_up
@@ -243,13 +243,14 @@ class Builder(ABC):
             return
         slot = self.register(ins.guard)
         following = len(self.code.blocks) + 1
-        self.close(lambda m: m.split(slot, when, target.block, following), ins)
+        ways = (target, Target(following)) if when is not ins.guard_negated else (Target(following), target)
+        self.close(lambda m: m.split(slot, when, target.block, following), ins, fork=Fork(slot, *ways))
 
-    def close(self, end: End, ins: Instruction | None, *, counted: bool = True) -> None:
+    def close(self, end: End, ins: Instruction | None, *, counted: bool = True, fork: Fork | None = None) -> None:
         """Close the current block; `ins` is what its end does, and counts as an instruction of its own."""
         last = ins or self._last
         cost = len(self._steps) + (ins is not None and counted)
-        self.code.blocks.append(Block(tuple(self._steps), end, cost, last, tuple(self._marks)))
+        self.code.blocks.append(Block(tuple(self._steps), end, cost, last, tuple(self._marks), fork))
         self._steps, self._marks = [], []
 
     def bind(self, target: Target) -> None:

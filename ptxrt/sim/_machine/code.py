@@ -7,17 +7,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ptxrt.sim._machine.branches import Target
 from ptxrt.sim._machine.layout import Layout
 from ptxrt.sim._machine.protocol import Machine
 from ptxrt.sim._text.syntax import Instruction, Variable
 
-__all__ = ["Block", "Code", "End", "SlotStart", "SpecialStart", "Step", "SymbolStart"]
+__all__ = ["Block", "Code", "End", "Fork", "SlotStart", "SpecialStart", "Step", "SymbolStart"]
 
 Step = Callable[[Machine], None]
 """One instruction over the active lanes."""
 
 End = Callable[[Machine], int]
 """The last instruction of a basic block: answers the next block of the active lanes, or GONE."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fork:
+    """How a guard parts the lanes at the end of a block: its slot, and where those go for which it holds, or fails."""
+
+    slot: int
+    held: Target
+    failed: Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +44,8 @@ class Block:
         Its last instruction, for reports.
     marks
         Each step's instruction and the slot of its guard, for a profile.
+    fork
+        Where its end goes by a guard; None where there is none.
     """
 
     steps: tuple[Step, ...]
@@ -41,6 +53,7 @@ class Block:
     cost: int
     last: Instruction | None
     marks: tuple[tuple[Instruction, int | None], ...] = ()
+    fork: Fork | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ptxrt.sim._machine.protocol import Lanes, Machine
 from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
 
-__all__ = ["LineCounts", "Profile", "instrument"]
+__all__ = ["LineCounts", "Profile", "held_lanes", "instrument"]
 
 SECTOR = 32
 """Bytes of the smallest piece that global memory moves."""
@@ -269,13 +269,13 @@ def _counted(
 
     def counted(m: Machine) -> Result:
         line.issued += profile.warps
-        line.lanes += m.count if slot is None else _held(m, slot, negated)
+        line.lanes += m.count if slot is None else held_lanes(m, slot, negated)
         return do(m)
 
     return counted
 
 
-def _held(m: Machine, slot: int, negated: bool) -> int:
+def held_lanes(m: Machine, slot: int, negated: bool) -> int:
     """Return for how many of the active lanes a guard holds."""
     flags = m.regs[slot]
     if flags.shape[0] == 1:
