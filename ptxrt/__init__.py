@@ -6,50 +6,49 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import (
-    AssertionFailed,
-    BackendUnavailable,
-    CompileError,
-    DataRace,
-    Deadlock,
-    DeviceMismatch,
-    DriverError,
-    DTypeMismatch,
-    InvalidArgument,
-    LaunchError,
-    LayoutError,
-    MemoryFault,
-    OutOfDeviceMemory,
-    PtxrtError,
-    ReloadWarning,
-    ShadowMismatch,
-    ShapeMismatch,
-    SignatureMismatch,
-    Unsupported,
-)
-from ptxrt.runtime.array import DeviceArray, empty, full, ones, to_device, zeros
-from ptxrt.runtime.calling import grid_for
-from ptxrt.runtime.device import Device, default_device, devices
-from ptxrt.runtime.interop import from_dlpack
-from ptxrt.runtime.kernel import Kernel, load
-from ptxrt.runtime.modules import ModuleCache
-from ptxrt.runtime.protocols import (
-    DeviceArrayLike,
-    KernelArgument,
-    StreamLike,
-    SupportsCudaArrayInterface,
-    SupportsCudaStream,
-    SupportsDLPack,
-)
-from ptxrt.runtime.signature import Signature
-from ptxrt.runtime.source import KernelSource
-from ptxrt.runtime.stream import Event, Stream
-
 if TYPE_CHECKING:
     from ptxrt import ops
     from ptxrt.check.shadowing import shadow
+    from ptxrt.errors import (
+        AssertionFailed,
+        BackendUnavailable,
+        CompileError,
+        DataRace,
+        Deadlock,
+        DeviceMismatch,
+        DriverError,
+        DTypeMismatch,
+        InvalidArgument,
+        LaunchError,
+        LayoutError,
+        MemoryFault,
+        OutOfDeviceMemory,
+        PtxrtError,
+        ReloadWarning,
+        ShadowMismatch,
+        ShapeMismatch,
+        SignatureMismatch,
+        Unsupported,
+    )
     from ptxrt.ops import references
     from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
+    from ptxrt.runtime.array import DeviceArray, empty, full, ones, to_device, zeros
+    from ptxrt.runtime.calling import grid_for
+    from ptxrt.runtime.device import Device, default_device, devices
+    from ptxrt.runtime.interop import from_dlpack
+    from ptxrt.runtime.kernel import Kernel, load
+    from ptxrt.runtime.modules import ModuleCache
+    from ptxrt.runtime.protocols import (
+        DeviceArrayLike,
+        KernelArgument,
+        StreamLike,
+        SupportsCudaArrayInterface,
+        SupportsCudaStream,
+        SupportsDLPack,
+    )
+    from ptxrt.runtime.signature import Signature
+    from ptxrt.runtime.source import KernelSource
+    from ptxrt.runtime.stream import Event, Stream
 
 __version__ = "0.1.0"
 
@@ -105,21 +104,41 @@ __all__ = [
 ]
 
 
-# Imported at their first use: a program of its own kernels needs neither the ops nor the PTX machine.
-_LATER = {
-    "PlanPreference": "ptxrt.ops.framework",
-    "PrecisionGuarantee": "ptxrt.ops.framework",
-    "ops": "ptxrt.ops",
-    "references": "ptxrt.ops.references",
-    "shadow": "ptxrt.check.shadowing",
+# Everything is imported at its first use. pytest imports a plugin of ours in everybody's runs, a program of its own
+# kernels needs no ops, and most programs need no PTX machine. What is not listed here is one of the errors.
+_WHERE = {
+    "check.shadowing": ("shadow",),
+    "ops.framework": ("PlanPreference", "PrecisionGuarantee"),
+    "runtime.array": ("DeviceArray", "empty", "full", "ones", "to_device", "zeros"),
+    "runtime.calling": ("grid_for",),
+    "runtime.device": ("Device", "default_device", "devices"),
+    "runtime.interop": ("from_dlpack",),
+    "runtime.kernel": ("Kernel", "load"),
+    "runtime.modules": ("ModuleCache",),
+    "runtime.protocols": (
+        "DeviceArrayLike",
+        "KernelArgument",
+        "StreamLike",
+        "SupportsCudaArrayInterface",
+        "SupportsCudaStream",
+        "SupportsDLPack",
+    ),
+    "runtime.signature": ("Signature",),
+    "runtime.source": ("KernelSource",),
+    "runtime.stream": ("Event", "Stream"),
 }
+_NAMES = {name: module for module, names in _WHERE.items() for name in names}
+_MODULES = {name: name for name in ("check", "compilers", "backends", "dtypes", "errors", "ops", "runtime", "sim")}
+_MODULES["references"] = "ops.references"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _MODULES:
+        found = importlib.import_module(f"ptxrt.{_MODULES[name]}")
+    elif name in __all__:
+        found = getattr(importlib.import_module(f"ptxrt.{_NAMES.get(name, 'errors')}"), name)
+    else:
         raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
-    module = importlib.import_module(_LATER[name])
-    found = module if name in ("ops", "references") else getattr(module, name)
     globals()[name] = found
     return found
 

@@ -76,7 +76,8 @@ def test_a_race_is_raised(device: Device) -> None:
         kernel.launch(1, 64, x, y, 64)
 
 
-def test_the_checks_may_be_named(sim: Device) -> None:
+def test_the_checks_may_be_named(sim: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "none")  # of the launch on sim itself
     kernel, (x, y) = load(sim, "racy"), arrays(sim)
     for checks in ("all", "global-races"):
         with ptxrt.shadow([sim], checks=[checks]), pytest.raises(ptxrt.DataRace):

@@ -232,8 +232,12 @@ def test_an_import_loads_neither_the_ops_nor_the_machine_nor_their_packages() ->
     script = """
         import sys
         import ptxrt
+        assert not [name for name in sys.modules if name.startswith(("ptxrt.", "numpy", "jinja2", "rich", "elftools"))]
+        ptxrt.load
         late = ("ptxrt.ops", "ptxrt.sim", "ptxrt.check", "ptxrt.commands", "jinja2", "rich", "tqdm", "elftools")
         assert not [name for name in sys.modules if name.startswith(late)]
+        for name in ptxrt.__all__:
+            getattr(ptxrt, name)
         assert {"ops", "shadow"} <= set(dir(ptxrt))
         assert ptxrt.ops.softmax2d and ptxrt.references.softmax2d and ptxrt.PlanPreference and ptxrt.shadow
         try:

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import pytest_ptxrt
+from helpers import ROOT
 from kernels import PTX, TEST
 
 from ptxrt.check.shadowing import Shadow, shadow
 from ptxrt.testing import checking
 
-PLUGIN = str(Path(pytest_ptxrt.__file__).parent)
+MODULE = "ptxrt.testing.pytest_plugin"
 UNWRITTEN = """
     def read_what_nobody_wrote():
         launch("scale.ptx", ptxrt.empty(4, np.float32, SIM))
@@ -28,7 +28,7 @@ UNWRITTEN = """
 def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a kernel, for tests that start with `TEST`."""
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "none")  # not set, it would make some of them
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (PLUGIN, os.environ.get("PYTHONPATH")))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
     (pytester.path / "scale.ptx").write_text(PTX)
     return pytester
 
@@ -37,7 +37,7 @@ def ran(pytester: pytest.Pytester, body: str, *options: str) -> pytest.RunResult
     """Run tests that begin with `TEST`."""
     text = textwrap.dedent(TEST) + textwrap.dedent(UNWRITTEN) + textwrap.dedent(body)
     (pytester.path / "test_within.py").write_text(text)
-    return pytester.runpytest_inprocess("-p", "pytest_ptxrt", "-p", "no:cacheprovider", "--strict-markers", *options)
+    return pytester.runpytest_inprocess("-p", MODULE, "-p", "no:cacheprovider", "--strict-markers", *options)
 
 
 PLAIN = """
@@ -174,18 +174,19 @@ def test_processes_of_xdist_add_up(tests: pytest.Pytester) -> None:
         def test_it(x): ...
     """
     (tests.path / "test_many.py").write_text("import pytest\n" + textwrap.dedent(body))
-    result = tests.runpytest_subprocess("-p", "pytest_ptxrt", "-n", "2", "--ptxrt-checks")
+    result = tests.runpytest_subprocess("-p", MODULE, "-n", "2", "--ptxrt-checks")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["ptxrt: 4 tests under checks"])
 
 
-def test_a_run_without_checks_imports_neither_ptxrt_nor_numpy(tmp_path: Path) -> None:
+def test_a_run_without_checks_imports_nothing_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "test_of_others.py").write_text("def test_it(): ...")
     program = (
-        "import sys, pytest; assert pytest.main(['-p', 'pytest_ptxrt', '-p', 'no:cacheprovider', sys.argv[1]]) == 0; "
-        "found = {'ptxrt', 'numpy', 'coverage', 'hypothesis'} & set(sys.modules); assert not found, found"
+        f"import sys, pytest; assert pytest.main(['-p', '{MODULE}', '-p', 'no:cacheprovider', sys.argv[1]]) == 0; "
+        "late = {'ptxrt.runtime', 'ptxrt.errors', 'numpy', 'coverage', 'hypothesis'} & set(sys.modules); "
+        "assert not late, late"
     )
-    environment = {"PYTHONPATH": PLUGIN, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_str(ROOT)_AUTOLOAD": "1"}
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-import pytest_ptxrt
 from helpers import ROOT, need_nvrtc
 
 from ptxrt.testing import strategies
@@ -28,8 +26,8 @@ def test_the_coverage_of_the_example_is_what_the_document_shows(
         (pytester.path / name).write_text(text)
     _, *options = shlex.split(COMMAND)
     path = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(Path(pytest_ptxrt.__file__).parent), path))))
-    result = pytester.runpytest_subprocess("-p", "pytest_ptxrt", "-p", "no:cacheprovider", *options)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), path))))
+    result = pytester.runpytest_subprocess("-p", "ptxrt.testing.pytest_plugin", "-p", "no:cacheprovider", *options)
     result.assert_outcomes(passed=1)
     dots, *table = SHOWN.splitlines()
     assert dots == "..."

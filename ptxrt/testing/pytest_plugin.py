@@ -1,7 +1,7 @@
 """pytest's plugin of ptxrt: tests whose launches run under all checks. docs/testing.md says how it is used.
 
-It stands outside of the package, and imports that for a test that asks for it alone: pytest loads the plugin in each
-run where ptxrt is installed, and those of people who test no kernels are to pay nothing.
+pytest loads it in each run where ptxrt is installed, and people who test no kernels are to pay nothing: it imports the
+machine and NumPy for a test that asks for checks alone.
 """
 
 from __future__ import annotations
