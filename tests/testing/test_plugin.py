@@ -186,7 +186,7 @@ def test_a_run_without_checks_imports_nothing_of_the_machine(tmp_path: Path) -> 
         "late = {'ptxrt.runtime', 'ptxrt.errors', 'numpy', 'coverage', 'hypothesis'} & set(sys.modules); "
         "assert not late, late"
     )
-    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_str(ROOT)_AUTOLOAD": "1"}
+    environment = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
