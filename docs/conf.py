@@ -18,5 +18,8 @@ autodoc_typehints = "signature"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 
+# Pygments' PTX knows no guard such as @%p.
+suppress_warnings = ["misc.highlighting_failure"]
+
 html_theme = "furo"
 html_title = f"ptxrt {version}"

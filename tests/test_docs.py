@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ptxrt.dtypes import BY_NAME
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 PROSE = [*TESTS.parent.glob("*.md"), *DOCS.glob("*.md"), *(TESTS.parent / "ptxrt").rglob("*.py")]
@@ -40,9 +42,27 @@ def test_every_pain_has_its_tests_in_the_table_and_every_such_test_a_row() -> No
 
 def test_what_the_documents_link_to_is_there() -> None:
     for page in [*DOCS.glob("*.md"), TESTS.parent / "README.md"]:
-        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        prose = re.sub(r"^```.*?^```$|`[^`\n]*`(?!\])", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_environment_variables_are_those_that_are_read() -> None:
+    listed = set(re.findall(r"^\| `(PTXRT_\w+)` \|", (DOCS / "environment.md").read_text(), re.MULTILINE))
+    files = [*(TESTS.parent / "ptxrt").rglob("*.py"), TESTS / "conftest.py", TESTS / "helpers.py"]
+    assert listed == {name for file in files for name in re.findall(r'"(PTXRT_[A-Z_]+)"', file.read_text())}
+
+
+def test_every_type_of_a_signature_is_in_its_page() -> None:
+    assert set(BY_NAME) <= set(re.findall(r"`(\w+)`", (DOCS / "signatures.md").read_text()))
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "index.md").read_text()
+    listed = set(re.findall(r"^([\w/]+)$", index, re.MULTILINE))
+    assert listed == {path.stem for path in DOCS.glob("*.md")} - {"index"} | {
+        f"api/{p.stem}" for p in DOCS.glob("api/*.md")
+    }
 
 
 def test_the_worst_errors_that_ops_md_tells_are_those_that_were_measured() -> None:
