@@ -43,7 +43,7 @@ def test_every_pain_has_its_tests_in_the_table_and_every_such_test_a_row() -> No
 def test_what_the_documents_link_to_is_there() -> None:
     for page in [*DOCS.glob("*.md"), TESTS.parent / "README.md"]:
         prose = re.sub(r"^```.*?^```$|`[^`\n]*`(?!\])", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
+        for target in re.findall(r"(?:\]\(|^\[\w+\]: )(?!https?:)([^)#\n]+)", prose, re.MULTILINE):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
