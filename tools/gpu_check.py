@@ -56,7 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(_run("ops, none slower than torch eager", ops, r"stored .*"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
-        tests = [sys.executable, "-m", "pytest", "tests", "-m", "cuda", "-p", "no:cacheprovider", *_shared_by(4)]
+        tests = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests",
+            "-m",
+            "cuda",
+            "-p",
+            "no:cacheprovider",
+            *_shared_by((os.cpu_count() or 2) // 2),
+        ]
         rows.append(_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file)))
         errors = json.loads(file.read_text()) if file.exists() else []
     rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
