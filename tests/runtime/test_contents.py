@@ -287,6 +287,7 @@ def test_fill_wants_a_contiguous_array_that_may_be_written(device: Device) -> No
 def test_fill_is_ordered_on_its_stream_and_its_memory_is_held_for_it(device: Device) -> None:
     stream = ptxrt.Stream(device)
     x = ptxrt.zeros(3, np.float64, device)
+    device.synchronize()  # the zeros are written on the default stream
     x.fill(2.5, stream)
     assert stream in x.memory.users
     assert x.to_host(stream).tolist() == [2.5] * 3
