@@ -139,6 +139,15 @@ def torch_with(cuda: ptxrt.Device) -> Iterator[Callable[[float], Any]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _few_checks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave sim's checks by default out of the ops' tests, which have many launches; test_every_variant makes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name == "ops" and "every_variant" not in request.path.name:
+            patch.setenv("PTXRT_SIM_CHECKS", "none")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _frozen_heap() -> None:
     """Leave what the tests of other files have loaded out of garbage collections, of which many tests want one."""
     gc.collect()

@@ -85,6 +85,9 @@ class Report:
         Counts per line, where they were asked for.
     arrays : dict
         The arrays after the launch, by parameter.
+    unwritten : dict
+        Of the arrays that were given empty, by parameter: how many elements the launch left so. None after a fault, and
+        where unwritten reads are not looked for.
     seconds : float
         The launch alone.
     """
@@ -106,6 +109,7 @@ class Report:
     launch: sim.LaunchReport | None = None
     profile: sim.Profile | None = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    unwritten: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -178,7 +182,7 @@ def check(
         raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
     if arch is not None and source.language == "ptx":
         raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
-    given = Given(symbol, arguments)
+    given = Given(function_name(symbol), arguments)
     from_text = signature is None
     if signature is None:
         signature = _signature(compiled, source, given)
@@ -239,8 +243,20 @@ def check(
             for value, address in zip(values, addresses, strict=True)
             if value.array is not None
         },
+        unwritten={
+            value.parameter.name: _unwritten(memory, address, value)
+            for value, address in zip(values, addresses, strict=True)
+            if value.empty and address and fault is None and "uninitialised" in names
+        },
         seconds=seconds,
     )
+
+
+def _unwritten(memory: sim.GlobalMemory, address: int, value: Value) -> int:
+    """Return how many elements of an array have a byte that nobody has written."""
+    allocation = memory.find(address)
+    marks = None if allocation is None else allocation.marks()
+    return 0 if marks is None else int((marks.bytes.reshape(-1, value.parameter.type.size) == 0).any(axis=1).sum())
 
 
 def _check_kinds(source: Any, entry: Any, signature: Any, arguments: Any, checks: Any, arch: Any) -> None:
@@ -313,11 +329,13 @@ def compiled_program(
     if entry is None:
         if len(program.entries) != 1:
             found = [function_name(name) for name in program.entries]
+            template = "A template is compiled for its arguments alone: name it with them, as in scale<float, 4>"
             raise InvalidArgument(
                 op="check",
                 argument="entry",
                 expected=f"one of {', '.join(found)}" if found else "a text with an entry",
                 given="none",
+                fix=template if not found and "template" in source.text else None,
             )
         entry = next(iter(program.entries))
         if binary is not None and _EXPRESSION.fullmatch(name := function_name(entry)):

@@ -53,7 +53,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("entry", f"{function_name(entry.name)}, line {line} of {file}"),
         ("compiler", report.compiler),
         ("signature", f"{report.signature}" + (" (as the text declares it)" if report.signature_from_text else "")),
-        *((f"  {value.parameter.name}", _value(value)) for value in report.values),
+        *((f"  {value.parameter.name}", _value(value, report)) for value in report.values),
         (
             "resources",
             f"{entry.registers} registers of 32 bits declared, {entry.shared_bytes} bytes static shared, "
@@ -70,10 +70,13 @@ def facts(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _value(value: Value) -> str:
+def _value(value: Value, report: Report) -> str:
     if value.array is None:
         return value.form
-    return f"{value.form}, {value.array.nbytes} bytes"
+    words = f"{value.form}, {value.array.nbytes} bytes"
+    if unwritten := report.unwritten.get(value.parameter.name):
+        words += f"; {unwritten} of {value.array.size} elements were never written"
+    return words
 
 
 def _launch(report: Report) -> str:
@@ -148,6 +151,7 @@ def as_json(report: Report) -> str:
         "signature": str(report.signature),
         "signature_from_text": report.signature_from_text,
         "arguments": {value.parameter.name: value.form for value in report.values},
+        "unwritten": report.unwritten,
         "resources": {
             "registers": report.entry.registers,
             "shared_bytes": report.entry.shared_bytes,

@@ -37,7 +37,10 @@ DESCRIPTION = (
 def add_call(command: argparse.ArgumentParser) -> None:
     """Add what says which kernel is to run, and on what."""
     command.add_argument("file", metavar="FILE", help="a text in PTX (.ptx), CUDA C++ (.cu) or HIP (.hip)")
-    command.add_argument("--entry", help="the kernel; may be left out where there is one only")
+    command.add_argument(
+        "--entry",
+        help='the kernel; may be left out where there is one only; a template with its arguments, "add<float, 4>"',
+    )
     command.add_argument("--signature", help='such as "const f32* x, f32* y, u32 n"; else as the text declares it')
     command.add_argument("--grid", required=True, metavar="X[,Y[,Z]]", help="blocks")
     command.add_argument("--block", required=True, metavar="X[,Y[,Z]]", help="threads a block")

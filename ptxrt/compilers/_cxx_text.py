@@ -91,13 +91,14 @@ class CxxJob:
         names = self._global_names()
         there_are = f"the text has {', '.join(names)}" if names else "the text has no __global__ function"
         bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
+        rest = (self.entry or "").partition(bare)[2]
         return self.error(
             f"no entry {self.entry!r} ({why}); {there_are}",
             log,
             # NVRTC's words and clang's for a template without its arguments.
             fix=f"Name its template arguments: {bare}<...>"
             if "function template" in why or "overloaded function" in why
-            else suggestion(bare, [name for name in names if name != bare]),
+            else suggestion(f"{bare}{rest}", [f"{name}{rest}" for name in names if name != bare]),
             expected=names,
             given=self.entry,
         )

@@ -28,10 +28,12 @@ class Job(CxxJob):
         """Return the error for a compile that failed with this log, and PTX if it came so far."""
         problems = nvrtc_problems(log)
         own = [p for p in problems if p.file != _NAME_MAP]
+        # What it says of the name expression behind the text is no line that anybody wrote.
+        shown = log.partition(f"\n{_NAME_MAP}")[0] if own else ""
         if self.entry is not None and problems and not own:
-            return self.no_entry(problems[0].text, log)
+            return self.no_entry(problems[0].text, shown)
         if own:
-            return self.front_end(own, log, self._fix(own), at_end="At end of source" in log)
+            return self.front_end(own, shown, self._fix(own), at_end="At end of source" in log)
         in_ptx = ptxas_problems(log)
         if not in_ptx:
             return self.error(f"{self.compiler} refused the text: {log or status}", log)

@@ -14,7 +14,7 @@ from helpers import need_nvrtc, refused
 
 import ptxrt
 from ptxrt.check.run import check
-from ptxrt.commands._check_report import as_text
+from ptxrt.commands._check_report import as_json, as_text
 from ptxrt.commands._demo_cases import SAXPY
 from ptxrt.compilers import nvrtc
 from ptxrt.sim._machine.reports import Trap
@@ -462,3 +462,33 @@ def test_a_signature_of_other_types_than_the_cxx_has_is_refused(signature: str) 
     need_nvrtc()
     with pytest.raises(ptxrt.SignatureMismatch):
         check(ptxrt.KernelSource.cuda(SCALE), "scale", signature, **SCALED)
+
+
+def test_elements_that_the_launch_leaves_unwritten_are_counted() -> None:
+    need_nvrtc()
+    source = ptxrt.KernelSource.cuda(SCALE.replace("i < n", "i + 3 < n"))
+    report = check(source, **SCALED)
+    assert (report.fault, report.unwritten) == (None, {"y": 3})
+    assert "empty:f32:20, 80 bytes; 3 of 20 elements were never written" in as_text(report)
+    assert as_json(report).count('"unwritten": {') == 1
+    whole = check(ptxrt.KernelSource.cuda(SCALE), **SCALED)
+    assert whole.unwritten == {"y": 0}
+    assert "never written" not in as_text(whole)
+    assert check(source, checks=(), **SCALED).unwritten == {}
+
+
+def test_a_text_of_a_template_alone_says_how_it_is_named() -> None:
+    need_nvrtc()
+    text = "template <class T> __global__ void fill(T* y, T value) { y[threadIdx.x] = value; }"
+    with refused(ptxrt.InvalidArgument, "check", "entry", "as in scale<float, 4>"):
+        check(ptxrt.KernelSource.cuda(text), grid=1, block=4, arguments={"y": "empty:f64:4", "value": 2.5})
+    with pytest.raises(ptxrt.CompileError) as caught:
+        check(ptxrt.KernelSource.cuda(text), "fil<double>", grid=1, block=4, arguments={})
+    assert "Did you mean fill<double>" in str(caught.value)
+    assert "__nv_name_map" not in str(caught.value)
+
+
+def test_errors_over_arguments_have_the_kernels_plain_name() -> None:
+    need_nvrtc()
+    with refused(ptxrt.InvalidArgument, "scale", "z", "x, y, n"):
+        check(ptxrt.KernelSource.cuda(SCALE), **{**SCALED, "arguments": {**SCALED["arguments"], "z": 1}})
