@@ -91,7 +91,7 @@ class CxxJob:
         names = self._global_names()
         there_are = f"the text has {', '.join(names)}" if names else "the text has no __global__ function"
         bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
-        rest = (self.entry or "").partition(bare)[2]
+        rest = (self.entry or "").partition(bare)[2] if bare else ""
         return self.error(
             f"no entry {self.entry!r} ({why}); {there_are}",
             log,
