@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ _INEXACT = re.compile(
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+@lru_cache(maxsize=256)
 def is_exact(text: str) -> bool:
     """Tell whether a text of PTX has nothing but what the PTX machine computes bit for bit as a GPU does."""
     return _INEXACT.search(_COMMENTS.sub("", text)) is None

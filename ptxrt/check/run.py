@@ -14,7 +14,6 @@ The machine is one of its own: a fresh memory, no device, no cache.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +43,6 @@ __all__ = ["ALWAYS", "CompiledProgram", "Report", "check", "compiled_program"]
 ALWAYS = ("memory", "barriers", "endless loops", "races in shared memory")
 """What every launch on the machine looks for; ``ptxrt.sim.CHECKS`` has the rest."""
 
-_EXPRESSION = re.compile(r"[\w:]+(?:<[\w:<>, ]*>)?")
 _NOT_PACKED = (struct.error, TypeError, ValueError, OverflowError)
 
 
@@ -310,7 +308,7 @@ def compiled_program(
     binary = None
     text, symbols, sources = source.text, {}, Sources()
     if source.language != "ptx":
-        binary = hip_on_nvrtc.compile_cxx(
+        binary = hip_on_nvrtc.compile_one(
             source.language,
             text,
             arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
@@ -337,9 +335,8 @@ def compiled_program(
                 given="none",
                 fix=template if not found and "template" in source.text else None,
             )
-        entry = next(iter(program.entries))
-        if binary is not None and _EXPRESSION.fullmatch(name := function_name(entry)):
-            return compiled_program(source, name, arch, options)  # the compiler tells the types of what is asked for
+        symbol = next(iter(program.entries))
+        entry = name if (name := function_name(symbol)) in symbols else symbol
     symbol = symbols.get(entry, entry)
     require_entry(symbol, program.entries, source.name, text=text)
     return CompiledProgram(program, entry, symbol, machine, binary)

@@ -64,25 +64,14 @@ def _ptx(source: KernelSource, entry: str | None, arch: str, say: _Say, complain
 
 
 def _cxx(source: KernelSource, entry: str | None, arch: str) -> Binary:
-    """Compile; a text with one kernel twice, since the compiler tells the types of a kernel that is asked for."""
-
-    def compiled(name: str | None) -> Binary:
-        return hip_on_nvrtc.compile_cxx(source.language, source.text, arch, entry=name, name=source.name)
-
-    binary = compiled(entry)
-    if entry is None and not binary.entries:
+    binary = hip_on_nvrtc.compile_one(source.language, source.text, arch, entry=entry, name=source.name)
+    if not binary.entries:
         raise CompileError(
             "the text has no kernel that could be shown",
             kernel=source.name,
             fix="A template is instantiated for the kernel that is asked for: --entry 'scale<float>'",
         )
-    if entry is not None or len(binary.entries) > 1:
-        return binary
-    name = demangled(next(iter(binary.entries))).partition("(")[0].removeprefix("void ")
-    try:
-        return compiled(name)
-    except CompileError:  # a name that no expression says, such as one of an unnamed namespace
-        return binary
+    return binary
 
 
 def _tell(text: str, binary: Binary, entry: str | None, say: _Say, complain: _Complain) -> int:

@@ -12,8 +12,10 @@ from ptxrt.compilers import nvrtc
 from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._cxx_text import check_text
 from ptxrt.compilers._hip_headers import digest
+from ptxrt.errors import CompileError
+from ptxrt.symbols import function_name
 
-__all__ = ["HEADERS", "compile_cxx", "compile_hip_text", "cxx_options", "effective_options"]
+__all__ = ["HEADERS", "compile_cxx", "compile_hip_text", "compile_one", "cxx_options", "effective_options"]
 
 # hipRTC knows these names without an include, so the text is compiled behind this header. Shuffles and votes have no
 # mask in HIP: every lane of the wave takes part.
@@ -74,3 +76,17 @@ def cxx_options(language: str, options: tuple[str, ...], name: str | None) -> tu
 def compile_cxx(language: str, text: str, arch: str, **how: Any) -> Binary:
     """Compile a text in `language`, ``"cuda"`` or ``"hip"``; see :func:`ptxrt.compilers.nvrtc.compile_cuda`."""
     return (compile_hip_text if language == "hip" else nvrtc.compile_cuda)(text, arch, **how)
+
+
+def compile_one(language: str, text: str, arch: str, *, entry: str | None, **how: Any) -> Binary:
+    """Compile as :func:`compile_cxx` does, and where no `entry` is asked for but the text has one alone, for that.
+
+    It is compiled once more then: the compiler tells the parameters' types of what is asked for.
+    """
+    binary = compile_cxx(language, text, arch, entry=entry, **how)
+    if entry is not None or len(binary.entries) != 1:
+        return binary
+    try:
+        return compile_cxx(language, text, arch, entry=function_name(next(iter(binary.entries))), **how)
+    except CompileError:  # a name that no expression says, such as a lambda's
+        return binary

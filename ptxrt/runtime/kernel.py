@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -249,6 +249,17 @@ class Kernel:
         submit = self._submit or self._made_submit()
         submit(self, queue, dims, shared, budget, *args)
 
+    if not TYPE_CHECKING:  # for a type checker a Kernel cannot be called, which is an error before the program runs
+
+        def __call__(self, *_: Any, **__: Any) -> NoReturn:
+            raise InvalidArgument(
+                op=self.entry,
+                argument="call",
+                expected="a grid and a block",
+                given="none",
+                fix="Write kernel[grid, block](...), or kernel.launch(grid, block, ...)",
+            )
+
     def __getitem__(self, config: Any) -> Launcher:
         """Return ``kernel[grid, block, shared_bytes, stream]``, which launches when it is called.
 
@@ -310,9 +321,8 @@ class Kernel:
         Unsupported
             On sim, which has no registers of hardware to count.
         """
-        dims, shared = self._configure((1, block, shared_bytes))
-        if shared > self._opted_in:
-            self.opt_in(shared)
+        dims, shared = checked_geometry(self.entry, self.device, self.resources, 1, block, shared_bytes)
+        self.opt_in(shared)
         return self.device.backend.max_blocks(self.device.ordinal, self._function, math.prod(dims[3:]), shared)
 
     def _made_submit(self) -> Submit:

@@ -205,3 +205,8 @@ def test_a_block_that_cannot_be_launched_has_no_number(saxpy: Kernel) -> None:
     for block, shared, argument in ((2000, 0, "block"), (0, 0, "block"), (1, 1 << 30, "shared_bytes")):
         with refused(ptxrt.LaunchError, "saxpy", argument):
             saxpy.max_blocks_per_multiprocessor(block, shared)
+
+
+def test_a_call_without_grid_and_block_says_what_to_write(saxpy: Kernel, x: DeviceArray, y: DeviceArray) -> None:
+    with refused(ptxrt.InvalidArgument, "saxpy", "call", "kernel[grid, block](...)"):
+        saxpy(x, y, 100, 1.0)  # type: ignore[operator]

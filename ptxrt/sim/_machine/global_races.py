@@ -102,12 +102,11 @@ class GlobalRaces:
         own = ((m.first_block * self._padded + m.origin[lanes] + 1) << _THREAD) | strength
         writer, first, last = self._shadow(allocation)
         granule = at >> self._shift
-        settled = agreed = None
+        values = None
         if self._by_default and m.written is not None:
             values = [value if value.shape[0] == 1 or part is None else value[part] for value in m.written]
-            settled, agreed = _equal_to_memory(values, allocation, at), _equal_among(values, at)
         for _ in range(access.size >> self._shift):
-            self._against(m, access, at, allocation, lanes, own, writer, granule, passed=settled)
+            self._against(m, access, at, allocation, lanes, own, writer, granule, values=values)
             if access.writes:
                 self._against(m, access, at, allocation, lanes, own, first, granule, only_read=True)
                 self._against(m, access, at, allocation, lanes, own, last, granule, only_read=True)
@@ -117,8 +116,8 @@ class GlobalRaces:
                     # Only what is strong within its block meets its like from another.
                     elsewhere = self._block(writer.who[granule]) != self._block(own)
                     twice &= elsewhere & (strength & _WIDE == 0)
-                if agreed is not None:
-                    twice &= ~agreed
+                if values is not None and twice.any():
+                    twice &= ~_equal_among(values, at)
                 if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(m, access, int(at[lane]), allocation, int(lanes[lane]),
@@ -156,16 +155,16 @@ class GlobalRaces:
 
     def _against(
         self, m: Spaces, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
-        granule: Array, *, only_read: bool = False, passed: Array | None = None,
+        granule: Array, *, only_read: bool = False, values: list[Array] | None = None,
     ) -> None:  # fmt: skip
         held = role.who[granule]
         # Two strong accesses of which one is strong within its block only are looked at too.
         fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
         if self._by_default and (only_read or not access.writes):
             fine |= ((own if access.writes else held) & _STRONG) != 0
-        if passed is not None:
-            fine |= passed & ((held & _STRONG) == 0)
         bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
+        if values is not None and bad.any():
+            bad &= ((held & _STRONG) != 0) | ~_equal_to_memory(values, allocation, at)
         if not bad.any():
             return
         which = bad.nonzero()[0]
