@@ -1,7 +1,8 @@
 """div, rcp, sqrt, rsqrt, sin, cos, lg2, ex2, tanh of floats.
 
-The forms that round correctly do so; ``.approx`` and ``.full`` are computed in float64 and rounded once, so their error
-is half a unit in the last place where a GPU's is one or two.
+The forms that round correctly do so; ``.approx`` and ``.full`` give what an H200 does, bit for bit: its interpolator's
+results, in the sequences that ptxas makes around it. tanh and rsqrt.approx.f64 alone are computed in float64 and
+rounded once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,17 @@ import numpy as np
 
 from ptxrt.sim._instructions.arithmetic_float import clean, elementwise
 from ptxrt.sim._instructions.exact import div64, sqrt64
+from ptxrt.sim._instructions.interpolator import (
+    cosine,
+    exp2,
+    log2,
+    reciprocal,
+    reciprocal64,
+    reciprocal_sqrt,
+    reciprocal_sqrt64,
+    sine,
+    square_root,
+)
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.rounding import DIRECTIONS, div32, flush, flush_result, lift, narrow, sqrt32
 from ptxrt.sim._text.types import Array, PtxType
@@ -39,6 +51,16 @@ def _finish(kind: PtxType, compute: Callable[..., Array], ftz: bool, *, quotient
     return elementwise(kind, whole)
 
 
+def _lifting(a: Array) -> Array:
+    """Return the factors that make normal numbers of denormals, which the interpolator takes for zeros."""
+    return np.asarray(np.where(np.abs(a) < np.float32(2.0**-126), np.float32(2.0**24), np.float32(1)))
+
+
+def _lowering(a: Array) -> Array:
+    """Return the factors after which the reciprocal is no denormal, of which the interpolator makes zero."""
+    return np.asarray(np.where(np.abs(a) > np.float32(2.0**126), np.float32(0.25), np.float32(1)))
+
+
 def _in_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda a: narrow(function(a.astype(np.float64)), a.dtype)
 
@@ -58,9 +80,9 @@ def div(op: Op) -> None:
     way = _needs_rounding(op, kind, way)
     if kind.name == _F64 and (way in ("approx", "full") or ftz):
         op.fail("div.f64 takes .rn .rz .rm or .rp, and no .ftz")
-    if way == "approx":
-        compute: Callable[..., Array] = _divide
-    elif way in ("rn", "full"):
+    if way in ("approx", "full"):
+        compute: Callable[..., Array] = _approximate_quotient if way == "approx" else _full_quotient
+    elif way == "rn":
         compute = np.divide
     elif kind.name == _F32:
         compute = lambda a, b: div32(a, b, way)  # noqa: E731
@@ -69,11 +91,14 @@ def div(op: Op) -> None:
     op.lanewise(kind, (kind, kind), _finish(kind, compute, ftz, quotient=way not in ("approx", "full")))
 
 
-def _divide(a: Array, b: Array) -> Array:
-    """Return a / b as the GPU's approximation does: the reciprocal of a divisor above 2**126 is zero."""
-    size = np.abs(b)
-    huge = (size > np.float32(2.0**126)) & np.isfinite(b)
-    return np.asarray(np.where(huge, a * np.copysign(np.float32(0), b), a / b))
+def _approximate_quotient(a: Array, b: Array) -> Array:
+    factor = _lifting(b)
+    return np.asarray(a * factor * reciprocal(b * factor))
+
+
+def _full_quotient(a: Array, b: Array) -> Array:
+    factor = _lifting(b) * _lowering(b)
+    return np.asarray(a * factor * reciprocal(b * factor))
 
 
 @instruction("rcp")
@@ -87,10 +112,12 @@ def rcp(op: Op) -> None:
     if kind.name == _F64 and way == "approx":
         if not ftz:
             op.fail("rcp.approx.f64 is rcp.approx.ftz.f64")
-        op.lanewise(kind, (kind,), lambda a: _upper_word(np.divide(one, _upper_word(a))))
+        op.lanewise(kind, (kind,), reciprocal64)
         return
-    if way in ("rn", "approx"):
-        compute: Callable[..., Array] = lambda a: np.divide(one, a)  # noqa: E731
+    if way == "approx":
+        compute: Callable[..., Array] = _approximate_reciprocal
+    elif way == "rn":
+        compute = lambda a: np.divide(one, a)  # noqa: E731
     elif kind.name == _F32:
         compute = lambda a: div32(one, a, way)  # noqa: E731
     else:
@@ -98,10 +125,9 @@ def rcp(op: Op) -> None:
     op.lanewise(kind, (kind,), _finish(kind, compute, ftz, quotient=way != "approx"))
 
 
-def _upper_word(a: Array) -> Array:
-    """Cut a float64 to its upper 32 bits, denormals to zero, as the approximate float64 instructions do."""
-    cut = (a.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
-    return np.asarray(np.where(np.abs(cut) < np.finfo(np.float64).tiny, np.copysign(0.0, cut), cut))
+def _approximate_reciprocal(a: Array) -> Array:
+    factor = _lifting(a) * _lowering(a)
+    return np.asarray(reciprocal(a * factor) * factor)
 
 
 @instruction("sqrt")
@@ -113,8 +139,10 @@ def sqrt(op: Op) -> None:
     way = _needs_rounding(op, kind, way)
     if kind.name == _F64 and (way == "approx" or ftz):
         op.fail("sqrt.f64 takes .rn .rz .rm or .rp, and no .ftz")
-    if way in ("rn", "approx"):
-        compute: Callable[..., Array] = np.sqrt
+    if way == "approx":
+        compute: Callable[..., Array] = lambda a: square_root(a * _lifting(a)) / np.sqrt(_lifting(a))  # noqa: E731
+    elif way == "rn":
+        compute = np.sqrt
     elif kind.name == _F32:
         compute = lambda a: sqrt32(a, way)  # noqa: E731
     else:
@@ -130,18 +158,45 @@ def rsqrt(op: Op) -> None:
     ftz = op.flag("ftz")
     kind = op.type(_F32, _F64)
     if kind.name == _F64:
-        compute: Callable[..., Array] = lambda a: 1.0 / np.sqrt(a)  # noqa: E731
-        op.lanewise(kind, (kind,), lambda a: _upper_word(compute(_upper_word(a))) if ftz else compute(a))
+        op.lanewise(kind, (kind,), reciprocal_sqrt64 if ftz else lambda a: 1.0 / np.sqrt(a))
         return
-    op.lanewise(kind, (kind,), _finish(kind, _in_double(lambda a: 1.0 / np.sqrt(a)), ftz))
+    op.lanewise(kind, (kind,), _finish(kind, lambda a: reciprocal_sqrt(a * _lifting(a)) * np.sqrt(_lifting(a)), ftz))
+
+
+def _log2(a: Array) -> Array:
+    factor = _lifting(a)
+    return np.asarray(log2(a * factor) - np.log2(factor))
+
+
+def _exp2(a: Array) -> Array:
+    """Return 2**a; below -126 as the square of 2**(a / 2), since the interpolator has no denormals."""
+    low = a < np.float32(-126)
+    value = exp2(np.where(low, a * np.float32(0.5), a))
+    return np.where(low, value * value, value)
+
+
+def _in_single(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function of halves by way of float32, of whose result the lower bits are cut."""
+
+    def cut(a: Array) -> Array:
+        if a.dtype == np.float32:
+            return function(a)
+        value = function(a.astype(np.float32))
+        if a.dtype == np.float16:
+            result = value.astype(np.float16)
+            above = result.astype(np.float32) > value
+            return np.where(above & np.isfinite(result), np.nextafter(result, np.float16(0)), result)
+        return (value.view(np.uint32) >> 16).astype(np.uint16).view(a.dtype)
+
+    return cut
 
 
 _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], tuple[str, ...]]] = {
-    "sin": (np.sin, (_F32,)),
-    "cos": (np.cos, (_F32,)),
-    "lg2": (np.log2, (_F32,)),
-    "ex2": (np.exp2, (_F32, "f16", "f16x2", "bf16", "bf16x2")),
-    "tanh": (np.tanh, (_F32, "f16", "f16x2", "bf16", "bf16x2")),
+    "sin": (sine, (_F32,)),
+    "cos": (cosine, (_F32,)),
+    "lg2": (_log2, (_F32,)),
+    "ex2": (_in_single(_exp2), (_F32, "f16", "f16x2", "bf16", "bf16x2")),
+    "tanh": (_in_double(np.tanh), (_F32, "f16", "f16x2", "bf16", "bf16x2")),
 }
 
 
@@ -153,4 +208,4 @@ def approximate(op: Op) -> None:
     ftz = op.flag("ftz")
     function, types = _FUNCTIONS[op.ins.name]
     kind = op.type(*types)
-    op.lanewise(kind, (kind,), _finish(kind, _in_double(function), ftz))
+    op.lanewise(kind, (kind,), _finish(kind, function, ftz))
