@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,17 +15,22 @@ from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import GlobalMemory
 from ptxrt.sim._machine.program import Entry, Program
-from ptxrt.sim._text.declarations import align_up
+from ptxrt.sim._text.declarations import Module, align_up
 from ptxrt.sim._text.lexer import Source
 from ptxrt.sim._text.parser import parse_module
-from ptxrt.sim._text.syntax import Variable
+from ptxrt.sim._text.syntax import Function, Variable
 from ptxrt.symbols import variable_name
 
 __all__ = ["Loaded", "load", "parse", "unload"]
 
+_Read = TypeVar("_Read")
+
 
 def parse(text: str, name: str | None = None, sources: Sources | None = None) -> Program:
-    """Parse, check and decode a PTX text.
+    """Parse a PTX text.
+
+    An entry is checked and decoded when it is asked for its code, so that its siblings do not matter. The only entry of
+    a text is at once.
 
     Parameters
     ----------
@@ -42,12 +49,20 @@ def parse(text: str, name: str | None = None, sources: Sources | None = None) ->
         For an instruction that is right but that the machine does not run.
     """
     source = Source(text, name, sources)
+    program = _with_stack(source, lambda: _parse(source))
+    if len(program.entries) == 1:
+        for entry in program.entries.values():
+            entry.decode()
+    return program
+
+
+def _with_stack(source: Source, read: Callable[[], _Read]) -> _Read:
     try:
-        return _parse(source)
+        return read()
     except RecursionError:
         error = CompileError(
             "the caller has left too little of Python's stack to read the text, which may be right",
-            kernel=name,
+            kernel=source.name,
             fix="Load the kernel from a function that is nested less deep, or raise sys.setrecursionlimit",
         )
         error.compiler_lost = True  # so that no cache remembers it
@@ -64,46 +79,47 @@ def _parse(source: Source) -> Program:
             source=source.text,
         )
     const_bytes = sum(v.size for v in module.variables.values() if v.space == "const")
-    entries = {}
-    for function in module.functions.values():
-        if not (function.is_entry and function.defined):
-            continue
-        code = decode(module, function)
-        code.params = tuple(
-            Param(p.name, f".{p.type.name}", p.size, p.align, p.offset)
-            for p in function.params
-            if isinstance(p, Variable)
-        )
-        shared_bytes = _place_shared(code, module.shared)
-        entries[function.name] = Entry(
-            name=function.name,
-            params=code.params,
-            shared_bytes=shared_bytes,
-            local_bytes=code.local_bytes,
-            const_bytes=const_bytes,
-            registers=function.register_units,
-            max_threads=function.max_threads,
-            required_block=function.required_block,
-            line=function.line,
-            code=code,
-            cluster=function.cluster,
-        )
     return Program(
         source=source,
         version=module.version,
         target=module.target,
-        entries=entries,
+        entries={f.name: _entry(module, f, const_bytes) for f in module.functions.values() if f.is_entry and f.defined},
         variables=module.variables,
-        functions={name: module.function_address(name) for name in module.functions},
+        functions=module.addresses,
         address_size=module.address_size,
     )
 
 
-def _place_shared(code: Code, declared: list[Variable]) -> int:
-    """Place the shared variables that an entry's code names, in the order of the text; return the static bytes.
+def _entry(module: Module, function: Function, const_bytes: int) -> Entry:
+    params = tuple(
+        Param(p.name, f".{p.type.name}", p.size, p.align, p.offset) for p in function.params if isinstance(p, Variable)
+    )
 
-    Code that goes to shared memory by numbers alone has all of the text's: it must mean one of them.
+    def decoded() -> Code:
+        code = decode(module, function)
+        code.params = params
+        _place_shared(code, module.shared)
+        return code
+
+    return Entry(
+        name=function.name,
+        params=params,
+        const_bytes=const_bytes,
+        max_threads=function.max_threads,
+        required_block=function.required_block,
+        line=function.line,
+        cluster=function.cluster,
+        _decode=lambda: _with_stack(module.source, decoded),
+    )
+
+
+def _place_shared(code: Code, module: Iterable[Variable]) -> None:
+    """Place the shared variables that an entry's code names, in the order of the text.
+
+    Code that goes to shared memory by numbers alone has all that the module and its functions declare: it must mean one
+    of them.
     """
+    declared = sorted((*module, *code.shared_declared), key=lambda variable: variable.line)
     if code.shared_accessed and not code.shared_places:
         code.shared_places = dict.fromkeys(declared, 0)
     static, alignment = 0, 16
@@ -119,7 +135,7 @@ def _place_shared(code: Code, declared: list[Variable]) -> int:
     for variable in code.shared_places:
         if not variable.size:
             code.shared_places[variable] = code.dynamic_offset
-    return static
+    code.shared_bytes = static
 
 
 @dataclass(eq=False)

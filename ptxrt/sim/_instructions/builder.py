@@ -29,6 +29,7 @@ class Frame:
 
     def __init__(self, function: Function, parent: Frame | None, after: Target | None) -> None:
         self.function = function
+        self.body = function.body
         self.parent = parent
         self.after = after
         """Where ret goes; None in the entry, where it exits."""
@@ -41,7 +42,7 @@ class Frame:
         self.outlined: Outlined | None = None if parent is None else parent.outlined
         """The function that is not inlined which this is, or is inlined in."""
         self.labels: dict[tuple[str, int], Target] = {
-            (item.name, item.scope): Target() for item in function.body if isinstance(item, Label)
+            (item.name, item.scope): Target() for item in self.body.items if isinstance(item, Label)
         }
 
     def label(self, name: str, scope: int) -> Target | None:
@@ -50,7 +51,7 @@ class Frame:
             found = self.labels.get((name, scope))
             if found is not None:
                 return found
-            scope = self.function.scopes[scope]
+            scope = self.body.scopes[scope]
         return None
 
     @property
@@ -64,9 +65,10 @@ class Builder(ABC):
 
     def __init__(self, module: Module, entry: Function) -> None:
         self.module = module
-        self.source = module.source
+        self.source = module.source.within(entry.name)
         self.code = Code(entry.name)
         self.frame = Frame(entry, None, None)
+        self.code.registers = self.frame.body.register_units
         self._steps: list[Step] = []
         self._marks: list[tuple[Instruction, int | None]] = []
         self._last: Instruction | None = None
@@ -75,7 +77,7 @@ class Builder(ABC):
         self._carry: int | None = None
         self._outlined: dict[Function, Outlined] = {}
         self._pending: list[Outlined] = []
-        self._place_locals(self.frame)
+        self._place_variables(self.frame)
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
@@ -187,14 +189,15 @@ class Builder(ABC):
         self.frame = outer
         return slot
 
-    def _place_locals(self, frame: Frame) -> None:
+    def _place_variables(self, frame: Frame) -> None:
+        self.code.shared_declared.update(dict.fromkeys(frame.body.shared))
         start = align_up(self._local_bytes(frame), 16)
-        for variable in frame.function.local_variables:
+        for variable in frame.body.local:
             frame.locals[variable] = align_up(start, variable.align) + variable.offset
             if frame.outlined is None:
                 self.code.local_variables.append((variable, frame.locals[variable]))
-        if frame.function.local_bytes:
-            self._set_local_bytes(frame, start + frame.function.local_bytes)
+        if frame.body.local_bytes:
+            self._set_local_bytes(frame, start + frame.body.local_bytes)
 
     def _place_local(self, frame: Frame, variable: Variable) -> None:
         frame.locals[variable] = align_up(self._local_bytes(frame), variable.align)
@@ -272,7 +275,7 @@ class Builder(ABC):
     def inline(self, frame: Frame) -> None:
         """Decode a called function here."""
         outer, self.frame = self.frame, frame
-        self._place_locals(frame)
+        self._place_variables(frame)
         self.decode_body()
         self.frame = outer
 

@@ -240,13 +240,13 @@ def _by_pointer(
 ) -> None:
     if len(rest) != 1 or not isinstance(rest[0], Name):
         op.fail("a call by pointer names a .callprototype or .calltargets")
-    prototype = op.builder.frame.function.prototypes.get(rest[0].text)
+    prototype = op.builder.frame.body.prototypes.get(rest[0].text)
     if prototype is None:
         op.fail(f"unknown .callprototype or .calltargets {rest[0].text}")
     module = op.builder.module
     if prototype.targets is None:
         _check(op, rest[0].text, prototype, returns, given)
-        functions = module.addressed()
+        functions = module.addressed
     else:
         functions = []
         for name in prototype.targets:
@@ -262,7 +262,7 @@ def _by_pointer(
         if function.defined and _sizes(function) == sizes:
             callee = op.builder.outlined(function)
             steps = _arguments(op, callee.params, function.params, given)
-            callees[module.function_address(function.name)] = (callee, steps, Target())
+            callees[module.addresses[function.name]] = (callee, steps, Target())
 
     def end(m: Machine) -> int:
         value, lanes = m.spread(read(m)), m.active()

@@ -33,7 +33,7 @@ def brx(op: Op) -> None:
     op.done(2)
     index = op.source(0, _U32)
     name = op.operand(1)
-    table = op.builder.frame.function.tables.get(name.text) if isinstance(name, Name) else None
+    table = op.builder.frame.body.tables.get(name.text) if isinstance(name, Name) else None
     if table is None:
         op.fail("brx.idx takes the label of .branchtargets, declared before it")
     targets = [op.label(Name(label)) for label in table]

@@ -28,7 +28,7 @@ class _Decoder(Builder):
             callee = self._pending.pop()
             self.frame = Frame(callee.function, None, None)
             self.frame.outlined = callee
-            self._place_locals(self.frame)
+            self._place_variables(self.frame)
             self.bind(callee.start)
             receive(self, callee)
             self.decode_body()
@@ -40,7 +40,7 @@ class _Decoder(Builder):
 
     def decode_body(self) -> None:
         """Decode the body of the current frame."""
-        for item in self.frame.function.body:
+        for item in self.frame.body.items:
             if isinstance(item, Label):
                 self.bind(self.frame.labels[item.name, item.scope])
                 continue
@@ -89,10 +89,8 @@ def decode(module: Module, entry: Function) -> Code:
     Unsupported
         For instructions that the machine does not run.
     """
-    module.source.entry = entry.name
     decoder = _Decoder(module, entry)
     decoder.entry()
-    module.source.entry = None
     if any(target.block == GONE for target in decoder.frame.labels.values()):
         raise RuntimeError("a label was left without a place")
     return decoder.code

@@ -23,7 +23,7 @@ def mov(op: Op) -> None:
     if isinstance(source, Name) and source.text in op.builder.module.functions:
         if kind.bits != 64 or not kind.is_int:
             op.fail(f"the address of the function {source.text} has 64 bits")
-        value = np.array([op.builder.module.function_address(source.text)], np.uint64).view(kind.dtype)
+        value = np.array([op.builder.module.addresses[source.text]], np.uint64).view(kind.dtype)
         op.compute(op.dest(0, kind), [getter(op.builder.constant(value), kind, kind)], np.copy)
         return
     if count > 1:

@@ -83,5 +83,7 @@ class Code(Layout):
 
     blocks: list[Block] = field(default_factory=list)
     slots: list[SlotStart] = field(default_factory=list)
+    registers: int = 0
+    """Registers that the entry declares, in units of 32 bits."""
     lane_bytes: int = 0
     """Bytes of registers a lane, for the size of chunks."""

@@ -35,6 +35,10 @@ class Layout:
     """The floating-point types of accesses that may go to global memory."""
     shared_places: dict[Variable, int] = field(default_factory=dict)
     """Where in a block's shared memory each variable lies that the code names; the others of the text take no place."""
+    shared_declared: dict[Variable, None] = field(default_factory=dict)
+    """The shared variables that its functions declare."""
+    shared_bytes: int = 0
+    """Static shared memory of a block."""
     shared_accessed: bool = False
     """Whether an access says ``.shared``, by a variable's name or by a number."""
     dynamic_offset: int = 0

@@ -1,7 +1,8 @@
-"""A program: what a PTX text is once it is parsed, checked and decoded."""
+"""A program: what a PTX text is once it is parsed; its entries are decoded when they are asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ptxrt.places import SourcePlace, Sources
@@ -13,18 +14,16 @@ from ptxrt.sim._text.syntax import Variable
 __all__ = ["Entry", "Program"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Entry:
-    """A kernel.
+    """A kernel. What its head says is known at once; the rest is when its body is decoded, which :meth:`decode` does.
 
     Attributes
     ----------
     name, params
         The entry and its parameter table.
-    shared_bytes, local_bytes, const_bytes
-        Static memory: a block's shared as far as the code names it, a thread's local, the module's constants.
-    registers
-        Declared virtual registers in 32-bit units: an upper bound of what an assembler would use.
+    const_bytes
+        The module's constants.
     max_threads
         Product of ``.maxntid``, or 1024.
     required_block
@@ -37,15 +36,49 @@ class Entry:
 
     name: str
     params: tuple[Param, ...]
-    shared_bytes: int
-    local_bytes: int
     const_bytes: int
-    registers: int
     max_threads: int
     required_block: tuple[int, int, int] | None
     line: int
-    code: Code = field(repr=False)
-    cluster: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] | None
+    _decode: Callable[[], Code] = field(repr=False)
+    _code: Code | None = field(default=None, repr=False)
+
+    def decode(self) -> Code:
+        """Return what runs: the body read, checked and decoded, which the first call does.
+
+        Raises
+        ------
+        CompileError
+            For the first fault of the body, or of a function that it calls, with its line.
+        Unsupported
+            For an instruction that is right but that the machine does not run.
+        """
+        # Threads that ask at the same time each decode for themselves: a lock would be held for seconds, over a fork too.
+        found = self._code
+        if found is None:
+            found = self._code = self._decode()
+        return found
+
+    @property
+    def code(self) -> Code:
+        """What :meth:`decode` returns."""
+        return self.decode()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory of a block, as far as the code names it."""
+        return self.code.shared_bytes
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory of a thread."""
+        return self.code.local_bytes
+
+    @property
+    def registers(self) -> int:
+        """Declared virtual registers in 32-bit units: an upper bound of what an assembler would use."""
+        return self.code.registers
 
     @property
     def params_bytes(self) -> int:
@@ -55,7 +88,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A parsed, checked and decoded PTX text.
+    """A parsed PTX text.
 
     Attributes
     ----------

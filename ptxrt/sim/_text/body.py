@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from ptxrt.errors import Unsupported
@@ -11,7 +12,7 @@ from ptxrt.sim._text.lexer import Token
 from ptxrt.sim._text.operands import OperandReader
 from ptxrt.sim._text.scopes import MAX_DIGITS, Scope, is_member
 from ptxrt.sim._text.specials import SPECIAL_TYPES
-from ptxrt.sim._text.syntax import Function, Instruction, Label, Operand, Prototype, Register, Tuple, Variable
+from ptxrt.sim._text.syntax import Body, Instruction, Label, Operand, Prototype, Register, Tuple, Variable
 
 __all__ = ["BodyReader"]
 
@@ -24,7 +25,8 @@ class BodyReader(OperandReader):
     def __init__(self, stream: TokenStream, module: Module) -> None:
         super().__init__(stream, module)
         self.scope_count = 1
-        self.function = Function("", False, 0)
+        self.function = ""
+        self.found = Body()
 
     def formals(self, *, entry: bool) -> tuple[Variable | Register, ...]:
         """Read ``(.param .u64 a, .param .align 8 .b8 b[16])``; offsets follow natural packing."""
@@ -76,19 +78,20 @@ class BodyReader(OperandReader):
         self.scope.names[token.text] = what
         return what
 
-    def body(self, function: Function) -> None:
-        """Read ``{ ... }``."""
+    def body(self, function: str, names: Mapping[str, Register | Variable | Tuple]) -> Body:
+        """Read ``{ ... }`` of a function whose head declares these names."""
         self.function = function
-        function.scopes[0] = -1
+        self.scope.names = dict(names)
+        self.found.scopes[0] = -1
         opening = self.stream.expect("{")
         depth = 1
         while depth:
             token = self.stream.now
             if token.kind == "end":
-                self.source.fail(opening.line, f"the body of {function.name} is never closed")
+                self.source.fail(opening.line, f"the body of {function} is never closed")
             if self.stream.accept("{"):
                 self.scope = Scope(self.scope_count, self.scope)
-                function.scopes[self.scope_count] = self.scope.parent.number if self.scope.parent else -1
+                self.found.scopes[self.scope_count] = self.scope.parent.number if self.scope.parent else -1
                 self.scope_count += 1
                 depth += 1
             elif self.stream.accept("}"):
@@ -97,10 +100,13 @@ class BodyReader(OperandReader):
                     self.scope = self.scope.parent
             else:
                 self._statement(token)
+        return self.found
 
     def _statement(self, token: Token) -> None:
         if token.kind == "dot":
             self._directive(token)
+        elif token.kind == "place":  # ptxrt.sim._text.places reads it, where a place is asked for
+            self.stream.skip_line()
         elif token.kind == "word" and self.stream.ahead().text == ":":
             self._label(token)
         else:
@@ -113,14 +119,6 @@ class BodyReader(OperandReader):
         elif token.text in (".shared", ".local", ".param", ".global", ".const"):
             self.stream.take()
             self._variables(token.text[1:])
-        elif token.text in (".loc", ".file"):
-            words = self.source.line_text(token.line)
-            if token.text == ".loc":
-                self.source.places.loc(token.line, words)
-            else:
-                self.source.places.file(words)
-            while self.stream.now.line == token.line and self.stream.now.kind != "end":
-                self.stream.take()
         elif token.text == ".pragma":
             while not self.stream.accept(";"):
                 if self.stream.take().kind == "end":
@@ -157,7 +155,7 @@ class BodyReader(OperandReader):
                 if any(is_member(name.text, stem, count) for stem, (count, _) in self.scope.ranges.items()):
                     self.source.fail(name.line, f"{name.text} is declared twice")
                 self._add(name, Register(name.text, kind))
-            self.function.register_units += units * count
+            self.found.register_units += units * count
             if not self.stream.accept(","):
                 break
         self.stream.expect(";")
@@ -175,20 +173,20 @@ class BodyReader(OperandReader):
         def place(size: int, align: int) -> int:
             if space != "local":
                 return 0
-            offset = align_up(self.function.local_bytes, align)
-            self.function.local_bytes = offset + size
+            offset = align_up(self.found.local_bytes, align)
+            self.found.local_bytes = offset + size
             return offset
 
         for variable in self.declare.variables(space, place):
             token = Token("word", variable.name, variable.line, False)
             self._add(token, variable)
             if space == "shared":
-                self.module.shared.append(variable)
+                self.found.shared.append(variable)
             elif space == "local":
-                self.function.local_variables.append(variable)
+                self.found.local.append(variable)
             elif space in ("global", "const"):
                 # Function-scope globals live as long as the module's; the name gets the function's in front.
-                self.module.variables[f"{self.function.name}.{variable.name}.{variable.line}"] = variable
+                self.module.variables[f"{self.function}.{variable.name}.{variable.line}"] = variable
 
     def _label(self, token: Token) -> None:
         self.stream.take()
@@ -201,20 +199,20 @@ class BodyReader(OperandReader):
             while self.stream.accept(","):
                 targets.append(self.stream.word("a label").text)
             self.stream.expect(";")
-            self.function.tables[token.text] = tuple(targets)
+            self.found.tables[token.text] = tuple(targets)
             return
         if self.stream.accept(".calltargets"):
             names = [self.stream.word("a function").text]
             while self.stream.accept(","):
                 names.append(self.stream.word("a function").text)
             self.stream.expect(";")
-            self.function.prototypes[token.text] = Prototype(targets=tuple(names))
+            self.found.prototypes[token.text] = Prototype(targets=tuple(names))
             return
         if self.stream.accept(".callprototype"):
-            self.function.prototypes[token.text] = self._prototype()
+            self.found.prototypes[token.text] = self._prototype()
             return
         self.scope.labels.add(token.text)
-        self.function.body.append(Label(token.text, token.line, self.scope.number))
+        self.found.items.append(Label(token.text, token.line, self.scope.number))
 
     def _prototype(self) -> Prototype:
         """Read ``(.param .b32 _) _ (.param .b64 _) .noreturn;``; the names mean nothing."""
@@ -253,7 +251,7 @@ class BodyReader(OperandReader):
             if self.stream.now.text not in (",", ";"):
                 self.stream.fail(f"expected ',' or ';', found {self.stream.found()}")
         self.stream.take()
-        self.function.body.append(
+        self.found.items.append(
             Instruction(
                 opcode.text,
                 tuple(modifiers),

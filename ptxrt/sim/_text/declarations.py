@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from ptxrt.sim._text.expressions import TokenStream, constant
-from ptxrt.sim._text.lexer import Source
-from ptxrt.sim._text.syntax import Function, Instruction, Name, Variable
+from ptxrt.sim._text.lexer import Source, blanked
+from ptxrt.sim._text.syntax import Function, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
 from ptxrt.sim._text.windows import FUNCTION_WINDOW
 
 __all__ = ["Declarations", "Module", "align_up", "pack"]
 
 _MAX_BYTES = 1 << 63
+_CALL = re.compile(r"(?:^|[\s{}:])call(?:\.\w+)*\s*[(\w$%]|\.calltargets\b")
+_WORD = re.compile(r"[\w$%]+")
 
 
 @dataclass
@@ -31,27 +35,30 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     shared: list[Variable] = field(default_factory=list)
-    _addressed: list[Function] | None = None
+    """Those of no function."""
 
     @property
     def target_number(self) -> int:
         """The number in ``.target``: 80 for sm_80."""
         return int("".join(c for c in self.target if c.isdigit()) or 0)
 
-    def function_address(self, name: str) -> int:
-        """Return what a pointer to a function holds."""
-        return FUNCTION_WINDOW + 16 * (1 + list(self.functions).index(name))
+    @cached_property
+    def addresses(self) -> dict[str, int]:
+        """What a pointer to each function holds."""
+        return {name: FUNCTION_WINDOW + 16 * number for number, name in enumerate(self.functions, 1)}
 
+    @cached_property
     def addressed(self) -> list[Function]:
-        """Return the functions that a pointer may hold: those that stand in a variable, or somewhere but in a call."""
-        if self._addressed is None:
-            names = {name for variable in self.variables.values() for _, name, _ in variable.pointers}
-            for function in self.functions.values():
-                for item in function.body:
-                    if isinstance(item, Instruction) and item.name != "call":
-                        names.update(one.text for one in item.operands if isinstance(one, Name))
-            self._addressed = [f for f in self.functions.values() if f.name in names and f.defined and not f.is_entry]
-        return self._addressed
+        """The functions that a pointer may hold: those that stand in a variable, or somewhere but in a call.
+
+        No body is read for it: a function that is not called may be what the machine cannot read.
+        """
+        names = {name for variable in self.variables.values() for _, name, _ in variable.pointers}
+        for function in self.functions.values():
+            for statement in blanked(function.text).split(";"):
+                if not _CALL.search(statement):
+                    names.update(_WORD.findall(statement))
+        return [f for f in self.functions.values() if f.name in names and f.defined and not f.is_entry]
 
 
 def align_up(value: int, align: int) -> int:
@@ -137,6 +144,7 @@ class Declarations:
         if self.stream.accept("="):
             if space not in ("global", "const"):
                 self.stream.source.fail(name.line, f"a variable in .{space} cannot have an initial value")
+            self.stream.open()
             data, pointers = self._initial(kind)
             if open_ended:
                 count, open_ended = max(count, len(data) // kind.size), False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ptxrt.sim._text.lexer import Source, Token
+from ptxrt.sim._text.lexer import Source, Token, tokenize
 
 __all__ = ["TokenStream", "constant", "float_literal", "integer_literal"]
 
@@ -88,6 +88,18 @@ class TokenStream:
             self.fail(f"expected {text!r}, found {self.found()}")
         return self.take()
 
+    def open(self) -> None:
+        """Put what braces are made of in their place, if the cursor is at some that are one token."""
+        token = self.now
+        if token.kind == "braces":
+            self.tokens[self.place : self.place + 1] = tokenize(self.source, token.text, token.line)[:-1]
+
+    def skip_line(self) -> None:
+        """Step over the rest of a line."""
+        line = self.now.line
+        while self.now.line == line and self.now.kind != "end":
+            self.take()
+
     def word(self, what: str) -> Token:
         """Step over a name, or raise CompileError saying that `what` was expected."""
         if self.now.kind != "word":
@@ -105,7 +117,9 @@ class TokenStream:
 
     def found(self) -> str:
         """The token at the cursor in words."""
-        return "the end of the text" if self.now.kind == "end" else repr(self.now.text)
+        if self.now.kind == "end":
+            return "the end of the text"
+        return repr("{" if self.now.kind == "braces" else self.now.text)
 
     def fail(self, problem: str) -> NoReturn:
         """Raise CompileError at the cursor; after the end, at the last token."""

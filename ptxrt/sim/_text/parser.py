@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ptxrt.errors import CompileError, Unsupported
 from ptxrt.sim._text.body import BodyReader
 from ptxrt.sim._text.declarations import Declarations, Module
 from ptxrt.sim._text.expressions import TokenStream
-from ptxrt.sim._text.lexer import Source, Token, tokenize
-from ptxrt.sim._text.syntax import Function, Register, Variable
+from ptxrt.sim._text.lexer import Source, Token, outline, tokenize
+from ptxrt.sim._text.syntax import Body, Function, Register, Tuple, Variable
 from ptxrt.sim._text.targets import TARGETS, VERSIONS, parameter_bytes, since
 
 __all__ = ["MAX_PTX_VERSION", "parse_module"]
@@ -23,20 +24,23 @@ _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _FUNCTION_LIMITS = (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".reqnctapercluster",
                     ".explicitcluster", ".maxclusterrank", ".noreturn", ".blocksareclusters")  # fmt: skip
 
+_LASTING = re.compile(r"\.(?<![\w.:]\.)(?:global|const)\b")
+"""A declaration of such a variable; of an instruction, the dot follows a word."""
+
 
 def parse_module(source: Source) -> Module:
-    """Read a whole text.
+    """Read what stands at the top level of a text; the bodies of its functions are read when they are asked for.
 
     Raises
     ------
     CompileError
-        For the first fault of the text.
+        For the first fault there.
     Unsupported
         For a construct that is right but that the machine does not run.
     """
     if not source.text.strip():
         raise CompileError("the text is empty", kernel=source.name, line=1)
-    stream = TokenStream(source, tokenize(source))
+    stream = TokenStream(source, outline(source))
     if stream.now.kind == "end":
         raise CompileError("the text has nothing but comments", kernel=source.name, line=1, source=source.text)
     reader = _ModuleReader(stream)
@@ -121,9 +125,9 @@ class _ModuleReader:
         elif word in _SPACES[:3]:
             self.stream.take()
             self.variables(word[1:], linking == ".extern", token)
-        elif word == ".file":
-            self.source.places.file(self.source.line_text(self.stream.now.line))
-            self.skip_line()
+        elif self.stream.now.kind == "place" and word.startswith(".file"):
+            self.source.places.file(word)
+            self.stream.skip_line()
         elif word == ".section":
             self.skip_section()
         elif word == ".pragma":
@@ -135,11 +139,6 @@ class _ModuleReader:
         else:
             self.stream.fail(f"expected a directive, found {self.stream.found()}")
 
-    def skip_line(self) -> None:
-        line = self.stream.now.line
-        while self.stream.now.line == line and self.stream.now.kind != "end":
-            self.stream.take()
-
     def skip_statement(self) -> None:
         while not self.stream.accept(";"):
             if self.stream.take().kind == "end":
@@ -148,9 +147,14 @@ class _ModuleReader:
     def skip_section(self) -> None:
         self.stream.take()
         has_names = self.stream.now.text == ".debug_str"
-        while not self.stream.accept("{"):
+        while self.stream.now.text[:1] != "{":
             if self.stream.take().kind == "end":
                 self.stream.fail(".section without a body")
+        if self.stream.now.kind == "braces" and not has_names:
+            self.stream.take()
+            return
+        self.stream.open()
+        self.stream.expect("{")
         label, data = "", bytearray()
         while not self.stream.accept("}"):
             token = self.stream.take()
@@ -188,7 +192,6 @@ class _ModuleReader:
             returns = reader.formals(entry=False)
         name = self.stream.word("the name of a function")
         self.source.entry = name.text
-        self.source.places.enter(name.line, name.text)
         earlier = self.module.functions.get(name.text)
         if name.text in self.module.variables or (earlier is not None and earlier.defined):
             self.source.fail(name.line, f"{name.text} is declared twice")
@@ -203,12 +206,27 @@ class _ModuleReader:
         while self.stream.now.text in _FUNCTION_LIMITS or self.stream.now.text == ".pragma":
             self.limit(function)
         if self.stream.accept(";"):
-            function.defined = False
             self.module.functions.setdefault(name.text, function)
+        elif self.stream.now.kind != "braces":
+            reader.body(name.text, reader.scope.names)  # which says what is wrong: they are not there, or not closed
         else:
             self.module.functions[name.text] = function
-            reader.body(function)
+            self.braces(function, reader.scope.names)
         self.source.entry = None
+
+    def braces(self, function: Function, names: Mapping[str, Register | Variable | Tuple]) -> None:
+        """Note how to read a body, and read it if it declares variables that live as long as the module."""
+        braces = self.stream.take()
+        module, source = self.module, self.source.within(function.name)
+
+        def read() -> Body:
+            stream = TokenStream(source, tokenize(source, braces.text, braces.line))
+            return BodyReader(stream, module).body(function.name, names)
+
+        function.text, function.read = braces.text, read
+        self.source.places.enter(function.line, function.name, braces.text, braces.line)
+        if _LASTING.search(braces.text):
+            function.body  # noqa: B018
 
     def limit(self, function: Function) -> None:
         directive = self.stream.take()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ptxrt.places import SourcePlace, Sources
@@ -19,6 +20,7 @@ _LOC = re.compile(
     r"\.loc\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s*,\s*function_name\s+([\w$]+)\s*(?:\+\s*(\d{1,9})\s*)?"
     r",\s*inlined_at\s+(\d{1,9})\s+(\d{1,9})\s+(\d{1,9}))?"
 )
+_DIRECTIVE = re.compile(r'//[^\n]*|/\*.*?\*/|#[^\n]*|\.(?:loc|file)\b[^\n]*|"[^"\n]*"', re.DOTALL)
 _ESCAPE = re.compile(rb'\\([0-7]{3}|["\\])')
 
 Spot = tuple[int, int, int]
@@ -39,8 +41,19 @@ class _Loc:
 
 
 @dataclass(eq=False)
+class _Function:
+    """The body of a function, which begins in `line`, with its ``.loc``: the lines and what they say."""
+
+    name: str
+    text: str
+    line: int
+    starts: list[int] = field(default_factory=list)
+    locs: list[_Loc] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class Places:
-    """The places of one text, found where they are asked for.
+    """The places of one text. The body of a function is searched when a place in it is asked for.
 
     Attributes
     ----------
@@ -52,9 +65,7 @@ class Places:
     _files: dict[int, str] = field(default_factory=dict)
     _names: dict[str, bytes] = field(default_factory=dict)
     _starts: list[int] = field(default_factory=list)
-    _locs: list[_Loc | None] = field(default_factory=list)
-    _functions: list[str] = field(default_factory=list)
-    _latest: dict[Spot, _Loc] = field(default_factory=dict)
+    _functions: list[_Function] = field(default_factory=list)
 
     def file(self, line: str) -> None:
         """Read a ``.file``."""
@@ -66,32 +77,26 @@ class Places:
         """Note what stands behind a label in ``.debug_str``."""
         self._names[label] = data
 
-    def enter(self, number: int, function: str) -> None:
-        """Note that line `number` of the PTX begins a function."""
-        self._latest.clear()
-        self._note(number, None, function)
-
-    def loc(self, number: int, line: str) -> None:
-        """Read a ``.loc`` in line `number` of the PTX."""
-        if match := _LOC.search(line):
-            spot = int(match[1]), int(match[2]), int(match[3])
-            found = _Loc(spot)
-            if match[4]:
-                name, call = (match[4], int(match[5] or 0)), (int(match[6]), int(match[7]), int(match[8]))
-                outer = around = self._latest.get(call)
-                while around is not None:
-                    # A function that is inlined into itself: one turn tells as much as many.
-                    if (around.spot, around.name, around.call) == (spot, name, call):
-                        outer = around.outer
-                    around = around.outer
-                found = _Loc(spot, name, call, outer)
-            self._latest[spot] = found
-            self._note(number, found, self._functions[-1])
-
-    def _note(self, number: int, loc: _Loc | None, function: str) -> None:
+    def enter(self, number: int, function: str, body: str, line: int) -> None:
+        """Note that line `number` of the PTX begins a function, and `line` its body; functions come in their order."""
         self._starts.append(number)
-        self._locs.append(loc)
-        self._functions.append(function)
+        self._functions.append(_Function(function, body, line))
+
+    def _read(self, function: _Function) -> _Function:
+        """Return the function with its ``.loc``, and read every ``.file`` in it."""
+        found = replace(function, text="", starts=[], locs=[])
+        latest: dict[Spot, _Loc] = {}
+        number, at = function.line, 0
+        for directive in _DIRECTIVE.finditer(function.text):
+            if directive[0].startswith(".file"):
+                self.file(directive[0])
+            elif match := _LOC.match(directive[0]):
+                number, at = number + function.text.count("\n", at, directive.start()), directive.start()
+                loc = _loc(match, latest)
+                latest[loc.spot] = loc
+                found.starts.append(number)
+                found.locs.append(loc)
+        return found
 
     def at(self, number: int) -> SourcePlace | None:
         """Return the place that line `number` of the PTX was made of, None where that is not known.
@@ -99,8 +104,13 @@ class Places:
         The place is the innermost one in the texts of `sources`; where none of it is in these, the innermost of all.
         """
         index = bisect_right(self._starts, number) - 1
-        loc = self._locs[index] if index >= 0 else None
-        places = [] if loc is None else self._chain(loc, self._functions[index])
+        if index < 0:
+            return None
+        function = self._functions[index]
+        if function.text:
+            function = self._functions[index] = self._read(function)
+        nearest = bisect_right(function.starts, number) - 1
+        places = [] if nearest < 0 else self._chain(function.locs[nearest], function.name)
         if not places:
             return None
         written = next((place for place in places if place.file in self.sources.files), places[0])
@@ -124,6 +134,21 @@ class Places:
         if file is None or not line:  # line 0: made by the compiler, of no line
             return None
         return SourcePlace(file, line, function_name(function), self.sources.line(file, line))
+
+
+def _loc(match: re.Match[str], latest: Mapping[Spot, _Loc]) -> _Loc:
+    """Return what a ``.loc`` says; `latest` has those of the function before it, the last one of each spot."""
+    spot = int(match[1]), int(match[2]), int(match[3])
+    if not match[4]:
+        return _Loc(spot)
+    name, call = (match[4], int(match[5] or 0)), (int(match[6]), int(match[7]), int(match[8]))
+    outer = around = latest.get(call)
+    while around is not None:
+        # A function that is inlined into itself: one turn tells as much as many.
+        if (around.spot, around.name, around.call) == (spot, name, call):
+            outer = around.outer
+        around = around.outer
+    return _Loc(spot, name, call, outer)
 
 
 def _character(match: re.Match[bytes]) -> bytes:

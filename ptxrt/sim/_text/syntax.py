@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ptxrt.sim._text.types import PtxType
 
 __all__ = [
     "Address",
+    "Body",
     "Function",
     "Immediate",
     "Instruction",
@@ -170,10 +172,43 @@ class Prototype:
 
 
 @dataclass(eq=False)
-class Function:
-    """An ``.entry`` or a ``.func`` as parsed.
+class Body:
+    """What stands between the braces of a function.
 
-    ``scopes`` maps the number of a scope to its parent's, so that a branch finds the label it can see.
+    Attributes
+    ----------
+    items
+        The instructions and labels.
+    tables, prototypes
+        What ``.branchtargets``, ``.callprototype`` and ``.calltargets`` say, by their labels.
+    scopes
+        From the number of a scope to its parent's, so that a branch finds the label it can see.
+    shared, local
+        Variables declared here.
+    register_units, local_bytes
+        Declared registers of 32 bits, and bytes of the local variables.
+    """
+
+    items: list[Instruction | Label] = field(default_factory=list)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
+    scopes: dict[int, int] = field(default_factory=dict)
+    shared: list[Variable] = field(default_factory=list)
+    local: list[Variable] = field(default_factory=list)
+    register_units: int = 0
+    local_bytes: int = 0
+
+
+@dataclass(eq=False)
+class Function:
+    """An ``.entry`` or a ``.func``: its head, and how to read what it does.
+
+    Attributes
+    ----------
+    text
+        Its body, from brace to brace; empty where it is declared only.
+    read
+        Reads that.
     """
 
     name: str
@@ -181,14 +216,22 @@ class Function:
     line: int
     params: tuple[Variable | Register, ...] = ()
     returns: tuple[Variable | Register, ...] = ()
-    body: list[Instruction | Label] = field(default_factory=list)
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    prototypes: dict[str, Prototype] = field(default_factory=dict)
-    scopes: dict[int, int] = field(default_factory=dict)
-    register_units: int = 0
-    local_bytes: int = 0
-    local_variables: list[Variable] = field(default_factory=list)
-    defined: bool = True
+    text: str = ""
+    read: Callable[[], Body] = Body
     max_threads: int = 1024
     required_block: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] | None = None
+    _body: Body | None = None
+
+    @property
+    def defined(self) -> bool:
+        """Whether it has a body."""
+        return bool(self.text)
+
+    @property
+    def body(self) -> Body:
+        """The body, read when first asked for. Threads that ask at the same time may have one of their own each."""
+        found = self._body
+        if found is None:
+            found = self._body = self.read()
+        return found
