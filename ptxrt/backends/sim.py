@@ -196,7 +196,7 @@ class SimBackend:
             # The PTX on the way to a cubin, which is what the machine runs.
             binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", line_info=True, **how)
             try:
-                _parsed(binary.code.decode("ascii"), how["name"], binary.sources)
+                _parsed(binary.code.decode(), how["name"], binary.sources)
             except CompileError as error:
                 error.included = binary.included
                 raise
@@ -207,7 +207,7 @@ class SimBackend:
         program = _parsed(text, how["name"], Sources())
         _check_target(header, arch, text, how["name"])
         return Binary(
-            code=text.encode("ascii"),
+            code=text.encode(),
             kind="ptx",
             arch=arch,
             compiler=self.compiler("ptx"),
@@ -221,7 +221,7 @@ class SimBackend:
         )
 
     def load(self, ordinal: int, binary: Binary, name: str | None) -> Any:
-        return sim.load(_parsed(binary.code.decode("ascii"), name, binary.sources), self._memory(ordinal))
+        return sim.load(_parsed(binary.code.decode(), name, binary.sources), self._memory(ordinal))
 
     def unload(self, ordinal: int, module: Any) -> None:
         sim.unload(module)

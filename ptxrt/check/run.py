@@ -319,7 +319,7 @@ def compiled_program(
             output="ptx",
             line_info=True,
         )
-        text, symbols, sources = binary.code.decode("ascii"), binary.symbols, binary.sources
+        text, symbols, sources = binary.code.decode(), binary.symbols, binary.sources
         machine = f"{binary.compiler}, {machine}"
     else:
         scan(text, source.name)
@@ -339,6 +339,7 @@ def compiled_program(
         entry = name if (name := function_name(symbol)) in symbols else symbol
     symbol = symbols.get(entry, entry)
     require_entry(symbol, program.entries, source.name, text=text)
+    program.entries[symbol].decode()
     return CompiledProgram(program, entry, symbol, machine, binary)
 
 

@@ -15,6 +15,7 @@ _FIXES = (
     ("does not support .target", "Raise .version to one that knows the target"),
     ("Parsing error near ''", "The text ends in the middle: is it cut off?"),
     ("32-Bit", "Write .address_size 64"),
+    ("non-ASCII", "Take it out of the comment, or install a newer nvJitLink: 13.5 lets it stand there"),
     ("Undefined reference", "Everything that a kernel calls must be defined in its own text"),
     ("Unresolved extern", "Everything that a kernel calls must be defined in its own text"),
     ("too much shared data", "Static shared memory ends at 48 KiB: take more as .extern .shared, through shared_bytes"),

@@ -159,7 +159,7 @@ def _library() -> Any:
 
 
 def _link(library: Any, handle: int, text: str, name: str) -> tuple[bytes, str]:
-    data = text.encode("ascii")
+    data = text.encode()
     try:
         library.add_data(handle, library.InputType.PTX, data, len(data), name)
         library.complete(handle)

@@ -18,6 +18,8 @@ from ptxrt.errors import CompileError
 __all__ = ["PtxHeader", "blanked", "entries_of", "file_hint", "output_arch", "require_entry", "scan", "suggestion"]
 
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\[^\n]|[^"\\\n])*"?', re.DOTALL)
+_NOT_ASCII = re.compile("[^\0-\x7f]")
+_HALF = re.compile("[\ud800-\udfff]")
 _VERSION = re.compile(r"\.version\s+(\d{1,9})\.(\d{1,9})(?![\w.])")
 _TARGET = re.compile(r"\.target\s+([A-Za-z]\w*)")
 _ADDRESS_SIZE = re.compile(r"\.address_size\s+(\d{1,9})(?!\d)")
@@ -73,9 +75,9 @@ def scan(text: str, name: str | None = None) -> PtxHeader:
     Raises
     ------
     CompileError
-        The text is not a ``str``, is empty, holds a character outside ASCII (assemblers differ in whether they stand
-        one in a comment) or a NUL (the assembler would stop reading there, in silence), or has no readable
-        ``.version`` or ``.target``. The error has ``line`` wherever there is one.
+        The text is not a ``str``, is empty, holds a character outside ASCII that is in no comment (in one, the
+        assembler decides), half a character, or a NUL (the assembler would stop reading there, in silence), or has no
+        readable ``.version`` or ``.target``. The error has ``line`` wherever there is one.
     """
     _check_characters(text, name)
     plain = blanked(text)
@@ -168,8 +170,8 @@ def _check_characters(text: object, name: str | None) -> None:
         )
     if not text.strip():
         raise CompileError("the PTX text is empty", kernel=name, expected="PTX", given=repr(text[:20]))
-    if not text.isascii():
-        at, found = next((i, c) for i, c in enumerate(text) if ord(c) > 127)
+    if wrong := _not_ascii(text):
+        at, found = wrong.start(), wrong[0]
         line, column = _line(text, at), at - text.rfind("\n", 0, at)
         raise CompileError(
             f"non-ASCII character {found!r} (U+{ord(found):04X}) at line {line}, column {column}",
@@ -178,7 +180,7 @@ def _check_characters(text: object, name: str | None) -> None:
             source=text,
             expected="ASCII",
             given=found,
-            fix="PTX is ASCII, comments included",
+            fix="It is half a character" if _HALF.match(found) else "PTX is ASCII outside of comments",
         )
     if "\0" in text:
         at = text.index("\0")
@@ -217,7 +219,16 @@ def _no_version(text: str, plain: str, name: str | None) -> CompileError:
 
 def _blank(match: re.Match[str]) -> str:
     # Same length and line breaks, so that positions in the blanked text are those of the original.
-    return re.sub(r"[^\n]", " ", match[0])
+    return "\n".join([" " * len(line) for line in match[0].split("\n")])
+
+
+def _not_ascii(text: str) -> re.Match[str] | None:
+    """Return the first half of a character, or else the first one outside of ASCII that is in no comment."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else _blank(match)
+
+    return None if text.isascii() else _HALF.search(text) or _NOT_ASCII.search(_HIDDEN.sub(blank, text))
 
 
 def _line(text: str, at: int) -> int:

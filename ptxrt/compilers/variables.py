@@ -13,7 +13,7 @@ __all__ = ["find_variable", "variables_of"]
 
 _NAME = r"[A-Za-z_$%][\w$]*"
 _VARIABLE = re.compile(
-    r"(?<![\w.])\.(?:global|const)\s+(?:\.attribute\s*\([^)]*\)\s*)?(?:\.align\s+\d+\s*)?"
+    r"\.(?<![\w.]\.)(?:global|const)\s+(?:\.attribute\s*\([^)]*\)\s*)?(?:\.align\s+\d+\s*)?"
     rf"(?:\.v(?P<lanes>[24])\s*)?\.(?P<type>[a-z]+\d+)\s+(?P<first>{_NAME}\s*(?:\[[^\]]*\]\s*)*)"
     rf"(?P<others>(?:,\s*{_NAME}\s*(?:\[[^\]]*\]\s*)*)*)[=;,]"
 )

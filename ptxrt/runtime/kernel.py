@@ -171,10 +171,7 @@ class Kernel:
         pointers = tuple(
             PointerParam(i, p.name, p.type.name, p.const) for i, p in enumerate(signature.parameters) if p.pointer
         )
-        function = module.functions.get((name, pointers))
-        if function is None:
-            function = device.backend.function(device.ordinal, module.handle, module.binary, name, pointers)
-            module.functions[name, pointers] = function
+        function = module.function(name, pointers)
         self.signature = signature = signature.placed(function.params)
         signature.agree(entry, function.params)
         check_members(module, source, entry, options, signature)

@@ -129,6 +129,24 @@ class LoadedModule:
         if self.handle is not None and not sys.is_finalizing():
             self.cache.backend.unload(self.cache.ordinal, self.handle)
 
+    def function(self, name: str, pointers: tuple[PointerParam, ...]) -> Function:
+        """Return an entry, looked up once.
+
+        Raises
+        ------
+        CompileError, Unsupported
+            On sim, which decodes an entry of several when it is looked up. The module stays loaded for its siblings.
+        """
+        found = self.functions.get((name, pointers))
+        if found is None:
+            try:
+                found = self.cache.backend.function(self.cache.ordinal, self.handle, self.binary, name, pointers)
+            except CompileError as error:
+                error.included = self.binary.included
+                raise _complete(error, self.binary.arch, self.binary.options)
+            self.functions[name, pointers] = found
+        return found
+
     @property
     def live_kernels(self) -> int:
         """How many Kernels need the module."""
@@ -312,9 +330,7 @@ class ModuleCache:
                     self._seconds += slot.seconds
             return LoadedModule(self, binary, slot.source.name)
         except CompileError as error:
-            # What the machine's parser does not know of its caller, nor has a log apart from its message.
-            error.arch, error.options = error.arch or slot.arch, error.options or slot.options
-            error.log = error.log or str(error)
+            _complete(error, slot.arch, slot.options)
             with self._lock:
                 self._counts["failures"] += 1
             if error.compiler_lost:
@@ -464,6 +480,13 @@ class ModuleCache:
         """Take the backend of a forked child; the lock may have been held by a thread that is not here any more."""
         self.backend = backend
         self._lock = threading.RLock()
+
+
+def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> CompileError:
+    """Add what the machine's parser does not know of its caller; nor has it a log apart from its message."""
+    error.arch, error.options = error.arch or arch, error.options or options
+    error.log = error.log or str(error)
+    return error
 
 
 def _with_headers(text_key: str, included: Included | None) -> str:

@@ -13,9 +13,7 @@ from ptxrt.sim._text.places import Places
 
 __all__ = ["Source", "Token", "blanked", "outline", "tokenize"]
 
-TokenKind = Literal[
-    "word", "dot", "int", "float", "string", "mark", "place", "braces", "newline", "blank", "end"
-]
+TokenKind = Literal["word", "dot", "int", "float", "string", "mark", "place", "braces", "newline", "blank", "end"]
 
 _HIDDEN = r"//[^\n]*|/\*.*?\*/|\#[^\n]*"
 _STRING = r'"(?:[^"\\\n]|\\["\\]|\\(?!["\\]))*"|"[^"\n]*"'
@@ -106,7 +104,7 @@ def tokenize(source: Source, text: str, line: int = 1) -> list[Token]:
     Raises
     ------
     CompileError
-        For a character that PTX does not know, and for one outside of ASCII that stands in no comment.
+        For a character that PTX does not know, and for a comment that never ends.
     """
     return _tokens(source, text, line, whole=False)
 
@@ -154,11 +152,11 @@ def _tokens(source: Source, text: str, line: int, *, whole: bool) -> list[Token]
             tokens.append(Token(kind, text[start:end], line, glued and start == at))
             glued = True
         at = end
-    at += len(text[at:]) - len(text[at:].lstrip(" \t\r\f\v"))
-    bad = text[at]
-    if text.startswith("/*", at):
-        source.fail(line, "a comment that never ends")
-    source.fail(line, f"unexpected character {bad!r}" + ("" if bad.isascii() else ", which is not ASCII"))
+    rest = text[at:].lstrip(" \t\r\f\v")
+    if rest.startswith("/*"):
+        raise source.error(line, "a comment that never ends")
+    what = "" if rest[0].isascii() else ", which may stand in comments alone,"
+    raise source.error(line, f"unexpected character {rest[0]!r}{what}")
 
 
 def _closing(text: str, at: int) -> int | None:
