@@ -143,7 +143,8 @@ class LoadedModule:
                 found = self.cache.backend.function(self.cache.ordinal, self.handle, self.binary, name, pointers)
             except CompileError as error:
                 error.included = self.binary.included
-                raise _complete(error, self.binary.arch, self.binary.options)
+                _complete(error, self.binary.arch, self.binary.options)
+                raise
             self.functions[name, pointers] = found
         return found
 
@@ -482,11 +483,10 @@ class ModuleCache:
         self._lock = threading.RLock()
 
 
-def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> CompileError:
+def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> None:
     """Add what the machine's parser does not know of its caller; nor has it a log apart from its message."""
     error.arch, error.options = error.arch or arch, error.options or options
     error.log = error.log or str(error)
-    return error
 
 
 def _with_headers(text_key: str, included: Included | None) -> str:

@@ -71,13 +71,6 @@ def _with_stack(source: Source, read: Callable[[], _Read]) -> _Read:
 
 def _parse(source: Source) -> Program:
     module = parse_module(source)
-    if module.address_size != 64:
-        raise CompileError(
-            f"the sim runs .address_size 64, not {module.address_size}",
-            kernel=source.name,
-            line=1,
-            source=source.text,
-        )
     const_bytes = sum(v.size for v in module.variables.values() if v.space == "const")
     return Program(
         source=source,

@@ -115,7 +115,7 @@ def test_texts_that_do_not_compile_exit_with_2(tmp_path: Path, capsys: Capture) 
         path.write_text(text)
         assert main(["check", str(path), "--signature", SIGNATURE, *LAUNCH, *WORDS]) == 2
         assert words in capsys.readouterr().err
-    path.write_text("// caf\u00e9\n" + SAXPY, "utf-8")
+    path.write_text("caf\u00e9\n" + SAXPY, "utf-8")
     assert main(["check", str(path), *LAUNCH]) == 2
     assert "PTX is ASCII" in capsys.readouterr().err
     path.write_text("")

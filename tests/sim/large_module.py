@@ -73,6 +73,7 @@ _TURN = """\
 \tbar.sync \t0;
 \t.loc\t2 3 5, function_name info_string0, inlined_at 1 {line} 5
 \tld.shared.v2.f32 \t{{%f{b}, %f{c}}}, [tile_{n}+8];
+	bar.sync \t0;
 \t// begin inline asm
 \tcp.async.ca.shared.global [%r8], [%rd4], 4;
 \t// end inline asm

@@ -214,6 +214,16 @@ def test_where_the_ways_of_compiled_code_lead(folder: Path) -> None:
     assert written.all_of(str(folder / "b.h")) == ({1}, set())
 
 
+def test_an_entry_that_the_machine_does_not_run_has_no_lines(folder: Path) -> None:
+    """They could not run here; those of its siblings count, loaded or not."""
+    text = PTX + "".join(f"\n.entry {name}() {{\n{code}\nret;\n}}\n" for name, code in (("a", "brkpt;"), ("b", "")))
+    found = []
+    for one in (PTX, text):
+        Path("scale.ptx").write_text(one)
+        found.append(Written(sim.parse(one, "scale.ptx")).all_of(str(folder / "scale.ptx"))[0])
+    assert found[1] - found[0] == {text.count("\n") - 1}
+
+
 def test_a_text_that_is_not_the_files_is_left_out(folder: Path) -> None:
     measured(
         lambda: launch("scale.ptx", [1.0], text=PTX + "// more\n"),

@@ -54,7 +54,7 @@ class Entry:
         Unsupported
             For an instruction that is right but that the machine does not run.
         """
-        # Threads that ask at the same time each decode for themselves: a lock would be held for seconds, over a fork too.
+        # Threads that ask at the same time decode each for itself: a lock would be held for seconds, over a fork too.
         found = self._code
         if found is None:
             found = self._code = self._decode()

@@ -57,12 +57,9 @@ class TokenStream:
         self.source = source
         self.tokens = tokens
         self.place = 0
-        self._nesting = 0
-
-    @property
-    def now(self) -> Token:
+        self.now = tokens[0]
         """The token at the cursor; the last one is of kind ``end``."""
-        return self.tokens[self.place]
+        self._nesting = 0
 
     def ahead(self, count: int = 1) -> Token:
         """The token `count` places further."""
@@ -70,15 +67,16 @@ class TokenStream:
 
     def take(self) -> Token:
         """Return the token at the cursor and step over it."""
-        token = self.tokens[self.place]
+        token = self.now
         if token.kind != "end":
             self.place += 1
+            self.now = self.tokens[self.place]
         return token
 
     def accept(self, text: str) -> bool:
         """Step over the token if it reads `text`."""
         if self.now.text == text and self.now.kind != "string":
-            self.place += 1
+            self.take()
             return True
         return False
 
@@ -93,6 +91,7 @@ class TokenStream:
         token = self.now
         if token.kind == "braces":
             self.tokens[self.place : self.place + 1] = tokenize(self.source, token.text, token.line)[:-1]
+            self.now = self.tokens[self.place]
 
     def skip_line(self) -> None:
         """Step over the rest of a line."""

@@ -112,6 +112,13 @@ class _ModuleReader:
             self.module.address_size = self.declare.integer()
             if self.module.address_size not in (32, 64):
                 self.source.fail(line, f".address_size must be 32 or 64, not {self.module.address_size}")
+            if self.module.address_size == 32:
+                raise self.source.error(
+                    line,
+                    "the machine has addresses of 64 bits, as GPUs from sm_90 on have; write .address_size 64",
+                    expected=64,
+                    given=32,
+                )
 
     def statement(self) -> None:
         token = self.stream.now
@@ -216,16 +223,16 @@ class _ModuleReader:
 
     def braces(self, function: Function, names: Mapping[str, Register | Variable | Tuple]) -> None:
         """Note how to read a body, and read it if it declares variables that live as long as the module."""
-        braces = self.stream.take()
+        _, text, line, _ = self.stream.take()
         module, source = self.module, self.source.within(function.name)
 
         def read() -> Body:
-            stream = TokenStream(source, tokenize(source, braces.text, braces.line))
+            stream = TokenStream(source, tokenize(source, text, line))
             return BodyReader(stream, module).body(function.name, names)
 
-        function.text, function.read = braces.text, read
-        self.source.places.enter(function.line, function.name, braces.text, braces.line)
-        if _LASTING.search(braces.text):
+        function.text, function.read = text, read
+        self.source.places.enter(function.line, function.name, text, line)
+        if _LASTING.search(text):
             function.body  # noqa: B018
 
     def limit(self, function: Function) -> None:

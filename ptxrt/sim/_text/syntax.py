@@ -221,7 +221,7 @@ class Function:
     max_threads: int = 1024
     required_block: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] | None = None
-    _body: Body | None = None
+    _bodies: list[Body] = field(default_factory=list)
 
     @property
     def defined(self) -> bool:
@@ -230,8 +230,7 @@ class Function:
 
     @property
     def body(self) -> Body:
-        """The body, read when first asked for. Threads that ask at the same time may have one of their own each."""
-        found = self._body
-        if found is None:
-            found = self._body = self.read()
-        return found
+        """The body, read when first asked for; of threads that read it at the same time all have the first one's."""
+        if not self._bodies:
+            self._bodies.append(self.read())
+        return self._bodies[0]
