@@ -162,6 +162,21 @@ def test_a_header_that_changes_is_followed_too(device: ptxrt.Device, path: Path,
 
 
 @pytest.mark.parametrize("suffix", ["cu"], indirect=True)
+def test_a_header_whose_instructions_nothing_knows_is_followed_too(
+    device: ptxrt.Device, path: Path, tmp_path: Path
+) -> None:
+    header = tmp_path / "value.h"
+    header.write_text("#define VALUE 1\n")
+    path.write_text('#include "value.h"\n' + CXX + 'extern "C" __global__ void sibling() {}\n')
+    kernel = loaded(path, device)
+    header.write_text('#define VALUE 2; asm("frob;")\n')
+    with pytest.warns(ReloadWarning, match="frob"):
+        assert put_by(kernel) == 1
+    header.write_text("#define VALUE 3\n")
+    assert put_by(kernel) == 3
+
+
+@pytest.mark.parametrize("suffix", ["cu"], indirect=True)
 def test_defines_options_and_a_relative_name_stay(
     device: ptxrt.Device, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

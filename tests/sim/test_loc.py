@@ -96,6 +96,12 @@ def test_the_place_is_the_innermost_one_that_somebody_wrote() -> None:
     assert str(parsed(body, behind).place(7)) == "library.h:90"
 
 
+@pytest.mark.parametrize("words", ["/*\n.loc 1 9 1 */", "// .loc 1 9 1\n", "# .loc 1 9 1\n", '.pragma ".loc 1 9 1";\n'])
+def test_a_loc_that_is_none(words: str) -> None:
+    program = parsed(f'.file 1 "a.cu"\n.loc 1 3 1\n{words}\nbar.sync 0;')
+    assert [str(program.place(number)) for number in (7, 8, 9)] == 3 * ["a.cu:3"]
+
+
 def test_what_the_compiler_made_of_no_line() -> None:
     program = parsed('.file 1 "a.cu"\n.loc 1 0 0\nbar.sync 0;\n.loc 7 3 1\nbar.sync 0;')
     assert [program.place(number) for number in (7, 9)] == [None, None]
