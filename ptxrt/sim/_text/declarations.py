@@ -35,7 +35,7 @@ class Module:
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     shared: list[Variable] = field(default_factory=list)
-    """Those of no function."""
+    """The shared variables of no function."""
 
     @property
     def target_number(self) -> int:
@@ -51,7 +51,7 @@ class Module:
     def addressed(self) -> list[Function]:
         """The functions that a pointer may hold: those that stand in a variable, or somewhere but in a call.
 
-        No body is read for it: a function that is not called may be what the machine cannot read.
+        The statements are searched and not read: a function that is not asked for may be one that cannot be read.
         """
         names = {name for variable in self.variables.values() for _, name, _ in variable.pointers}
         for function in self.functions.values():
