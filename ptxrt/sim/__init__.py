@@ -2,9 +2,9 @@
 
 ``parse`` reads a text, whose entries are checked and decoded when they are asked for, ``load`` gives its variables a
 place in a `GlobalMemory`, ``launch`` runs a grid. What PTX leaves undefined under divergence stays undefined: a shuffle
-from a lane that takes no part answers the reader's own value. ``.approx`` is computed in float64 and rounded once, so it
-is at least as good as any GPU's. Blocks run in chunks, one chunk after the other in the order of the grid: a block that
-waits for a later one waits for ever (Deadlock).
+from a lane that takes no part answers the reader's own value. ``.approx`` is computed in float64 and rounded once, so
+it is at least as good as any GPU's. Blocks run in chunks, one chunk after the other in the order of the grid: a block
+that waits for a later one waits for ever (Deadlock).
 """
 
 from __future__ import annotations
