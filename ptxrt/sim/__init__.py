@@ -15,6 +15,7 @@ from ptxrt.sim._machine.checks import CHECKS
 from ptxrt.sim._machine.checks import VARIABLE as CHECKS_VARIABLE
 from ptxrt.sim._machine.checks import chosen as chosen_checks
 from ptxrt.sim._machine.element_types import ArrayParam
+from ptxrt.sim._machine.images import Bound, Image
 from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.layout import Param
 from ptxrt.sim._machine.memory import GlobalMemory
@@ -30,8 +31,10 @@ __all__ = [
     "MAX_PTX_VERSION",
     "TYPES",
     "ArrayParam",
+    "Bound",
     "Entry",
     "GlobalMemory",
+    "Image",
     "LastWrite",
     "LaunchReport",
     "LineCounts",

@@ -18,6 +18,8 @@ from ptxrt.sim._instructions import (
     load_store,
     move,
     special_functions,
+    surfaces,
+    textures,
     warp,
 )
 from ptxrt.sim._instructions.op import definition
@@ -39,5 +41,7 @@ __all__ = [
     "load_store",
     "move",
     "special_functions",
+    "surfaces",
+    "textures",
     "warp",
 ]

@@ -40,6 +40,8 @@ _NEEDS: dict[tuple[str, str], Need] = {
     ("nanosleep", ""): (70, (6, 2)),
     ("redux", ""): (80, (7, 0)),
     ("shf", ""): (32, (3, 1)),
+    # Textures and surfaces by handles in registers.
+    **{(name, ""): (0, (3, 1)) for name in ("suld", "suq", "sured", "sust", "tex", "tld4", "txq")},
     ("szext", ""): (70, (7, 6)),
     ("tanh", ""): (75, (7, 0)),
     # By a modifier of any instruction.
@@ -89,6 +91,12 @@ _NEEDS: dict[tuple[str, str], Need] = {
     ("prefetch", "L2::evict_normal"): (80, (7, 4)),
     ("prefetch", "tensormap"): (90, (8, 0)),
     ("shfl", "sync"): (30, (5, 1)),
+    ("suq", "array_size"): (0, (4, 1)),
+    **{("tex", kind): (53, (4, 2)) for kind in _HALVES},
+    ("tld4", "a2d"): (30, (4, 3)),
+    ("txq", "array_size"): (0, (4, 1)),
+    ("txq", "level"): (30, (4, 3)),
+    ("txq", "num_mipmap_levels"): (0, (4, 1)),
     ("vote", "sync"): (30, (5, 1)),
     **{(name, kind): (53, (4, 2)) for name in (*_SUMS, "fma") for kind in _HALVES},
     **{(name, "f16"): (53, (4, 2)) for name in ("setp", "set")},

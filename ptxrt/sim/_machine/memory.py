@@ -16,6 +16,7 @@ import numpy as np
 
 from ptxrt.errors import InvalidArgument, OutOfDeviceMemory
 from ptxrt.sim._machine.allocations import Allocation, Table
+from ptxrt.sim._machine.images import Handles
 from ptxrt.sim._text.types import Array
 
 __all__ = ["READ_ONLY_BIT", "GlobalMemory"]
@@ -37,10 +38,16 @@ class GlobalMemory:
     ----------
     limit_bytes
         What all live allocations together may hold; memory that the host lends does not count.
+
+    Attributes
+    ----------
+    handles : Handles
+        The textures and surfaces of the device.
     """
 
     def __init__(self, limit_bytes: int = 8 << 30) -> None:
         self.limit_bytes = limit_bytes
+        self.handles = Handles()
         self._table = Table(BASE_ADDRESS)
         """The newest table, or one from which its successors lead there."""
         self._freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)

@@ -18,6 +18,7 @@ from ptxrt.sim._text.syntax import (
     Sink,
     Special,
     Symbol,
+    Texel,
     Tuple,
     Variable,
 )
@@ -53,7 +54,8 @@ class OperandReader:
             # A parenthesis may also open a constant expression; only a call has names in it.
             if token.text == "(" and self.stream.ahead().kind != "word" and self.stream.ahead().text != ")":
                 return self._immediate()
-            return self._tuple("}" if token.text == "{" else ")")
+            vector = self._tuple("}" if token.text == "{" else ")")
+            return Pair(vector, self._named()) if self.stream.accept("|") else vector
         if token.kind == "mark" and token.text == "-" and self.stream.ahead().kind == "word":
             self.source.fail(token.line, "a register cannot be negated in an operand; use neg")
         return self._immediate()
@@ -115,7 +117,7 @@ class OperandReader:
             self.source.fail(token.line, f"{token.text} is a vector, which is no address")
         return element
 
-    def _address(self) -> Address:
+    def _address(self) -> Address | Texel:
         self.stream.expect("[")
         token = self.stream.now
         base: Register | Variable | None = None
@@ -133,5 +135,15 @@ class OperandReader:
                 self.stream.fail("an address takes +offset; write +-4 for a negative one")
         else:
             offset = self.declare.integer()
+        if self.stream.now.text == "," and isinstance(base, Register) and not offset:
+            return self._texel(base)
         self.stream.expect("]")
         return Address(base, offset)
+
+    def _texel(self, handle: Register) -> Texel:
+        items = []
+        while self.stream.accept(","):
+            with self.stream.nested():
+                items.append(self.operand())
+        self.stream.expect("]")
+        return Texel(handle, tuple(items))

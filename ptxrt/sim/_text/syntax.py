@@ -23,6 +23,7 @@ __all__ = [
     "Sink",
     "Special",
     "Symbol",
+    "Texel",
     "Tuple",
     "Variable",
 ]
@@ -106,6 +107,14 @@ class Address:
 
 
 @dataclass(frozen=True)
+class Texel:
+    """``[handle, {x, y}]``: a place in a texture or a surface; `items` is what stands behind the handle."""
+
+    handle: Register
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
 class Sink:
     """The operand ``_``: a result that nobody wants."""
 
@@ -132,7 +141,7 @@ class Tuple:
     items: tuple[Operand, ...]
 
 
-Operand = Register | Special | Immediate | Symbol | Name | Address | Sink | Negated | Pair | Tuple
+Operand = Register | Special | Immediate | Symbol | Name | Address | Texel | Sink | Negated | Pair | Tuple
 
 
 @dataclass(frozen=True, eq=False)
