@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ptxrt.runtime.signature import Signature
     from ptxrt.runtime.source import KernelSource
     from ptxrt.runtime.stream import Event, Stream
+    from ptxrt.runtime.textures import Surface, Texture
 
 __version__ = "0.1.0"
 
@@ -87,6 +88,8 @@ __all__ = [
     "SupportsCudaArrayInterface",
     "SupportsCudaStream",
     "SupportsDLPack",
+    "Surface",
+    "Texture",
     "Unsupported",
     "default_device",
     "devices",
@@ -126,6 +129,7 @@ _WHERE = {
     "runtime.signature": ("Signature",),
     "runtime.source": ("KernelSource",),
     "runtime.stream": ("Event", "Stream"),
+    "runtime.textures": ("Surface", "Texture"),
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 _MODULES = {name: name for name in ("check", "compilers", "backends", "dtypes", "errors", "ops", "runtime", "sim")}

@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxrt.errors import DTypeMismatch, shown
 
-__all__ = ["BY_NAME", "BY_NUMPY", "ElementType", "alike", "element_type", "struct_type"]
+__all__ = ["BY_NAME", "BY_NUMPY", "HANDLES", "ElementType", "alike", "element_type", "struct_type"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class ElementType:
         The ``numpy.dtype``; bfloat16 is ``ml_dtypes.bfloat16``.
     kind
         ``"float"``, ``"int"`` (bool counts as int, as it does in a parameter table), or ``"struct"`` for what
-        :func:`struct_type` makes.
+        :func:`struct_type` makes, or ``"handle"``, of a texture or a surface.
     pack
         The ``struct`` code of a scalar of this type; None for bfloat16, which ``struct`` does not know.
     ptx, hip
@@ -37,7 +37,7 @@ class ElementType:
 
     name: str
     numpy: np.dtype[Any]
-    kind: Literal["float", "int", "struct"]
+    kind: Literal["float", "int", "struct", "handle"]
     pack: str | None
     ptx: str
     hip: str
@@ -65,6 +65,8 @@ class ElementType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Also for deepcopy: there is a single instance of each.
+        if self.kind == "handle":
+            return HANDLES.__getitem__, (self.name,)
         return (struct_type, (self.name, self.numpy)) if self.kind == "struct" else (element_type, (self.numpy,))
 
 
@@ -86,6 +88,11 @@ _TABLE = (
 
 BY_NAME = {t.name: t for t in _TABLE}
 BY_NUMPY = {t.numpy: t for t in _TABLE}
+HANDLES = {
+    "texture": ElementType("texture", np.dtype(np.uint64), "handle", "Q", ".u64", "cudaTextureObject_t"),
+    "surface": ElementType("surface", np.dtype(np.uint64), "handle", "Q", ".u64", "cudaSurfaceObject_t"),
+}
+"""By name, what a parameter is that names a texture or a surface; no array has such elements."""
 
 
 def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
+from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import output_arch, scan
@@ -27,7 +28,7 @@ from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
 __all__ = ["BACKEND"]
 
 
-class CudaBackend:
+class CudaBackend(CudaTextures):
     """The devices of NVIDIA's driver; see :class:`ptxrt.backends.Backend`."""
 
     name = "cuda"
@@ -41,6 +42,7 @@ class CudaBackend:
         self._buffers: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
+        self._images = {}
         self._recent = RecentLaunches("cuda")
         self._note = self._recent.note
         os.register_at_fork(after_in_child=self._abandon)

@@ -259,6 +259,20 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipMemsetD8Async", ptr, byte, nbytes, stream)
 
+    # Textures and surfaces --------------------------------------------------------------------------------------
+
+    def _no_textures(self, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(
+            op="Texture, Surface",
+            argument="device",
+            expected="a CUDA device or sim",
+            given="hip",
+            fix="Pass the array itself: AMD's CDNA has no unit that filters textures",
+        )
+
+    create_image = destroy_image = copy_image = _no_textures
+    create_texture = destroy_texture = create_surface = destroy_surface = _no_textures
+
     # Streams and events -----------------------------------------------------------------------------------------
 
     def create_stream(self, ordinal: int) -> int:

@@ -24,6 +24,7 @@ from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.variables import variables_of
 from ptxrt.dtypes import BY_NUMPY
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported, shown
+from ptxrt.images import ImageFormat, Sampling
 from ptxrt.places import Sources
 
 __all__ = ["BACKEND", "COLLECTORS", "run"]
@@ -145,6 +146,36 @@ class SimBackend:
 
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
         self._memory(ordinal).view(ptr, nbytes, writable=True)[:] = byte
+
+    # Textures and surfaces --------------------------------------------------------------------------------------
+
+    def create_image(self, ordinal: int, form: ImageFormat, *, surface: bool) -> int:
+        del surface  # each may be written
+        return self._memory(ordinal).allocate(sim.Image(0, form).nbytes, "image")
+
+    def destroy_image(self, ordinal: int, image: int) -> None:
+        self._memory(ordinal).free(image)
+
+    def copy_image(self, ordinal: int, image: int, form: ImageFormat, ptr: int, stream: int, *, into: bool) -> None:
+        memory, placed = self._memory(ordinal), sim.Image(image, form)
+        rows = placed.rows(memory.view(image, placed.nbytes, writable=into))
+        flat = memory.view(ptr, form.nbytes, writable=not into).reshape(rows.shape)
+        if into:
+            rows[:] = flat
+        else:
+            flat[:] = rows
+
+    def create_texture(self, ordinal: int, image: int, form: ImageFormat, how: Sampling, *, is_memory: bool) -> int:
+        return self._memory(ordinal).handles.add(sim.Bound(sim.Image(image, form, is_memory), how))
+
+    def destroy_texture(self, ordinal: int, texture: int) -> None:
+        self._memory(ordinal).handles.remove(texture)
+
+    def create_surface(self, ordinal: int, image: int, form: ImageFormat) -> int:
+        return self._memory(ordinal).handles.add(sim.Bound(sim.Image(image, form), None))
+
+    def destroy_surface(self, ordinal: int, surface: int) -> None:
+        self._memory(ordinal).handles.remove(surface)
 
     # Streams and events -----------------------------------------------------------------------------------------
 

@@ -28,7 +28,9 @@ __all__ = [
     "BindOwner",
     "Dims",
     "DisjointPair",
+    "HandleRule",
     "Owner",
+    "Rule",
     "ScalarRule",
     "Submit",
     "SubmitOwner",
@@ -58,6 +60,9 @@ class SubmitOwner(Owner, Protocol):
 
     _function: Any
     _opted_in: int
+
+    def resolve_handle(self, stream: Stream, index: int, given: Any) -> int:
+        """Return the number that argument `index` stands for: a texture's handle, or a number; or raise."""
 
     def packing_error(self, args: Sequence[Any]) -> PtxrtError:
         """Return the error for the scalar among `args` that its parameter cannot hold."""
@@ -118,6 +123,16 @@ class ScalarRule:
 
 
 @dataclass(frozen=True)
+class HandleRule:
+    """What becomes of a handle: a number whose class is among `plain` goes to ``struct`` as it is."""
+
+    plain: frozenset[type]
+
+
+Rule = ArrayRule | ScalarRule | HandleRule
+
+
+@dataclass(frozen=True)
 class DisjointPair:
     """Two operands, by index, that must not share memory, with their bytes; `may_be_same` allows one array for both."""
 
@@ -158,7 +173,7 @@ def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[Disjoi
 
 def submitter(
     device: Device,
-    rules: Sequence[ArrayRule | ScalarRule],
+    rules: Sequence[Rule],
     signature: Signature,
     pool: list[Arguments],
     kernel: object,
@@ -193,7 +208,7 @@ def submitter(
     return submit
 
 
-def _checks(device: Device, rules: Sequence[ArrayRule | ScalarRule]) -> tuple[list[str], list[str], dict[str, Any]]:
+def _checks(device: Device, rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return the lines that check each argument, what each becomes, and the names that both use."""
     scope: dict[str, Any] = {"DeviceArray": DeviceArray, "device": device}
     lines, values = [], [f"a{i}" for i in range(len(rules))]
@@ -201,6 +216,10 @@ def _checks(device: Device, rules: Sequence[ArrayRule | ScalarRule]) -> tuple[li
         if isinstance(rule, ScalarRule):
             scope |= {f"plain{i}": rule.plain, f"convert{i}": rule.convert}
             lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = convert{i}(a{i})"]
+            continue
+        if isinstance(rule, HandleRule):
+            scope |= {f"plain{i}": rule.plain}
+            lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = owner.resolve_handle(stream, {i}, a{i})"]
             continue
         scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
         tests = [f"a{i}.__class__ is DeviceArray and a{i}.device is device and a{i}.dtype is dtype{i}"]

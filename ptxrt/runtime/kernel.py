@@ -23,7 +23,7 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Dims, ScalarRule, Submit, submitter
+from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, Rule, ScalarRule, Submit, submitter
 from ptxrt.runtime.calling import Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.geometry import checked_geometry
@@ -36,6 +36,7 @@ from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
+from ptxrt.runtime.textures import resolved_handle
 from ptxrt.runtime.variables import variable_array
 
 __all__ = ["Kernel", "KernelIdentity", "load"]
@@ -370,6 +371,10 @@ class Kernel:
         array.memory.used_on(stream)
         return array
 
+    def resolve_handle(self, stream: Stream, index: int, given: Any) -> int:
+        """Return the handle of a texture or a surface that is alive on the kernel's device, or a number."""
+        return resolved_handle(given, self._params[index], self.device, self.entry, stream)
+
     def packing_error(self, args: Sequence[Any]) -> PtxrtError:
         """Return the error for the scalar among `args` that does not pack."""
         return self.signature.explain(args, self.entry)
@@ -422,9 +427,11 @@ def _is_plain(part: Any) -> bool:
     return part.__class__ is int or (part.__class__ is tuple and all(n.__class__ is int for n in part))
 
 
-def _rule(p: Parameter, op: str) -> ArrayRule | ScalarRule:
+def _rule(p: Parameter, op: str) -> Rule:
     if p.pointer:
         return ArrayRule(p.type.numpy, not p.const, p.nullable, p.align)
     if p.kind == "struct":
         return ScalarRule(frozenset(), partial(packed_struct, p=p, op=op))
+    if p.kind == "handle" or p.type.name == "u64":  # as which C++ declares a handle
+        return HandleRule(p.plain)
     return ScalarRule(p.plain, partial(check_scalar, p=p, op=op))

@@ -18,6 +18,7 @@ __all__ = [
     "SupportsCudaArrayInterface",
     "SupportsCudaStream",
     "SupportsDLPack",
+    "SupportsHandle",
 ]
 
 
@@ -46,6 +47,14 @@ class SupportsCudaStream(Protocol):
         """Return the protocol's version, 0, and the driver's handle."""
 
 
+class SupportsHandle(Protocol):
+    """A texture or a surface: :class:`~ptxrt.Texture`, :class:`~ptxrt.Surface`."""
+
+    @property
+    def handle(self) -> int:
+        """The number by which kernels know it."""
+
+
 DeviceArrayLike: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
 """An array in device memory: a :class:`~ptxrt.DeviceArray`, or another library's."""
 
@@ -55,5 +64,6 @@ StreamLike: TypeAlias = SupportsCudaStream
 StructLike: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | np.void | bytes
 """A struct by value: its fields in order or by name, a NumPy scalar of its dtype; bytes where it has no fields."""
 
-KernelArgument: TypeAlias = DeviceArrayLike | SupportsFloat | SupportsIndex | StructLike | None
-"""What a launch takes for one parameter: an array for a pointer, None for one that may be null, a struct, a number."""
+KernelArgument: TypeAlias = DeviceArrayLike | SupportsFloat | SupportsIndex | StructLike | SupportsHandle | None
+"""What a launch takes for one parameter: an array for a pointer, None for one that may be null, a struct, a texture or
+surface, a number."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxrt.compilers import ParamInfo
-from ptxrt.dtypes import BY_NAME, ElementType, alike, element_type, struct_type
+from ptxrt.dtypes import BY_NAME, HANDLES, ElementType, alike, element_type, struct_type
 from ptxrt.errors import InvalidArgument, PtxrtError, SignatureMismatch, shown
 from ptxrt.runtime.scalars import scalar_error
 
@@ -36,7 +36,9 @@ _PLAIN: _Classes = frozenset(
     | {np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64}
 )
 _GRAMMAR = (
-    'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: ' + ", ".join(BY_NAME) + ", and those of structs="
+    'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: '
+    + ", ".join((*BY_NAME, *HANDLES))
+    + ", and those of structs="
 )
 
 Structs = Mapping[str, Any]
@@ -87,11 +89,12 @@ class Parameter:
     @cached_property
     def plain(self) -> _Classes:
         """Classes of scalars that ``struct`` packs or refuses as it should; others are for :func:`check_scalar`."""
-        return {"bool": frozenset({bool}), "bf16": frozenset()}.get(self.type.name, _PLAIN)
+        none: _Classes = frozenset()
+        return {"bool": frozenset({bool}), "bf16": none, "texture": none, "surface": none}.get(self.type.name, _PLAIN)
 
     @property
     def kind(self) -> str:
-        """``"pointer"``, ``"int"``, ``"float"`` or ``"struct"``."""
+        """``"pointer"``, ``"int"``, ``"float"``, ``"struct"`` or ``"handle"``."""
         return "pointer" if self.pointer else self.type.kind
 
     def __str__(self) -> str:
@@ -301,6 +304,8 @@ class Signature:
             return False
         if found.kind in (None, "bits"):
             return True
+        if p.kind == "handle":
+            return found.kind == "int"
         if p.pointer and found.kind == "int":
             return not found.type  # PTX
         same = not found.type or alike(p.type, BY_NAME[found.type])
@@ -349,7 +354,7 @@ def _struct_types(structs: Structs | None) -> dict[str, ElementType]:
             op=op, argument="structs", expected='a mapping such as {"Params": dtype}', given=shown(structs)
         )
     for name in structs or ():
-        if not isinstance(name, str) or not name.isidentifier() or name in (*BY_NAME, "const", "alignas"):
+        if not isinstance(name, str) or not name.isidentifier() or name in (*BY_NAME, *HANDLES, "const", "alignas"):
             raise InvalidArgument(op=op, argument="structs", expected="a name of no other type", given=shown(name))
     return {name: struct_type(name, dtype, op=op) for name, dtype in (structs or {}).items()}
 
@@ -359,11 +364,14 @@ def _parameter(part: str, index: int, whole: str, structs: Mapping[str, ElementT
     if match is None:
         raise _malformed(whole, shown(part.strip()))
     found = match.groupdict()
-    kind, pointer = BY_NAME.get(found["type"]) or structs.get(found["type"]), bool(found["pointer"])
+    named, pointer = found["type"], bool(found["pointer"])
+    kind = BY_NAME.get(named) or HANDLES.get(named) or structs.get(named)
     if kind is None:
         raise _malformed(whole, f"the type {shown(found['type'])}")
-    if kind.kind == "struct" and pointer:
-        raise _malformed(whole, f"{shown(part.strip())}: a struct is passed by value; an array has an element type")
+    if kind.kind in ("struct", "handle") and pointer:
+        raise _malformed(
+            whole, f"{shown(part.strip())}: a {kind.kind} is passed by value; an array has an element type"
+        )
     if found["align"] and not _NUMBER.fullmatch(found["align"]):
         raise _malformed(whole, f"an alignment of {shown(found['align'])}")
     align = int(found["align"] or 1)
@@ -390,7 +398,7 @@ def _annotation(note: str, function: Callable[..., Any]) -> Any:
     note = note.strip().strip("'\"")
     first, *rest = note.split(".")
     found = getattr(inspect.unwrap(function), "__globals__", {}).get(first)
-    if note in BY_NAME or found is None:
+    if note in BY_NAME or note in HANDLES or found is None:
         return note
     for name in rest:
         found = getattr(found, name, None)
