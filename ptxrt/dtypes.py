@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxrt.errors import DTypeMismatch, shown
 
-__all__ = ["BY_NAME", "BY_NUMPY", "HANDLES", "ElementType", "alike", "element_type", "struct_type"]
+__all__ = ["BY_NAME", "BY_NUMPY", "HANDLES", "ElementType", "alike", "element_type", "handle_type", "struct_type"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class ElementType:
     def __reduce__(self) -> tuple[Any, ...]:
         # Also for deepcopy: there is a single instance of each.
         if self.kind == "handle":
-            return HANDLES.__getitem__, (self.name,)
+            return handle_type, (self.name,)
         return (struct_type, (self.name, self.numpy)) if self.kind == "struct" else (element_type, (self.numpy,))
 
 
@@ -151,6 +151,11 @@ def _alignment(dtype: np.dtype[Any]) -> int:
     most = max(align for _, align in fields)
     # A packed struct may be anywhere.
     return most if dtype.itemsize % most == 0 and all(offset % align == 0 for offset, align in fields) else 1
+
+
+def handle_type(name: str) -> ElementType:
+    """Return the type of a parameter that is a "texture" or a "surface"."""
+    return HANDLES[name]
 
 
 def alike(one: ElementType, other: ElementType) -> bool:
