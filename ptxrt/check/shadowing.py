@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import io
 import math
+import re
 import sys
 import threading
 from collections import Counter
@@ -45,6 +46,7 @@ __all__ = ["Shadow", "shadow", "shadow_process"]
 
 Bytes = NDArray[np.uint8]
 Dims = tuple[int, int, int, int, int, int]
+_OF_IMAGES = re.compile(r"\b(?:tex|tld4|txq|suld|sust|sured|suq)\.")
 _ALIGN = 512  # the PTX machine gives its memory addresses that are multiples of this
 
 
@@ -276,6 +278,8 @@ def _program(kernel: KernelIdentity, arch: str | None) -> tuple[sim.Program | No
         compiled = compiled_program(kernel.source, kernel.entry, arch, options)
     except (CompileError, Unsupported, BackendUnavailable) as error:
         return None, "", f"the PTX machine does not take {kernel.entry}: {str(error).splitlines()[0]}"
+    if _OF_IMAGES.search(compiled.program.source.text):
+        return None, "", f"{kernel.entry} reads or writes textures or surfaces, of which there are no copies"
     return compiled.program, compiled.symbol, ""
 
 

@@ -96,6 +96,13 @@ EXAMPLES = {
     ("prefetch", "tensormap"): "prefetch.tensormap [d];",
     ("shfl", "sync"): "shfl.sync.bfly.b32 r, r, 1, 31, -1;",
     ("vote", "sync"): "vote.sync.all.pred q, q, -1;",
+    ("suq", "array_size"): "suq.array_size.b32 r, [d];",
+    ("tex", "f16"): "tex.2d.v4.f16.f32 {h, h, h, h}, [d, {r, r}];",
+    ("tex", "f16x2"): "tex.2d.v2.f16x2.f32 {r, r}, [d, {r, r}];",
+    ("tld4", "a2d"): "tld4.r.a2d.v4.u32.f32 {r, r, r, r}, [d, {r, r, r, r}];",
+    ("txq", "array_size"): "txq.array_size.b32 r, [d];",
+    ("txq", "level"): "txq.level.width.b32 r, [d], r;",
+    ("txq", "num_mipmap_levels"): "txq.num_mipmap_levels.b32 r, [d];",
     ("atom", "b16"): "atom.global.cas.b16 h, [d], h, h;",
     ("cvt", "f32.bf16"): "cvt.f32.bf16 r, h;",
     ("cvt", "rn.tf32"): "cvt.rn.tf32.f32 r, r;",
@@ -147,6 +154,9 @@ OTHERS = {
     "max.f32 r, r, r, r;": (100, (8, 8)),
     "add.u16x2 r, r, r;": (90, (8, 0)),
     "min.relu.s32 r, r, r;": (90, (8, 0)),
+    "tex.2d.v4.u32.f32 {r, r, r, r}|q, [d, {r, r}];": (60, (7, 1)),
+    "tex.2d.v4.u32.f32 {r, r, r, r}, [d, {r, r}], {r, r};": (30, (4, 3)),
+    "sured.b.max.1d.s64.trap [d, r], d;": (50, (8, 1)),
 }
 """What the definitions ask for themselves, because it is more than a name and modifiers that tells."""
 

@@ -40,8 +40,6 @@ _NEEDS: dict[tuple[str, str], Need] = {
     ("nanosleep", ""): (70, (6, 2)),
     ("redux", ""): (80, (7, 0)),
     ("shf", ""): (32, (3, 1)),
-    # Textures and surfaces by handles in registers.
-    **{(name, ""): (0, (3, 1)) for name in ("suld", "suq", "sured", "sust", "tex", "tld4", "txq")},
     ("szext", ""): (70, (7, 6)),
     ("tanh", ""): (75, (7, 0)),
     # By a modifier of any instruction.
