@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import texels
 from helpers import Capture, need_nvrtc, run_script, skip_stand_in
 
 import ptxrt
@@ -245,3 +246,11 @@ def test_minus_zero_is_another_value_where_bits_count() -> None:
 )
 def test_which_texts_are_computed_bit_for_bit(text: str, exact: bool) -> None:
     assert is_exact(text) == exact
+
+
+def test_a_launch_with_a_texture_is_skipped_and_counted(sim: Device) -> None:
+    with ptxrt.Texture(np.arange(4, dtype=np.float32), sim) as texture, ptxrt.shadow([sim]) as shadow:
+        assert texels.run(texture, texels.tex("1d"), [[2.5]]).view(np.float32)[0, 0] == 2
+    assert shadow.compared == 0
+    (found,) = shadow.skipped
+    assert "textures or surfaces" in found

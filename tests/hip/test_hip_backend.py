@@ -999,3 +999,12 @@ def test_cuda_array_interface_is_of_cuda_alone(hip: Device) -> None:
     assert not hasattr(ptxrt.zeros(4, "f4", hip), "__cuda_array_interface__")
     with refused(ptxrt.Unsupported, "hip", "pointer", "DLPack", "0x1000"):
         BACKEND.pointer_ordinal(0x1000)
+
+
+def test_there_are_no_textures(hip: Device) -> None:
+    array = np.zeros((2, 4), np.float32)
+    for make in (ptxrt.Texture, ptxrt.Surface):
+        with refused(ptxrt.Unsupported, "Texture, Surface", "device"):
+            make(array, hip)
+    with refused(ptxrt.Unsupported, "Texture, Surface", "device"):
+        ptxrt.Texture.from_memory(ptxrt.empty(4, device=hip))

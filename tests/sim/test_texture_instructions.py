@@ -21,10 +21,12 @@ def image(sim: ptxrt.Device) -> ptxrt.Texture:
     return ptxrt.Texture(np.arange(12, dtype=np.float32).reshape(3, 4), sim)
 
 
-def at_line_of(body: str, texture: ptxrt.Texture, places: Any = ((0.5, 0.5),), coordinate: str = "f32") -> Any:
+def at_line_of(
+    body: str, bound: ptxrt.Texture | ptxrt.Surface, places: Any = ((0.5, 0.5),), coordinate: str = "f32"
+) -> Any:
     """Run a body that is at fault, and return the fault, whose line is the first of the body."""
     with pytest.raises(SimFault) as caught:
-        run(texture, body, places, coordinate)
+        run(bound, body, places, coordinate)
     assert caught.value.text == body.partition("\n")[0]
     return caught.value
 
