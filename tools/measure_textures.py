@@ -227,8 +227,8 @@ def report(case: Case, theirs: Array, ours: Array) -> bool:
     largest = ""
     if len(wrong):
         with np.errstate(all="ignore"):
-            apart = np.abs(theirs.astype(np.float64) - ours.astype(np.float64))
-        largest = f"largest difference {np.nanmax(apart):.3g}"
+            distance = np.abs(theirs.astype(np.float64) - ours.astype(np.float64))
+        largest = f"largest difference {np.nanmax(distance):.3g}"
     print(f"{case.name:42} {len(wrong):7} of {same.size:7} differ  {largest}")
     places = np.asarray(case.places)
     for row, part in wrong[:4]:

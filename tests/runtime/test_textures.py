@@ -427,10 +427,10 @@ def launched(bound: Any, given: Any) -> None:
 def test_a_texture_of_another_device(device: ptxrt.Device, other_device: ptxrt.Device) -> None:
     with (
         ptxrt.Texture(FLAT, device) as texture,
-        ptxrt.Texture(FLAT, other_device) as other,
+        ptxrt.Texture(FLAT, other_device) as elsewhere,
         refused(ptxrt.DeviceMismatch, "k", "t"),
     ):
-        launched(texture, other)
+        launched(texture, elsewhere)
 
 
 def test_a_texture_whose_array_was_freed(device: ptxrt.Device) -> None:

@@ -160,8 +160,8 @@ def test_memory_that_was_freed(sim: ptxrt.Device) -> None:
     texture = ptxrt.Texture.from_memory(array)
     handle = texture.handle
     array.free()
-    other = ptxrt.Texture.from_memory(ptxrt.zeros(4, device=sim))
-    fault = at_line_of(f"mov.u64 t, {handle}; {tex('1d', 'f32', 's32')}", other, [[0]], "s32")
+    second = ptxrt.Texture.from_memory(ptxrt.zeros(4, device=sim))
+    fault = at_line_of(f"mov.u64 t, {handle}; {tex('1d', 'f32', 's32')}", second, [[0]], "s32")
     assert isinstance(fault, ptxrt.MemoryFault)
 
 
