@@ -35,6 +35,12 @@ def test_rows_need_no_whole_number_of_words(sim: ptxrt.Device) -> None:
         assert surface.to_host().tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
+def test_clamping_leaves_an_access_whole_and_aligned(sim: ptxrt.Device) -> None:
+    with ptxrt.Surface(np.arange(5, dtype=np.uint32), sim) as surface:
+        found = run(surface, "suld.b.1d.v2.b32.clamp {r0, r1}, [t, a];", [[16], [-8], [800]], "s32")
+        assert found[:, :2].tolist() == [[2, 3], [0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize(
     ("dtype", "values", "wanted"),
     [

@@ -215,10 +215,14 @@ def test_what_is_no_text(body: str) -> None:
 
 def assembled(body: str) -> None:
     """Ask nvJitLink, as the tests of features do."""
+    assemble(texels.text(body))
+
+
+def assemble(text: str) -> None:
     nvjitlink = pytest.importorskip("ptxrt.compilers.nvjitlink")
     if (reason := nvjitlink.available()) is not None:
         pytest.skip(f"no nvJitLink: {reason}")
-    nvjitlink.compile_ptx(texels.text(body), "sm_90")
+    nvjitlink.compile_ptx(text, "sm_90")
 
 
 @pytest.mark.parametrize(
@@ -234,3 +238,21 @@ def test_what_the_machine_does_not_run(body: str) -> None:
     assembled(body)
     with pytest.raises(ptxrt.Unsupported, match="the sim does not run"):
         machine.parse(texels.text(body))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("texref", "tex.2d.v4.f32.f32 {r0, r1, r2, r3}, [v, {a, b}];"),
+        ("texref", "txq.width.b32 r0, [v];"),
+        ("surfref", "suld.b.1d.b32.trap r0, [v, r0];"),
+    ],
+)
+def test_a_texture_in_a_variable(kind: str, body: str) -> None:
+    def with_variable(body: str) -> str:
+        return texels.text(body).replace(".visible", f".global .{kind} v;\n.visible")
+
+    assemble(with_variable(body))
+    with pytest.raises(ptxrt.Unsupported, match=r"the sim does not run .* of a variable"):
+        machine.parse(with_variable(body))
+    machine.parse(with_variable(tex("2d")))

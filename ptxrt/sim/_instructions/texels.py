@@ -10,7 +10,7 @@ import numpy as np
 from ptxrt.sim._instructions.op import Op
 from ptxrt.sim._machine.images import Bound, Image
 from ptxrt.sim._machine.protocol import Getter, Machine
-from ptxrt.sim._text.syntax import Address, Instruction, Operand, Register, Texel, Tuple
+from ptxrt.sim._text.syntax import Address, Instruction, Operand, Register, Texel, Tuple, Variable
 from ptxrt.sim._text.types import TYPES, Array, PtxType
 
 __all__ = ["Place", "data_of", "first_lane", "geometry", "per_image", "place", "query", "vector_items"]
@@ -62,7 +62,9 @@ def place(op: Op, index: int, shape: str, kind: PtxType) -> Place:
     return Place(_handle(op, operand.handle), layer, [op.source(item, kind) for item in items[layers:]])
 
 
-def _handle(op: Op, operand: Operand) -> Getter:
+def _handle(op: Op, operand: Register | Variable | None) -> Getter:
+    if isinstance(operand, Variable) and operand.space == "global":
+        op.unsupported(f"{op.ins.name} of a variable, .texref or .surfref")
     if not isinstance(operand, Register) or not operand.type.is_int:
         op.fail(f"{op.ins.name} takes a handle, which is a register of 64 bits")
     return op.source(operand, _U64)
@@ -143,7 +145,7 @@ def query(op: Op, answers: dict[str, Callable[[Bound], int]]) -> None:
     if level:
         op.source(2, _B32)
     operand = op.operand(1)
-    if not isinstance(operand, Address) or operand.offset or not isinstance(operand.base, Register):
+    if not isinstance(operand, Address) or operand.offset:
         op.fail(f"{op.ins.name} takes a handle in brackets as operand 2")
     write, read = op.dest(0, _B32), _handle(op, operand.base)
 

@@ -22,6 +22,7 @@ __all__ = ["Declarations", "Module", "align_up", "pack"]
 _MAX_BYTES = 1 << 63
 _CALL = re.compile(r"(?:^|[\s{}:])call(?:\.\w+)*\s*[(\w$%]|\.calltargets\b")
 _WORD = re.compile(r"[\w$%]+")
+_REFERENCES = (".texref", ".surfref", ".samplerref")  # read as 8 bytes, so that what does not use them runs
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Declarations:
         """Read a type such as ``.f32``."""
         token = self.stream.now
         found = TYPES.get(token.text[1:]) if token.kind == "dot" else None
+        found = TYPES["b64"] if token.text in _REFERENCES else found
         if found is None or found.name in ("u16x2", "s16x2"):
             self.stream.fail(f"expected a type, found {self.stream.found()}")
         self.stream.take()

@@ -135,12 +135,12 @@ class OperandReader:
                 self.stream.fail("an address takes +offset; write +-4 for a negative one")
         else:
             offset = self.declare.integer()
-        if self.stream.now.text == "," and isinstance(base, Register) and not offset:
+        if self.stream.now.text == "," and base is not None and not offset:
             return self._texel(base)
         self.stream.expect("]")
         return Address(base, offset)
 
-    def _texel(self, handle: Register) -> Texel:
+    def _texel(self, handle: Register | Variable) -> Texel:
         items = []
         while self.stream.accept(","):
             with self.stream.nested():

@@ -110,7 +110,7 @@ class Address:
 class Texel:
     """``[handle, {x, y}]``: a place in a texture or a surface; `items` is what stands behind the handle."""
 
-    handle: Register
+    handle: Register | Variable
     items: tuple[Operand, ...]
 
 
