@@ -1,0 +1,222 @@
+"""What a tensor core computes, bit for bit: d = a b + c on raw bits, for many tiles at a time.
+
+Terms are float64: every product of two operands is exact there, and stays so when a power of two scales it. In a step
+the largest exponent E of the terms is found in integers, each term is scaled by 2**(F - E) and truncated, and what is
+left are integers, whose sum is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxrt.sim._instructions.exact import fma64
+from ptxrt.sim._instructions.tensor_core_rules import NONE, Rule, rule
+from ptxrt.sim._text.types import Array
+
+__all__ = ["Kinds", "multiply_add"]
+
+_AT_ONCE = 128
+"""Tiles: enough to make NumPy's overhead small, few enough for the caches."""
+
+_NARROW: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+_LEAST = {"f16": -14, "bf16": -126, "e4m3": -6, "e5m2": -14}
+_EIGHTHS = ("e4m3", "e5m2")
+_WORDS: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.uint16), "f32": np.dtype(np.uint32), "f64": np.dtype(np.uint64)}
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The types of d, a, b and c by their PTX names; of integers, whether sums saturate; of b1, the operation."""
+
+    d: str
+    a: str
+    b: str
+    c: str
+    satfinite: bool = False
+    operation: str = ""
+
+
+def multiply_add(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array:
+    """Return d = a b + c of many tiles, as the tensor cores of an architecture compute it.
+
+    Parameters
+    ----------
+    kinds
+        The types.
+    a, b, c
+        The bits of shapes (tiles, m, k), (tiles, k, n) and (tiles, m, n), as unsigned integers of an element's width:
+        uint8 for 8-bit floats, uint16 for f16 and bf16, uint32 for f32 and tf32, uint64 for f64. Integers are values:
+        uint8 or int8 for u8, s8, u4, s4 (sign extended) and b1 (0 or 1), int32 for s32. `b` may have a matrix for each
+        row of a, of shape (tiles, m, k, n). Fastest where the tiles lie closest in memory, as `fragments` gives them.
+    arch
+        The number of the architecture, 80 for sm_80.
+
+    Returns
+    -------
+    Array
+        The bits of shape (tiles, m, n), in the types of c.
+    """
+    if kinds.a in ("u8", "s8", "u4", "s4", "b1"):
+        return _integers(kinds, a, b, c)
+    # From here on the tiles come last.
+    factors = np.moveaxis(a, 0, -1), np.moveaxis(b, 0, -1)[None] if b.ndim == 3 else np.moveaxis(b, 0, -1)
+    addend = np.moveaxis(c, 0, -1)
+    if kinds.a == "f64":
+        result = _fma_chain(*factors, addend)
+    elif kinds.a in _EIGHTHS and arch >= 90:
+        result = _eighths_as_halves(kinds, *factors, addend, arch)
+    else:
+        result = _by_steps(kinds, *factors, addend, rule("f8" if kinds.a in _EIGHTHS else kinds.a, arch))
+    return np.moveaxis(result, -1, 0)
+
+
+# -- floats: (m, k, tiles), (1 or m, k, n, tiles), (m, n, tiles) ---------------------------------------------------
+
+
+def _by_steps(kinds: Kinds, a: Array, b: Array, c: Array, how: Rule) -> Array:
+    result = np.empty(c.shape, _WORDS[kinds.d])
+    for first in range(0, c.shape[-1], _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        x, x_exponents = _decoded(kinds.a, a[..., part])
+        y, y_exponents = _decoded(kinds.b, b[..., part])
+        held, kind = c[..., part], kinds.c
+        for start in range(0, a.shape[1], how.products):
+            terms = [(x[:, k, None], y[:, k]) for k in range(start, min(start + how.products, a.shape[1]))]
+            exponents = [(x_exponents[:, k, None], y_exponents[:, k]) for k in range(start, start + len(terms))]
+            held, kind = _step(kinds.d, terms, exponents, *_decoded(kind, held), how), kinds.d
+        result[..., part] = held
+    return result
+
+
+def _step(
+    to: str,
+    terms: list[tuple[Array, Array]],
+    exponents: list[tuple[Array, Array]],
+    c: Array,
+    c_exponents: Array,
+    how: Rule,
+) -> Array:
+    """Return the bits of the sum of products and c, rounded once."""
+    largest = np.maximum(c_exponents, np.int16(how.floor_f16 if to == "f16" else how.floor))
+    sums = np.empty_like(largest)
+    for first, second in exponents:
+        np.add(first, second, out=sums)
+        np.maximum(largest, sums, out=largest)
+    # Without a floor, a step of nothing but zeros has no exponent; any will do.
+    np.maximum(largest, np.int16(-512), out=largest)
+    scale = _power(how.bits - largest)
+    total = c * scale
+    np.trunc(total, out=total)
+    term = np.empty_like(total)
+    for first, second in terms:
+        np.multiply(first, second, out=term)
+        term *= scale
+        np.trunc(term, out=term)
+        total += term
+    total *= _power(largest - how.bits)
+    return _rounded(total, to, how.fraction)
+
+
+def _power(exponents: Array) -> Array:
+    """Return powers of two by their exponents."""
+    return np.asarray((exponents.astype(np.int64) + 1023 << 52).view(np.float64))
+
+
+def _rounded(exact: Array, to: str, fraction: int = 23) -> Array:
+    """Return the bits of float64 values as f16, to nearest even, or as f32, toward zero.
+
+    The sign of a zero sum, and what a sum too large for f32 gives, are choices that nobody has measured: +0, infinity.
+    """
+    exact = exact + 0.0
+    if to == "f16":
+        halves = exact.astype(np.float16).view(np.uint16)
+        halves[np.isnan(exact)] = 0x7FFF
+        return halves
+    near = exact.astype(np.float32)
+    bits = near.view(np.uint32)
+    bits -= np.abs(near.astype(np.float64)) > np.abs(exact)
+    bits &= np.uint32(0xFFFFFFFF << 23 - fraction & 0xFFFFFFFF)
+    over = np.abs(exact) >= 2.0**128
+    bits[over] = bits[over] & np.uint32(1 << 31) | np.uint32(0x7F800000)
+    bits[np.isnan(exact)] = 0x7FFFFFFF
+    return bits
+
+
+def _decoded(kind: str, bits: Array) -> tuple[Array, Array]:
+    """Return values as float64, and the exponents that they are aligned by; `NONE` for a zero."""
+    if kind in _NARROW:
+        values, exponents = _decoding(kind)
+        return values[bits], exponents[bits]
+    if kind == "tf32":
+        bits = bits & np.uint32(0xFFFFE000)
+    exponents = (bits >> np.uint32(23) & np.uint32(0xFF)).astype(np.int16)
+    np.maximum(exponents, np.int16(1), out=exponents)
+    exponents -= np.int16(127)
+    exponents[bits << np.uint32(1) == 0] = NONE
+    return np.ascontiguousarray(bits).view(np.float32).astype(np.float64), exponents
+
+
+@cache
+def _decoding(kind: str) -> tuple[Array, Array]:
+    """Return value and exponent by the bits of a narrow type."""
+    dtype = _NARROW[kind]
+    values = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype).astype(np.float64)
+    exponents = np.maximum(np.frexp(values)[1] - 1, _LEAST[kind]).astype(np.int16)
+    exponents[values == 0] = NONE
+    return values, exponents
+
+
+def _eighths_as_halves(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array:
+    """Multiply 8-bit floats on tensor cores that have none for mma.sync.
+
+    The compiler makes f16 of them, in two halves (the two low and the two high elements of each register), sums both
+    from zero by the f16 rule, and adds c to nearest even by itself.
+    """
+    halves = [_decoding(kind)[0].astype(np.float16).view(np.uint16)[x] for kind, x in ((kinds.a, a), (kinds.b, b))]
+    inner = Kinds(kinds.d, "f16", "f16", kinds.d)
+    how = rule("f16", arch)
+    total = np.zeros(c.shape, _WORDS[kinds.d])
+    low = np.arange(a.shape[1]) % 4 < 2
+    for part in (low, ~low):
+        total = _by_steps(inner, halves[0][:, part], halves[1][:, part], total, how)
+    floats = np.dtype(f"f{total.dtype.itemsize}")
+    total = np.add(total.view(floats), np.ascontiguousarray(c).view(floats))
+    bits: Array = total.view(_WORDS[kinds.d])
+    bits[np.isnan(total)] = 0x7FFF if kinds.d == "f16" else 0x7FFFFFFF
+    return bits
+
+
+def _fma_chain(a: Array, b: Array, c: Array) -> Array:
+    """Multiply f64: one fused multiply-add after the other, in the order of k."""
+    held = c.view(np.float64)
+    x, y = a.view(np.float64), b.view(np.float64)
+    for k in range(a.shape[1]):
+        first, second = np.broadcast_arrays(x[:, k, None], y[:, k])
+        held = fma64(first.ravel(), second.ravel(), held.ravel()).reshape(c.shape)
+    return np.asarray(held.view(np.uint64))
+
+
+# -- integers ------------------------------------------------------------------------------------------------------
+
+
+def _integers(kinds: Kinds, a: Array, b: Array, c: Array) -> Array:
+    """Multiply integers; s32 wraps, or saturates."""
+    # Exact: at most 256 products below 2**16.
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    total = (np.einsum("tmk,tmkn->tmn", x, y) if b.ndim == 4 else x @ y).astype(np.int64)
+    if kinds.operation == "xor":
+        total = x.sum(2)[:, :, None].astype(np.int64) + y.sum(1)[:, None].astype(np.int64) - 2 * total
+    total += c
+    if kinds.satfinite:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    return total.astype(np.int32)
