@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from ptxrt.sim._instructions.exact import fma64
+from ptxrt.sim._instructions.rounding import fma32
 from ptxrt.sim._instructions.tensor_core_rules import NONE, Rule, rule
 from ptxrt.sim._text.types import Array
 
@@ -36,7 +37,10 @@ _WORDS: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.uint16), "f32": np.dtype(
 
 @dataclass(frozen=True)
 class Kinds:
-    """The types of d, a, b and c by their PTX names; of integers, whether sums saturate; of b1, the operation."""
+    """The types of d, a, b and c by their PTX names.
+
+    Of integers, whether sums saturate; of b1 the operation, ``xor`` or ``and``; of f64 the direction of rounding.
+    """
 
     d: str
     a: str
@@ -44,6 +48,7 @@ class Kinds:
     c: str
     satfinite: bool = False
     operation: str = ""
+    rounding: str = "rn"
 
 
 def multiply_add(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array:
@@ -72,7 +77,9 @@ def multiply_add(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array
     factors = np.moveaxis(a, 0, -1), np.moveaxis(b, 0, -1)[None] if b.ndim == 3 else np.moveaxis(b, 0, -1)
     addend = np.moveaxis(c, 0, -1)
     if kinds.a == "f64":
-        result = _fma_chain(*factors, addend)
+        result = _fma_chain(*factors, addend, kinds.rounding)
+    elif kinds.a == "f16" and a.shape[2] == 4 and arch >= 80:
+        result = _fours_without_tensor_cores(kinds, *factors, addend)
     elif kinds.a in _EIGHTHS and arch >= 90:
         result = _eighths_as_halves(kinds, *factors, addend, arch)
     else:
@@ -84,18 +91,22 @@ def multiply_add(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array
 
 
 def _by_steps(kinds: Kinds, a: Array, b: Array, c: Array, how: Rule) -> Array:
-    result = np.empty(c.shape, _WORDS[kinds.d])
+    # Where one of c and d is f32, so is every sum; the compiler widens c before and narrows d behind.
+    sums = "f32" if "f32" in (kinds.c, kinds.d) else "f16"
+    if kinds.c != sums:
+        c = _floats(c).astype(np.float32).view(np.uint32)
+    result = np.empty(c.shape, _WORDS[sums])
     for first in range(0, c.shape[-1], _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         x, x_exponents = _decoded(kinds.a, a[..., part])
         y, y_exponents = _decoded(kinds.b, b[..., part])
-        held, kind = c[..., part], kinds.c
+        held = c[..., part]
         for start in range(0, a.shape[1], how.products):
             terms = [(x[:, k, None], y[:, k]) for k in range(start, min(start + how.products, a.shape[1]))]
             exponents = [(x_exponents[:, k, None], y_exponents[:, k]) for k in range(start, start + len(terms))]
-            held, kind = _step(kinds.d, terms, exponents, *_decoded(kind, held), how), kinds.d
+            held = _step(sums, terms, exponents, *_decoded(sums, held), how)
         result[..., part] = held
-    return result
+    return result if kinds.d == sums else _rounded(_floats(result).astype(np.float64), "f16")
 
 
 def _step(
@@ -189,20 +200,45 @@ def _eighths_as_halves(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) ->
     low = np.arange(a.shape[1]) % 4 < 2
     for part in (low, ~low):
         total = _by_steps(inner, halves[0][:, part], halves[1][:, part], total, how)
-    floats = np.dtype(f"f{total.dtype.itemsize}")
-    total = np.add(total.view(floats), np.ascontiguousarray(c).view(floats))
-    bits: Array = total.view(_WORDS[kinds.d])
-    bits[np.isnan(total)] = 0x7FFF if kinds.d == "f16" else 0x7FFFFFFF
+    return _bits(_floats(total) + _floats(c))
+
+
+def _fours_without_tensor_cores(kinds: Kinds, a: Array, b: Array, c: Array) -> Array:
+    """Multiply as m8n8k4 does from sm_80 on, which has no such tensor cores: in f32, rounded to nearest even."""
+    x, y = _floats(a).astype(np.float32), _floats(b).astype(np.float32)
+    pairs = [np.broadcast_arrays(x[:, k, None], y[:, k]) for k in range(4)]
+    factors = [(first.ravel(), second.ravel()) for first, second in pairs]
+    addend = _floats(c).astype(np.float32).ravel()
+    if kinds.d == "f32":
+        total = np.zeros(1, np.float32)
+        for first, second in factors:
+            total = fma32(first, second, total)
+        total += addend
+    else:
+        low, high = (fma32(*factors[k + 1], np.multiply(*factors[k])) for k in (0, 2))
+        total = ((addend + low) + high).astype(np.float16)
+    return _bits(total.reshape(c.shape))
+
+
+def _floats(bits: Array) -> Array:
+    """Return the bits of f16 or f32 as such."""
+    return np.ascontiguousarray(bits).view(f"f{bits.itemsize}")
+
+
+def _bits(floats: Array) -> Array:
+    """Return the bits of f16 or f32, of a NaN those of the one that NVIDIA's instructions answer."""
+    bits: Array = floats.view(f"u{floats.itemsize}")
+    bits[np.isnan(floats)] = 0x7FFF if floats.itemsize == 2 else 0x7FFFFFFF
     return bits
 
 
-def _fma_chain(a: Array, b: Array, c: Array) -> Array:
+def _fma_chain(a: Array, b: Array, c: Array, rounding: str) -> Array:
     """Multiply f64: one fused multiply-add after the other, in the order of k."""
     held = c.view(np.float64)
     x, y = a.view(np.float64), b.view(np.float64)
     for k in range(a.shape[1]):
         first, second = np.broadcast_arrays(x[:, k, None], y[:, k])
-        held = fma64(first.ravel(), second.ravel(), held.ravel()).reshape(c.shape)
+        held = fma64(first.ravel(), second.ravel(), held.ravel(), rounding).reshape(c.shape)
     return np.asarray(held.view(np.uint64))
 
 

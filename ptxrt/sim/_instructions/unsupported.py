@@ -6,7 +6,7 @@ __all__ = ["UNSUPPORTED"]
 
 # fmt: off
 UNSUPPORTED = frozenset((
-    "wgmma", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "mbarrier", "tcgen05", "tensormap", "multimem",
+    "wgmma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "mbarrier", "tcgen05", "tensormap", "multimem",
     "clusterlaunchcontrol", "setmaxnreg", "tex", "tld4", "txq", "suld",
     "sust", "sured", "suq", "istypep", "alloca", "stacksave", "stackrestore",
     "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset", "vadd2", "vsub2",
