@@ -69,7 +69,7 @@ def compared(kinds: tuple[str, str, str, str], rule: Rule, arch: int, how: str, 
 
 
 def hash_of(*parts: object) -> int:
-    return int.from_bytes(repr(parts).encode()) % (1 << 61)
+    return int.from_bytes(repr(parts).encode(), "little") % (1 << 61)
 
 
 @pytest.mark.parametrize("how", ["any", "ordinary", "tiny", "cancelling", "special"])
@@ -99,6 +99,48 @@ def test_an_architecture_has_its_fractional_bits(arch: int, expected: float) -> 
     b = halves(1, 1, 2.0**-12, 2.0**-12, *[0] * 4)
     result = single(a, b, np.zeros(1, np.uint32), F32, arch)
     assert result.view(np.float32)[0] == expected
+
+
+@pytest.mark.parametrize(("arch", "last"), [(70, -42), (75, -44), (80, -44), (90, -46)])
+def test_the_floor_of_an_f16_result(arch: int, last: int) -> None:
+    # 2**-25 lies half-way between 0 and the least f16; what stands behind it counts down to 2**last.
+    kinds = Kinds("f16", "f16", "f16", "f16")
+    for exponent, expected in ((last, 2.0**-24), (last - 1, 0.0)):
+        a, b = halves(2.0**-14, 2.0**-24, *[0] * 6), halves(2.0**-11, 2.0 ** (exponent + 24), *[0] * 6)
+        assert single(a, b, halves(0), kinds, arch).view(np.float16)[0] == expected
+
+
+@pytest.mark.parametrize(("arch", "last"), [(80, -156), (90, -158)])
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+def test_the_floor_of_an_f32_result(kind: str, arch: int, last: int) -> None:
+    # The least f32, less 2**exponent, plus 2**exponent.
+    factors = {-156: (127, 1), -157: (255, 1), -158: (73, 7), -159: (33, 31)}
+    kinds = Kinds("f32", kind, kind, "f32")
+    for exponent, expected in ((last, 2.0**-149), (last - 1, 0.0)):
+        x, y = factors[exponent]
+        a = np.array([x * 2.0**-80, 2.0**-80, 0, 0], np.float32).view(np.uint32)
+        b = np.array([y * 2.0 ** (exponent + 80), 2.0 ** (exponent + 80), 0, 0], np.float32).view(np.uint32)
+        if kind == "bf16":
+            a, b = ((side >> np.uint32(16)).astype(np.uint16) for side in (a, b))
+        assert single(a, b, np.zeros(1, np.uint32), kinds, arch).view(np.float32)[0] == expected
+
+
+@pytest.mark.parametrize(("arch", "last"), [(80, -150), (90, -151)])
+def test_a_subnormal_c_counts_with_the_least_exponent(arch: int, last: int) -> None:
+    # c is the least f32; the products make one more of it if 2**exponent is not cut off.
+    for exponent, expected in ((last, 2.0**-148), (last - 1, 2.0**-149)):
+        a = np.array([(2.0 ** (-149 - exponent) - 1) * 2.0**-80, 2.0**-80, 0, 0], np.float32)
+        b = np.array([2.0 ** (exponent + 80)] * 2 + [0, 0], np.float32)
+        kinds = Kinds("f32", "tf32", "tf32", "f32")
+        result = single(a.view(np.uint32), b.view(np.uint32), np.ones(1, np.uint32), kinds, arch)
+        assert result.view(np.float32)[0] == expected
+
+
+@pytest.mark.parametrize("kinds", [F32, Kinds("f16", "f16", "f16", "f16")])
+def test_a_sum_of_negative_zeros_is_positive(kinds: Kinds) -> None:
+    a, b = halves(*[-0.0] * 8), halves(*[1.0] * 8)
+    c = np.array([1], np.uint32) << np.uint32(31) if kinds is F32 else halves(-0.0)
+    assert single(a, b, c, kinds, 90)[0] == 0
 
 
 def test_significands_of_products_are_not_normalised() -> None:
