@@ -11,10 +11,11 @@ import numpy as np
 from ptxrt.sim._instructions import fragments
 from ptxrt.sim._instructions.fragments import Fragment
 from ptxrt.sim._instructions.op import Op, instruction
+from ptxrt.sim._instructions.sparsity import Sparsity, chosen
 from ptxrt.sim._instructions.tensor_cores import Kinds, multiply_add
 from ptxrt.sim._instructions.warp import whole_warps
-from ptxrt.sim._machine.protocol import Getter, Machine
-from ptxrt.sim._text.syntax import Immediate, Operand, Tuple
+from ptxrt.sim._machine.protocol import Machine
+from ptxrt.sim._text.syntax import Immediate, Operand, Register, Tuple
 from ptxrt.sim._text.types import TYPES, Array, PtxType
 
 __all__: list[str] = []
@@ -36,6 +37,13 @@ _DENSE: dict[str, dict[str, _Need]] = {
 }
 """By what a and b are made of, the shapes, and the target and version that each wants, as ptxas has it."""
 
+_SPARSE: dict[str, dict[str, _Need]] = {
+    **{kind: dict.fromkeys(shapes, (80, (7, 1))) for kind, shapes in (
+        ("f16", ("m16n8k16", "m16n8k32")), ("bf16", ("m16n8k16", "m16n8k32")), ("tf32", ("m16n8k8", "m16n8k16")),
+        ("i8", ("m16n8k32", "m16n8k64")), ("i4", ("m16n8k64", "m16n8k128")))},
+    "f8": {"m16n8k64": (89, (8, 4))},
+}  # fmt: skip
+
 _RESULTS = {"f16": ("f16", "f32"), "f8": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
 
 _FACTORS = {"f16": TYPES["f16x2"], "bf16": TYPES["bf16x2"], "tf32": TYPES["bf16x2"], "f64": TYPES["b64"]}
@@ -51,6 +59,8 @@ class _Form:
     kinds: Kinds
     by_rows: tuple[bool, bool]
     """Whether a and b lie row by row; else column by column."""
+    sparse: str | None
+    """``sp`` or ``sp::ordered_metadata``."""
 
     @property
     def family(self) -> str:
@@ -72,10 +82,8 @@ class _Form:
             a, b = (make(by_rows=by) for make, by in zip(
                 (fragments.quarter_left, fragments.quarter_right), self.by_rows, strict=True))  # fmt: skip
             return a, b, fragments.quarter_accumulator(c), fragments.quarter_accumulator(d)
-        return (
-            fragments.left(m, k, factor), fragments.right(k, n, factor), fragments.accumulator(m, n, c),
-            fragments.accumulator(m, n, d),
-        )  # fmt: skip
+        left = fragments.left(m, k // 2 if self.sparse else k, factor)
+        return left, fragments.right(k, n, factor), fragments.accumulator(m, n, c), fragments.accumulator(m, n, d)
 
 
 def _form(op: Op) -> _Form:
@@ -103,21 +111,22 @@ def _form(op: Op) -> _Form:
     is_integer = a in ("u8", "s8", "u4", "s4")
     rounding = (op.choice("rn", "rz", "rm", "rp") if a == "f64" else None) or "rn"
     kinds = Kinds(d, a, b, c, is_integer and op.flag("satfinite"), operation, rounding)
-    return _Form(shapes[0], kinds, (layouts[0] == "row", layouts[1] == "row"))
+    return _Form(shapes[0], kinds, (layouts[0] == "row", layouts[1] == "row"), op.choice("sp", "sp::ordered_metadata"))
 
 
 def _check(op: Op, form: _Form) -> None:
     """Check that there is such a form, and that the text is new enough for it."""
-    kinds, what = form.kinds, f"mma.{form.shape} of .{form.kinds.a}"
-    shapes = _DENSE.get(form.family, {})
+    kinds, name = form.kinds, "mma.sp" if form.sparse else "mma"
+    what = f"{name}.{form.shape} of .{kinds.a}"
+    shapes = (_SPARSE if form.sparse else _DENSE).get(form.family, {})
     if form.family != _FAMILIES.get(kinds.b, kinds.b) or not shapes:
-        op.fail(f"mma does not multiply .{kinds.a} by .{kinds.b}")
+        op.fail(f"{name} does not multiply .{kinds.a} by .{kinds.b}")
     if form.shape == "m8n8k4" and kinds.a in ("bf16", "tf32"):
         op.unsupported(f"{what}, which the PTX manual does not describe")
     if form.shape not in shapes:
-        op.fail(f"mma of .{kinds.a} takes .{', .'.join(shapes)}, not .{form.shape}")
+        op.fail(f"{name} of .{kinds.a} takes .{', .'.join(shapes)}, not .{form.shape}")
     quarters = form.shape == "m8n8k4" and kinds.a == "f16"
-    results = _RESULTS.get(form.family, ("s32",))
+    results = ("f32",) if form.sparse and form.family == "f8" else _RESULTS.get(form.family, ("s32",))
     if kinds.d not in results or not (kinds.c == kinds.d or (quarters and (kinds.d, kinds.c) == ("f32", "f16"))):
         op.fail(f"{what} does not add .{kinds.c} to .{kinds.d}")
     if not quarters and form.by_rows != (True, False):
@@ -129,23 +138,30 @@ def _check(op: Op, form: _Form) -> None:
         version = (7, 1)
         target = max(target, 80)
     op.needs(what, target, version)
+    if form.sparse == "sp::ordered_metadata":
+        op.needs(f"mma.{form.sparse}", target, (8, 5))
 
 
 @instruction("mma")
 def mma(op: Op) -> None:
-    """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``."""
+    """``mma.sync.aligned.shape.row.col.dtype.atype.btype.ctype d, a, b, c``; of mma.sp ``, metadata, selector``."""
     form = _form(op)
     _check(op, form)
-    op.done(4)
+    op.done(6 if form.sparse else 4)
     kinds = form.kinds
     a, b, c, d = form.fragments()
-    read_a, read_b = (_reader(op, place, one, kinds.a, _FACTORS) for place, one in ((1, a), (2, b)))
-    read_c = _reader(op, 3, c, kinds.c, _ADDENDS)
-    to = _ADDENDS[kinds.d]
-    writers = [op.dest(item, to) for item in _registers(op, 0, d)]
+    factor = _FACTORS.get(kinds.a, TYPES["b32"])
+    read_a, read_b = _reader(op, 1, a, factor), _reader(op, 2, b, factor)
+    read_c = _reader(op, 3, c, _ADDENDS[kinds.c])
+    items, to = _vector(op, 0, d, _ADDENDS[kinds.d])
+    writers = [op.dest(item, to) for item in items]
+
+    choose = _chooser(op, form) if form.sparse else None
 
     def step(m: Machine) -> None:
         x, y = (_values(kind, read(m)) for kind, read in ((kinds.a, read_a), (kinds.b, read_b)))
+        if choose is not None:
+            y = choose(m, y)
         result = multiply_add(kinds, x, y, _values(kinds.c, read_c(m)), m.arch)
         for write, register in zip(writers, d.pack(result), strict=True):
             write(m, register.view(to.dtype))
@@ -153,24 +169,41 @@ def mma(op: Op) -> None:
     whole_warps(op, step)
 
 
-def _registers(op: Op, place: int, fragment: Fragment) -> tuple[Operand, ...]:
+def _chooser(op: Op, form: _Form) -> Callable[[Machine, Array], Array]:
+    """Return what picks from b the elements that those of a compressed row meet."""
+    if not isinstance(op.operand(4), Register):
+        op.fail(f"{op.ins.opcode} takes a register of metadata as operand 5")
+    sparsity = Sparsity(form.sizes[2], _BITS[form.kinds.a], form.sparse == "sp::ordered_metadata")
+    metadata, selector = op.source(4, TYPES["b32"]), op.integer(5)
+    if not 0 <= selector < sparsity.selectors:
+        op.fail(f"{op.ins.opcode} takes a selector from 0 to {sparsity.selectors - 1}, not {selector}")
+    return lambda m, b: chosen(b, sparsity.indices(op, m, m.spread(metadata(m)).view(np.uint32), selector))
+
+
+def _vector(op: Op, place: int, fragment: Fragment, agreed: PtxType) -> tuple[tuple[Operand, ...], PtxType]:
+    """Return the elements of an operand, and the type that they must agree with.
+
+    As with ptxas, elements have one kind of type; .b32 and .b64 go with any, and make the whole vector one of bits.
+    """
     operand = op.operand(place)
     if not isinstance(operand, Tuple) or len(operand.items) != fragment.registers:
         op.fail(f"{op.ins.opcode} takes a vector of {fragment.registers} as operand {place + 1}")
-    return operand.items
+    kinds = {"s" if item.type.kind == "u" else item.type.kind for item in operand.items if isinstance(item, Register)}
+    kinds |= {"f" if item.is_float else "s" for item in operand.items if isinstance(item, Immediate)}
+    if len(kinds - {"b"}) > 1:
+        op.fail(f"the elements of a vector of {op.ins.opcode} have one kind of type")
+    return operand.items, TYPES["b64" if fragment.bits == 64 else "b32"] if "b" in kinds else agreed
 
 
-def _reader(op: Op, place: int, fragment: Fragment, kind: str, types: dict[str, PtxType]) -> Callable[[Machine], Array]:
+def _reader(op: Op, place: int, fragment: Fragment, agreed: PtxType) -> Callable[[Machine], Array]:
     """Return what reads an operand's matrices."""
-    held = types.get(kind, TYPES["b32"])
-    getters: list[Getter] = []
-    for item in _registers(op, place, fragment):
-        wanted = held
-        if isinstance(item, Immediate):
-            if kind in ("u8", "s8", "u4", "s4", "b1", "e4m3", "e5m2"):
-                op.fail(f"{op.ins.name} takes registers for .{kind}")
-            wanted = TYPES["b32"] if held.kind == "packed" else TYPES["f64"] if kind == "f64" else held
-        getters.append(op.source(item, wanted))
+    items, wanted = _vector(op, place, fragment, agreed)
+    getters = []
+    for item in items:
+        kind = wanted
+        if isinstance(item, Immediate) and wanted.kind in ("b", "packed"):
+            kind = TYPES[f"{'f' if item.is_float else 'b'}{wanted.bits}"]
+        getters.append(op.source(item, kind))
     word = np.dtype(np.uint64 if fragment.bits == 64 else np.uint32)
     return lambda m: fragment.unpack([m.spread(read(m)).view(word) for read in getters])
 
