@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NONE", "Rule", "rule"]
+__all__ = ["NONE", "WITHOUT_F8", "WITHOUT_M8N8K4", "Rule", "rule"]
 
 NONE = -8192
 """The exponent of a zero, and the floor where there is none: below every exponent there is."""
@@ -60,12 +60,15 @@ _TABLE: dict[str, dict[int, Rule]] = {
     },
     "f8": {
         89: Rule(13, 16, NONE, NONE, f"{_MMA_SIM}; its floor unknown", fraction=13),
+        120: Rule(25, 32, NONE, NONE, f"{_MMA_SIM}; its floor unknown"),
     },
 }
-"""By type of a and b (f8 for e4m3 and e5m2) and by the first architecture that it holds for.
+"""By type of a and b (f8 for e4m3 and e5m2) and by the first architecture that it holds for."""
 
-sm_90 has no entry for f8: it computes with the f16 of the same values, see ``tensor_cores``.
-"""
+WITHOUT_F8 = range(90, 120)
+"""Architectures for which the assembler makes f16 instructions of an mma of 8-bit floats: seen in what it gives."""
+WITHOUT_M8N8K4 = range(80, 1000)
+"""And f32 instructions of m8n8k4."""
 
 
 def rule(kind: str, arch: int) -> Rule:

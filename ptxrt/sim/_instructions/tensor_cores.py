@@ -16,7 +16,7 @@ import numpy as np
 
 from ptxrt.sim._instructions.exact import fma64
 from ptxrt.sim._instructions.rounding import fma32
-from ptxrt.sim._instructions.tensor_core_rules import NONE, Rule, rule
+from ptxrt.sim._instructions.tensor_core_rules import NONE, WITHOUT_F8, WITHOUT_M8N8K4, Rule, rule
 from ptxrt.sim._text.types import Array
 
 __all__ = ["Kinds", "multiply_add"]
@@ -78,9 +78,9 @@ def multiply_add(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array
     addend = np.moveaxis(c, 0, -1)
     if kinds.a == "f64":
         result = _fma_chain(*factors, addend, kinds.rounding)
-    elif kinds.a == "f16" and a.shape[2] == 4 and arch >= 80:
+    elif kinds.a == "f16" and a.shape[2] == 4 and arch in WITHOUT_M8N8K4:
         result = _fours_without_tensor_cores(kinds, *factors, addend)
-    elif kinds.a in _EIGHTHS and arch >= 90:
+    elif kinds.a in _EIGHTHS and arch in WITHOUT_F8:
         result = _eighths_as_halves(kinds, *factors, addend, arch)
     else:
         result = _by_steps(kinds, *factors, addend, rule("f8" if kinds.a in _EIGHTHS else kinds.a, arch))
