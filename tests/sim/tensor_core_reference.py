@@ -48,7 +48,7 @@ def log2(value: Fraction) -> int:
 
 
 def rounded(value: Fraction, kind: str, fraction: int) -> int:
-    """The bits of a number: f32 toward zero, infinity where it is too large; f16 to nearest even."""
+    """The bits of a number: f32 toward zero, infinity where it is too large; f16 to nearest even; +0 alone."""
     sign = (1 << FORMATS[kind][0] - 1) if value < 0 else 0
     size = abs(value)
     if size == 0:
@@ -60,7 +60,7 @@ def rounded(value: Fraction, kind: str, fraction: int) -> int:
     # Carries go up into the exponent by themselves; so does the leading bit, which a subnormal number does not have.
     bits = (exponent + bias - 1 << fraction) + whole
     bits = min(2 * bias + 1 << fraction, bits)
-    return sign | bits << (FORMATS[kind][1] - fraction)
+    return (sign | bits << (FORMATS[kind][1] - fraction)) if bits else 0
 
 
 def step(a: Sequence[Number], b: Sequence[Number], c: Number, to: str, rule: Rule) -> int:

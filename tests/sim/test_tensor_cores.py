@@ -138,11 +138,22 @@ def test_a_subnormal_c_counts_with_the_least_exponent(arch: int, last: int) -> N
         assert result.view(np.float32)[0] == expected
 
 
-@pytest.mark.parametrize("kinds", [F32, Kinds("f16", "f16", "f16", "f16")])
-def test_a_sum_of_negative_zeros_is_positive(kinds: Kinds) -> None:
-    a, b = halves(*[-0.0] * 8), halves(*[1.0] * 8)
-    c = np.array([1], np.uint32) << np.uint32(31) if kinds is F32 else halves(-0.0)
-    assert single(a, b, c, kinds, 90)[0] == 0
+@pytest.mark.parametrize("least", [-0.0, -(2.0**-24)])
+def test_a_zero_is_positive_even_where_a_negative_sum_becomes_one(least: float) -> None:
+    a, b = halves(*[least] + [-0.0] * 7), halves(*[2.0**-10] * 8)
+    assert single(a, b, halves(-0.0), Kinds("f16", "f16", "f16", "f16"), 90) == 0
+    a, b = (np.array([x * 2.0**-70] + [-0.0] * 7, np.float32).view(np.uint32) for x in (least, 2.0**-10))
+    c = np.array([1 << 31], np.uint32)
+    assert single(a, b, c, Kinds("f32", "tf32", "tf32", "f32"), 90) == 0
+
+
+def test_an_f32_sum_that_is_too_large_is_infinite() -> None:
+    a, b = (np.array([2.0**64, 0, 0, 0], np.float32).view(np.uint32) for _ in range(2))
+    most = np.array([0x7F7FFFFF], np.uint32)
+    kinds = Kinds("f32", "tf32", "tf32", "f32")
+    assert single(a, b, np.zeros(1, np.uint32), kinds, 90) == 0x7F800000
+    assert single(a ^ np.uint32(1 << 31), b, most, kinds, 90) == 0xF3800000
+    assert single(np.zeros(4, np.uint32), b, most, kinds, 90) == most[0]
 
 
 def test_significands_of_products_are_not_normalised() -> None:
@@ -236,6 +247,21 @@ def test_f64_is_a_chain_of_fused_multiply_adds(rounding: str) -> None:
         for k in range(8):
             total = fma64(a[t, i, k : k + 1], b[t, k, j : j + 1], total, rounding)
         assert given[t, i, j] == total[0]
+
+
+def test_of_several_nan_of_f64_one_comes_through() -> None:
+    nan = [0x7FF8000000000000 + number for number in range(4)]
+    one = 0x3FF0000000000000
+    kinds = Kinds("f64", "f64", "f64", "f64")
+    for a, b, c, expected in (
+        ((nan[0], nan[1]), (one, one), one, nan[0]),  # the sum so far before a
+        ((one, one), (nan[0], nan[1]), one, nan[1]),  # b before the sum so far
+        ((nan[0], one), (nan[1], one), nan[2], nan[1]),
+        ((nan[0], one), (one, one), nan[2], nan[2]),
+        ((nan[1] - (1 << 51), one), (one, one), one, nan[1]),  # quiet at the end
+    ):
+        given = single(np.array(a, np.uint64), np.array(b, np.uint64), np.array(c, np.uint64), kinds, 90)
+        assert given.item() == expected
 
 
 def test_an_s32_sum_wraps_or_saturates() -> None:

@@ -106,7 +106,7 @@ def _by_steps(kinds: Kinds, a: Array, b: Array, c: Array, how: Rule) -> Array:
             exponents = [(x_exponents[:, k, None], y_exponents[:, k]) for k in range(start, start + len(terms))]
             held = _step(sums, terms, exponents, *_decoded(sums, held), how)
         result[..., part] = held
-    return result if kinds.d == sums else _rounded(_floats(result).astype(np.float64), "f16")
+    return result if kinds.d == sums else _bits(_floats(result).astype(np.float16))
 
 
 def _step(
@@ -146,12 +146,11 @@ def _power(exponents: Array) -> Array:
 def _rounded(exact: Array, to: str, fraction: int = 23) -> Array:
     """Return the bits of float64 values as f16, to nearest even, or as f32, toward zero.
 
-    The sign of a zero sum, and what a sum too large for f32 gives, are choices that nobody has measured: +0, infinity.
+    What an H200 does: a zero is +0, even where a negative sum has become one; a sum too large for f32 is infinite.
     """
-    exact = exact + 0.0
     if to == "f16":
-        halves = exact.astype(np.float16).view(np.uint16)
-        halves[np.isnan(exact)] = 0x7FFF
+        halves = _bits(exact.astype(np.float16))
+        halves[halves == 0x8000] = 0
         return halves
     near = exact.astype(np.float32)
     bits = near.view(np.uint32)
@@ -160,6 +159,7 @@ def _rounded(exact: Array, to: str, fraction: int = 23) -> Array:
     over = np.abs(exact) >= 2.0**128
     bits[over] = bits[over] & np.uint32(1 << 31) | np.uint32(0x7F800000)
     bits[np.isnan(exact)] = 0x7FFFFFFF
+    bits[bits == 1 << 31] = 0
     return bits
 
 
@@ -233,13 +233,20 @@ def _bits(floats: Array) -> Array:
 
 
 def _fma_chain(a: Array, b: Array, c: Array, rounding: str) -> Array:
-    """Multiply f64: one fused multiply-add after the other, in the order of k."""
-    held = c.view(np.float64)
+    """Multiply f64: one fused multiply-add after the other, in the order of k.
+
+    Of several NaN that of b comes through, before that of the sum so far, and that before a's, as on an H200.
+    """
+    held = c.view(np.float64).ravel()
     x, y = a.view(np.float64), b.view(np.float64)
     for k in range(a.shape[1]):
-        first, second = np.broadcast_arrays(x[:, k, None], y[:, k])
-        held = fma64(first.ravel(), second.ravel(), held.ravel(), rounding).reshape(c.shape)
-    return np.asarray(held.view(np.uint64))
+        first, second = (side.ravel() for side in np.broadcast_arrays(x[:, k, None], y[:, k]))
+        total = fma64(first, second, held, rounding)
+        if np.isnan(total).any():
+            for source in (first, held, second):
+                total = np.where(np.isnan(source), source + 0.0, total)  # the addition makes a signalling NaN quiet
+        held = total
+    return np.asarray(held.reshape(c.shape).view(np.uint64))
 
 
 # -- integers ------------------------------------------------------------------------------------------------------
