@@ -23,10 +23,6 @@ TEXT = (ROOT / "docs" / "sim.md").read_text()
 @pytest.mark.parametrize(
     ("name", "instruction"),
     [
-        (
-            "`mma`",
-            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {f,f,f,f}, {r,r,r,r}, {r,r}, {f,f,f,f};",
-        ),
         ("`wmma`", "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d];"),
         ("`wgmma`", "wgmma.fence.sync.aligned;"),
         ("`ldmatrix`", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {r}, [d];"),

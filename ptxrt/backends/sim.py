@@ -63,14 +63,9 @@ class SimBackend:
         return _setting("PTXRT_SIM_DEVICES", 2, least=1)
 
     def properties(self, ordinal: int) -> DeviceProperties:
-        arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
-        if not re.fullmatch(r"sm_[0-9]{1,4}[af]?", arch):
-            raise InvalidArgument(
-                op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=shown(arch)
-            )
         return DeviceProperties(
             name="PTX machine",
-            arch=arch,
+            arch=_arch(),
             warp_size=32,
             multiprocessors=1,
             total_memory=self._memory(ordinal).limit_bytes,
@@ -316,6 +311,7 @@ class SimBackend:
                 arrays=arrays,
                 shared_bytes=shared_bytes,
                 budget=arguments.budget,
+                arch=_arch(),
             )
 
     @contextmanager
@@ -345,6 +341,15 @@ class SimBackend:
 def run(loaded: sim.Loaded, *args: Any, **how: Any) -> sim.LaunchReport:
     """Run a launch as `ptxrt.sim.launch` does, and let coverage see it, where it is measured."""
     return (COLLECTORS[-1] if COLLECTORS else sim.launch)(loaded, *args, **how)
+
+
+def _arch() -> str:
+    arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
+    if not re.fullmatch(r"sm_[0-9]{1,4}[af]?", arch):
+        raise InvalidArgument(
+            op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=shown(arch)
+        )
+    return arch
 
 
 def _check_target(header: PtxHeader, arch: str, text: str, name: str | None) -> None:

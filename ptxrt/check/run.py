@@ -191,7 +191,8 @@ def check(
     signature.agree(symbol, table)
     values = given.values(signature, seed)
     names, _ = chosen_checks(checks)
-    memory = sim.GlobalMemory(Device("sim:0").properties.total_memory)
+    machine = Device("sim:0")
+    memory = sim.GlobalMemory(machine.properties.total_memory)
     addresses = [value.place(memory) for value in values]
     loaded = sim.load(program, memory)
     profile = sim.Profile() if counts else None
@@ -215,6 +216,7 @@ def check(
             budget=budget,
             checks=names,
             profile=profile,
+            arch=arch or machine.arch,
         )
     except SimFault as error:
         fault = error

@@ -57,6 +57,7 @@ def launch(
     visits: Visits | None = None,
     watch: LastWrite | None = None,
     output: TextIO | None = None,
+    arch: str = "sm_90",
 ) -> LaunchReport:
     """Run a grid to its end.
 
@@ -92,6 +93,8 @@ def launch(
         A byte whose last write is asked for; races in global memory are not looked for then.
     output
         Where printf writes to; the sys.stdout of the moment if left out.
+    arch
+        The architecture whose tensor cores compute, ``sm_80`` for those of an A100.
 
     Raises
     ------
@@ -150,6 +153,7 @@ def launch(
         global_races=watcher,
         profile=profile,
         output=output,
+        arch=int("".join(filter(str.isdigit, arch))),
     )
     instructions = lane_instructions = chunks = 0
     step = _blocks_at_once(found.code, shape)

@@ -141,6 +141,31 @@ for _name, _to in (("atom", "d, "), ("red", "")):
     for _how in ("and.b64", "or.b64", "xor.b64", "min.u64", "min.s64", "max.u64", "max.s64"):
         EXAMPLES[_name, _how] = f"{_name}.global.{_how} {_to}[d], d;"
 
+_FOUR, _TWO, _ONE = "{r, r, r, r}", "{r, r}", "{r}"
+MATRICES = {
+    f"mma.sync.aligned.m8n8k4.row.row.f16.f16.f16.f16 {_FOUR}, {_TWO}, {_TWO}, {_FOUR};": (70, (6, 4)),
+    f"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {_FOUR}, {_TWO}, {_ONE}, {_FOUR};": (75, (6, 5)),
+    f"mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {_TWO}, {_FOUR}, {_TWO}, {_TWO};": (80, (7, 0)),
+    f"mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {_FOUR}, {_TWO}, {_ONE}, {_FOUR};": (80, (7, 0)),
+    f"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {_FOUR}, {_FOUR}, {_TWO}, {_FOUR};": (80, (7, 0)),
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {d, d}, {d}, {d}, {d, d};": (80, (7, 0)),
+    "mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {d, d, d, d}, {d, d}, {d}, {d, d, d, d};": (90, (7, 8)),
+    f"mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {_FOUR}, {_FOUR}, {_TWO}, {_FOUR};": (89, (8, 4)),
+    f"mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e5m2.f32 {_FOUR}, {_TWO}, {_ONE}, {_FOUR};": (89, (8, 7)),
+    f"mma.sync.aligned.m16n8k32.row.col.f16.e4m3.e5m2.f16 {_TWO}, {_FOUR}, {_TWO}, {_TWO};": (89, (8, 7)),
+    f"mma.sync.aligned.m8n8k16.row.col.satfinite.s32.u8.s8.s32 {_TWO}, {_ONE}, {_ONE}, {_TWO};": (75, (6, 5)),
+    f"mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {_FOUR}, {_FOUR}, {_TWO}, {_FOUR};": (80, (7, 0)),
+    f"mma.sync.aligned.m8n8k32.row.col.s32.u4.s4.s32 {_TWO}, {_ONE}, {_ONE}, {_TWO};": (75, (6, 5)),
+    f"mma.sync.aligned.m16n8k32.row.col.s32.u4.s4.s32 {_FOUR}, {_TWO}, {_ONE}, {_FOUR};": (80, (7, 0)),
+    f"mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc {_TWO}, {_ONE}, {_ONE}, {_TWO};": (75, (7, 0)),
+    f"mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.and.popc {_TWO}, {_ONE}, {_ONE}, {_TWO};": (80, (7, 1)),
+    f"mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc {_FOUR}, {_FOUR}, {_TWO}, {_FOUR};": (80, (7, 0)),
+    f"mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {_FOUR}, {_TWO}, {_TWO}, {_FOUR}, r, 0;": (80, (7, 1)),
+    f"mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e5m2.f32 {_FOUR}, {_FOUR}, {_FOUR}, {_FOUR}, r, 0;": (89, (8, 4)),
+    f"mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {_FOUR}, {_TWO}, {_TWO}, {_FOUR}, r, 0;": (
+        80, (8, 5)),
+}  # fmt: skip
+
 OTHERS = {
     "fence.acquire.gpu;": (90, (8, 6)),
     "fence.release.gpu;": (90, (8, 6)),
@@ -157,6 +182,7 @@ OTHERS = {
     "tex.2d.v4.u32.f32 {r, r, r, r}|q, [d, {r, r}];": (60, (7, 1)),
     "tex.2d.v4.u32.f32 {r, r, r, r}, [d, {r, r}], {r, r};": (30, (4, 3)),
     "sured.b.max.1d.s64.trap [d, r], d;": (50, (8, 1)),
+    **MATRICES,
 }
 """What the definitions ask for themselves, because it is more than a name and modifiers that tells."""
 

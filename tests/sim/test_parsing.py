@@ -332,7 +332,6 @@ def test_the_assembler_knows_the_same_versions_and_targets() -> None:
 
 
 @pytest.mark.parametrize("line", [
-    "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%b0,%b1}, {%b0}, {%f0,%f1,%f2,%f3};",
     "wgmma.fence.sync.aligned;", "mbarrier.init.shared.b64 [%ul0], 1;", "cp.async.bulk.commit_group;",
     "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%b0}, [%u0];", "tcgen05.fence::before_thread_sync;",
 ])  # fmt: skip

@@ -18,7 +18,7 @@ from ptxrt.sim._machine.warp_barriers import masks
 from ptxrt.sim._text.syntax import Pair
 from ptxrt.sim._text.types import TYPES, Array
 
-__all__ = ["warp_barrier"]
+__all__ = ["together", "warp_barrier", "whole_warps"]
 
 _U32 = TYPES["u32"]
 _B32 = TYPES["b32"]
@@ -70,7 +70,7 @@ def _check_named(m: Machine, op: Op, mask: Getter) -> None:
         )  # fmt: skip
 
 
-def _together(op: Op, mask: Getter | None, step: Step) -> None:
+def together(op: Op, mask: Getter | None, step: Step) -> None:
     """Emit `step` behind the convergence that `mask` asks for; None for the old forms, which ask for none."""
     if mask is None:
 
@@ -95,6 +95,25 @@ def _together(op: Op, mask: Getter | None, step: Step) -> None:
         return following
 
     op.end(end)
+
+
+def whole_warps(op: Op, step: Step) -> None:
+    """Emit `step`, to run for whole warps: behind the convergence of all lanes of each, none of which may be gone."""
+
+    def whole(m: Machine) -> None:
+        places = m.of_active(m.origin)
+        if m.count != m.blocks * m.padded:
+            count = np.bincount(places >> 5, minlength=m.blocks * m.padded >> 5)
+            short = (count[places >> 5] != 32).nonzero()[0]
+            if short.size:
+                first = int(short[0])
+                missing = 32 - int(count[places[first] >> 5])
+                problem = f"{op.ins.name} in a warp of which {missing} lanes are not there or have exited"
+                m.fault(op.ins, f"{problem}: what it does is undefined", int(m.active()[first]))
+        step(m)
+
+    every = np.full(1, _FULL, np.uint32)
+    together(op, lambda m: every, whole)
 
 
 def warp_barrier(op: Op) -> None:
@@ -169,7 +188,7 @@ def shfl(op: Op) -> None:
         if write_flag is not None:
             write_flag(m, m.spread(np.asarray(inside)))
 
-    _together(op, mask, step)
+    together(op, mask, step)
 
 
 @instruction("vote")
@@ -200,7 +219,7 @@ def vote(op: Op) -> None:
         else:
             write(m, (yes == voters) | (yes == 0))
 
-    _together(op, mask, step)
+    together(op, mask, step)
 
 
 @instruction("activemask")
@@ -229,7 +248,7 @@ def elect(op: Op) -> None:
         write(m, leader)
         write_flag(m, leader == (m.of_active(m.origin) & 31))
 
-    _together(op, mask, step)
+    together(op, mask, step)
 
 
 @instruction("match")
@@ -268,7 +287,7 @@ def match(op: Op) -> None:
         if write_flag is not None:
             write_flag(m, agreed)
 
-    _together(op, mask, step)
+    together(op, mask, step)
 
 
 _REDUCE: dict[str, Callable[[Array, Array], Array]] = {
@@ -316,4 +335,4 @@ def redux(op: Op) -> None:
             result = np.where(part, combine(result, held[at]), result)
         write(m, np.array(result))
 
-    _together(op, mask, step)
+    together(op, mask, step)

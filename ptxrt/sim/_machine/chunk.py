@@ -62,6 +62,7 @@ class Job:
     global_races: GlobalRaces | LastWrite | None
     profile: Profile | None
     output: TextIO | None
+    arch: int
 
 
 class Chunk(Reports):
@@ -71,7 +72,7 @@ class Chunk(Reports):
         shape = job.shape
         self.source, self.layout, self.shape, self.memory = job.source, job.code, shape, job.memory
         self.params, self.addresses, self.elements = job.params, job.addresses, job.elements
-        self.checks, self.profile = job.checks, job.profile
+        self.checks, self.profile, self.arch = job.checks, job.profile, job.arch
         self._allowance = job.allowance
         self.written: list[Array] | None = None
         self.off_switch = None if job.allowance is None else OFF_SWITCH

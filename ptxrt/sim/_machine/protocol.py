@@ -291,6 +291,10 @@ class Machine(Registers, Groups, Order, Spaces, Protocol):
         """The names of the checks that were asked for."""
 
     @property
+    def arch(self) -> int:
+        """Whose tensor cores compute: 90 for those of sm_90."""
+
+    @property
     def addresses(self) -> dict[Variable, int]:
         """Where the variables in .global and .const lie."""
 
