@@ -25,8 +25,6 @@ TEXT = (ROOT / "docs" / "sim.md").read_text()
     [
         ("`wmma`", "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d];"),
         ("`wgmma`", "wgmma.fence.sync.aligned;"),
-        ("`ldmatrix`", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {r}, [d];"),
-        ("`stmatrix`", "stmatrix.sync.aligned.m8n8.x1.shared.b16 [d], {r};"),
         ("`mbarrier`", "mbarrier.init.shared::cta.b64 [d], 1;"),
         ("bulk copies", "cp.async.bulk.global.shared::cta.bulk_group [d], [d], 16;"),
         ("video instructions", "vadd.u32.u32.u32 r, r, r;"),

@@ -333,7 +333,7 @@ def test_the_assembler_knows_the_same_versions_and_targets() -> None:
 
 @pytest.mark.parametrize("line", [
     "wgmma.fence.sync.aligned;", "mbarrier.init.shared.b64 [%ul0], 1;", "cp.async.bulk.commit_group;",
-    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%b0}, [%u0];", "tcgen05.fence::before_thread_sync;",
+    "tcgen05.fence::before_thread_sync;",
 ])  # fmt: skip
 def test_what_is_known_and_not_run_is_unsupported(line: str) -> None:
     with pytest.raises(Unsupported, match=r"line 10") as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxrt.sim._instructions.op import Op
 from ptxrt.sim._text.syntax import Operand, Register, Tuple
 
-__all__ = ["alike", "elements", "vector"]
+__all__ = ["alike", "elements", "fragment", "vector"]
 
 
 def vector(op: Op) -> int:
@@ -24,6 +24,14 @@ def elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
     if not isinstance(operand, Tuple) or len(operand.items) != count:
         op.fail(f"{op.ins.opcode} takes a vector of {count} elements")
     alike(op, operand)
+    return operand.items
+
+
+def fragment(op: Op, place: int, count: int) -> tuple[Operand, ...]:
+    """Return the elements of an operand that is a vector even of one; their types may differ."""
+    operand = op.operand(place)
+    if not isinstance(operand, Tuple) or len(operand.items) != count:
+        op.fail(f"{op.ins.name} takes a vector of {count} as operand {place + 1}")
     return operand.items
 
 
