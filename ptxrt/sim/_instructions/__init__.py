@@ -23,6 +23,7 @@ from ptxrt.sim._instructions import (
     surfaces,
     textures,
     warp,
+    wmma,
 )
 from ptxrt.sim._instructions.op import definition
 
@@ -48,4 +49,5 @@ __all__ = [
     "surfaces",
     "textures",
     "warp",
+    "wmma",
 ]

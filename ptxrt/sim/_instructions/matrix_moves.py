@@ -21,7 +21,7 @@ from ptxrt.sim._machine.words import read_words, write_words
 from ptxrt.sim._text.types import TYPES, Array, word_type
 from ptxrt.sim._text.windows import SHARED_WINDOW
 
-__all__: list[str] = []
+__all__ = ["transposed"]
 
 _B32 = TYPES["b32"]
 _ROW = 16
@@ -40,7 +40,7 @@ def ldmatrix(op: Op) -> None:
             rows = m.spread(read_words(m, access, at, _ROW)[0])
         words = rows.view(np.uint32).reshape(-1, count, 32)
         if transposes:
-            words = _transposed(words)
+            words = transposed(words)
         for place, one in enumerate(write):
             one(m, words[:, place].ravel())
 
@@ -57,7 +57,7 @@ def stmatrix(op: Op) -> None:
     def step(m: Machine) -> None:
         words = np.stack([m.spread(one(m)).reshape(-1, 32) for one in read], axis=1)
         if transposes:
-            words = _transposed(words)
+            words = transposed(words)
         rows = words.view(word_type(_ROW)).ravel()
         with _those_who_give(m, 8 * count, where(m)) as at:
             write_words(m, access, at, [rows])
@@ -75,7 +75,7 @@ def movmatrix(op: Op) -> None:
     op.type("b16")
     op.done(2)
     write, read = op.dest(0, _B32), op.source(1, _B32)
-    whole_warps(op, lambda m: write(m, _transposed(m.spread(read(m)).reshape(-1, 32)).ravel()))
+    whole_warps(op, lambda m: write(m, transposed(m.spread(read(m)).reshape(-1, 32)).ravel()))
 
 
 def _matrices(op: Op) -> tuple[int, bool]:
@@ -132,7 +132,7 @@ def _those_who_give(m: Machine, rows: int, where: Array) -> Iterator[Array]:
     m.idx, m.count = idx, count
 
 
-def _transposed(words: Array) -> Array:
+def transposed(words: Array) -> Array:
     """Return what 32 lanes, the last axis, hold of the transposed matrix."""
     elements = words.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2)
     return np.asarray(np.ascontiguousarray(elements).view(np.uint32).reshape(words.shape))

@@ -18,7 +18,7 @@ from ptxrt.sim._machine.protocol import Machine
 from ptxrt.sim._text.syntax import Immediate, Operand, Register, Tuple
 from ptxrt.sim._text.types import TYPES, Array, PtxType
 
-__all__: list[str] = []
+__all__ = ["values"]
 
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "u8": 8, "s8": 8, "u4": 4,
          "s4": 4, "b1": 1, "s32": 32}  # fmt: skip
@@ -159,10 +159,10 @@ def mma(op: Op) -> None:
     choose = _chooser(op, form) if form.sparse else None
 
     def step(m: Machine) -> None:
-        x, y = (_values(kind, read(m)) for kind, read in ((kinds.a, read_a), (kinds.b, read_b)))
+        x, y = (values(kind, read(m)) for kind, read in ((kinds.a, read_a), (kinds.b, read_b)))
         if choose is not None:
             y = choose(m, y)
-        result = multiply_add(kinds, x, y, _values(kinds.c, read_c(m)), m.arch)
+        result = multiply_add(kinds, x, y, values(kinds.c, read_c(m)), m.arch)
         for write, register in zip(writers, d.pack(result), strict=True):
             write(m, register.view(to.dtype))
 
@@ -208,7 +208,7 @@ def _reader(op: Op, place: int, fragment: Fragment, agreed: PtxType) -> Callable
     return lambda m: fragment.unpack([m.spread(read(m)).view(word) for read in getters])
 
 
-def _values(kind: str, bits: Array) -> Array:
+def values(kind: str, bits: Array) -> Array:
     """Return signed integers as such."""
     if kind in ("s8", "s32"):
         bits = bits.view(np.int8 if kind == "s8" else np.int32)
