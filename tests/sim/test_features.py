@@ -169,6 +169,35 @@ MATRICES = {
         80, (8, 5)),
 }  # fmt: skip
 
+_EIGHT = "{r, r, r, r, r, r, r, r}"
+WMMA = {
+    f"wmma.load.a.sync.aligned.row.m16n16k16.f16 {_EIGHT}, [d];": (70, (6, 3)),
+    f"wmma.load.b.sync.aligned.col.m8n32k16.f16 {_EIGHT}, [d], r;": (70, (6, 3)),
+    f"wmma.load.a.sync.aligned.row.m16n16k16.s8 {_TWO}, [d];": (72, (6, 3)),
+    f"wmma.load.b.sync.aligned.col.m8n8k32.u4 {_ONE}, [d];": (75, (6, 3)),
+    f"wmma.load.a.sync.aligned.row.m8n8k128.b1 {_ONE}, [d];": (75, (6, 3)),
+    f"wmma.load.a.sync.aligned.row.m16n16k16.bf16 {_FOUR}, [d];": (80, (7, 0)),
+    f"wmma.load.a.sync.aligned.row.m16n16k8.tf32 {_FOUR}, [d];": (80, (7, 0)),
+    "wmma.load.a.sync.aligned.row.m8n8k4.f64 {d}, [d];": (80, (7, 0)),
+    f"wmma.load.c.sync.aligned.row.m32n8k16.f32 {_EIGHT}, [d];": (70, (6, 3)),
+    f"wmma.load.c.sync.aligned.row.m32n8k16.s32 {_EIGHT}, [d];": (72, (6, 3)),
+    f"wmma.load.c.sync.aligned.row.m8n8k32.s32 {_TWO}, [d];": (75, (6, 3)),
+    f"wmma.load.c.sync.aligned.row.m16n16k8.f32 {_EIGHT}, [d];": (80, (7, 0)),
+    f"wmma.store.d.sync.aligned.row.m16n16k16.f16 [d], {_FOUR};": (70, (6, 3)),
+    f"wmma.store.d.sync.aligned.row.m8n8k128.s32 [d], {_TWO}, r;": (75, (6, 3)),
+    "wmma.store.d.sync.aligned.row.m8n8k4.f64 [d], {d, d}, 8;": (80, (7, 0)),
+    f"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f16 {_EIGHT}, {_EIGHT}, {_EIGHT}, {_FOUR};": (70, (6, 3)),
+    f"wmma.mma.sync.aligned.row.row.m16n16k16.s32.u8.u8.s32.satfinite {_EIGHT}, {_TWO}, {_TWO}, {_EIGHT};": (
+        72,
+        (6, 3),
+    ),
+    f"wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {_TWO}, {_ONE}, {_ONE}, {_TWO};": (75, (6, 3)),
+    f"wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {_TWO}, {_ONE}, {_ONE}, {_TWO};": (75, (6, 3)),
+    f"wmma.mma.and.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {_TWO}, {_ONE}, {_ONE}, {_TWO};": (80, (7, 1)),
+    f"wmma.mma.sync.aligned.col.col.m16n16k16.f32.bf16.bf16.f32 {_EIGHT}, {_FOUR}, {_FOUR}, {_EIGHT};": (80, (7, 0)),
+    "wmma.mma.sync.aligned.row.col.m8n8k4.rz.f64.f64.f64.f64 {d, d}, {d}, {d}, {d, d};": (80, (7, 0)),
+}
+
 OTHERS = {
     "fence.acquire.gpu;": (90, (8, 6)),
     "fence.release.gpu;": (90, (8, 6)),
@@ -186,6 +215,7 @@ OTHERS = {
     "tex.2d.v4.u32.f32 {r, r, r, r}, [d, {r, r}], {r, r};": (30, (4, 3)),
     "sured.b.max.1d.s64.trap [d, r], d;": (50, (8, 1)),
     **MATRICES,
+    **WMMA,
 }
 """What the definitions ask for themselves, because it is more than a name and modifiers that tells."""
 

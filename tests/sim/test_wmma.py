@@ -241,6 +241,17 @@ def test_which_lane_loads_what_on_volta(case: tuple[str, str, str, str], monkeyp
         assert held[lane, : len(wanted)].tolist() == wanted, lane
 
 
+def test_copies_of_a_register_are_registers_of_their_own() -> None:
+    body = "ld.param.u64 x, [p0]; ld.param.u64 y, [out]; .reg .pred p; setp.eq.u32 p, t, 3;" \
+        f"wmma.load.b.sync.aligned.col.m32n8k16.global.f16 {names('q', 8)}, [x]; @p mov.b32 q4, 77;" \
+        "mad.wide.u32 y, t, 8, y; st.global.v2.b32 [y], {q0, q4};"  # fmt: skip
+    form = ("b", "m32n8k16", "f16")
+    got = launch(Device("sim:0"), body, [packed(distinct(form), "f16", "col", 16)], 64, head_for("", "f16"))
+    wanted = expected(form, *places(form, FORMS[form]))[[0, 4], :, 0].T.copy()
+    wanted[3, 1] = 77
+    np.testing.assert_array_equal(got.reshape(32, 2), wanted)
+
+
 MOVED = [form for form in FORMS if form[0] == "c"]
 
 
@@ -255,16 +266,17 @@ def test_a_matrix_is_stored_as_it_was_loaded(device: Device, form: Form, space: 
     count = count_of(form)
     listed = names(prefix(kind), count)
     words = rows * wide * BITS[kind] // 32
+    fill = "mad.lo.u32 s, t, 4, u;" + "".join(
+        f"ld.global.b32 q0, [w+{128 * step}]; st.shared.b32 [s+{128 * step}], q0;" for step in range(-(-words // 32))
+    ) + "bar.sync 0;"  # fmt: skip
     at, where, then = {
         "global": ("x", ".global", ""),
-        "generic": ("x", "", ""),
-        "shared": ("tile", ".shared", "".join(
-            f"ld.global.b32 s, [w+{128 * step}]; st.shared.b32 [u+{128 * step}], s;" for step in range(-(-words // 32))
-        ) + "bar.sync 0;"),
-    }[space]  # fmt: skip
-    body = "ld.param.u64 x, [p0]; ld.param.u64 y, [out]; mad.wide.u32 w, t, 4, x; mov.u32 u, tile;" \
-        f"mad.lo.u32 u, t, 4, u; mov.u32 s, {wide};{then.replace('b32 s', 'b32 q0').replace(', s;', ', q0;')}" \
-        f"wmma.load.c.sync.aligned.row.{shape}{where}.{kind} {listed}, [{at}], s;" \
+        # An address may lie below the window by what the offset adds.
+        "shared": ("u+64", ".shared", f"{fill} sub.u32 u, u, 64;"),
+        "generic": ("w", "", f"{fill} cvt.u64.u32 w, u; cvta.shared.u64 w, w;"),
+    }[space]
+    body = f"ld.param.u64 x, [p0]; ld.param.u64 y, [out]; mad.wide.u32 w, t, 4, x; mov.u32 u, tile; {then}" \
+        f"mov.u32 s, {wide}; wmma.load.c.sync.aligned.row.{shape}{where}.{kind} {listed}, [{at}], s;" \
         f"wmma.store.d.sync.aligned.col.{shape}.global.{kind} [y], {listed}, {long};"  # fmt: skip
     memory = packed(distinct(form), kind, "row", wide)
     memory = np.concatenate([memory, np.zeros(32, np.uint32)])
@@ -405,6 +417,8 @@ def drawn_floats(shape: str, kind: str, c: str) -> tuple[np.ndarray, np.ndarray,
     a, b, sums = some(m, k), some(k, n), some(m, n)
     a[1, :3], a[2, 1], a[3, 0], sums[4, 0], sums[5, 1] = 0, np.inf, np.nan, -np.inf, np.nan
     sums[6] *= 2.0**20 if c != "f16" else 2.0**8
+    # Between two numbers of f16, and a little more than f32 holds.
+    a[7], a[7, 0], b[0, 0], sums[7, 0] = 0, 2.0**-12, 2.0**-13, 1 + 2.0**-11
     return a, b, sums
 
 
@@ -417,18 +431,25 @@ def test_products_of_floats_bit_for_bit(device: Device, shape: str, kind: str, d
     word = np.dtype(f"u{BITS[kind] // 8}")
     x, y, z = a.astype(word)[None], b.astype(word)[None], sums.astype(f"u{BITS[c] // 8}")[None]
     arch = int("".join(filter(str.isdigit, device.arch)))
+    with np.errstate(all="ignore"):
+        wanted = reference(Kinds(d, kind, kind, c), x, y, z, arch)
+    np.testing.assert_array_equal(got, wanted.astype(np.uint64))
+
+
+def reference(kinds: Kinds, x: np.ndarray, y: np.ndarray, z: np.ndarray, arch: int) -> np.ndarray:
+    """Return d of one product, put together as ptxas does it."""
+    kind, d, c = kinds.a, kinds.d, kinds.c
     if kind == "tf32":
         half = multiply_add(Kinds("f32", kind, kind, "f32"), x[..., :4], y[:, :4], z, arch)
-        wanted = multiply_add(Kinds("f32", kind, kind, "f32"), x[..., 4:], y[:, 4:], half, arch)[0]
-    elif d == c:
-        wanted = multiply_add(Kinds(d, kind, kind, c), x, y, z, arch)[0]
-    else:
-        start = z if c == "f32" else z.view(np.float16).astype(np.float32).view(np.uint32)
-        wanted = multiply_add(Kinds("f32", kind, kind, "f32"), x, y, start, arch)[0]
-        if d == "f16":
-            wanted = wanted.view(np.float32).astype(np.float16)
-            wanted = np.where(np.isnan(wanted), np.uint16(0x7FFF), wanted.view(np.uint16))
-    np.testing.assert_array_equal(got, wanted.astype(np.uint64))
+        return multiply_add(Kinds("f32", kind, kind, "f32"), x[..., 4:], y[:, 4:], half, arch)[0]
+    if d == c:
+        return multiply_add(kinds, x, y, z, arch)[0]
+    start = z if c == "f32" else z.view(np.float16).astype(np.float32).view(np.uint32)
+    wanted = multiply_add(Kinds("f32", kind, kind, "f32"), x, y, start, arch)[0]
+    if d == "f32":
+        return wanted
+    halves = wanted.view(np.float32).astype(np.float16)
+    return np.where(np.isnan(halves), np.uint16(0x7FFF), halves.view(np.uint16))
 
 
 @pytest.mark.ptx

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -253,19 +252,11 @@ def _what_else(op: Op, kind: str) -> tuple[bool, str, str]:
 
 
 def _product(kinds: Kinds, a: Array, b: Array, c: Array, arch: int) -> Array:
-    """Return d. Where c and d have different types, ptxas computes in f32, and converts c before or d after."""
-    inner = kinds if kinds.c == kinds.d else replace(kinds, c="f32", d="f32")
-    if inner.c != kinds.c:
-        c = np.ascontiguousarray(c).view(np.float16).astype(np.float32).view(np.uint32)
-    # Of .tf32 it makes two instructions of four products each, on any architecture.
+    """Return d. Of .tf32 ptxas makes two instructions with four products each, on any architecture."""
     most = 4 if kinds.a == "tf32" else a.shape[2]
     for k in range(0, a.shape[2], most):
-        c = multiply_add(inner, a[:, :, k : k + most], b[:, k : k + most], c, arch)
-    if inner.d == kinds.d:
-        return c
-    with np.errstate(over="ignore"):
-        floats = np.ascontiguousarray(c).view(np.float32).astype(np.float16)
-    return np.where(np.isnan(floats), np.uint16(0x7FFF), floats.view(np.uint16))
+        c = multiply_add(kinds, a[:, :, k : k + most], b[:, k : k + most], c, arch)
+    return c
 
 
 # -- registers -----------------------------------------------------------------------------------------------------

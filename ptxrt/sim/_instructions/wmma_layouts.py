@@ -63,8 +63,6 @@ class Layout:
         Whether memory has the matrix row by row, or column by column.
     copies
         How often the registers are there, one after the other.
-    squares
-        Whether each register of 16-bit elements holds 8 x 8 of them as those of mma.sync do.
     """
 
     rows: Array
@@ -73,7 +71,6 @@ class Layout:
     bits: int
     by_rows: bool
     copies: int = 1
-    squares: bool = True
 
     @property
     def registers(self) -> int:
@@ -82,17 +79,16 @@ class Layout:
 
     @cached_property
     def fragment(self) -> Fragment:
-        """The first copy as a fragment; where an element has several places, with the first of them."""
+        """The first copy as a fragment; where an element has several places, with one of them."""
         places = np.empty((*self.shape, 1), np.intp)
-        order = np.arange(self.rows.size)[::-1]
-        places[self.rows.ravel()[order], self.columns.ravel()[order], 0] = order
+        places[self.rows, self.columns, 0] = np.arange(self.rows.size).reshape(self.rows.shape)
         return Fragment(places, self.bits, self.rows.shape[0])
 
     @cached_property
     def turned(self) -> bool:
-        """Tell whether pairs of 16-bit elements lie across memory, so that squares move transposed."""
+        """Whether pairs of 16-bit elements lie across memory: then the lanes move their registers transposed."""
         along = self.columns if self.by_rows else self.rows
-        return self.bits == 16 and self.squares and bool((along[:, 0, 0] == along[:, 0, 1]).all())
+        return self.bits == 16 and bool((along[:, 0, 0] == along[:, 0, 1]).all())
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -148,7 +144,7 @@ def layout(role: str, sizes: tuple[int, int, int], kind: str, arch: int, *, by_r
     bits = BITS[kind]
     if arch < 75 and kind in ("f16", "f32"):
         rows, columns = _in_quarters(role, m, n, bits, by_rows=by_rows)
-        return Layout(rows, columns, shape, bits, by_rows, squares=False)
+        return Layout(rows, columns, shape, bits, by_rows)
     if (m, n) == (8, 32) and not (kind == "s32" and arch < 80):
         columns, rows = _of_fragments({"a": "b", "b": "a", "c": "c"}[role], n, m, k, bits)
     else:
