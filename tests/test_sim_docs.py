@@ -23,7 +23,6 @@ TEXT = (ROOT / "docs" / "sim.md").read_text()
 @pytest.mark.parametrize(
     ("name", "instruction"),
     [
-        ("`wmma`", "wmma.load.a.sync.aligned.row.m16n16k16.f16 {r, r, r, r, r, r, r, r}, [d];"),
         ("`wgmma`", "wgmma.fence.sync.aligned;"),
         ("`mbarrier`", "mbarrier.init.shared::cta.b64 [d], 1;"),
         ("bulk copies", "cp.async.bulk.global.shared::cta.bulk_group [d], [d], 16;"),
