@@ -210,6 +210,14 @@ def test_a_stored_row_races_with_its_reader() -> None:
     on_sim(body.replace("// BARRIER", "bar.sync 0;"), 64, races=True)
 
 
+def test_a_stored_row_is_another_lanes_behind_a_barrier_of_the_warp() -> None:
+    body = ROW_OF + "mov.b32 q0, 1;\n" + move(STORE, 1) + "// BARRIER\nmov.u32 a, s; mad.lo.u32 a, t, 16, a;" \
+        "ld.shared.u32 r, [a];"  # fmt: skip
+    with pytest.raises(DataRace):
+        on_sim(body, races=True)
+    on_sim(body.replace("// BARRIER", "bar.warp.sync -1;"), races=True)
+
+
 def test_lanes_that_are_late_are_waited_for() -> None:
     x = matrices(5)
     # Lane 3 goes a way of its own, through the same instruction.

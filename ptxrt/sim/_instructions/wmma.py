@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.tensor_cores import Kinds, multiply_add
 from ptxrt.sim._instructions.vectors import fragment
 from ptxrt.sim._instructions.warp import whole_warps
-from ptxrt.sim._instructions.wmma_layouts import BITS, Layout, layout
+from ptxrt.sim._instructions.wmma_layouts import BITS, Layout, Piece, layout
 from ptxrt.sim._machine.access import Access
-from ptxrt.sim._machine.element_types import float_type
 from ptxrt.sim._machine.protocol import Getter, Machine, Setter
 from ptxrt.sim._machine.words import read_words, write_words
 from ptxrt.sim._text.syntax import Immediate, Operand
@@ -52,6 +51,9 @@ _SUMS: dict[str, dict[str, _Need]] = {
 
 _RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",)}
 """What sums there are of products of floats; those of integers are s32."""
+
+_IN_MEMORY = {"f16": "f16", "bf16": "bf16", "tf32": "f32", "f32": "f32", "f64": "f64"}
+"""The floating-point types of arrays that elements of these types are moved from and to."""
 
 _REGISTERS = {"f16": TYPES["f16x2"], "f32": TYPES["f32"], "f64": TYPES["f64"]}
 """As what registers of an element's type must agree; those not named here are .b32, or integers."""
@@ -126,48 +128,44 @@ def _move(op: Op, what: str) -> None:
     # Which architecture it will be is not known yet: any that the text is for.
     archs = [90, *(arch for arch in (72, 75) if arch >= op.builder.module.target_number)]
     least = min(piece.size for arch in archs for piece in held(arch).pieces)
-    moved = "f32" if kind == "tf32" else kind
-    access = op.builder.access(
-        op.ins, space, least, least, writes, offset, float_type=float_type(TYPES[moved]) if moved in TYPES else ""
-    )
+    access = op.builder.access(op.ins, space, least, least, writes, offset, float_type=_IN_MEMORY.get(kind, ""))
+    places = _Places(access, where, stride, kind)
     if writes:
-        _emit_store(op, held, [_source(op, item, kind) for item in items], _Places(access, where, stride, kind))
+        _emit_store(op, held, [_source(op, item, kind) for item in items], places)
     else:
-        _emit_load(op, held, [_dest(op, item, kind) for item in items], _Places(access, where, stride, kind))
+        _emit_load(op, held, [_dest(op, item, kind) for item in items], places)
 
 
 class _Places:
-    """Where a matrix lies in memory, which a warp moves piece by piece."""
+    """Where the lanes find the pieces of a matrix: in memory and in their registers."""
 
     def __init__(self, access: Access, where: Getter, stride: Getter, kind: str) -> None:
         self.register = word_type(8 if kind == "f64" else 4)
         self._access, self._where, self._stride, self._bits = access, where, stride, BITS[kind]
 
-    def each(self, m: Machine, held: Layout) -> list[tuple[Access, Array, int]]:
-        """Return for each piece the access, the lanes' addresses, and the first byte of the registers that it is."""
+    def each(self, m: Machine, pieces: list[Piece]) -> Iterator[tuple[Access, Array, int, list[tuple[int, int]]]]:
+        """Yield, for each piece, the access, the lanes' addresses, the bytes of a word, and where its words are.
+
+        A word is in a register, from a bit on.
+        """
         base = self._where(m)
         base = (base.view(np.int32) if base.itemsize == 4 else base).astype(np.int64)
         stride = self._stride(m).astype(np.int64) * self._bits // 8
-        warps = m.count // 32
-        return [
-            (
-                self._access._replace(size=piece.size),
-                base + np.tile(piece.across, warps) * stride + np.tile(piece.along, warps),
-                piece.first,
-            )
-            for piece in held.pieces
-        ]
+        warps, size = m.count // 32, self.register.itemsize
+        for piece in pieces:
+            word = min(piece.size, size)
+            words = [divmod(byte, size) for byte in range(piece.first, piece.first + piece.size, word)]
+            at = base + np.tile(piece.across, warps) * stride + np.tile(piece.along, warps)
+            yield self._access._replace(size=piece.size), at, word, [(one, 8 * byte) for one, byte in words]
 
 
 def _emit_load(op: Op, held: Callable[[int], Layout], write: list[Setter], places: _Places) -> None:
     def step(m: Machine) -> None:
-        matrix, size = held(m.arch), places.register.itemsize
-        registers = np.zeros((len(matrix.rows), m.count), places.register)
-        for access, at, first in places.each(m, matrix):
-            word = min(access.size, size)
-            for place, value in enumerate(read_words(m, access, at, word)):
-                register, byte = divmod(first + place * word, size)
-                registers[register] |= value.astype(places.register) << places.register.type(8 * byte)
+        matrix, kind = held(m.arch), places.register.type
+        registers = np.zeros((len(matrix.rows), m.count), kind)
+        for access, at, word, words in places.each(m, matrix.pieces):
+            for (register, bit), value in zip(words, read_words(m, access, at, word), strict=True):
+                registers[register] |= value.astype(kind) << kind(bit)
         if matrix.turned:
             registers = transposed(registers)
         for place, one in enumerate(write):
@@ -178,16 +176,12 @@ def _emit_load(op: Op, held: Callable[[int], Layout], write: list[Setter], place
 
 def _emit_store(op: Op, held: Callable[[int], Layout], read: list[Getter], places: _Places) -> None:
     def step(m: Machine) -> None:
-        matrix, size = held(m.arch), places.register.itemsize
-        registers = np.stack([m.spread(one(m)).view(places.register) for one in read])
+        matrix, kind = held(m.arch), places.register.type
+        registers = np.stack([m.spread(one(m)).view(kind) for one in read])
         if matrix.turned:
             registers = transposed(registers)
-        for access, at, first in places.each(m, matrix):
-            word = min(access.size, size)
-            values = []
-            for byte in range(first, first + access.size, word):
-                register, within = divmod(byte, size)
-                values.append((registers[register] >> places.register.type(8 * within)).astype(word_type(word)))
+        for access, at, word, words in places.each(m, matrix.pieces):
+            values = [(registers[register] >> kind(bit)).astype(word_type(word)) for register, bit in words]
             write_words(m, access, at, values)
 
     whole_warps(op, step)
