@@ -75,7 +75,7 @@ def wmma(op: Op) -> None:
         _move(op, what)
 
 
-def _taken(op: Op, names: tuple[str, ...], count: int, what: str) -> list[str]:
+def _modifiers(op: Op, names: tuple[str, ...], count: int, what: str) -> list[str]:
     """Return those modifiers that are among the names, which must be so many, in their order."""
     found = [name for name in op.ins.modifiers if name in names]
     if len(found) != count:
@@ -109,10 +109,10 @@ def _check_layouts(op: Op, kind: str, of: dict[str, str]) -> None:
 def _move(op: Op, what: str) -> None:
     """Move a matrix between memory and registers."""
     writes = what == "store"
-    (role,) = _taken(op, ("d",) if writes else ("a", "b", "c"), 1, "which matrix: .load.a, .b or .c, or .store.d")
-    (order,) = _taken(op, ("row", "col"), 1, "one layout: .row or .col")
+    (role,) = _modifiers(op, ("d",) if writes else ("a", "b", "c"), 1, "which matrix: .load.a, .b or .c, or .store.d")
+    (order,) = _modifiers(op, ("row", "col"), 1, "one layout: .row or .col")
     kinds = _FACTORS if role in "ab" else _SUMS
-    (kind,) = _taken(op, tuple(kinds), 1, f"one type of {role}: .{', .'.join(kinds)}")
+    (kind,) = _modifiers(op, tuple(kinds), 1, f"one type of {role}: .{', .'.join(kinds)}")
     sizes = _shape(op, kind, kinds[kind])
     _check_layouts(op, kind, {role: order})
     by_rows = order == "row"
@@ -192,9 +192,11 @@ def _emit_store(op: Op, held: Callable[[int], Layout], read: list[Getter], place
 
 def _mma(op: Op) -> None:
     """``wmma.mma.op.popc.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype{.satfinite} d, a, b, c``."""
-    first, second = _taken(op, ("row", "col"), 2, "the layouts of a and b")
+    first, second = _modifiers(op, ("row", "col"), 2, "the layouts of a and b")
     types = [name for name in op.ins.modifiers if name in BITS]
-    _taken(op, tuple(BITS), 2 if len(types) == 2 else 4, "the types of d and c for .f16, of d, a, b and c otherwise")
+    _modifiers(
+        op, tuple(BITS), 2 if len(types) == 2 else 4, "the types of d and c for .f16, of d, a, b and c otherwise"
+    )
     d, a, b, c = types if len(types) == 4 else (types[0], "f16", "f16", types[1])
     if a != b or a not in _FACTORS or (a == "f16") is (len(types) == 4):
         op.fail(f"wmma.mma does not multiply .{a} by .{b}")
