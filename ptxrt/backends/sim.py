@@ -47,6 +47,8 @@ class SimBackend:
 
     def __init__(self) -> None:
         self._memories: dict[int, sim.GlobalMemory] = {}
+        # What each device has said that it is.
+        self._archs: dict[int, str] = {}
         self._handles = itertools.count(1)
         self._events: dict[int, float] = {}
         # One kernel at a time on a device, as on a stream.
@@ -63,9 +65,10 @@ class SimBackend:
         return _setting("PTXRT_SIM_DEVICES", 2, least=1)
 
     def properties(self, ordinal: int) -> DeviceProperties:
+        self._archs[ordinal] = _arch()
         return DeviceProperties(
             name="PTX machine",
-            arch=_arch(),
+            arch=self._archs[ordinal],
             warp_size=32,
             multiprocessors=1,
             total_memory=self._memory(ordinal).limit_bytes,
@@ -311,7 +314,7 @@ class SimBackend:
                 arrays=arrays,
                 shared_bytes=shared_bytes,
                 budget=arguments.budget,
-                arch=_arch(),
+                arch=self._archs[ordinal],
             )
 
     @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import printed_by
 from machine import kernel, run
 from mma_forms import BITS, FORMS, Form, launched, packed, unpacked
 
@@ -91,26 +92,59 @@ def test_a_form_multiplies_whole_numbers(form: Form, device: ptxrt.Device) -> No
     np.testing.assert_array_equal([unpacked(form, one) for one in d], expected)
 
 
-def result_of(arch: str | None, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return 1 - 1 + 2**-24 + 2**-25 as the machine of an architecture has it."""
-    if arch is not None:
-        monkeypatch.setenv("PTXRT_SIM_ARCH", arch)
-    form = next(one for one in FORMS if (one.m, one.k, one.kinds[:2]) == (16, 8, ("f32", "f16")))
-    a, b, c = np.zeros((1, 16, 8)), np.zeros((1, 8, 8)), np.zeros((1, 16, 8))
-    a[0, 0, :4], b[0, :4, 0] = (1, -1, 2.0**-12, 2.0**-13), (1, 1, 2.0**-12, 2.0**-12)
-    at = zip(form.kinds[1:], (form.a, form.b, form.c), (a, b, c), strict=True)
-    x, y, z = (packed(form, *one)[None] for one in at)
-    d = launched(form, ptxrt.Device("sim"), x, y, z, np.zeros((1, 32), np.uint32))
-    return float(unpacked(form, d[0])[0, 0, 0])
+ARCHITECTURE = """
+.version 6.5
+.target sm_75
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 lane, a, b, zero;
+    .reg .f32 d<4>;
+    .reg .b64 p;
+    .reg .pred first, second;
+    mov.u32 lane, %tid.x; and.b32 lane, lane, 3;
+    setp.eq.u32 first, lane, 0; setp.eq.u32 second, lane, 1;
+    mov.b32 zero, 0;
+    selp.b32 a, 0x08000c00, zero, second; selp.b32 a, 0xbc003c00, a, first;
+    selp.b32 b, 0x0c000c00, zero, second; selp.b32 b, 0x3c003c00, b, first;
+    mov.f32 d0, 0f00000000;
+    mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {d0,d1,d2,d3}, {a,a}, {b}, {d0,d0,d0,d0};
+    ld.param.u64 p, [out];
+    mov.u32 lane, %tid.x; setp.eq.u32 first, lane, 0;
+    @first st.global.f32 [p], d0;
+    ret;
+}
+"""
+"""1 - 1 + 2**-24 + 2**-25, of which an architecture has what it does not cut off."""
+LAST = 2.0**-24
 
 
-@pytest.mark.parametrize(
-    ("arch", "expected"), [("sm_75", 2.0**-24), ("sm_80", 2.0**-24), ("sm_90a", 1.5 * 2.0**-24), (None, 1.5 * 2.0**-24)]
-)
-def test_the_machine_computes_as_the_architecture_that_it_is(
-    arch: str | None, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert result_of(arch, monkeypatch) == expected
+@pytest.mark.parametrize(("arch", "expected"), [("sm_75", LAST), ("sm_89", LAST), ("sm_90a", 1.5 * LAST)])
+def test_a_launch_computes_as_the_architecture_that_it_names(arch: str, expected: float) -> None:
+    out = np.zeros(1, np.float32)
+    run(ARCHITECTURE, out, arch=arch)
+    assert out[0] == expected
+
+
+@pytest.mark.ptx
+def test_a_device_computes_as_the_architecture_that_it_is(device: ptxrt.Device) -> None:
+    out = ptxrt.zeros(1, "f32", device)
+    ptxrt.load(KernelSource.ptx(ARCHITECTURE), "k", "f32* out", device).launch(1, 32, out)
+    number = int("".join(filter(str.isdigit, device.arch)))
+    assert out.to_host()[0] == (0 if number < 75 else LAST if number < 90 else 1.5 * LAST)
+
+
+def test_the_environment_says_which_architecture_sim_is() -> None:
+    script = f"""
+    import ptxrt
+    from ptxrt.check.run import check
+    source = ptxrt.KernelSource.ptx({ARCHITECTURE!r})
+    out = ptxrt.zeros(1, "f32", "sim")
+    ptxrt.load(source, "k", "f32* out", "sim").launch(1, 32, out)
+    report = check(source, "k", "f32* out", grid=1, block=32, arguments={{"out": "zeros:f32:1"}})
+    print(out.to_host()[0] / 2.0**-24, report.arrays["out"][0] / 2.0**-24)
+    """
+    assert printed_by(script, PTXRT_SIM_ARCH="sm_80") == "1.0 1.0"
 
 
 # -- what ptxas takes -------------------------------------------------------------------------------------------------
