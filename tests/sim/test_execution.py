@@ -197,6 +197,19 @@ def test_warp_instructions_wait_for_the_lanes_of_their_mask() -> None:
     assert out.tolist() == [3] * 16 + [20] * 16
 
 
+@pytest.mark.parametrize("gone", ["@q bra DONE", "@q exit"])
+def test_a_shuffle_from_a_lane_that_takes_no_part_gives_zero(gone: str) -> None:
+    """The predicate says whether the lane is in reach, not whether it takes part."""
+    out = np.full(32, 77, np.uint32)
+    body = (
+        SELF
+        + f""".reg .u32 v, w; .reg .pred z; add.u32 v, tid, 100; setp.ge.u32 q, tid, 24; {gone};
+    shfl.sync.down.b32 w|z, v, 4, 31, 0x00ffffff; @!z add.u32 w, w, 1000; st.global.u32 [p], w; DONE:"""
+    )
+    run(kernel(body), out)
+    assert out.tolist() == [100 + i + 4 for i in range(20)] + [0] * 4 + [77] * 8
+
+
 def test_lanes_of_a_warp_wait_for_each_other_wherever_they_do() -> None:
     out = np.zeros(64, np.uint32)
     body = (

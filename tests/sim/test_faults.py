@@ -201,13 +201,21 @@ def test_the_budget_comes_from_the_environment(monkeypatch: Patch) -> None:
 # -- races -----------------------------------------------------------------------------------------------------------
 
 
-RACE = """.reg .u32 t, v, w, a; .reg .u64 p, o; .reg .pred q; .shared .u32 s[64];
+RACE_HEAD = HEAD.replace("8.0", "8.6")
+RACE = """.reg .u32 t, v, w, a; .reg .u64 p, o, x, y; .reg .b128 k; .reg .pred q; .shared .align 16 .u32 s[64];
 mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
 """
 
 
 @pytest.mark.parametrize(("code", "distance"), [
-    ("st.shared.u32 [s], v; // RACE", 0),
+    ("st.shared.u32 [s], t; // RACE", 0),
+    ("st.shared.v2.u32 [s], {v, t}; // RACE", 0),
+    ("setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v;\nsetp.eq.u32 q, t, 1; @q st.shared.u32 [s], 2; // RACE", -1),
+    ("st.shared.u32 [s], v;\nld.shared.u32 v, [s]; // RACE", -1),
+    ("setp.eq.u32 q, t, 0; @q ld.shared.u32 w, [s];\nsetp.eq.u32 q, t, 1; @q st.shared.u32 [s], 0; // RACE", -1),
+    ("setp.eq.u32 q, t, 0; @q atom.shared.exch.b32 w, [s], 1;\n"
+     "setp.eq.u32 q, t, 1; @q st.shared.u32 [s], v; // RACE", -1),
+    ("cvt.u64.u32 x, t; mov.b128 k, {x, x};\nst.shared.b128 [s], k; // RACE", 0),
     ("st.shared.u32 [a], v; xor.b32 w, a, 4;\nld.shared.u32 v, [w]; // RACE", -1),
     ("ld.shared.u32 v, [s];\nst.shared.u32 [a], v; // RACE", -1),
     ("st.shared.u32 [a], v;\natom.shared.add.u32 v, [s], 1; // RACE", -1),
@@ -215,7 +223,7 @@ mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
      "ld.shared.u32 v, [w]; // RACE", -1),
 ])  # fmt: skip
 def test_races_are_found(code: str, distance: int) -> None:
-    text = kernel(RACE + code)
+    text = kernel(RACE + code, head=RACE_HEAD)
     with pytest.raises(DataRace) as caught:
         run(text, 0, grid=(3, 1, 1), block=(64, 1, 1), races=True)
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "RACE" in words)
@@ -231,9 +239,16 @@ def test_races_are_found(code: str, distance: int) -> None:
     "st.shared.u32 [a], v; ld.shared.u32 v, [a]; st.shared.u32 [a], v;",
     "st.shared.u32 [a], v; shfl.sync.idx.b32 v, v, 0, 31, -1; xor.b32 w, a, 64; ld.shared.u32 v, [w];",
     "st.volatile.shared.u32 [a], v; xor.b32 w, a, 64; ld.volatile.shared.u32 v, [w];",
+    # The same value, by lanes of one instruction and of several.
+    "st.shared.u32 [s], v;", "st.shared.u32 [s], v; st.shared.u32 [s], v;", "st.shared.v2.u32 [s], {v, 5};",
+    "setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v; @!q st.shared.u32 [s], 1;",
+    "shr.u32 w, t, 1; and.b32 a, t, 62; shl.b32 a, a, 1; st.shared.u32 [a], w;",
+    "mov.u64 x, 0x8000000000000000; mov.u64 y, 0x7ff8000000000001; mov.b128 k, {x, y}; st.shared.b128 [s], k;"
+    "st.shared.b128 [s], k;",
+    "mov.u64 x, s; cvta.shared.u64 x, x; setp.lt.u32 q, t, 5; @q ld.param.u64 x, [out]; st.u32 [x], v; st.u32 [x], v;",
 ])  # fmt: skip
 def test_ordered_accesses_do_not_race(code: str) -> None:
-    run(kernel(RACE + code), 0, grid=(3, 1, 1), block=(64, 1, 1), races=True)
+    run(kernel(RACE + code, head=RACE_HEAD), np.zeros(64, np.uint32), grid=(3, 1, 1), block=(64, 1, 1), races=True)
 
 
 # -- the memory itself -------------------------------------------------------------------------------------------------

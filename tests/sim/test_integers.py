@@ -212,6 +212,23 @@ def test_funnel_shifts() -> None:
         check(f"shf.{way}.{limit}.b32 d, a, b, c;", "b32", 3, shift)
 
 
+@pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
+@pytest.mark.parametrize(("code", "want"), [
+    # After a difference the flag is the carry of a + ~b + 1: set where nothing was borrowed.
+    ("sub.cc.@ x, a, b; addc.@ d, 0, 0;", [0, 1, 1, 1]),
+    ("sub.cc.@ x, a, b; madc.lo.@ d, 0, 0, 0;", [0, 1, 1, 1]),
+    ("add.cc.@ x, a, b; subc.@ d, 0, 0;", [-1, -1, -1, 0]),
+    ("mad.lo.cc.@ x, a, 1, b; subc.@ d, 0, 0;", [-1, -1, -1, 0]),
+    ("sub.cc.@ x, a, b; subc.cc.@ x, 0, 0; subc.@ d, 0, 0;", [-1, 0, 0, 0]),
+    ("add.cc.@ x, a, b; subc.cc.@ x, b, b; addc.@ d, 0, 0;", [0, 0, 0, 1]),
+])  # fmt: skip
+def test_one_flag_serves_sums_and_differences(code: str, want: list[int], kind: str) -> None:
+    dtype = np.dtype(f"{kind[0].replace('s', 'i')}{int(kind[1:]) // 8}")
+    a, b = np.array([5, 7, 7, -1]).astype(dtype), np.array([7, 5, 7, 1]).astype(dtype)
+    text = f".reg .{kind} x; " + code.replace("@", kind)
+    assert apply(text, kind, a, b, types=(kind, kind)).view(dtype).tolist() == np.array(want).astype(dtype).tolist()
+
+
 def test_carry_chains() -> None:
     code = """.reg .u32 al, ah, bl, bh, dl, dh;
     mov.b64 {al, ah}, a; mov.b64 {bl, bh}, b;

@@ -1,4 +1,8 @@
-"""Extended precision: add.cc, addc, sub.cc, subc, mad.cc, madc. The carry flag is one more register of every lane."""
+"""Extended precision: add.cc, addc, sub.cc, subc, mad.cc, madc. The carry flag is one more register of every lane.
+
+A difference is the sum with the complement, as in hardware: the flag that it gives and takes is the carry, which is not
+the borrow of which the ISA speaks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def _flag(op: Op) -> tuple[Getter, Setter]:
 
 @instruction("add.cc", "sub.cc", "mad.cc", "addc", "subc", "madc")
 def chained(op: Op) -> None:
-    """Emit an add, sub or mad that reads or writes the carry flag (a borrow flag for sub)."""
+    """Emit an add, sub or mad that reads or writes the carry flag."""
     name = op.ins.name
     takes = name.endswith("c")
     gives = op.flag("cc")
@@ -47,17 +51,13 @@ def chained(op: Op) -> None:
             product = values[0] * values[1] if part == "lo" else multiply_high(values[0], values[1])
             values = [product, values[2]]
         a, b = (value.view(dtype) for value in values)
-        c = carry_in(m).astype(dtype) if takes else np.zeros(1, dtype)
-        result: Array
         if subtract:
-            result = a - b - c
-            flag = (a < b) | ((a == b) & (c != 0))
-        else:
-            partial = a + b
-            result = partial + c
-            flag = (partial < a) | (result < partial)
+            b = np.invert(b)
+        c = carry_in(m).astype(dtype) if takes else np.full(1, subtract, dtype)
+        partial: Array = a + b
+        result: Array = partial + c
         write(m, result)
         if gives:
-            carry_out(m, flag)
+            carry_out(m, (partial < a) | (result < partial))
 
     op.emit(run)

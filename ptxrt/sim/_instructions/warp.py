@@ -1,7 +1,7 @@
 """Instructions of a warp: shfl, vote, match, activemask, redux, elect, and bar.warp.sync.
 
 The ``.sync`` forms wait until every lane that their mask names, and that has not exited, has come to the same
-instruction. Reading a lane that takes no part answers the reader's own value.
+instruction. Reading a lane that takes no part gives 0, as on an H200.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def warp_barrier(op: Op) -> None:
 
 
 def _whole(m: Machine, value: Array) -> tuple[Array, Array]:
-    """Return values and activity by padded place in the chunk."""
+    """Return values and activity by padded place in the chunk; the value is 0 where nobody is active."""
     places = m.of_active(m.origin)
     held = np.zeros(m.blocks * m.padded, value.dtype)
     held[places] = value
@@ -180,10 +180,9 @@ def shfl(op: Op) -> None:
             m.fault(
                 op.ins,
                 f"{op.ins.name} reads lane {int(at[first]) & 31} of its warp, which takes no part: the value is "
-                "undefined",
+                "undefined (0 on an H200)",
                 int(m.active()[first]),
             )
-        at = np.where(active[at], at, places)
         write(m, held[at])
         if write_flag is not None:
             write_flag(m, m.spread(np.asarray(inside)))

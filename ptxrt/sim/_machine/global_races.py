@@ -20,6 +20,7 @@ import numpy as np
 
 from ptxrt.sim._machine.access import Access
 from ptxrt.sim._machine.allocations import Allocation
+from ptxrt.sim._machine.equal_values import equal_among, equal_to_memory
 from ptxrt.sim._machine.protocol import Lanes, Spaces
 from ptxrt.sim._machine.shape import Shape
 from ptxrt.sim._text.syntax import Instruction
@@ -117,7 +118,7 @@ class GlobalRaces:
                     elsewhere = self._block(writer.who[granule]) != self._block(own)
                     twice &= elsewhere & (strength & _WIDE == 0)
                 if values is not None and twice.any():
-                    twice &= ~_equal_among(values, at)
+                    twice &= ~equal_among(values, at)
                 if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(m, access, int(at[lane]), allocation, int(lanes[lane]),
@@ -164,7 +165,7 @@ class GlobalRaces:
             fine |= ((own if access.writes else held) & _STRONG) != 0
         bad = (held != 0) & (held >> _THREAD != own >> _THREAD) & ~fine
         if values is not None and bad.any():
-            bad &= ((held & _STRONG) != 0) | ~_equal_to_memory(values, allocation, at)
+            bad &= ((held & _STRONG) != 0) | ~equal_to_memory(values, allocation, at)
         if not bad.any():
             return
         which = bad.nonzero()[0]
@@ -201,25 +202,3 @@ class GlobalRaces:
             self._events[time - 1],
             thread,
         )
-
-
-def _equal_to_memory(values: list[Array], allocation: Allocation, at: Array) -> Array:
-    """Tell which lanes write what their bytes hold already."""
-    word = values[0].dtype.itemsize
-    held, index = allocation.words(word), at // word
-    equal = np.ones(at.shape[0], np.bool_)
-    for place, value in enumerate(values):
-        equal &= held[index + place] == value
-    return equal
-
-
-def _equal_among(values: list[Array], at: Array) -> Array:
-    """Tell which lanes write what all lanes write that write to the same address."""
-    _, first, group = np.unique(at, return_index=True, return_inverse=True)
-    other = np.zeros(at.shape[0], np.bool_)
-    for value in values:
-        wide = np.broadcast_to(value, at.shape)
-        other |= wide != wide[first[group]]
-    differ = np.zeros(first.shape[0], np.bool_)
-    differ[group[other]] = True
-    return ~differ[group]

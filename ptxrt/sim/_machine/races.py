@@ -4,7 +4,8 @@ Every granule of shared memory remembers its last writer and two readers, each a
 passed), epoch of the warp (warp-wide synchronisations passed), whether the access was strong (atomic, volatile, relaxed
 or more), and the thread. Two accesses of different threads in one epoch of the block, one of them a write and not both
 strong, race, unless both threads are of one warp and that warp has synchronised in between, or the warps of both have
-passed a fence, an acquire or a release since the earlier one.
+passed a fence, an acquire or a release since the earlier one. Writes of the same value to the same bytes do not race:
+compilers let all lanes write what all of them hold.
 
 Simplifications, all on the lenient side: a barrier of some of a block's threads, or a warp synchronisation of some of
 its lanes, orders all of them; fences count whether or not an atomic between them hands anything over; and of many
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.equal_values import equal_among, equal_to_memory
 from ptxrt.sim._machine.protocol import Spaces
 from ptxrt.sim._text.syntax import Instruction
 from ptxrt.sim._text.types import Array
@@ -128,8 +130,9 @@ class Races:
         if access.writes:
             self._fold()
             self._written = True
+        where = place + block * m.shared_stride
         for at in self._granules(access, place, block):
-            self._against(access, place, self._writer, self._write_event, at, stamp, floor)
+            self._against(access, place, self._writer, self._write_event, at, stamp, floor, where)
             if not access.writes:
                 self._note_read(at, stamp, floor, event)
                 continue
@@ -139,6 +142,8 @@ class Races:
             self._write_event[at] = event
             if not access.strong:
                 twice = self._writer[at] != stamp
+                if m.written is not None and twice.any():
+                    twice &= ~equal_among(m.written, where)
                 if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(access, place, lane, int(self._writer[at[lane]]), access.ins)
@@ -176,9 +181,10 @@ class Races:
         self._last_event[at[update]] = event
 
     def _against(
-        self, access: Access, place: Array, shadow: Array, events: Array, at: Array, stamp: Array, floor: Array
-    ) -> None:
-        """Compare with the remembered accesses of one kind."""
+        self, access: Access, place: Array, shadow: Array, events: Array, at: Array, stamp: Array, floor: Array,
+        where: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Compare with the remembered accesses of one kind; `where` has the bytes' places in memory, if with writes."""
         held = shadow[at]
         recent = held >= floor
         if not recent.any():
@@ -193,6 +199,10 @@ class Races:
         if not bad.any():
             return
         bad &= ~self._fences_between(lanes, old, events[at[lanes]])
+        written = self._machine.written
+        if where is not None and written is not None and bad.any():
+            # What an atomic left there is not what a store may meet.
+            bad &= ((old & _STRONG) != 0) | ~equal_to_memory(written, self._machine.shared, where)[lanes]
         if bad.any():
             first = int(bad.nonzero()[0][0])
             event = int(events[at[lanes[first]]])

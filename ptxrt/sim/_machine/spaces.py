@@ -314,16 +314,18 @@ def _generic(m: Spaces, access: Access, address: Array) -> list[Piece]:
         return locate(m, part, address - np.uint64(_BASES[space]))
     window = window_of(address + np.uint64(access.offset & _MASK64))
     found = []
-    outer_idx, outer_count = m.idx, m.count
+    outer_idx, outer_count, written = m.idx, m.count, m.written
     active = m.active()
     for number in np.unique(window):
         lanes = (window == number).nonzero()[0]
         space = _WINDOWS.get(int(number), "global")
         m.idx, m.count = active[lanes], lanes.shape[0]
+        if written is not None:
+            m.written = [value if value.shape[0] == 1 else value[lanes] for value in written]
         part = access._replace(space=space)
         inside = address[lanes] - np.uint64(_BASES.get(space, 0))
         for piece in locate(m, part, inside):
             within = lanes if piece.lanes is None else lanes[piece.lanes]
             found.append(Piece(piece.store, piece.at, within))
-    m.idx, m.count = outer_idx, outer_count
+    m.idx, m.count, m.written = outer_idx, outer_count, written
     return found

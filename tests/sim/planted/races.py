@@ -18,7 +18,7 @@ _GLOBAL = "global memory races"
 CASES = [
     race("no barrier before the neighbour's cell", "st.shared.u32 [a], v; // OTHER\n@@ xor.b32 w, a, 128;\n"
          "ld.shared.u32 x, [w]; // FAULT", "", "bar.sync 0;", size=(2, 64)),
-    race("all write one cell", "@@ st.shared.u32 [s], v; // FAULT OTHER", "", "setp.eq.u32 q, t, 3; @q"),
+    race("all write one cell", "@@ st.shared.u32 [s], t; // FAULT OTHER", "", "setp.eq.u32 q, t, 3; @q"),
     race("no barrier in the loop of a reduction", "st.shared.u32 [a], v; bar.sync 0; mov.u32 k, 32;\n"
          "L: setp.lt.u32 q, t, k; shl.b32 w, k, 2; add.u32 w, w, a;\n@q ld.shared.u32 x, [w]; // FAULT\n"
          "@q ld.shared.u32 v, [a]; @q add.u32 v, v, x;\n@q st.shared.u32 [a], v; // OTHER\n"
@@ -27,7 +27,8 @@ CASES = [
          "bar.sync 0; xor.b32 w, a, 128;\nld.shared.u32 w, [w]; // OTHER\nadd.u32 x, x, w; @@\n"
          "add.u32 k, k, 1; setp.lt.u32 q, k, 3; @q bra L; st.global.u32 [p], x;", "", "bar.sync 0;", size=(1, 64)),
     race("plain counts in a histogram", "mov.u32 w, 0; st.shared.u32 [a], w; bar.sync 0; and.b32 w, t, 3; "
-         "mov.u32 b, s; mad.lo.u32 w, w, 4, b;\n@@ // FAULT OTHER", "st.shared.u32 [w], v;", "red.shared.add.u32 [w], v;"),
+         "mov.u32 b, s; mad.lo.u32 w, w, 4, b;\n@@ // FAULT OTHER",
+         "ld.shared.u32 x, [w]; add.u32 x, x, v; st.shared.u32 [w], x;", "red.shared.add.u32 [w], v;"),
     race("lanes of a warp in step", "st.shared.u32 [a], t; // OTHER\n@@ xor.b32 w, a, 4;\n"
          "ld.shared.u32 x, [w]; // FAULT", "", "bar.warp.sync -1;"),
     race("atomic against plain in shared memory", "setp.eq.u32 q, t, 40; @q st.shared.u32 [s], v; // OTHER\n"
