@@ -212,7 +212,8 @@ mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
     ("st.shared.v2.u32 [s], {v, t}; // RACE", 0),
     ("setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v;\nsetp.eq.u32 q, t, 1; @q st.shared.u32 [s], 2; // RACE", -1),
     ("st.shared.u32 [s], v;\nld.shared.u32 v, [s]; // RACE", -1),
-    ("setp.eq.u32 q, t, 0; @q ld.shared.u32 w, [s];\nsetp.eq.u32 q, t, 1; @q st.shared.u32 [s], 0; // RACE", -1),
+    ("setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v; bar.sync 0; setp.eq.u32 q, t, 1; @q ld.shared.u32 w, [s];\n"
+     "setp.eq.u32 q, t, 2; @q st.shared.u32 [s], v; // RACE", -1),
     ("setp.eq.u32 q, t, 0; @q atom.shared.exch.b32 w, [s], 1;\n"
      "setp.eq.u32 q, t, 1; @q st.shared.u32 [s], v; // RACE", -1),
     ("cvt.u64.u32 x, t; mov.b128 k, {x, x};\nst.shared.b128 [s], k; // RACE", 0),
@@ -245,7 +246,8 @@ def test_races_are_found(code: str, distance: int) -> None:
     "shr.u32 w, t, 1; and.b32 a, t, 62; shl.b32 a, a, 1; st.shared.u32 [a], w;",
     "mov.u64 x, 0x8000000000000000; mov.u64 y, 0x7ff8000000000001; mov.b128 k, {x, y}; st.shared.b128 [s], k;"
     "st.shared.b128 [s], k;",
-    "mov.u64 x, s; cvta.shared.u64 x, x; setp.lt.u32 q, t, 5; @q ld.param.u64 x, [out]; st.u32 [x], v; st.u32 [x], v;",
+    "shr.u32 v, t, 6; mov.u64 x, s; cvta.shared.u64 x, x; setp.lt.u32 q, t, 5; @q ld.param.u64 x, [out]; st.u32 [x], v;"
+    "st.u32 [x], v;",
 ])  # fmt: skip
 def test_ordered_accesses_do_not_race(code: str) -> None:
     run(kernel(RACE + code, head=RACE_HEAD), np.zeros(64, np.uint32), grid=(3, 1, 1), block=(64, 1, 1), races=True)
