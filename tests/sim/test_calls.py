@@ -46,6 +46,24 @@ def test_mutual_recursion_and_register_parameters() -> None:
     assert out.tolist() == [1, 0] * 16
 
 
+VECTORS = """.func (.reg .v2 .u32 r, .reg .u32 s) f(.reg .u32 k, .reg .v4 .u32 a)
+{ .reg .pred q; .reg .v2 .u32 x<2>; setp.eq.u32 q, k, 0; add.u32 r.x, a.x, a.y; mov.u32 r.y, a.z; mov.u32 s, a.w;
+  @q ret; @@ }
+"""
+
+
+@pytest.mark.parametrize(
+    "inside", ["", "sub.u32 k, k, 1; add.u32 a.x, a.x, 10; call (x1, s), f, (k, a); mov.v2.u32 r, x1;"]
+)
+def test_vectors_of_registers_as_parameters(inside: str) -> None:
+    """Of a function decoded in place, and of one that calls itself."""
+    out = np.zeros(32, np.uint32)
+    body = ".reg .v4 .u32 a; .reg .v2 .u32 b<3>; mov.v4.u32 a, {t, 1000, 2000, 3000}; call (b2, v), f, (t, a);" \
+        "add.u32 v, v, b2.x; add.u32 v, v, b2.y; st.global.u32 [p], v;"  # fmt: skip
+    run(kernel(START + body, module=VECTORS.replace("@@", inside)), out)
+    assert out.tolist() == [6000 + t + (10 * t if inside else 0) for t in range(32)]
+
+
 def test_each_activation_has_its_own_local_variables() -> None:
     """Sums an array of the activation's own, after the recursion has used its own ones, through a generic address."""
     module = """.func (.param .b32 r) f(.param .b32 n)
@@ -131,7 +149,8 @@ def test_parameters_may_be_read_in_other_pieces_than_they_were_written() -> None
 
 @pytest.mark.parametrize(("code", "kind", "words"), [
     ("call g, (t);", CompileError, "unknown function"), ("call (v), fib, (t, t);", CompileError, "1 arguments"),
-    ("call (v), p, (t);", CompileError, "names a .callprototype"), ("call k, (p);", CompileError, "entry"),
+    ("call (v), p, (t);", CompileError, "names a .callprototype"), ("call (v), f, ({t, t});", CompileError, "vector"),
+    ("call k, (p);", CompileError, "entry"),
     ("call (v), vprintf, (p);", CompileError, "takes 2 arguments"), ("call (v), fib, (p);", CompileError, ".u64"),
     ("call (v), malloc, (p);", Unsupported, "malloc"), ("call (v), __assertfail, (p);", CompileError, "8, 8, 4, 8, 8"),
 ])  # fmt: skip

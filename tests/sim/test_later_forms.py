@@ -97,6 +97,29 @@ def test_vectors_of_registers() -> None:
     assert out.tolist() == np.stack([first + 3, first + 2, 2 * first + 4, 2 * first + 4], 1).tolist()
 
 
+def test_ranges_of_vectors_of_registers() -> None:
+    out = np.arange(128, dtype=np.uint32)
+    launch("add.u64 p, p, o; .reg .v4 .u32 v<3>; .reg .v2 .b32 y<12>; ld.global.v4.u32 v1, [p]; mov.v4.u32 v2, v1;"
+           "add.u32 v2.x, v2.x, v1.w; mov.b64 o, {v2.x, v1.y}; mov.b64 y11, o; mov.v4.u32 v0, {y11.x, y11.y, 7, v2.z};"
+           "st.global.v4.u32 [p], v0;", out)  # fmt: skip
+    a = np.arange(128).reshape(32, 4)
+    assert out.tolist() == np.stack([a[:, 0] + a[:, 3], a[:, 1], a[:, 0] * 0 + 7, a[:, 2]], 1).reshape(-1).tolist()
+
+
+def test_elements_of_a_vector_that_differ_in_sign_or_are_plain_bits() -> None:
+    out = np.zeros(4, np.uint32)
+    launch(".reg .b32 b; .reg .s32 i; mov.b32 b, 1; mov.b32 i, 2; mov.b32 f, 3; mov.b64 o, {t, i}; mov.b64 {b, i}, o;"
+           "st.global.v2.b32 [p], {i, b}; st.global.v2.b32 [p+8], {f, b};", out, threads=1)  # fmt: skip
+    assert out.tolist() == [2, 0, 3, 0]
+
+
+def test_a_special_register_as_a_vector() -> None:
+    out = np.zeros((4, 4), np.uint32)
+    launch("add.u64 p, p, o; .reg .v4 .u32 v; mov.v4.u32 v, %tid; add.u32 v.x, v.x, 5; st.global.v4.u32 [p], v;"
+           "mov.v4.u32 {_, w, _, _}, %ntid; st.global.u32 [p+12], w;", out, threads=4)  # fmt: skip
+    assert out.tolist() == [[5 + t, 0, 0, 1] for t in range(4)]
+
+
 def test_a_vector_of_registers_on_both_sides() -> None:
     out = np.zeros(64, np.uint32)
     launch("mul.wide.u32 o, t, 8; add.u64 p, p, o; .reg .v2 .u32 v; mov.u32 v.x, %tid.x; mov.u32 v.y, 7;"
@@ -226,7 +249,10 @@ def test_rounding_to_tf32(way: str, want: list[int]) -> None:
     ("max.relu.u32 t, t, t;", ".relu"), ("min.abs.f32 f, f, g;", "together"), ("mad.lo.sat.s32 t, t, t, t;", ".sat"),
     (".reg .u16x2 x;", "expected a type"), (".reg .v4 .f64 x;", "128 bits"),
     (".reg .v2 .f32 x; mov.f32 x.w, f;", "no element"),
-    (".reg .v2 .f32 x, y; mov.f32 x, y;", "mov"), (".reg .b32 b; add.u16x2 b, b, 5;", "constant"),
+    (".reg .v2 .f32 x, y; mov.f32 x, y;", "mov"), (".reg .v2 .pred x<3>;", "no predicates"),
+    (".reg .v2 .f32 x<3>; mov.f32 f, x3.x;", "x3"), (".reg .v2 .f32 x<3>; mov.v4.f32 x1, x2;", "4 elements"),
+    (".reg .v2 .f32 x<3>; .reg .f32 x1;", "declared twice"), ("mov.u32 t, %tid;", "pack"),
+    (".reg .b32 b; add.u16x2 b, b, 5;", "constant"),
     ("ld.global.f32 f, [p], e;", "2 operands"), ("ld.global.L2::cache_hint.f32 f, [p];", "3 operands"),
     ("ld.shared.L2::cache_hint.f32 f, [s], e;", ".global only"), ("ld.global.L1::nonsense.f32 f, [p];", "nonsense"),
     ("ld.global.L2::cache_hint.f32 f, [p], t;", ".u32"), ("red.shared.v2.f32.add [s], {f, g};", ".global only"),

@@ -33,16 +33,22 @@ def call(op: Op) -> None:
     given = operands.pop(0) if operands and isinstance(operands[0], Tuple) else Tuple(())
     if not isinstance(returns, Tuple) or not isinstance(given, Tuple):
         op.fail("call takes (results), a function, (arguments)")
+    results, arguments = _elements(returns), _elements(given)
     skip = Target()
     if op.ins.guard is not None:
         op.builder.branch(op.ins, skip, when=op.ins.guard_negated)
     if isinstance(name, Register):
-        _by_pointer(op, name, operands, returns.items, given.items)
+        _by_pointer(op, name, operands, results, arguments)
     elif isinstance(name, Name) and not operands:
-        _by_name(op, name.text, returns.items, given.items)
+        _by_name(op, name.text, results, arguments)
     else:
         op.fail("call takes (results), a function, (arguments)")
     op.builder.bind(skip)
+
+
+def _elements(listed: Tuple) -> tuple[Operand, ...]:
+    """Return the operands with each vector of registers as its elements."""
+    return tuple(part for one in listed.items for part in (one.items if isinstance(one, Tuple) else (one,)))
 
 
 def _by_name(op: Op, name: str, returns: tuple[Operand, ...], given: tuple[Operand, ...]) -> None:

@@ -28,7 +28,7 @@ def mov(op: Op) -> None:
         return
     if count > 1:
         moves = zip(elements(op, 0, count), elements(op, 1, count), strict=True)
-        both = [(op.dest(result, kind), op.source(source, kind)) for result, source in moves]
+        both = [(op.dest(result, kind), op.source(source, kind, special=True)) for result, source in moves]
 
         def each(m: Machine) -> None:
             # All are read before any is written: one may stand on both sides.

@@ -36,7 +36,9 @@ def fragment(op: Op, place: int, count: int) -> tuple[Operand, ...]:
 
 
 def alike(op: Op, operand: Tuple) -> None:
-    """Check that the registers of a vector have one type."""
-    names = {item.type.name for item in operand.items if isinstance(item, Register)}
-    if len(names) > 1:
-        op.fail(f"the elements of a vector have one type, not {' and '.join(f'.{name}' for name in sorted(names))}")
+    """Check that the registers of a vector have one width, and one type but for signs and plain bits."""
+    types = [item.type for item in operand.items if isinstance(item, Register)]
+    kinds = {"integer" if kind.is_int else kind.name for kind in types if kind.kind != "b"}
+    if len(kinds) > 1 or len({kind.bits for kind in types}) > 1:
+        names = sorted({kind.name for kind in types})
+        op.fail(f"the elements of a vector have one type, not {' and '.join(f'.{name}' for name in names)}")

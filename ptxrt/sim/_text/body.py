@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from ptxrt.errors import Unsupported
 from ptxrt.sim._text.declarations import Module, align_up
 from ptxrt.sim._text.expressions import TokenStream
 from ptxrt.sim._text.lexer import Token
 from ptxrt.sim._text.operands import OperandReader
-from ptxrt.sim._text.scopes import MAX_DIGITS, Scope, is_member
+from ptxrt.sim._text.scopes import MAX_DIGITS, Scope, is_member, registers
 from ptxrt.sim._text.specials import SPECIAL_TYPES
 from ptxrt.sim._text.syntax import Body, Instruction, Label, Operand, Prototype, Register, Tuple, Variable
+from ptxrt.sim._text.types import PtxType
 
 __all__ = ["BodyReader"]
 
-_Named = TypeVar("_Named", Register, Variable, Tuple)
+_Named = TypeVar("_Named", Register | Tuple, Variable)
 
 
 class BodyReader(OperandReader):
@@ -29,7 +29,10 @@ class BodyReader(OperandReader):
         self.found = Body()
 
     def formals(self, *, entry: bool) -> tuple[Variable | Register, ...]:
-        """Read ``(.param .u64 a, .param .align 8 .b8 b[16])``; offsets follow natural packing."""
+        """Read ``(.param .u64 a, .param .align 8 .b8 b[16])``; offsets follow natural packing.
+
+        A vector of registers is as many parameters as it has elements.
+        """
         self.stream.expect("(")
         found: list[Variable | Register] = []
         end = 0
@@ -37,9 +40,10 @@ class BodyReader(OperandReader):
             if found:
                 self.stream.expect(",")
             if not entry and self.stream.accept(".reg"):
-                kind = self.declare.type()
+                kind, lanes = self._register_type()
                 name = self.stream.word("the name of a parameter")
-                found.append(self._add(name, Register(name.text, kind)))
+                one = self._add(name, registers(name.text, kind, lanes))
+                found += [part for part in one.items if isinstance(part, Register)] if isinstance(one, Tuple) else [one]
                 continue
             self.stream.expect(".param")
             align = self.declare.alignment()
@@ -126,23 +130,23 @@ class BodyReader(OperandReader):
         else:
             self.stream.fail(f"unknown directive {token.text}")
 
-    def _registers(self) -> None:
+    def _register_type(self) -> tuple[PtxType, int]:
+        """Read ``.v4 .f32``: the type, and how many elements a vector has; 1 for none."""
         lanes = 1
         if self.stream.now.text in (".v2", ".v4"):
             lanes = int(self.stream.take().text[2:])
         kind = self.declare.type()
         if lanes > 1 and (kind.kind == "pred" or lanes * kind.bits > 128):
             self.stream.fail("a vector of registers has at most 128 bits, and no predicates")
+        return kind, lanes
+
+    def _registers(self) -> None:
+        kind, lanes = self._register_type()
         units = max(1, kind.bits // 32) if kind.kind != "pred" else 0
         while True:
             name = self.stream.word("the name of a register")
-            count = lanes
-            if lanes > 1:
-                if self.stream.now.text == "<":
-                    raise Unsupported(f"line {name.line}: the sim has no ranges of vector registers", op="compile")
-                parts = tuple(Register(f"{name.text}.{axis}", kind) for axis in "xyzw"[:lanes])
-                self._add(name, Tuple(parts))
-            elif self.stream.accept("<"):
+            count = 1
+            if self.stream.accept("<"):
                 count = self._plain_integer()
                 self.stream.expect(">")
                 # %f<4> declares %f0 to %f3, and leaves %f itself free.
@@ -150,12 +154,12 @@ class BodyReader(OperandReader):
                 twice = name.text if name.text in self.scope.ranges else next(declared, None)
                 if twice is not None:
                     self.source.fail(name.line, f"{twice} is declared twice")
-                self.scope.ranges[name.text] = (count, kind)
+                self.scope.ranges[name.text] = (count, kind, lanes)
             else:
-                if any(is_member(name.text, stem, count) for stem, (count, _) in self.scope.ranges.items()):
+                if any(is_member(name.text, stem, span[0]) for stem, span in self.scope.ranges.items()):
                     self.source.fail(name.line, f"{name.text} is declared twice")
-                self._add(name, Register(name.text, kind))
-            self.found.register_units += units * count
+                self._add(name, registers(name.text, kind, lanes))
+            self.found.register_units += units * count * lanes
             if not self.stream.accept(","):
                 break
         self.stream.expect(";")

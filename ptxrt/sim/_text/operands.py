@@ -52,7 +52,7 @@ class OperandReader:
             return self._address()
         if token.text in ("{", "("):
             # A parenthesis may also open a constant expression; only a call has names in it.
-            if token.text == "(" and self.stream.ahead().kind != "word" and self.stream.ahead().text != ")":
+            if token.text == "(" and self.stream.ahead().kind != "word" and self.stream.ahead().text not in (")", "{"):
                 return self._immediate()
             vector = self._tuple("}" if token.text == "{" else ")")
             return Pair(vector, self._named()) if self.stream.accept("|") else vector
@@ -66,6 +66,8 @@ class OperandReader:
         while not self.stream.accept(closing):
             if items:
                 self.stream.expect(",")
+            if closing == ")" and self.stream.now.text == "{":
+                self.stream.fail("a call takes no {...}; declare a vector of registers")
             with self.stream.nested():
                 items.append(self.operand())
         return Tuple(tuple(items))
@@ -99,6 +101,8 @@ class OperandReader:
             return Symbol(found, addend)
         if name in SPECIAL_TYPES:
             return Special(name)
+        if f"{name}.x" in SPECIAL_TYPES:
+            return Tuple(tuple(Special(f"{name}.{axis}") for axis in "xyzw"))
         return Name(name)
 
     def _element(self, token: Token, vector: Tuple) -> Operand:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxrt.sim._text.syntax import Register, Tuple, Variable
 from ptxrt.sim._text.types import PtxType
 
-__all__ = ["MAX_DIGITS", "Scope", "is_member"]
+__all__ = ["MAX_DIGITS", "Scope", "is_member", "registers"]
 
 MAX_DIGITS = 10
 """Of the number of registers that ``%r<...>`` declares."""
@@ -18,7 +18,8 @@ class Scope:
         self.number = number
         self.parent = parent
         self.names: dict[str, Register | Variable | Tuple] = {}
-        self.ranges: dict[str, tuple[int, PtxType]] = {}
+        self.ranges: dict[str, tuple[int, PtxType, int]] = {}
+        """By stem, how many there are, their type, and the elements of each."""
         self.labels: set[str] = set()
 
     def find(self, name: str) -> Register | Variable | Tuple | None:
@@ -34,9 +35,16 @@ class Scope:
             for cut in range(len(stem), len(name) if digits else 0):
                 span = scope.ranges.get(name[:cut])
                 if span is not None and is_member(name, name[:cut], span[0]):
-                    return scope.names.setdefault(name, Register(name, span[1]))
+                    return scope.names.setdefault(name, registers(name, *span[1:]))
             scope = scope.parent
         return None
+
+
+def registers(name: str, kind: PtxType, lanes: int) -> Register | Tuple:
+    """Return a register, or a vector of so many."""
+    if lanes == 1:
+        return Register(name, kind)
+    return Tuple(tuple(Register(f"{name}.{axis}", kind) for axis in "xyzw"[:lanes]))
 
 
 def is_member(name: str, stem: str, count: int) -> bool:
