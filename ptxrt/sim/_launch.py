@@ -18,6 +18,7 @@ from ptxrt.sim._machine.code import Code
 from ptxrt.sim._machine.element_types import ArrayParam, declared_elements
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.last_write import LastWrite
+from ptxrt.sim._machine.layout import RESERVED_SHARED_BYTES
 from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
@@ -121,7 +122,10 @@ def launch(
             op=entry, argument="params", expected=f"{found.params_bytes} bytes", given=f"{len(params)} bytes"
         )
     total = found.code.dynamic_offset + shared_bytes if shared_bytes else found.shared_bytes
-    shape = Shape(grid, block, found.shared_bytes, total, found.cluster or (1, 1, 1), found.cluster is not None)
+    # Behind the kernel's own bytes, at a multiple of 16.
+    reserved = -total % 16 + RESERVED_SHARED_BYTES if found.code.reserved_shared else 0
+    cluster = found.cluster or (1, 1, 1)
+    shape = Shape(grid, block, found.shared_bytes, total + reserved, cluster, found.cluster is not None, reserved)
     if any(size % part for size, part in zip(grid, shape.cluster, strict=True)):
         raise LaunchError(op=entry, argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid)
     if found.code.local_bytes > _MOST_LOCAL:

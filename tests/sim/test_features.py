@@ -11,6 +11,7 @@ from ptxrt import sim
 from ptxrt.compilers.nvjitlink import architectures, available, compile_ptx
 from ptxrt.errors import CompileError
 from ptxrt.sim._instructions.features import _NEEDS
+from ptxrt.sim._text.specials import RESERVED_SHARED
 from ptxrt.sim._text.targets import TARGETS, VERSIONS
 
 Version = tuple[int, int]
@@ -216,6 +217,10 @@ OTHERS = {
     "sured.b.max.1d.s64.trap [d, r], d;": (50, (8, 1)),
     **MATRICES,
     **WMMA,
+    "mov.u32 r, %aggr_smem_size;": (90, (8, 1)),
+    "mov.u32 r, %cluster_ctarank;": (90, (7, 8)),
+    "mov.u64 d, %current_graph_exec;": (50, (8, 0)),
+    **{f"mov.u32 r, {name};": (80, (7, 6)) for name in RESERVED_SHARED},
 }
 """What the definitions ask for themselves, because it is more than a name and modifiers that tells."""
 
@@ -225,8 +230,7 @@ EXCEPTIONS = {
     "sm_89 wants 8.1 for 8-bit floats, sm_90 only 7.8": ("cvt.rn.satfinite.e4m3x2.f32 h, r, r;", (7, 8), "89"),
     "the same of the other one": ("cvt.rn.f16x2.e5m2x2 r, h;", (8, 0), "89"),
     "three modifiers together want more than any two": ("cvt.rn.satfinite.tf32.f32 r, r;", (8, 5), "90"),
-    "which register is read": ("mov.u32 r, %aggr_smem_size;", (8, 1), "89"),
-    "the same of %globaltimer": ("mov.u64 d, %globaltimer;", (3, 1), "20"),
+    "which register is read": ("mov.u64 d, %globaltimer;", (3, 1), "20"),
     "the type of an operand": ("cp.async.ca.shared.global [r], [d], 8, q;", (7, 1), "80"),
 }
 """By why the table cannot say it, what the machine accepts and ptxas refuses."""

@@ -113,6 +113,11 @@ def test_elements_of_a_vector_that_differ_in_sign_or_are_plain_bits() -> None:
     assert out.tolist() == [2, 0, 3, 0]
 
 
+def test_registers_of_vectors_are_counted() -> None:
+    for declared, units in ((".reg .v4 .u32 v;", 4), (".reg .v4 .u32 v<3>;", 12), (".reg .v2 .b64 v<3>, w;", 16)):
+        assert sim.parse(kernel(declared, head=HEAD)).entries["k"].registers == units
+
+
 def test_a_special_register_as_a_vector() -> None:
     out = np.zeros((4, 4), np.uint32)
     launch("add.u64 p, p, o; .reg .v4 .u32 v; mov.v4.u32 v, %tid; add.u32 v.x, v.x, 5; st.global.v4.u32 [p], v;"

@@ -14,7 +14,7 @@ from ptxrt.sim._machine.code import Block, Code, End, Fork, SpecialStart, Step, 
 from ptxrt.sim._machine.outlined import Outlined, Word, words_of
 from ptxrt.sim._machine.protocol import Machine
 from ptxrt.sim._text.declarations import Module, align_up
-from ptxrt.sim._text.specials import SPECIAL_TYPES
+from ptxrt.sim._text.specials import RESERVED_SHARED, SPECIAL_TYPES
 from ptxrt.sim._text.syntax import Function, Instruction, Label, Register, Symbol, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
 
@@ -117,6 +117,7 @@ class Builder(ABC):
 
     def special(self, name: str) -> int:
         """Return the slot of a special register."""
+        self.code.reserved_shared |= name in RESERVED_SHARED
         if name not in self._specials:
             self._specials[name] = self._slot(SpecialStart(name), SPECIAL_TYPES[name].dtype.itemsize)
         return self._specials[name]

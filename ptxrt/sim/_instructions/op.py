@@ -23,7 +23,7 @@ from ptxrt.sim._instructions.builder import Builder
 from ptxrt.sim._machine.branches import Target
 from ptxrt.sim._machine.code import End, Step
 from ptxrt.sim._machine.protocol import Getter, Machine, Setter
-from ptxrt.sim._text.specials import DYNAMIC, SPECIAL_TYPES
+from ptxrt.sim._text.specials import DYNAMIC, SPECIAL_NEEDS, SPECIAL_TYPES
 from ptxrt.sim._text.syntax import (
     Immediate,
     Instruction,
@@ -188,8 +188,8 @@ class Op:
             return getter(self.builder.constant(self.immediate(operand, kind)), kind, kind)
         if isinstance(operand, Special):
             own = SPECIAL_TYPES[operand.name]
-            if "cluster" in operand.name:
-                self.needs(operand.name, 90, (7, 8))
+            if operand.name in SPECIAL_NEEDS:
+                self.needs(operand.name, *SPECIAL_NEEDS[operand.name])
             if not special:
                 self.fail(f"{operand.name} may be read by mov and cvt only, not by {self.ins.name}")
             if own is not kind and (kind.bits > own.bits or not kind.is_int or not own.is_int):

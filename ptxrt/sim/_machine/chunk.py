@@ -92,6 +92,11 @@ class Chunk(Reports):
         self.waiting: dict[int, Array] = {}
         self.marks = looking and "uninitialised" in job.checks
         self.shared_marks = Store(np.zeros(self.shared.bytes.size, np.uint8)) if self.marks else None
+        if shape.shared_reserved:  # a GPU's system clears it
+            for store, value in ((self.shared, 0), (self.shared_marks, 1)):
+                if store is not None:
+                    own = store.bytes.reshape(blocks, self.shared_stride)
+                    own[:, shape.shared_total - shape.shared_reserved : shape.shared_total] = value
         self.watched = self.marks or self.global_races is not None
         if self.global_races is not None:
             self.global_races.begin(self)

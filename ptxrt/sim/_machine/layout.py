@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from ptxrt.sim._text.syntax import Variable
 from ptxrt.symbols import variable_name
 
-__all__ = ["Layout", "Param"]
+__all__ = ["RESERVED_SHARED_BYTES", "Layout", "Param"]
+
+RESERVED_SHARED_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Layout:
     """Static shared memory of a block."""
     shared_accessed: bool = False
     """Whether an access says ``.shared``, by a variable's name or by a number."""
+    reserved_shared: bool = False
+    """Whether the code asks where the system's own shared memory is; it then lies at the end of a block's."""
     dynamic_offset: int = 0
     """Where dynamic shared memory begins, behind them."""
     local_bytes: int = 0
@@ -59,6 +63,9 @@ class Layout:
         if space == "shared":
             spans = [(place, v.size, v.name) for v, place in self.shared_places.items() if v.size]
             dynamic = next((v.name for v in self.shared_places if not v.size), "dynamic shared memory")
+            if self.reserved_shared:
+                shared_total -= RESERVED_SHARED_BYTES
+                spans.append((shared_total, RESERVED_SHARED_BYTES, "the reserved shared memory"))
             if shared_total > self.dynamic_offset:
                 spans.append((self.dynamic_offset, shared_total - self.dynamic_offset, dynamic))
         elif space == "local":

@@ -131,7 +131,7 @@ class Races:
             self._fold()
             self._written = True
         where = place + block * m.shared_stride
-        for at in self._granules(access, place, block):
+        for at in self._granules(access, where):
             self._against(access, place, self._writer, self._write_event, at, stamp, floor, where)
             if not access.writes:
                 self._note_read(at, stamp, floor, event)
@@ -148,9 +148,9 @@ class Races:
                     lane = int(twice.nonzero()[0][0])
                     self._report(access, place, lane, int(self._writer[at[lane]]), access.ins)
 
-    def _granules(self, access: Access, place: Array, block: Array) -> Iterator[Array]:
+    def _granules(self, access: Access, where: Array) -> Iterator[Array]:
         """Yield the granules that each lane touches, one after the other."""
-        first = (place + block * self._machine.shared_stride) >> self._shift
+        first = where >> self._shift
         yield first
         for further in range(1, access.size >> self._shift):
             yield first + further
@@ -159,7 +159,7 @@ class Races:
         """Note the reads that were put off."""
         reads, self._reads = self._reads, []
         for access, place, block, stamp, floor, event in reads:
-            for at in self._granules(access, place, block):
+            for at in self._granules(access, place + block * self._machine.shared_stride):
                 self._note_read(at, stamp, floor, event)
 
     def _note_read(self, at: Array, stamp: Array, floor: Array, event: int) -> None:

@@ -23,6 +23,8 @@ class Shape:
     cluster: tuple[int, int, int] = (1, 1, 1)
     is_cluster: bool = False
     """Whether the kernel asks for clusters; without, each block is one of its own."""
+    shared_reserved: int = 0
+    """Bytes at the end of a block's shared memory that are not the kernel's own."""
 
     @property
     def threads(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ptxrt.sim._machine.layout import RESERVED_SHARED_BYTES
 from ptxrt.sim._machine.shape import Shape
 from ptxrt.sim._text.specials import SPECIAL_TYPES
 from ptxrt.sim._text.types import Array
@@ -54,14 +55,21 @@ def special_values(name: str, shape: Shape, first_block: int, blocks: int) -> Ar
             return _uint(0)
         rank = np.arange(first_block, first_block + blocks) % shape.cluster_blocks
         return np.repeat(rank.astype(np.uint32), shape.threads)
-    if stem in ("smid", "gridid") or stem.startswith("envreg"):
+    if stem in ("smid", "gridid", "current_graph_exec") or stem.startswith("envreg"):
         return np.zeros(1, SPECIAL_TYPES[name].dtype)
+    own_shared = shape.shared_total - shape.shared_reserved
+    reserved = shape.shared_total - RESERVED_SHARED_BYTES
     plain = {
         "nsmid": 1,
         "nwarpid": 64,
-        "dynamic_smem_size": shape.shared_total - shape.shared_static,
-        "total_smem_size": shape.shared_total,
-        "aggr_smem_size": shape.shared_total,
+        "dynamic_smem_size": own_shared - shape.shared_static,
+        "total_smem_size": own_shared,
+        "aggr_smem_size": own_shared + RESERVED_SHARED_BYTES,
+        "reserved_smem_offset_begin": reserved,
+        "reserved_smem_offset_end": shape.shared_total,
+        "reserved_smem_offset_cap": RESERVED_SHARED_BYTES,
+        "reserved_smem_offset_0": reserved,
+        "reserved_smem_offset_1": reserved + RESERVED_SHARED_BYTES // 2,
         "cluster_nctarank": shape.cluster_blocks,
     }
     if stem in plain:
