@@ -257,6 +257,11 @@ def test_rounding_to_tf32(way: str, want: list[int]) -> None:
     (".reg .v2 .f32 x, y; mov.f32 x, y;", "mov"), (".reg .v2 .pred x<3>;", "no predicates"),
     (".reg .v2 .f32 x<3>; mov.f32 f, x3.x;", "x3"), (".reg .v2 .f32 x<3>; mov.v4.f32 x1, x2;", "4 elements"),
     (".reg .v2 .f32 x<3>; .reg .f32 x1;", "declared twice"), ("mov.u32 t, %tid;", "pack"),
+    (".reg .b32 b; set.lt.ftz.bf16x2.bf16x2 b, b, b;", ".ftz"), (".reg .b32 b; set.lo.f16x2.f16x2 b, b, b;", ".lo"),
+    (".reg .b32 b; set.lt.bf16x2.f16x2 b, b, b;", "set takes"), ("set.lt.f32.f16 f, h, h;", "no .f32"),
+    (".reg .pred r; setp.lt.f16 q|r, h, h;", "one predicate"), ("cvt.pack.u16.s32 t, t, t;", ".sat"),
+    ("cvt.pack.sat.u32.s32 t, t, t;", ".u16"), ("cvt.sat.pack.u16.s32 t, t, t;", "pack"),
+    ("cvt.pack.sat.u16.s32.b32 t, t, t;", "b32"), ("cvt.pack.sat.u8.s32.b32 t, t, t;", "4 operands"),
     (".reg .b32 b; add.u16x2 b, b, 5;", "constant"),
     ("ld.global.f32 f, [p], e;", "2 operands"), ("ld.global.L2::cache_hint.f32 f, [p];", "3 operands"),
     ("ld.shared.L2::cache_hint.f32 f, [s], e;", ".global only"), ("ld.global.L1::nonsense.f32 f, [p];", "nonsense"),
@@ -282,6 +287,66 @@ def test_features_that_are_newer_than_the_text_says(head: str, code: str, words:
     with pytest.raises(CompileError) as caught:
         sim.parse(kernel(START + code, head=head + ".address_size 64\n"))
     assert words in str(caught.value)
+
+
+# -- packs, places, halves that are compared ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "want"), [
+    ("u16", [0x00050000, 0xFFFF0007, 0x7FFF0080, 0x00000000]),
+    ("s16", [0x0005FFFF, 0x7FFF0007, 0x7FFF0080, 0x80008000]),
+    ("u8", [0xBEEF0500, 0xBEEFFF07, 0xBEEFFF80, 0xBEEF0000]), ("s8", [0xBEEF05FF, 0xBEEF7F07, 0xBEEF7F7F, 0xBEEF8080]),
+    ("u4", [0xADBEEF50, 0xADBEEFF7, 0xADBEEFFF, 0xADBEEF00]), ("s4", [0xADBEEF5F, 0xADBEEF77, 0xADBEEF77, 0xADBEEF88]),
+    ("u2", [0xEADBEEFC, 0xEADBEEFF, 0xEADBEEFF, 0xEADBEEF0]), ("s2", [0xEADBEEF7, 0xEADBEEF5, 0xEADBEEF5, 0xEADBEEFA]),
+])  # fmt: skip
+def test_integers_are_narrowed_and_packed(kind: str, want: list[int]) -> None:
+    a, b = np.array([5, 2**31 - 1, 32767, -(2**31)], np.int32), np.array([-1, 7, 128, -32769], np.int32)
+    third = "" if kind[1:] == "16" else ", 0xdeadbeef"
+    code = f"cvt.pack.sat.{kind}.s32{third and '.b32'} d, a, b{third};"
+    got = apply(code, "b32", a, b, types=("s32", "s32")).view(np.uint32)
+    assert [f"{x:08x}" for x in got] == [f"{x:08x}" for x in want]
+
+
+@pytest.mark.parametrize(("mask", "base", "offset", "want"), [
+    (0xAAAAAAAA, 3, 1, 3), (0xAAAAAAAA, 3, -1, 3), (0xAAAAAAAA, 2, 1, 3), (0xAAAAAAAA, 2, -1, 1), (0xAAAAAAAA, 3, 0, 3),
+    (0xAAAAAAAA, 2, 0, -1), (0x80000001, 0, 2, 31), (0x80000001, 0, 3, -1), (0x80000001, 31, -2, 0), (0, 5, 1, -1),
+    (0x80000001, 31, -3, -1), (0xFFFFFFFF, 31, 1, 31), (0xFFFFFFFF, 0, 32, 31), (0xFFFFFFFF, 0, -1, 0),
+    (0xFF, 8, 1, -1), (0xFFFFFFFF, 31, -(2**31), -1), (0xFFFFFFFF, 31, -32, 0), (0x7, 2, -4, -1),
+])  # fmt: skip
+def test_the_nth_one_of_a_word(mask: int, base: int, offset: int, want: int) -> None:
+    """In the lanes, and of constants."""
+    a, b, c = np.array([mask] * 2, np.uint32), np.array([base] * 2, np.uint32), np.array([offset] * 2, np.int32)
+    got = apply("fns.b32 d, a, b, c;", "b32", a, b, c, types=("b32", "u32", "s32")).view(np.int32)
+    assert got.tolist() == [want, want]
+    got = apply(f"fns.b32 d, {mask}, {base}, {offset};", "b32", a, types=("b32",)).view(np.int32)
+    assert got.tolist() == [want, want]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_pairs_of_halves_are_compared_each(kind: str) -> None:
+    dtype = np.dtype({"f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind])
+    a = np.array([[1, 2], [2, 1], [np.nan, 1], [-0.0, 0]], dtype).view(np.uint32).reshape(-1)
+    b = np.array([[2, 1], [1, 2], [1, np.nan], [0, -0.0]], dtype).view(np.uint32).reshape(-1)
+    one = int(np.array([1], dtype).view(np.uint16)[0])
+    types = ("b32", "b32")
+    for how, want in (("lt", [1, 2, 0, 0]), ("ltu", [1, 2, 3, 0]), ("nan", [0, 0, 3, 0]), ("ne", [3, 3, 0, 0])):
+        for result, unit in ((f"{kind}x2", one), ("u32", 0xFFFF), ("s32", 0xFFFF)):
+            got = apply(f"set.{how}.{result}.{kind}x2 d, a, b;", "b32", a, b, types=types, head=HEAD).view(np.uint32)
+            assert got.tolist() == [unit * (flag & 1) + (unit * (flag >> 1) << 16) for flag in want]
+        code = f"setp.{how}.{kind}x2 q|r, a, b; selp.u32 d, 1, 0, q; selp.u32 n, 2, 0, r; add.u32 d, d, n;"
+        assert apply(code, "u32", a, b, types=types, head=HEAD).view(np.uint32).tolist() == want
+    code = f"setp.gt.u32 q, t, 0; set.lt.xor.u32.{kind}x2 d, a, b, q;"
+    got = apply(code, "b32", a, b, types=types, head=HEAD).view(np.uint32)
+    assert got.tolist() == [0x0000FFFF, 0x0000FFFF, 0xFFFFFFFF, 0xFFFFFFFF]
+    code = f"setp.lt.u32 q, t, 1; setp.gtu.and.{kind}x2 r, b, a, q; selp.u32 d, 1, 0, r;"
+    assert apply(code, "u32", a, b, types=types, head=HEAD).view(np.uint32).tolist() == [1, 0, 0, 0]
+
+
+def test_small_numbers_among_halves_that_are_compared() -> None:
+    a, b = np.array([1e-7, 1e-7], np.float16).view(np.uint32), np.zeros(1, np.uint32)
+    for ftz, want in (("", [0x3C003C00]), (".ftz", [0])):
+        got = apply(f"set.gt{ftz}.f16x2.f16x2 d, a, b;", "b32", a, b, types=("b32", "b32"), head=HEAD)
+        assert got.view(np.uint32).tolist() == want
 
 
 # -- 128 bits ----------------------------------------------------------------------------------------------------------

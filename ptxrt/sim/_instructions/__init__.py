@@ -22,6 +22,8 @@ from ptxrt.sim._instructions import (
     special_functions,
     surfaces,
     textures,
+    video,
+    video_simd,
     warp,
     wmma,
 )
@@ -48,6 +50,8 @@ __all__ = [
     "special_functions",
     "surfaces",
     "textures",
+    "video",
+    "video_simd",
     "warp",
     "wmma",
 ]

@@ -165,6 +165,28 @@ def clz(op: Op) -> None:
     op.lanewise(_U32, (kind,), lambda a: (kind.bits - 1 - _highest(a)).astype(np.uint32))
 
 
+@instruction("fns")
+def fns(op: Op) -> None:
+    """Place of the n-th one of a word, counted from a place on, upwards, or downwards for a negative n."""
+    kind = op.type("b32")
+
+    def compute(mask: Array, base: Array, offset: Array) -> Array:
+        # Upwards all that is below the base is cleared; downwards the word is turned round first.
+        down = offset < 0
+        count = np.maximum(np.abs(offset.astype(np.int64)), 1)
+        base = np.minimum(base, np.uint32(32))
+        word = np.where(down, _REVERSED[mask.view(np.uint8)].view(np.uint32).byteswap(), mask)
+        start = np.where(down, np.uint32(31) - np.minimum(base, np.uint32(31)), base)
+        word = (word >> _amount(start, word.dtype)) << _amount(start, word.dtype)
+        word, count, down, base, offset = np.broadcast_arrays(word, count, down, base, offset)
+        places = np.cumsum((word[:, None] >> np.arange(32, dtype=np.uint32)) & np.uint32(1), axis=1) >= count[:, None]
+        place = places.argmax(axis=1)
+        found = places.any(axis=1) & (base < 32) & ((offset != 0) | (place == base))
+        return np.where(found, np.where(down, 31 - place, place), -1).astype(np.int32).view(np.uint32)
+
+    op.lanewise(kind, (kind, kind, TYPES["s32"]), compute)
+
+
 @instruction("popc")
 def popc(op: Op) -> None:
     """Number of ones."""

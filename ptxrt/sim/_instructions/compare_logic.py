@@ -35,6 +35,7 @@ _NAN: dict[str, Callable[[Array, Array], Array]] = {
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
     "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
+_HALVES = {"f16x2": "f16", "bf16x2": "bf16"}
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
@@ -68,12 +69,17 @@ def _flushed(compare: Callable[[Array, Array], Array], kind: PtxType, ftz: bool)
 @instruction("setp")
 def setp(op: Op) -> None:
     """``p|q = a cmp b``; with .and .or .xor combined with a predicate; q gets the comparison's opposite."""
+    if _HALVES.keys() & set(op.ins.modifiers):
+        _setp_halves(op)
+        return
     name, combine, ftz = _compare(op)
     kind = op.type(*_COMPARED)
     compare = _flushed(_comparison(op, name, kind), kind, ftz)
     op.done(4 if combine else 3)
     first = op.operand(0)
     pair = first if isinstance(first, Pair) else None
+    if pair and kind.is_float and kind.bits == 16:
+        op.fail(f"setp of .{kind.name} gives one predicate")
     write = op.dest(pair.first if pair else first, _PRED)
     write_opposite = op.dest(pair.second, _PRED) if pair else None
     a, b = op.source(1, kind), op.source(2, kind)
@@ -99,9 +105,14 @@ def setp(op: Op) -> None:
 @instruction("set")
 def set_(op: Op) -> None:
     """As setp, with the answer as all ones or 1.0."""
+    if _HALVES.keys() & set(op.ins.modifiers):
+        _set_halves(op)
+        return
     name, combine, ftz = _compare(op)
     result = op.type("u16", "s16", "u32", "s32", "f32", "f16", "bf16")
     kind = op.type(*_COMPARED)
+    if result.name == "f32" and kind.is_float and kind.bits == 16:
+        op.fail(f"set gives no .f32 of .{kind.name}")
     compare = _flushed(_comparison(op, name, kind), kind, ftz)
     mix = _COMBINE.get(combine or "")
     yes = np.array([1 if result.is_float else -1]).astype(result.dtype)
@@ -112,6 +123,59 @@ def set_(op: Op) -> None:
         return np.where(mix(flags, third[0]) if mix else flags, yes, no)
 
     op.lanewise(result, (kind, kind, _PRED) if combine else (kind, kind), compute)
+
+
+def _halves(op: Op) -> tuple[PtxType, PtxType, Callable[..., Array]]:
+    """Return the packed type, the type of each half, and what gives the flags of words, of shape (lanes, 2)."""
+    name, combine, ftz = _compare(op)
+    kind = TYPES["bf16x2" if "bf16x2" in op.ins.modifiers else "f16x2"]
+    half = TYPES[_HALVES[kind.name]]
+    if ftz and kind.name == "bf16x2":
+        op.fail(f"{op.ins.name} takes no .ftz with .bf16x2")
+    compare = _flushed(_comparison(op, name, half), half, ftz)
+    mix = _COMBINE.get(combine or "")
+
+    def flags(a: Array, b: Array, *third: Array) -> Array:
+        found = compare(a.view(half.dtype).reshape(-1, 2), b.view(half.dtype).reshape(-1, 2))
+        return mix(found, third[0][:, None]) if mix else found
+
+    return kind, half, flags
+
+
+def _sources(op: Op, kind: PtxType) -> tuple[PtxType, ...]:
+    return (kind, kind, _PRED) if _COMBINE.keys() & set(op.ins.modifiers) else (kind, kind)
+
+
+def _setp_halves(op: Op) -> None:
+    """``p|q``: what holds of the lower halves, and of the upper ones."""
+    kind, _, flags = _halves(op)
+    op.type(kind.name)
+    kinds = _sources(op, kind)
+    op.done(1 + len(kinds))
+    first = op.operand(0)
+    writes = [op.dest(one, _PRED) for one in ((first.first, first.second) if isinstance(first, Pair) else (first,))]
+    sources = [op.source(place, kind) for place, kind in enumerate(kinds, 1)]
+
+    def step(m: Machine) -> None:
+        found = flags(*[read(m) for read in sources])
+        for write, column in zip(writes, found.T, strict=False):
+            write(m, np.ascontiguousarray(column))
+
+    op.emit(step)
+
+
+def _set_halves(op: Op) -> None:
+    """The two answers side by side."""
+    kind, half, flags = _halves(op)
+    result = op.type(kind.name, "u32", "s32")
+    op.type(kind.name)
+    yes = np.array([1], half.dtype).view(np.uint16) if result is kind else np.array([0xFFFF], np.uint16)
+
+    def compute(*values: Array) -> Array:
+        found = flags(*values) * yes
+        return np.ascontiguousarray(found).view(result.dtype).reshape(-1)
+
+    op.lanewise(result, _sources(op, kind), compute)
 
 
 def blend(flags: Array, a: Array, b: Array) -> Array:

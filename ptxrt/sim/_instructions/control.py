@@ -62,11 +62,11 @@ def ret(op: Op) -> None:
         op.builder.leave(op.ins)
 
 
-@instruction("trap")
+@instruction("trap", "brkpt")
 def trap(op: Op) -> None:
-    """Abort the launch."""
+    """Abort the launch. A breakpoint is the same where no debugger is: ptxas makes one instruction of both."""
     op.done(0)
-    op.emit(lambda m: m.trap(op.ins))
+    op.emit(lambda m: m.trap(op.ins, op.ins.name))
 
 
 @instruction("membar", "fence")

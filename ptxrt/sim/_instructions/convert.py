@@ -28,11 +28,36 @@ _TO_INTEGRAL: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def _pack(op: Op) -> None:
+    """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: b lowest, a above it, then c; of 16 bits a and b alone."""
+    op.flag("pack")
+    if not op.flag("sat"):
+        op.fail("cvt.pack takes .sat")
+    to = op.choice(*(f"{sign}{bits}" for sign in "us" for bits in (2, 4, 8, 16))) or ""
+    if not to:
+        op.fail("cvt.pack gives .u16, .s16, or .u8, .s8, .u4, .s4, .u2, .s2")
+    bits, word = int(to[1:]), TYPES["s32"]
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
+    op.type("s32")
+    if bits < 16:
+        op.type("b32")
+
+    def compute(a: Array, b: Array, *rest: Array) -> Array:
+        found = rest[0].view(np.uint32) << np.uint32(2 * bits) if rest else np.zeros(1, np.uint32)
+        for value, start in ((a, bits), (b, 0)):
+            part = np.clip(value, low, high).view(np.uint32) & np.uint32((1 << bits) - 1)
+            found = found | (part << np.uint32(start))
+        return found
+
+    op.lanewise(TYPES["b32"], (word, word) if bits == 16 else (word, word, TYPES["b32"]), compute)
+
+
 @instruction("cvt")
 def cvt(op: Op) -> None:
     """Convert; integers out of range wrap (.sat: stop at the end), floats to integers always stop at the end."""
-    if op.flag("pack"):
-        op.unsupported("cvt.pack")
+    if op.ins.modifiers[:1] == ("pack",):
+        _pack(op)
+        return
     integral = op.choice(*_TO_INTEGRAL)
     direction = op.choice("rn", "rz", "rm", "rp", "rna")
     ftz, sat, relu = op.flag("ftz"), op.flag("sat"), op.flag("relu")

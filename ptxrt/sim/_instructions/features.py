@@ -32,6 +32,7 @@ _NEEDS: dict[tuple[str, str], Need] = {
     ("dp4a", ""): (61, (5, 0)),
     ("elect", ""): (90, (8, 0)),
     ("fence", ""): (70, (5, 1)),
+    ("fns", ""): (30, (5, 1)),
     ("getctarank", ""): (90, (7, 8)),
     ("griddepcontrol", ""): (90, (7, 8)),
     ("ldmatrix", ""): (75, (6, 5)),
@@ -100,12 +101,14 @@ _NEEDS: dict[tuple[str, str], Need] = {
     ("txq", "num_mipmap_levels"): (0, (4, 1)),
     ("vote", "sync"): (30, (5, 1)),
     **{(name, kind): (53, (4, 2)) for name in (*_SUMS, "fma") for kind in _HALVES},
-    **{(name, "f16"): (53, (4, 2)) for name in ("setp", "set")},
+    **{(name, kind): (53, (4, 2)) for name in ("setp", "set") for kind in _HALVES},
+    ("cvt", "pack"): (72, (6, 5)),
+    **{("cvt", kind): (75, (6, 5)) for kind in ("u2", "s2", "u4", "s4")},
     **{(name, kind): (53, (5, 1) if name == "neg" else (6, 5)) for name in ("neg", "abs") for kind in _HALVES},
     **{(name, kind): (80, (7, 0)) for name in ("min", "max") for kind in _HALVES},
     **{("ex2", kind): (75, (7, 0)) for kind in _HALVES},
     **{(name, kind): (90, (7, 8)) for name in (*_SUMS, "ex2", "tanh", *_ATOMICS) for kind in _BF16},
-    **{(name, "bf16"): (90, (7, 8)) for name in ("setp", "set")},
+    **{(name, kind): (90, (7, 8)) for name in ("setp", "set") for kind in _BF16},
     **{(name, scope): (60, (5, 0)) for name in _ATOMICS for scope in ("cta", "gpu", "sys")},
     ("atom", "b16"): (70, (6, 3)),
     **{(name, "f16"): (70, (6, 3)) for name in _ATOMICS},
@@ -120,6 +123,7 @@ _NEEDS: dict[tuple[str, str], Need] = {
     **{("cvt", f"{way}.tf32"): (90, (7, 8)) for way in ("rn", "rz")},
     ("cvt", "satfinite.tf32"): (80, (8, 1)),
     **{("set", f"{kind}.f16"): (53, (6, 5)) for kind in ("u16", "s16", "u32", "s32")},
+    **{("set", f"{kind}.f16x2"): (53, (6, 5)) for kind in ("u32", "s32")},
 }
 """By name and modifier, ``*`` any name and an empty modifier any: the least target and version.
 

@@ -31,6 +31,7 @@ from ptxrt.sim._text.syntax import (
     Negated,
     Operand,
     Pair,
+    Part,
     Register,
     Sink,
     Special,
@@ -158,6 +159,10 @@ class Op:
             problem = f"unknown register or symbol {operand.text}"
         elif isinstance(operand, Tuple):
             problem = f"a vector where {self.ins.name} takes one value"
+        elif isinstance(operand, Part) and operand.negated:
+            problem = "a register cannot be negated in an operand; use neg"
+        elif isinstance(operand, Part):
+            problem = f"{self.ins.name} takes whole registers: {operand.register.name}.{operand.selector}"
         elif isinstance(operand, Pair):
             problem = f"a pair of results where {self.ins.name} takes one value"
         return self.builder.source.error(self.ins.line, problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ptxrt.sim._text.declarations import Declarations, Module
 from ptxrt.sim._text.expressions import TokenStream, constant
 from ptxrt.sim._text.lexer import Token
@@ -14,6 +16,7 @@ from ptxrt.sim._text.syntax import (
     Negated,
     Operand,
     Pair,
+    Part,
     Register,
     Sink,
     Special,
@@ -24,6 +27,8 @@ from ptxrt.sim._text.syntax import (
 )
 
 __all__ = ["OperandReader"]
+
+_SELECTOR = re.compile(r"\.[bh][0-7]{1,4}")
 
 
 class OperandReader:
@@ -57,7 +62,12 @@ class OperandReader:
             vector = self._tuple("}" if token.text == "{" else ")")
             return Pair(vector, self._named()) if self.stream.accept("|") else vector
         if token.kind == "mark" and token.text == "-" and self.stream.ahead().kind == "word":
-            self.source.fail(token.line, "a register cannot be negated in an operand; use neg")
+            self.stream.take()
+            inner = self._named()
+            if isinstance(inner, Register | Part):
+                register, selector = (inner, "") if isinstance(inner, Register) else (inner.register, inner.selector)
+                return Part(register, selector, negated=True)
+            self.source.fail(token.line, "only a number or a register has a minus")
         return self._immediate()
 
     def _tuple(self, closing: str) -> Tuple:
@@ -90,6 +100,8 @@ class OperandReader:
             return self._element(token, found)
         if isinstance(found, Register):
             if self.stream.now.kind == "dot" and self.stream.now.glued:
+                if _SELECTOR.fullmatch(self.stream.now.text):
+                    return Part(found, self.stream.take().text[1:])
                 self.source.fail(token.line, f"{name} is not a vector: {name}{self.stream.now.text}")
             return found
         if isinstance(found, Variable) and self.stream.accept("["):

@@ -18,6 +18,7 @@ __all__ = [
     "Negated",
     "Operand",
     "Pair",
+    "Part",
     "Prototype",
     "Register",
     "Sink",
@@ -135,13 +136,22 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Part:
+    """``r.h1``, ``r.b3210``: bits of a register; or with a minus, ``-r``, ``-r.h1``. Video instructions take them."""
+
+    register: Register
+    selector: str
+    negated: bool = False
+
+
+@dataclass(frozen=True)
 class Tuple:
     """``{a, b, ...}`` or the ``(a, b)`` of a call."""
 
     items: tuple[Operand, ...]
 
 
-Operand = Register | Special | Immediate | Symbol | Name | Address | Texel | Sink | Negated | Pair | Tuple
+Operand = Register | Special | Immediate | Symbol | Name | Address | Texel | Sink | Negated | Pair | Part | Tuple
 
 
 @dataclass(frozen=True, eq=False)
