@@ -57,7 +57,7 @@ def result(code: str, a: int = A, b: int = B, c: int = C) -> int:
     ("vadd.u32.u32.u32 d, a, b, c;", A - 2),
     ("vadd.u32.u32.u32.min d, a, b, c;", A - 2), ("vadd.u32.u32.u32.sat.min d, a, b, 3;", 3),
     ("vadd.s32.u32.u32.sat.max d, a, b, c;", 0x7FFFFFFF), ("vsub.u32.u32.u32.sat.max d, a, b, 9;", 9),
-    # A sum of the type u32 is extended by its sign for the comparison, c by zeros: the ISA has them the other way round.
+    # For the comparison a sum of the type u32 is extended by its sign, and c by zeros; the ISA has zeros for both.
     ("vadd.u32.u32.u32.max d, c, 1, b;", C + 1), ("vadd.u32.u32.u32.min d, c, 1, b;", B),
     ("vmin.u32.u32.u32.max d, c, b, b;", B), ("vmax.u32.u32.u32.min d, b, c, c;", C),
     ("vmin.u32.s32.s32.max d, b, 5, 7;", B), ("vmin.u32.s32.s32.sat.max d, b, 5, 7;", 7),
