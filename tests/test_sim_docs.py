@@ -25,8 +25,9 @@ TEXT = (ROOT / "docs" / "sim.md").read_text()
     [
         ("`wgmma`", "wgmma.fence.sync.aligned;"),
         ("`mbarrier`", "mbarrier.init.shared::cta.b64 [d], 1;"),
+        ("bulk copies", "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [d, {r, r}], [r];"),
+        ("bulk copies", "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [r], r, [r];"),
         ("bulk copies", "cp.async.bulk.global.shared::cta.bulk_group [d], [d], 16;"),
-        ("video instructions", "vadd.u32.u32.u32 r, r, r;"),
     ],
 )
 def test_what_the_machine_does_not_run_is_said_with_the_line(name: str, instruction: str) -> None:

@@ -57,6 +57,8 @@ def ld(op: Op) -> None:
 @instruction("st")
 def st(op: Op) -> None:
     """Store one value or a vector."""
+    if op.flag("async", "bulk"):
+        op.unsupported(op.ins.opcode)
     space, count, kind = _what(op)
     items = elements(op, 1, count)
     if any(isinstance(item, Sink) for item in items):
