@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from video_forms import video
+
 __all__ = ["FORMS", "HEAD", "Bound", "Form", "width"]
 
 HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
@@ -345,57 +347,6 @@ def _conversions() -> Iterator[Form]:
         yield _form(_joined("cvt", way, end, "tf32", "f32"), "tf32", "f32")
 
 
-_SIGNS = ("u32", "s32")
-_PARTS = ("", ".b0", ".h1", ".b3", "", ".h0", ".b2", ".b1")
-
-
-def _video_form(opcode: str, part: str, *sources: str) -> Form:
-    """Return a form with its selectors: that of d in `part`, those of the sources behind them."""
-    operands = ", ".join([f"{{d0}}{part}", *(f"{{s{place}}}{one}" for place, one in enumerate(sources))])
-    line = f"{opcode} {operands};".replace("{s0}-", "-{s0}").replace("{s1}-", "-{s1}").replace("{s2}-", "-{s2}")
-    return Form(f"{opcode} {part}{'/'.join(sources)}".strip(), (line,), ("b32",), ("word",) * len(sources))
-
-
-def _video() -> Iterator[Form]:
-    # The types come in all combinations; selectors, merges and what follows the operation take turns.
-    ends = (("", ""), (".sat", ""), (".add", ""), ("", ".b2"), (".min", ""), (".sat.max", ""), (".sat", ".h1"),
-            (".max", ""), ("", ".h0"), (".sat.min", ""), (".sat", ".b0"))  # fmt: skip
-    scalar = product(("vadd", "vsub", "vabsdiff", "vmin", "vmax"), *[_SIGNS] * 3)
-    for turn, ((name, *kinds), _) in enumerate(product(scalar, range(3))):
-        end, part = ends[turn % len(ends)]
-        parts = (_PARTS[turn % 8], _PARTS[turn // 8 % 8])
-        third = [""] if part or end not in ("", ".sat") else []
-        yield _video_form(f"{name}.{'.'.join(kinds)}{end}", part, *parts, *third)
-    for turn, (name, to, source, mode) in enumerate(product(("vshl", "vshr"), _SIGNS, _SIGNS, ("clamp", "wrap"))):
-        for step in range(2):
-            end, part = ends[(2 * turn + step) % len(ends)]
-            third = [""] if part or end not in ("", ".sat") else []
-            parts = (_PARTS[turn % 8], (".b0", ".h1")[step])
-            yield _video_form(f"{name}.{to}.{source}.u32.{mode}{end}", part, *parts, *third)
-    for turn, (how, a, b) in enumerate(product((*_EQUAL, *_ORDER), _SIGNS, _SIGNS)):
-        end, part = (("", ""), (".add", ""), (".min", ""), ("", ".b3"), (".max", ""))[turn % 5]
-        third = [""] if end or part else []
-        yield _video_form(f"vset.{a}.{b}.{how}{end}", part, _PARTS[turn % 8], _PARTS[turn // 8 % 8], *third)
-    negated = (("", "", ""), ("-", "", ""), ("", "", "-"), ("", "-", ""))
-    scales = ("", ".sat", ".shr7", ".sat.shr15", ".shr15", ".sat.shr7")
-    for turn, (kinds, _) in enumerate(product(product(*[_SIGNS] * 3), range(5))):
-        minus = negated[turn % 4]
-        plus = ".po" if turn % 4 == 0 and turn % 8 else ""
-        parts = (_PARTS[turn % 8], _PARTS[turn // 4 % 8], "")
-        sources = [sign + one for sign, one in zip(minus, parts, strict=True)]
-        yield _video_form(f"vmad.{'.'.join(kinds)}{plus}{scales[turn % 6]}", "", *sources)
-    masks = {2: ("", ".h1", ".h0", ".h10"), 4: ("", ".b3", ".b20", ".b310", ".b2")}
-    picks = {2: ("", ".h32", ".h00", ".h21", ".h13"), 4: ("", ".b7654", ".b0123", ".b2222", ".b6150")}
-    names = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
-    for turn, (count, name, *kinds) in enumerate(product((2, 4), names, *[_SIGNS] * 3)):
-        sources = (picks[count][turn % 5], picks[count][turn // 5 % 5], "")
-        opcode = f"{name}{count}.{'.'.join(kinds)}{('', '.sat', '.add')[turn % 3]}"
-        yield _video_form(opcode, masks[count][turn % 4], *sources)
-    for turn, (count, how, a, b) in enumerate(product((2, 4), (*_EQUAL, *_ORDER), _SIGNS, _SIGNS)):
-        sources = (picks[count][turn % 5], picks[count][turn // 5 % 5], "")
-        yield _video_form(f"vset{count}.{a}.{b}.{how}{('', '.add')[turn % 2]}", masks[count][turn // 2 % 4], *sources)
-
-
 def _later() -> Iterator[Form]:
     """What came to the machine later; behind the others, so that what is drawn of those stays as it was recorded."""
     for kind in ("u32", "s32", "u64", "s64"):
@@ -426,7 +377,8 @@ def _later() -> Iterator[Form]:
             opcode = _joined("setp", how, mix, ftz, kind)
             line = f"{opcode} {{d0}}|{{d1}}, {{s0}}, {{s1}}, {{s2}};"
             yield Form(opcode, (line,), ("pred",) * 2, (kind, kind, "pred"))
-    yield from _video()
+    for name, line, sources in video():
+        yield Form(name, (line,), ("b32",), ("word",) * sources)
 
 
 # Good PTX that the machine refuses as Unsupported, or does not know the type of.

@@ -152,11 +152,11 @@ def test_parameters_may_be_read_in_other_pieces_than_they_were_written() -> None
     ("call (v), p, (t);", CompileError, "names a .callprototype"), ("call (v), f, ({t, t});", CompileError, "vector"),
     ("call k, (p);", CompileError, "entry"),
     ("call (v), vprintf, (p);", CompileError, "takes 2 arguments"), ("call (v), fib, (p);", CompileError, ".u64"),
-    ("call (v), malloc, (p);", Unsupported, "malloc"), ("call (v), __assertfail, (p);", CompileError, "8, 8, 4, 8, 8"),
+    ("call (v), calloc, (p);", Unsupported, "calloc"), ("call (v), __assertfail, (p);", CompileError, "8, 8, 4, 8, 8"),
 ])  # fmt: skip
 def test_calls_that_cannot_be(code: str, kind: type[Exception], words: str) -> None:
     module = """.extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);
-      .extern .func (.param .b32 r) malloc(.param .b64 a); .extern .func (.param .b32 r) __assertfail(.param .b64 a);"""
+      .extern .func (.param .b32 r) calloc(.param .b64 a); .extern .func (.param .b32 r) __assertfail(.param .b64 a);"""
     with pytest.raises(kind, match=re.escape(words)):
         sim.parse(kernel(START + code, module=FIBONACCI + module))
 

@@ -90,7 +90,7 @@ def test_shifts(code: str, want: int) -> None:
     ("vset.u32.u32.lt d, a, b;", 1), ("vset.s32.s32.lt d, a, b;", 0), ("vset.u32.s32.gt d, a, b;", 1),
     ("vset.s32.u32.lt d, b, b;", 1), ("vset.s32.s32.eq d, a.b3, 18;", 1), ("vset.u32.u32.ne d, a.b0, a.h0;", 1),
     ("vset.u32.u32.le d, a, a;", 1), ("vset.u32.u32.ge d, a, b;", 0), ("vset.s32.s32.lt.add d, b, a, c;", C + 1),
-    ("vset.s32.s32.lt.min d, b, a, c;", 1), ("vset.s32.s32.lt.max d, b, a, c;", C),
+    ("vset.u32.u32.lt.min d, a, b, c;", 1), ("vset.u32.s32.gt.max d, a, b, c;", C),
     ("vset.s32.s32.lt d.b3, b, a, c;", 0x01000005),
 ])  # fmt: skip
 def test_comparisons(code: str, want: int) -> None:

@@ -1,4 +1,4 @@
-"""The functions that a GPU's driver brings: vprintf, which is C++'s printf, and __assertfail, its assert."""
+"""The functions that a GPU's driver brings: vprintf and __assertfail, C++'s printf and assert; malloc, and free."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ptxrt.errors import OutOfDeviceMemory
 from ptxrt.sim._instructions.c_format import Argument, FormatError, arguments, formatted
 from ptxrt.sim._instructions.op import Op
 from ptxrt.sim._machine.access import Access, window_of
@@ -105,8 +106,46 @@ def _assertfail(op: Op, given: Sequence[Getter]) -> Getter:
     return run
 
 
+def _malloc(op: Op, given: Sequence[Getter]) -> Getter:
+    """Give each lane memory of its own, which lives until it is freed, also over launches; 0 where there is no more."""
+    (size,) = given
+
+    def allocated(m: Machine, nbytes: int) -> int:
+        try:
+            return m.memory.allocate(nbytes, "memory of malloc", heap=True) if nbytes else 0
+        except OutOfDeviceMemory:
+            return 0
+
+    return lambda m: np.array(
+        [allocated(m, nbytes) for nbytes in m.spread(size(m)).view(np.uint64).tolist()], np.uint64
+    )
+
+
+def _free(op: Op, given: Sequence[Getter]) -> Getter:
+    """Free what malloc gave; a null pointer is nothing to free."""
+    (where,) = given
+
+    def run(m: Machine) -> Array:
+        addresses = m.spread(where(m)).view(np.uint64)
+        for lane, address in zip(m.active().tolist(), addresses.tolist(), strict=True):
+            if not address:
+                continue
+            found = m.memory.find(address)
+            if found is None or not found.heap or found.start != address:
+                m.memory_fault(
+                    op.ins, "free of an address that malloc has not given, or that is free already", lane, address, 0,
+                    m.memory.describe(address),
+                )  # fmt: skip
+            m.memory.free(address)
+        return addresses
+
+    return run
+
+
 SYSTEM: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[[Op, Sequence[Getter]], Getter]]] = {
     "vprintf": ((8, 8), (4,), _vprintf),
+    "malloc": ((8,), (8,), _malloc),
+    "free": ((8,), (), _free),
     "__assertfail": ((8, 8, 4, 8, 8), (), _assertfail),
 }
 """By name: the sizes of the parameters and of the results, and what runs a call."""

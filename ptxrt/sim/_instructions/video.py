@@ -5,6 +5,7 @@ What they give is what ptxas 12.8 to 13.5 makes of them for sm_90, which differs
 - ``.u32.sat`` of sums and extremes stops at 0 and does not stop above; with a part of d as the result, all that is
   negative becomes the largest value of the part. A shift saturates to 32 bits, whatever part of d it goes to.
 - ``.min`` and ``.max`` with c compare 64 bits, to which a sum is extended by its sign, for ``.u32`` too.
+- vset compares with c by the type of its first source.
 - vmad multiplies and adds signed words, for ``.u32`` too.
 """
 
@@ -21,7 +22,6 @@ from ptxrt.sim._text.types import TYPES, Array, PtxType
 
 __all__ = ["COMPARISONS", "field", "result"]
 
-_U32 = TYPES["u32"]
 _FIELDS = {"": (0, 32), **{f"b{i}": (8 * i, 8) for i in range(4)}, **{f"h{i}": (16 * i, 16) for i in range(2)}}
 """By selector, the first bit and the width."""
 _WORD = np.int64(0xFFFFFFFF)
@@ -156,7 +156,7 @@ def compare(op: Op) -> None:
         found = COMPARISONS[how](a(m), b(m)).astype(np.int64)
         return found, found
 
-    _emit(op, _U32, joined, value)
+    _emit(op, first, joined, value)
 
 
 @instruction("vmad")

@@ -44,6 +44,8 @@ class Allocation(Store):
         then it has its place among the bytes of all of it.
     lent
         Whether the host owns the bytes.
+    heap
+        Whether a kernel has them from malloc.
     """
 
     def __init__(self, base: int, data: Array, label: str, *, is_const: bool = False) -> None:
@@ -53,7 +55,7 @@ class Allocation(Store):
         self.label = label
         self.writable = True
         self.is_const = is_const
-        self.lent = False
+        self.lent = self.heap = False
         self.written: Store | bool = False
         """Which bytes have been written, a 1 for each that has; True for all of them, False for none."""
 
@@ -120,8 +122,8 @@ class Table:
         For each allocation the addresses that were given out for it and that are still to be freed.
     next_base
         Where the next allocation goes: addresses only grow, so that one that was freed never comes back.
-    in_use
-        Bytes of all allocations but those that the host lends.
+    in_use, heap_in_use
+        Bytes of all allocations but those that the host lends, and of those that kernels have from malloc.
     successor
         Under "next", the table that has taken the place of this one.
     """
@@ -131,7 +133,7 @@ class Table:
         self.allocations: list[Allocation] = []
         self.users: list[tuple[int, ...]] = []
         self.next_base = next_base
-        self.in_use = 0
+        self.in_use = self.heap_in_use = 0
         self.successor: dict[str, Table] = {}
 
     def with_new(self, allocation: Allocation, user: int) -> Table:
@@ -172,8 +174,11 @@ class Table:
     def _spliced(self, places: slice, allocations: list[Allocation], users: list[tuple[int, ...]]) -> Table:
         table = Table(self.next_base)
         table.starts, table.allocations, table.users = [*self.starts], [*self.allocations], [*self.users]
-        in_use = self.in_use - sum(one.size for one in self.allocations[places] if not one.lent)
+        old = self.allocations[places]
+        in_use = self.in_use - sum(one.size for one in old if not one.lent)
         table.in_use = in_use + sum(one.size for one in allocations if not one.lent)
+        heap_in_use = self.heap_in_use - sum(one.size for one in old if one.heap)
+        table.heap_in_use = heap_in_use + sum(one.size for one in allocations if one.heap)
         table.starts[places] = [one.start for one in allocations]
         table.allocations[places] = allocations
         table.users[places] = users

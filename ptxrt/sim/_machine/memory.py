@@ -26,6 +26,7 @@ READ_ONLY_BIT = 1 << 60
 """An address with this bit names the same bytes, for reading only."""
 
 _POISON = 0xCD
+_HEAP_BYTES = 8 << 20
 _REMEMBERED = 65536
 
 Result = TypeVar("Result")
@@ -75,19 +76,19 @@ class GlobalMemory:
         """Bytes of all live allocations, without what the host lends."""
         return self.table.in_use
 
-    def allocate(self, nbytes: int, label: str = "allocation", *, is_const: bool = False) -> int:
-        """Return the address of `nbytes` new bytes, a multiple of 512, filled with 0xCD.
+    def allocate(self, nbytes: int, label: str = "allocation", *, is_const: bool = False, heap: bool = False) -> int:
+        """Return the address of `nbytes` new bytes, a multiple of 512, filled with 0xCD; `heap` for a kernel's malloc.
 
         Raises
         ------
         InvalidArgument
             For a negative size.
         OutOfDeviceMemory
-            Past the limit.
+            Past the limit, or past the 8 MiB of the heap.
         """
         if nbytes < 0:
             raise InvalidArgument(op="allocate", argument="nbytes", expected="0 or more", given=nbytes)
-        self._check_limit(self.table, nbytes)
+        self._check_limit(self.table, nbytes, heap)
         try:
             data = np.full(nbytes, _POISON, np.uint8)
         except MemoryError:
@@ -96,21 +97,24 @@ class GlobalMemory:
             ) from None
 
         def add(table: Table) -> tuple[Table, int]:
-            self._check_limit(table, nbytes)
+            self._check_limit(table, nbytes, heap)
             allocation = Allocation(table.next_base, data, label, is_const=is_const)
+            allocation.heap = heap
             return table.with_new(allocation, allocation.base), allocation.base
 
         return self._change(add)
 
-    def _check_limit(self, table: Table, nbytes: int) -> None:
-        if table.in_use + nbytes > self.limit_bytes:
-            raise OutOfDeviceMemory(
-                f"allocate: {nbytes} bytes asked for, {table.in_use} of {self.limit_bytes} are in use",
-                op="allocate",
-                argument="nbytes",
-                expected=f"at most {self.limit_bytes - table.in_use}",
-                given=nbytes,
-            )
+    def _check_limit(self, table: Table, nbytes: int, heap: bool) -> None:
+        limits = [(table.in_use, self.limit_bytes)] + ([(table.heap_in_use, _HEAP_BYTES)] if heap else [])
+        for in_use, limit in limits:
+            if in_use + nbytes > limit:
+                raise OutOfDeviceMemory(
+                    f"allocate: {nbytes} bytes asked for, {in_use} of {limit} are in use",
+                    op="allocate",
+                    argument="nbytes",
+                    expected=f"at most {limit - in_use}",
+                    given=nbytes,
+                )
 
     def adopt(self, array: Array, label: str) -> int:
         """Map a C-contiguous host array, without a copy, and return its address; `free` takes it out again.
