@@ -13,8 +13,8 @@ Line = tuple[str, str, int]
 _SIGNS = ("u32", "s32")
 _PARTS = ("", ".b0", ".h1", ".b3", "", ".h0", ".b2", ".b1")
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
-_ENDS = (("", ""), (".sat", ""), (".add", ""), ("", ".b2"), (".min", ""), (".sat.max", ""), (".sat", ".h1"), (".max", ""),
-         ("", ".h0"), (".sat.min", ""), (".sat", ".b0"))  # fmt: skip
+_ENDS = (("", ""), (".sat", ""), (".add", ""), ("", ".b2"), (".min", ""), (".sat.max", ""), (".sat", ".h1"),
+         (".max", ""), ("", ".h0"), (".sat.min", ""), (".sat", ".b0"))  # fmt: skip
 """What follows the types, and the part of d."""
 
 
