@@ -91,6 +91,8 @@ def test_shifts(code: str, want: int) -> None:
     ("vset.s32.u32.lt d, b, b;", 1), ("vset.s32.s32.eq d, a.b3, 18;", 1), ("vset.u32.u32.ne d, a.b0, a.h0;", 1),
     ("vset.u32.u32.le d, a, a;", 1), ("vset.u32.u32.ge d, a, b;", 0), ("vset.s32.s32.lt.add d, b, a, c;", C + 1),
     ("vset.u32.u32.lt.min d, a, b, c;", 1), ("vset.u32.s32.gt.max d, a, b, c;", C),
+    # By its first source the secondary operation is signed; the ISA has it unsigned.
+    ("vset.s32.s32.lt.min d, b, a, c;", C), ("vset.s32.u32.lt.max d, c, a, c;", 1),
     ("vset.s32.s32.lt d.b3, b, a, c;", 0x01000005),
 ])  # fmt: skip
 def test_comparisons(code: str, want: int) -> None:

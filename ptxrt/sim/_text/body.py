@@ -248,8 +248,6 @@ class BodyReader(OperandReader):
         while self.stream.now.kind == "dot":
             modifiers.append(self.stream.take().text[1:])
         operands: list[Operand] = []
-        while "tensor" in modifiers and self.stream.now.text != ";" and self.stream.now.kind != "end":
-            self.stream.take()  # the machine does not run it, and reads no [map, {x, y}]
         while self.stream.now.text != ";":
             if operands:
                 self.stream.expect(",")
