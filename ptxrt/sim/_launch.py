@@ -125,7 +125,9 @@ def launch(
     # Behind the kernel's own bytes, at a multiple of 16.
     reserved = -total % 16 + RESERVED_SHARED_BYTES if found.code.reserved_shared else 0
     cluster = found.cluster or (1, 1, 1)
-    shape = Shape(grid, block, found.shared_bytes, total + reserved, cluster, found.cluster is not None, reserved)
+    shape = Shape(
+        grid, block, found.shared_bytes, total + reserved, cluster, found.cluster is not None, reserved, shared_bytes
+    )
     if any(size % part for size, part in zip(grid, shape.cluster, strict=True)):
         raise LaunchError(op=entry, argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid)
     if found.code.local_bytes > _MOST_LOCAL:

@@ -25,6 +25,8 @@ class Shape:
     """Whether the kernel asks for clusters; without, each block is one of its own."""
     shared_reserved: int = 0
     """Bytes at the end of a block's shared memory that are not the kernel's own."""
+    shared_dynamic: int = 0
+    """Bytes of shared memory that the launch asks for."""
 
     @property
     def threads(self) -> int:

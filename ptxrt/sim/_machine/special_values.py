@@ -57,19 +57,20 @@ def special_values(name: str, shape: Shape, first_block: int, blocks: int) -> Ar
         return np.repeat(rank.astype(np.uint32), shape.threads)
     if stem in ("smid", "gridid", "current_graph_exec") or stem.startswith("envreg"):
         return np.zeros(1, SPECIAL_TYPES[name].dtype)
-    own_shared = shape.shared_total - shape.shared_reserved
+    used = shape.shared_static + shape.shared_dynamic
     reserved = shape.shared_total - RESERVED_SHARED_BYTES
     plain = {
         "nsmid": 1,
         "nwarpid": 64,
-        "dynamic_smem_size": own_shared - shape.shared_static,
-        "total_smem_size": own_shared,
-        "aggr_smem_size": own_shared + RESERVED_SHARED_BYTES,
+        "dynamic_smem_size": shape.shared_dynamic,
+        "total_smem_size": -(-used // 128) * 128,
+        "aggr_smem_size": used + RESERVED_SHARED_BYTES,
+        # Distances as an H200 has them.
         "reserved_smem_offset_begin": reserved,
-        "reserved_smem_offset_end": shape.shared_total,
+        "reserved_smem_offset_end": reserved + 288,
         "reserved_smem_offset_cap": RESERVED_SHARED_BYTES,
         "reserved_smem_offset_0": reserved,
-        "reserved_smem_offset_1": reserved + RESERVED_SHARED_BYTES // 2,
+        "reserved_smem_offset_1": reserved,
         "cluster_nctarank": shape.cluster_blocks,
     }
     if stem in plain:
