@@ -13,6 +13,7 @@ The machine is one of its own: a fresh memory, no device, no cache.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import time
@@ -24,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
+from ptxrt.backends.sim import blocks_at_a_time
 from ptxrt.check.arguments import Given, Value, declared
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.geometry import check_cooperative
 from ptxrt.runtime.inference import declared_signature
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.scalars import check_scalar
@@ -72,6 +75,8 @@ class Report:
     grid, block : tuple of int
     shared_bytes : int
         Dynamic shared memory.
+    cooperative : bool
+        Whether all blocks ran at one time.
     seed : int
     checks : tuple of str
         What was looked for.
@@ -101,6 +106,7 @@ class Report:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    cooperative: bool
     seed: int
     checks: tuple[str, ...]
     fault: SimFault | None = None
@@ -120,6 +126,7 @@ def check(
     block: int | Sequence[int],
     arguments: Mapping[str, Any],
     shared_bytes: int = 0,
+    cooperative: bool = False,
     budget: int | None = None,
     seed: int = 0,
     checks: Iterable[str] = ("all",),
@@ -144,6 +151,8 @@ def check(
         (see docs/sim.md for the forms).
     shared_bytes
         Dynamic shared memory a block.
+    cooperative
+        Run all blocks at one time, as a cooperative launch does.
     budget
         Instructions that a chunk of blocks may issue before its loop counts as endless.
     seed
@@ -174,6 +183,10 @@ def check(
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
+    if cooperative:
+        device = Device("sim:0")
+        most = blocks_at_a_time(device.arch, math.prod(dims[1]), found.shared_bytes + shared_bytes)
+        check_cooperative(found.name, device, dims[0], most)
     if budget is not None and not (_is_whole(budget) and budget >= 1):
         raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=shown(budget))
     if not (_is_whole(seed) and seed >= 0):
@@ -213,6 +226,7 @@ def check(
             params,
             arrays=arrays,
             shared_bytes=shared_bytes,
+            cooperative=cooperative,
             budget=budget,
             checks=names,
             profile=profile,
@@ -233,6 +247,7 @@ def check(
         grid=dims[0],
         block=dims[1],
         shared_bytes=shared_bytes,
+        cooperative=cooperative,
         seed=seed,
         checks=(*ALWAYS, *(name for name in CHECKS if name in names)),
         fault=fault,

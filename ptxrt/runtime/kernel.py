@@ -24,9 +24,9 @@ from ptxrt.errors import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, Rule, ScalarRule, Submit, submitter
-from ptxrt.runtime.calling import Launcher, arranged
+from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
-from ptxrt.runtime.geometry import checked_geometry
+from ptxrt.runtime.geometry import check_cooperative, checked_geometry
 from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.modules import LoadedModule
@@ -186,6 +186,8 @@ class Kernel:
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._submit: Submit | None = None
+        self._submit_cooperative: Submit | None = None
+        self._cooperative_geometry: tuple[Dims, int] | None = None  # the last that was checked
         module.add_kernel(self)
 
     def __repr__(self) -> str:
@@ -204,6 +206,7 @@ class Kernel:
         shared_bytes: int = 0,
         stream: StreamLike | None = None,
         budget: int | None = None,
+        cooperative: bool = False,
         **named: KernelArgument,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
@@ -227,11 +230,14 @@ class Kernel:
         budget
             On sim: how many instructions a chunk of blocks may issue before its loop counts as endless;
             PTXRT_SIM_BUDGET if left out. No other device can count them.
+        cooperative
+            Run all blocks at one time, so that they can wait for each other, as at cooperative_groups' ``grid.sync()``.
 
         Raises
         ------
         LaunchError
-            For a grid, block or shared memory outside the limits of device and kernel.
+            For a grid, block or shared memory outside the limits of device and kernel; for a cooperative launch of more
+            blocks than the device holds.
         InvalidArgument, DTypeMismatch, DeviceMismatch, ShapeMismatch, LayoutError
             For an argument that is not what the signature declares.
         """
@@ -244,6 +250,9 @@ class Kernel:
             args = arranged(self.entry, self.signature, args, named)
         if budget is not None:
             self._check_budget(budget)
+        if cooperative:
+            self._launch_cooperative(queue, dims, shared, budget, args)
+            return
         submit = self._submit or self._made_submit()
         submit(self, queue, dims, shared, budget, *args)
 
@@ -280,6 +289,11 @@ class Kernel:
         queue = None if stream is None else as_stream(stream, self.device, self.entry)
         return self._launcher(self, dims, shared, queue)
 
+    @property
+    def cooperative(self) -> Cooperative:
+        """``kernel.cooperative[grid, block](...)``: ``kernel[grid, block](...)`` with :meth:`launch`'s `cooperative`."""
+        return Cooperative(self)
+
     def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
         """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.
 
@@ -305,7 +319,8 @@ class Kernel:
     def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
         """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.
 
-        Registers, shared memory and threads of a block bound it; 0 where not even one fits.
+        Registers, shared memory and threads of a block bound it; 0 where not even one fits. On sim registers do not:
+        no assembler has given the kernel real ones.
 
         Parameters
         ----------
@@ -316,18 +331,38 @@ class Kernel:
         ------
         LaunchError
             For a block or shared memory that no launch could have.
-        Unsupported
-            On sim, which has no registers of hardware to count.
         """
         dims, shared = checked_geometry(self.entry, self.device, self.resources, 1, block, shared_bytes)
         self.opt_in(shared)
+        return self._most_blocks(dims, shared)
+
+    def _most_blocks(self, dims: Dims, shared: int) -> int:
         return self.device.backend.max_blocks(self.device.ordinal, self._function, math.prod(dims[3:]), shared)
+
+    def check_cooperative(self, dims: Dims, shared: int) -> None:
+        """Raise where not all blocks of such a launch can run at one time."""
+        if self._cooperative_geometry != (dims, shared):
+            self.opt_in(shared)
+            check_cooperative(self.entry, self.device, dims[:3], self._most_blocks(dims, shared))
+            self._cooperative_geometry = dims, shared
+
+    def _launch_cooperative(
+        self, queue: Stream, dims: Dims, shared: int, budget: int | None, args: Sequence[Any]
+    ) -> None:
+        self.check_cooperative(dims, shared)
+        submit = self._submit_cooperative
+        if submit is None:
+            submit = self._submit_cooperative = self._made(cooperative=True)
+        submit(self, queue, dims, shared, budget, *args)
 
     def _made_submit(self) -> Submit:
         # By the first launch: the kernels of a plan, which checks by itself, never need it.
-        rules = [_rule(p, self.entry) for p in self._params]
-        self._submit = submitter(self.device, rules, self.signature, self._pool, self.identity)
+        self._submit = self._made()
         return self._submit
+
+    def _made(self, *, cooperative: bool = False) -> Submit:
+        rules = [_rule(p, self.entry) for p in self._params]
+        return submitter(self.device, rules, self.signature, self._pool, self.identity, cooperative=cooperative)
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""

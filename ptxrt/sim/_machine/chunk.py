@@ -51,6 +51,8 @@ class Job:
     source: Source
     code: Code
     shape: Shape
+    workspace: int
+    """Address of what the grid waits in; 0 where its blocks cannot wait for each other."""
     memory: GlobalMemory
     addresses: dict[Variable, int]
     params: Store
@@ -73,6 +75,7 @@ class Chunk(Reports):
         self.source, self.layout, self.shape, self.memory = job.source, job.code, shape, job.memory
         self.params, self.addresses, self.elements = job.params, job.addresses, job.elements
         self.checks, self.profile, self.arch = job.checks, job.profile, job.arch
+        self.workspace = job.workspace
         self._allowance = job.allowance
         self.written: list[Array] | None = None
         self.off_switch = None if job.allowance is None else OFF_SWITCH
@@ -114,7 +117,7 @@ class Chunk(Reports):
 
     def _start(self, start: Array | SpecialStart | SymbolStart) -> Array:
         if isinstance(start, SpecialStart):
-            return special_values(start.name, self.shape, self.first_block, self.blocks)
+            return special_values(start.name, self.shape, self.first_block, self.blocks, self.workspace)
         if isinstance(start, SymbolStart):
             variable = start.variable
             if variable.space in ("global", "const"):
