@@ -218,7 +218,7 @@ class _Watcher:
             expected = [] if run is None else run.simulated()[0]
             launch()
             if run is not None:
-                self._backend.synchronize(ordinal, None)
+                self._backend.synchronize(self._device.ordinal, None)
                 for piece, after in zip(run.pieces, expected, strict=True):
                     run.compare(piece, after, self._read(piece.start, piece.before.size), str(self._device))
                 shadow.compared += 1

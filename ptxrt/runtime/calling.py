@@ -101,7 +101,7 @@ class Launcher:
 
 
 class Cooperative:
-    """What ``kernel.cooperative`` is: in brackets it takes what the kernel does, for launches of all blocks at a time."""
+    """What ``kernel.cooperative`` is: in brackets it takes what the kernel does, for cooperative launches."""
 
     __slots__ = ("_kernel",)
 

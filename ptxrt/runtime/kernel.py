@@ -291,7 +291,7 @@ class Kernel:
 
     @property
     def cooperative(self) -> Cooperative:
-        """``kernel.cooperative[grid, block](...)``: ``kernel[grid, block](...)`` with :meth:`launch`'s `cooperative`."""
+        """``kernel.cooperative[grid, block](...)`` is ``kernel[grid, block](...)`` as a cooperative launch."""
         return Cooperative(self)
 
     def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:

@@ -41,6 +41,8 @@ class Layout:
     """Static shared memory of a block."""
     shared_accessed: bool = False
     """Whether an access says ``.shared``, by a variable's name or by a number."""
+    workspace_read: bool = False
+    """Whether the code asks where the grid waits, as that of cooperative_groups does."""
     dynamic_offset: int = 0
     """Where dynamic shared memory begins, behind them."""
     local_bytes: int = 0
