@@ -92,7 +92,7 @@ st.global.u32 [%at], %i;
     out = np.zeros(32, np.uint32)
     report = run(text, out)
     np.testing.assert_array_equal(out, np.arange(1, 33))
-    assert report.instructions == 6 + 32 * 4 + 2
+    assert report.instructions == 5 + 32 * 4 + 2
 
 
 def test_a_wait_for_nobody_ends() -> None:
