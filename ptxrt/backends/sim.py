@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,12 +28,12 @@ from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported
 from ptxrt.images import ImageFormat, Sampling
 from ptxrt.places import Sources
 
-__all__ = ["BACKEND", "COLLECTORS", "blocks_at_a_time", "run"]
+__all__ = ["BACKEND", "COLLECTORS", "blocks_at_a_time", "param_table", "run"]
 
 COLLECTORS: list[Callable[..., sim.LaunchReport]] = []
 """What runs a launch in the place of `sim.launch`, if any does: the last. ptxrt.testing.coverage adds one."""
 
-_KINDS = {"f": "float", "u": "int", "s": "int"}
+_KINDS: dict[str, Literal["float", "int"]] = {"f": "float", "u": "int", "s": "int"}
 
 
 class SimBackend:
@@ -244,7 +244,7 @@ class SimBackend:
             options=how["options"],
             log="",
             seconds=time.perf_counter() - started,
-            entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
+            entries={name: EntryInfo(name, param_table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
             variables=variables_of(text),
             ptx=text,
@@ -273,7 +273,7 @@ class SimBackend:
             if p.index < len(found.params)
         )
         # What C++ tells of its parameters is more than its PTX does.
-        return Function(entry, (module, found, arrays), binary.entries[entry].params or _table(found), resources)
+        return Function(entry, (module, found, arrays), binary.entries[entry].params or param_table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
@@ -395,11 +395,14 @@ def _parsed(text: str, name: str | None, sources: Sources) -> sim.Program:
     return sim.parse(text, name, sources)
 
 
-def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
-    return tuple(
-        ParamInfo(p.offset, p.size, _KINDS.get(p.type.lstrip(".")[0], "bits") if p.size <= 8 else "bits", p.name)  # type: ignore[arg-type]
-        for p in entry.params
-    )
+def param_table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
+    """Return an entry's parameters, as far as the text tells."""
+    return tuple(ParamInfo(p.offset, p.size, _kind(p), p.name) for p in entry.params)
+
+
+def _kind(param: sim.Param) -> Literal["float", "int", "bits"]:
+    kind = sim.TYPES[param.type[1:]]
+    return _KINDS.get(kind.name[0], "bits") if kind.size == param.size else "bits"  # of an array: bits
 
 
 def _setting(name: str, default: int, least: int = 0) -> int:
