@@ -38,6 +38,7 @@ from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.runtime.textures import resolved_handle
 from ptxrt.runtime.variables import variable_array
+from ptxrt.symbols import function_name
 
 __all__ = ["Kernel", "KernelIdentity", "load"]
 
@@ -98,21 +99,7 @@ def load(
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
-    if structs is not None and not isinstance(signature, (str, type(None))):
-        raise InvalidArgument(
-            op="load",
-            argument="structs",
-            expected="None beside a Signature or a function, which have the dtypes",
-            given=shown(structs),
-        )
-    if isinstance(signature, str):
-        signature = Signature.parse(signature, structs)
-    elif signature is not None and not isinstance(signature, Signature):
-        if not callable(signature):
-            raise InvalidArgument(
-                op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
-            )
-        signature = Signature.from_function(signature)
+    signature = _as_signature(signature, structs, "load")
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
     if signature is not None and lengths is not None:
@@ -136,6 +123,27 @@ def load(
         return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
+
+
+def _as_signature(
+    signature: Signature | str | Callable[..., Any] | None, structs: Structs | None, op: str
+) -> Signature | None:
+    if structs is not None and not isinstance(signature, (str, type(None))):
+        raise InvalidArgument(
+            op=op,
+            argument="structs",
+            expected="None beside a Signature or a function, which have the dtypes",
+            given=shown(structs),
+        )
+    if isinstance(signature, str):
+        return Signature.parse(signature, structs)
+    if signature is None or isinstance(signature, Signature):
+        return signature
+    if not callable(signature):
+        raise InvalidArgument(
+            op=op, argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
+        )
+    return Signature.from_function(signature)
 
 
 class KernelIdentity(NamedTuple):
@@ -298,14 +306,16 @@ class Kernel:
         """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.
 
         What is copied there, kernels see; it keeps the module loaded. A kernel must not write to a constant. In C++
-        each entry that is loaded has a module, and with it variables, of its own; in PTX a text's entries share them.
+        each entry that is loaded has a module, and with it variables, of its own, but for :meth:`sibling`; in PTX a
+        text's entries share them.
 
         Parameters
         ----------
         name
             Its name; in C++ with namespaces where there are several of that name.
         dtype
-            Its element type, where the binary does not tell: for arrays and integers in C++.
+            Its element type, where the binary does not tell: for arrays and integers in C++. For structs a structured
+            NumPy dtype, or the name of one of C++'s vectors, ``"float4"``.
 
         Raises
         ------
@@ -315,6 +325,40 @@ class Kernel:
             For a `dtype` that is not the declared one, or of which the variable does not hold a whole number.
         """
         return variable_array(self.device, self._module, name, dtype, f"{self.entry}.variable")
+
+    def sibling(
+        self,
+        entry: str,
+        signature: Signature | str | Callable[..., Any] | None = None,
+        *,
+        structs: Structs | None = None,
+    ) -> Kernel:
+        """Return another kernel of the module that this one is in: both have the same variables. Nothing is compiled.
+
+        Parameters
+        ----------
+        entry
+            Its name. A template must be instantiated in the text: ``template __global__ void k<float>(float*);``.
+        signature, structs
+            As for :func:`load`. In CUDA C++ there must be one, since the compiler has told the types of the loaded
+            entry alone; it is compared as with PTX.
+
+        Raises
+        ------
+        CompileError
+            If the module has no such kernel.
+        SignatureMismatch, InvalidArgument, Unsupported
+            As for :func:`load`.
+        """
+        declared = _as_signature(signature, structs, "sibling")
+        module, (source, *_, options) = self._module, self.identity
+        binary = module.binary
+        named = [symbol for symbol in binary.entries if function_name(symbol) == entry]
+        if len(named) == 1:
+            binary.symbols.setdefault(entry, named[0])
+        if declared is None:
+            declared = declared_signature(source, entry, binary, None, structs, module.names)
+        return Kernel(self.device, module, KernelIdentity(source, entry, declared, options))
 
     def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
         """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.
