@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, need_hip_compilers, need_nvrtc, refused
+from helpers import Capture, Patch, need_hip_compilers, need_nvrtc, refused
 from texts import HEAD
 
 import ptxrt
 from ptxrt import Device, DeviceArray, Kernel, KernelSource
+from ptxrt import sim as machine
 from ptxrt.backends.sim import blocks_at_a_time
 from ptxrt.check import check, verify
+from ptxrt.commands.cli import main
 
 # Each block needs what another one has written. In HIP, cooperative_groups is built in.
 GROUPS = """
@@ -196,12 +198,40 @@ def test_check_and_verify_take_it(cuda_or_sim: str) -> None:
     source = KernelSource.ptx(BY_HAND)
     arguments = {"x": "empty:u32:38400", "y": "empty:u32:38400", "count": "zeros:u32:1"}
     call: dict[str, Any] = {"block": 64, "arguments": arguments}
-    assert check(source, grid=600, cooperative=True, **call).cooperative
+    report = check(source, grid=600, cooperative=True, **call)
+    assert (report.cooperative, report.fault) == (True, None)
     # The machine runs fewer blocks at one time where it is not told to.
     assert isinstance(check(source, grid=600, budget=2000, **call).fault, ptxrt.Deadlock)
     with refused(ptxrt.LaunchError, "turned", "grid", "at most 4224 blocks", "32 of this block"):
         check(source, grid=4225, cooperative=True, **call)
     assert verify(source, device=cuda_or_sim, grid=600, cooperative=True, **call).agrees
+
+
+def test_the_command_takes_it(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "turned.ptx"
+    path.write_text(BY_HAND)
+    call = ["--arg=x=empty:u32:128", "--arg=y=empty:u32:128", "--arg=count=zeros:u32:1", "--grid=2", "--block=64"]
+    assert main(["check", str(path), *call, "--cooperative"]) == 0
+    assert "128 threads, cooperative\n" in capsys.readouterr().out
+    assert main(["check", str(path), *call, "--json"]) == 0
+    assert '"cooperative": false' in capsys.readouterr().out
+
+
+LOCAL = f"""{HEAD}.visible .entry k() {{ .local .b8 much[100000]; .reg .b32 %v;
+    ld.local.u32 %v, [much]; st.local.u32 [much+4], %v; ret; }}"""
+
+
+def test_a_grid_that_the_host_has_no_memory_for_is_refused(sim: Device) -> None:
+    with refused(ptxrt.LaunchError, "k", "grid", "the host together", "4000 blocks"):
+        ptxrt.load(KernelSource.ptx(LOCAL), "k", "", sim).launch(4000, 32, cooperative=True)
+
+
+def test_a_fault_leaves_nothing_allocated() -> None:
+    memory = machine.GlobalMemory()
+    loaded = machine.load(machine.parse(f"{HEAD}.visible .entry k() {{ trap; }}"), memory)
+    with pytest.raises(ptxrt.LaunchError):
+        machine.launch(loaded, "k", (2, 1, 1), (1, 1, 1), b"", cooperative=True)
+    assert memory.bytes_in_use == 0
 
 
 @pytest.fixture(params=["sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda)])
