@@ -93,9 +93,7 @@ class Given:
     def is_array(self, name: str) -> bool:
         """Tell whether an array is given for this parameter."""
         value = self.arguments.get(name)
-        return isinstance(value, np.ndarray) or (
-            isinstance(value, str) and ":" in value and not value.startswith("bytes:")
-        )
+        return isinstance(value, np.ndarray) or (isinstance(value, str) and ":" in value)
 
     def is_null(self, name: str) -> bool:
         """Tell whether a null pointer is given for this parameter."""
