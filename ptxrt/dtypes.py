@@ -13,7 +13,18 @@ import numpy as np
 
 from ptxrt.errors import DTypeMismatch, shown
 
-__all__ = ["BY_NAME", "BY_NUMPY", "HANDLES", "ElementType", "alike", "element_type", "handle_type", "struct_type"]
+__all__ = [
+    "BY_NAME",
+    "BY_NUMPY",
+    "HANDLES",
+    "VECTORS",
+    "ElementType",
+    "alike",
+    "array_type",
+    "element_type",
+    "handle_type",
+    "struct_type",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +39,7 @@ class ElementType:
         The ``numpy.dtype``; bfloat16 is ``ml_dtypes.bfloat16``.
     kind
         ``"float"``, ``"int"`` (bool counts as int, as it does in a parameter table), or ``"struct"`` for what
-        :func:`struct_type` makes, or ``"handle"``, of a texture or a surface.
+        :func:`struct_type` and :func:`array_type` make, or ``"handle"``, of a texture or a surface.
     pack
         The ``struct`` code of a scalar of this type; None for bfloat16, which ``struct`` does not know.
     ptx, hip
@@ -103,7 +114,8 @@ def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:
     name
         As a Signature spells it.
     dtype
-        A structured NumPy dtype, aligned or not, of element types, arrays of them and structs; or ``"V24"``, bytes.
+        A structured NumPy dtype, aligned or not, of element types, arrays of them and structs; an array of these; or
+        ``"V24"``, bytes.
 
     Raises
     ------
@@ -114,7 +126,7 @@ def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:
         known = np.dtype("void" if dtype is None else dtype)
     except (TypeError, ValueError, SyntaxError):
         known = np.dtype("void")
-    if known.type is not np.void or known.subdtype or not known.itemsize or not all(map(_known, _leaves(known))):
+    if known.type is not np.void or not known.itemsize or not all(map(_known, _leaves(known))):
         raise DTypeMismatch(
             op=op,
             argument=name,
@@ -122,6 +134,11 @@ def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:
             given=shown(dtype),
         )
     return _struct_type(name, known)
+
+
+def array_type(element: ElementType, length: int) -> ElementType:
+    """Return the type of an array that is passed by value, as a Signature spells it around its name: ``"f32[6]"``."""
+    return _struct_type(f"{element.name}[{length}]", np.dtype((element.numpy, (length,))))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -156,6 +173,20 @@ def _alignment(dtype: np.dtype[Any]) -> int:
 def handle_type(name: str) -> ElementType:
     """Return the type of a parameter that is a "texture" or a "surface"."""
     return HANDLES[name]
+
+
+_SCALARS = {
+    "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32", "uint": "u32", "long": "i64",
+    "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "float": "f32", "double": "f64",
+}  # fmt: skip
+VECTORS = {
+    name: struct_type(name, np.dtype([(axis, BY_NAME[of].numpy) for axis in "xyzw"[:length]], align=True))
+    for name, of, length in [
+        *((f"{scalar}{length}", of, length) for scalar, of in _SCALARS.items() for length in (1, 2, 3, 4)),
+        ("dim3", "u32", 3),
+    ]
+}
+"""The vector types of CUDA C++ and HIP by their names there, with the fields x, y, z, w."""
 
 
 def alike(one: ElementType, other: ElementType) -> bool:

@@ -7,9 +7,10 @@ import functools
 import re
 from typing import Any
 
-__all__ = ["demangled", "function_name", "variable_name"]
+__all__ = ["demangled", "function_name", "plain_name", "variable_name"]
 
 _INTERNAL = re.compile(r"\b_INTERNAL_\w+::|\(anonymous namespace\)::")  # NVRTC's and C++'s for what is static
+_HIP_VECTOR = re.compile(r"HIP_vector_type<([\w ]+), (\d)U?>")
 _LAMBDA = re.compile(r"\{lambda\([^{}]*\)(#\d+)\}(?:::operator\(\))?")
 _OPERATOR = re.compile(r"\boperator(?:\(\)|->\*?|<=>|<<=?|>>=?|[<>]=?| )")
 _BRACKETS = re.compile(r"\([^()]*\)")
@@ -78,3 +79,10 @@ def _libstdcxx() -> tuple[Any, Any] | None:
     library.__cxa_demangle.restype = ctypes.c_void_p
     free.argtypes = [ctypes.c_void_p]
     return library, free
+
+
+def plain_name(cxx: str) -> str:
+    """Return a type's name without namespace, template arguments and const; ``float4`` for AMD's vector type."""
+    if vector := _HIP_VECTOR.search(cxx):
+        return vector[1].replace("unsigned ", "u").replace("signed ", "").replace(" ", "") + vector[2]
+    return re.split(r"[<(]", re.sub(r".*::(?=\w+(?:<|$))", "", cxx))[0].removeprefix("const ").strip()

@@ -33,6 +33,10 @@ def launches(kernel: ptxrt.Kernel, x: ptxrt.DeviceArray) -> None:
     kernel.launch(1, 32, stream=x.device.default_stream)
     kernel.launch(1, 32, stream="0")  # type: ignore[arg-type]
     kernel.launch(1, 32, "x")  # type: ignore[arg-type]
+    kernel.launch(1, 32, (1, 2), [1.5, 2], {"x": 1}, bytes(4), cooperative=True)
+    kernel.cooperative[1, 32](x, n=5)
+    kernel.cooperative[1, 32]("x")  # type: ignore[arg-type]
+    assert_type(kernel.sibling("k", "f32* x"), ptxrt.Kernel)
 
 
 def arrays_and_streams(x: ptxrt.DeviceArray) -> None:

@@ -38,6 +38,8 @@ class DeviceProperties:
     driver: str
     max_grid_threads: int = 2**63 - 1
     """Threads along one axis of a grid, where the device limits them besides the blocks."""
+    cooperative: bool = True
+    """Whether it has cooperative launches, in which the blocks of a grid can wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,17 @@ class Backend(Protocol):
         arguments: Any,
     ) -> None:
         """Launch with an :class:`ptxrt.runtime.signature.Arguments`; `dims` is grid then block."""
+
+    def launch_cooperative(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        """Launch as :meth:`launch` does, with all blocks at a time: they may wait for each other."""
 
 
 def get(name: str) -> Backend:

@@ -130,6 +130,7 @@ class CudaBackend(CudaTextures):
             max_shared_static=p.max_shared_memory_per_block,
             max_shared_dynamic=p.max_shared_memory_per_block_optin,
             driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
+            cooperative=bool(p.cooperative_launch),
         )
 
     # Calls ------------------------------------------------------------------------------------------------------
@@ -167,9 +168,10 @@ class CudaBackend(CudaTextures):
         fix = ""
         if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
             kind, fix = OutOfDeviceMemory, ". Free arrays, or unload modules"
-        elif call == "cuLaunchKernel" and status.name in (
+        elif call in ("cuLaunchKernel", "cuLaunchCooperativeKernel") and status.name in (
             "CUDA_ERROR_INVALID_VALUE",
             "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
         ):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
         elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
@@ -445,6 +447,19 @@ class CudaBackend(CudaTextures):
                 self._call("cuCtxPopCurrent")
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
+        self._note((ordinal, stream, arguments.kernel, dims))
+
+    def launch_cooperative(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        with self._current(ordinal):
+            self._call("cuLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
 
 

@@ -132,6 +132,7 @@ class HipBackend:
             driver=_version(version),
             # A dispatch packet counts threads, not blocks, in 32 bits an axis.
             max_grid_threads=2**32 - 1,
+            cooperative=bool(attribute("CooperativeLaunch")),
         )
 
     def _properties(self, ordinal: int) -> Any:
@@ -182,10 +183,11 @@ class HipBackend:
         op, fix = call, ""
         if status.name == "hipErrorOutOfMemory":
             kind, op, fix = OutOfDeviceMemory, "allocate", ". Free arrays, or unload modules"
-        elif call == "hipModuleLaunchKernel" and status.name in (
+        elif call in ("hipModuleLaunchKernel", "hipModuleLaunchCooperativeKernel") and status.name in (
             "hipErrorInvalidValue",
             "hipErrorInvalidConfiguration",
             "hipErrorLaunchOutOfResources",
+            "hipErrorCooperativeLaunchTooLarge",
         ):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
         elif call == "hipModuleLoadData":
@@ -418,6 +420,19 @@ class HipBackend:
             raise _unknown_status("hipModuleLaunchKernel", error) from error
         if status is not self._success:
             self._fail("hipModuleLaunchKernel", status)
+        self._note((ordinal, stream, arguments.kernel, dims))
+
+    def launch_cooperative(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        with self._current(ordinal):
+            self._call("hipModuleLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
 
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
+from ptxrt.compilers.occupancy import occupancy
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.variables import variables_of
 from ptxrt.dtypes import BY_NUMPY
@@ -27,12 +28,12 @@ from ptxrt.errors import CompileError, InvalidArgument, LaunchError, Unsupported
 from ptxrt.images import ImageFormat, Sampling
 from ptxrt.places import Sources
 
-__all__ = ["BACKEND", "COLLECTORS", "run"]
+__all__ = ["BACKEND", "COLLECTORS", "blocks_at_a_time", "param_table", "run"]
 
 COLLECTORS: list[Callable[..., sim.LaunchReport]] = []
 """What runs a launch in the place of `sim.launch`, if any does: the last. ptxrt.testing.coverage adds one."""
 
-_KINDS = {"f": "float", "u": "int", "s": "int"}
+_KINDS: dict[str, Literal["float", "int"]] = {"f": "float", "u": "int", "s": "int"}
 
 
 class SimBackend:
@@ -70,7 +71,7 @@ class SimBackend:
             name="PTX machine",
             arch=self._archs[ordinal],
             warp_size=32,
-            multiprocessors=1,
+            multiprocessors=132,
             total_memory=self._memory(ordinal).limit_bytes,
             max_threads_per_block=1024,
             max_block=(1024, 1024, 64),
@@ -243,7 +244,7 @@ class SimBackend:
             options=how["options"],
             log="",
             seconds=time.perf_counter() - started,
-            entries={name: EntryInfo(name, _table(entry)) for name, entry in program.entries.items()},
+            entries={name: EntryInfo(name, param_table(entry)) for name, entry in program.entries.items()},
             symbols={name: name for name in program.entries},
             variables=variables_of(text),
             ptx=text,
@@ -272,18 +273,12 @@ class SimBackend:
             if p.index < len(found.params)
         )
         # What C++ tells of its parameters is more than its PTX does.
-        return Function(entry, (module, found, arrays), binary.entries[entry].params or _table(found), resources)
+        return Function(entry, (module, found, arrays), binary.entries[entry].params or param_table(found), resources)
 
     def allow_shared(self, ordinal: int, function: Any, nbytes: int) -> None: ...
 
     def max_blocks(self, ordinal: int, function: Any, threads: int, shared_bytes: int) -> int:
-        raise Unsupported(
-            op=function[1].name,
-            argument="max_blocks_per_multiprocessor",
-            expected="a GPU",
-            given="sim, where no assembler has given the kernel registers, which decide",
-            fix="Load the kernel on a GPU",
-        )
+        return blocks_at_a_time(self._archs[ordinal], threads, function[1].shared_bytes + shared_bytes)
 
     def variable(self, ordinal: int, module: Any, symbol: str) -> tuple[int, int]:
         found: tuple[int, int] = module.address_of(symbol)
@@ -297,6 +292,8 @@ class SimBackend:
         shared_bytes: int,
         stream: int,
         arguments: Any,
+        *,
+        cooperative: bool = False,
     ) -> None:
         module, entry, arrays = function
         grid, block = dims[:3], dims[3:]
@@ -315,7 +312,19 @@ class SimBackend:
                 shared_bytes=shared_bytes,
                 budget=arguments.budget,
                 arch=self._archs[ordinal],
+                cooperative=cooperative,
             )
+
+    def launch_cooperative(
+        self,
+        ordinal: int,
+        function: Any,
+        dims: tuple[int, int, int, int, int, int],
+        shared_bytes: int,
+        stream: int,
+        arguments: Any,
+    ) -> None:
+        self.launch(ordinal, function, dims, shared_bytes, stream, arguments, cooperative=True)
 
     @contextmanager
     def _one_at_a_time(self, ordinal: int, entry: str) -> Iterator[None]:
@@ -339,6 +348,15 @@ class SimBackend:
                 yield
         finally:
             self._thread.launching = False
+
+
+def blocks_at_a_time(arch: str, threads: int, shared_bytes: int) -> int:
+    """Return how many blocks a multiprocessor of sim holds: as NVIDIA's of `arch`, if the registers suffice.
+
+    Nothing allocates real registers here, which on a GPU may allow fewer.
+    """
+    found = occupancy(arch, threads, 1, shared_bytes) or occupancy("sm_90", threads, 1, shared_bytes)
+    return found.blocks if found else 0
 
 
 def run(loaded: sim.Loaded, *args: Any, **how: Any) -> sim.LaunchReport:
@@ -377,11 +395,14 @@ def _parsed(text: str, name: str | None, sources: Sources) -> sim.Program:
     return sim.parse(text, name, sources)
 
 
-def _table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
-    return tuple(
-        ParamInfo(p.offset, p.size, _KINDS.get(p.type.lstrip(".")[0], "bits") if p.size <= 8 else "bits", p.name)  # type: ignore[arg-type]
-        for p in entry.params
-    )
+def param_table(entry: sim.Entry) -> tuple[ParamInfo, ...]:
+    """Return an entry's parameters, as far as the text tells."""
+    return tuple(ParamInfo(p.offset, p.size, _kind(p), p.name) for p in entry.params)
+
+
+def _kind(param: sim.Param) -> Literal["float", "int", "bits"]:
+    kind = sim.TYPES[param.type[1:]]
+    return _KINDS.get(kind.name[0], "bits") if kind.size == param.size else "bits"  # of an array: bits
 
 
 def _setting(name: str, default: int, least: int = 0) -> int:

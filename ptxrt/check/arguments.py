@@ -1,4 +1,4 @@
-"""What ``ptxrt check`` passes to a kernel: arrays from texts such as ``random:f32:8x1024``, and numbers."""
+"""What ``ptxrt check`` passes to a kernel: arrays from texts such as ``random:f32:8x1024``, numbers, and structs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxrt import sim
 from ptxrt.compilers.ptx_text import suggestion
-from ptxrt.dtypes import BY_NAME, BY_NUMPY, ElementType, element_type
+from ptxrt.dtypes import BY_NAME, BY_NUMPY, ElementType, array_type, element_type, struct_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, OutOfDeviceMemory, ShapeMismatch, shown
 from ptxrt.runtime.signature import Parameter, Signature
 from ptxrt.sim import TYPES
@@ -23,7 +23,8 @@ __all__ = ["FORMS", "Given", "Value", "declared"]
 Array = NDArray[Any]
 
 ARRAYS = "KIND:TYPE:SHAPE with KIND random, arange, zeros, ones, nan, empty or full:VALUE; or file:PATH.npy"
-FORMS = f"{ARRAYS}; null; or a number"
+BY_VALUE = "the values in order, 1,2.5,3; or bytes:HEX"
+FORMS = f"{ARRAYS}; null; a number; or, for a struct or an array by value, {BY_VALUE}"
 
 _SHAPE = "[0-9]{1,19}(x[0-9]{1,19}){0,31}"
 _ARRAY = re.compile(
@@ -45,7 +46,7 @@ class Value:
     array
         The values before the launch; None for a scalar and for a null pointer.
     number
-        The scalar; None for an array and for a null pointer.
+        The scalar, or what a struct or an array by value is made of; None for an array and for a null pointer.
     form
         As it was written, or a description.
     empty
@@ -54,7 +55,7 @@ class Value:
 
     parameter: Parameter
     array: Array | None
-    number: int | float | None
+    number: Any
     form: str
     empty: bool = False
 
@@ -68,8 +69,8 @@ class Value:
             memory.view(address, self.array.nbytes, writable=True)[:] = flat.view(np.uint8)
         return address
 
-    def packed(self, memory: sim.GlobalMemory, address: int) -> int | float:
-        """Return what stands in the parameter buffer."""
+    def packed(self, memory: sim.GlobalMemory, address: int) -> Any:
+        """Return what stands in the parameter buffer, of a scalar and a struct as it was given."""
         if not self.parameter.pointer:
             return 0 if self.number is None else self.number
         return memory.read_only(address) if address and self.parameter.const else address
@@ -149,6 +150,44 @@ class Given:
                     fix=suggestion(name, names) or (fix if names else None),
                 )
 
+    def by_value(self, name: str) -> Any:
+        """Return what is given for a struct or an array by value: a text is read, all else left as it is."""
+        given = self.arguments.get(name)
+        if not isinstance(given, str):
+            return given
+        if given.startswith("bytes:"):
+            try:
+                return bytes.fromhex(given[6:])
+            except ValueError:
+                raise self.refused(name, "bytes:HEX, two digits a byte") from None
+        numbers = tuple(map(_number, given.split(",")))
+        if None in numbers:
+            raise self.refused(name, BY_VALUE)
+        return numbers
+
+    def type_by_value(self, name: str, nbytes: int, element: ElementType | None = None) -> ElementType:
+        """Return a type for so many bytes by value of which the text has no more to say than perhaps the `element`.
+
+        Raises
+        ------
+        InvalidArgument
+            Where what is given has no such type.
+        """
+        given = self.by_value(name)
+        if isinstance(given, np.void):
+            return struct_type("struct", given.dtype, op=self.entry)
+        if isinstance(given, np.ndarray):
+            element = element_type(given.dtype, op=self.entry, argument=name)
+        elif isinstance(given, (bytes, bytearray)):
+            element = BY_NAME["u8"]
+        elif element is None and isinstance(given, (tuple, list)) and nbytes in [n * len(given) for n in (1, 2, 4, 8)]:
+            size = nbytes // len(given)
+            fraction = size > 1 and any(isinstance(value, (float, np.floating)) for value in given)
+            element = BY_NAME[f"{'f' if fraction else 'i' if min(given) < 0 else 'u'}{8 * size}"]
+        if element is None:
+            raise self.refused(name, f"{nbytes} bytes by value: {BY_VALUE}, all of one size")
+        return array_type(element, nbytes // element.size)
+
     def refused(self, name: str, wanted: str) -> InvalidArgument:
         """Return the error for a parameter that takes another kind of argument."""
         given = shown(self.arguments[name]) if name in self.arguments else "nothing"
@@ -156,6 +195,8 @@ class Given:
 
     def _value(self, p: Parameter, index: int, seed: int) -> Value:
         given = self.arguments[p.name]
+        if p.kind == "struct":
+            return Value(p, None, self.by_value(p.name), given if isinstance(given, str) else shown(given))
         if not p.pointer:
             number = _number(given)
             if number is None:
@@ -291,6 +332,8 @@ def _in_range(value: int | float, kind: ElementType) -> Array:
 
 
 def _wanted(p: Parameter) -> str:
+    if p.kind == "struct":
+        return f"{BY_VALUE}, for {p}"
     if not p.pointer:
         return f"a number for {p}"
     return f"an array for the pointer {p} ({ARRAYS}{'; or null' if p.nullable else ''})"
@@ -322,16 +365,17 @@ def declared(entry: sim.Entry, given: Given) -> Signature:
     Raises
     ------
     InvalidArgument
-        For a parameter that nothing is given for, an array for one that cannot be a pointer, an aggregate.
+        For a parameter that nothing is given for, an array for one that cannot be a pointer.
     """
     parameters = []
     given.known([p.name for p in entry.params], "A signature can give them other names")
     for p in entry.params:
         wide = p.type in (".u64", ".b64", ".s64")
-        if p.size != TYPES[p.type[1:]].size:
-            raise InvalidArgument(
-                op=entry.name, argument=p.name, expected="a scalar or a pointer", given=f"{p.size} bytes of {p.type}"
-            )
+        if p.size != TYPES[p.type[1:]].size or p.type == ".b128":
+            element = next((kind for kind in BY_NAME.values() if kind.ptx == p.type), None)
+            kind = given.type_by_value(p.name, p.size, element)
+            parameters.append(Parameter(p.name, kind, align=p.align))
+            continue
         number = _number(given.arguments.get(p.name))
         if given.is_array(p.name) and wide:
             kind = given.element(p.name)

@@ -146,7 +146,9 @@ def _run(report: Report, device: Device, level: int) -> Level:
     try:
         kernel = load(text, report.entry.name, report.signature, device, (f"-Xptxas=-O{level}",))
         arguments = [_operand(value, device) for value in report.values]
-        kernel.launch(report.grid, report.block, *arguments, shared_bytes=report.shared_bytes)
+        kernel.launch(
+            report.grid, report.block, *arguments, shared_bytes=report.shared_bytes, cooperative=report.cooperative
+        )
     except (CompileError, LaunchError) as error:
         return Level(level, error=error)
     exact = is_exact(report.text)

@@ -13,6 +13,7 @@ The machine is one of its own: a fresh memory, no device, no cache.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import time
@@ -24,19 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
+from ptxrt.backends.sim import blocks_at_a_time, param_table
 from ptxrt.check.arguments import Given, Value, declared
-from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc
+from ptxrt.compilers import Binary, hip_on_nvrtc
 from ptxrt.compilers.ptx_text import require_entry, scan
+from ptxrt.dtypes import VECTORS
 from ptxrt.errors import CompileError, InvalidArgument, LaunchError, SimFault, shown
 from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.geometry import check_cooperative
 from ptxrt.runtime.inference import declared_signature
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.scalars import check_scalar
-from ptxrt.runtime.signature import Signature
+from ptxrt.runtime.signature import Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
+from ptxrt.runtime.structs import packed_struct
 from ptxrt.sim import CHECKS, chosen_checks
-from ptxrt.symbols import function_name
+from ptxrt.symbols import function_name, plain_name
 
 __all__ = ["ALWAYS", "CompiledProgram", "Report", "check", "compiled_program"]
 
@@ -72,6 +77,8 @@ class Report:
     grid, block : tuple of int
     shared_bytes : int
         Dynamic shared memory.
+    cooperative : bool
+        Whether all blocks ran at one time.
     seed : int
     checks : tuple of str
         What was looked for.
@@ -101,6 +108,7 @@ class Report:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    cooperative: bool
     seed: int
     checks: tuple[str, ...]
     fault: SimFault | None = None
@@ -119,7 +127,9 @@ def check(
     grid: int | Sequence[int],
     block: int | Sequence[int],
     arguments: Mapping[str, Any],
+    structs: Structs | None = None,
     shared_bytes: int = 0,
+    cooperative: bool = False,
     budget: int | None = None,
     seed: int = 0,
     checks: Iterable[str] = ("all",),
@@ -141,9 +151,13 @@ def check(
         Blocks, and threads a block: a number, or up to three.
     arguments
         By parameter: a NumPy array, a number, None for a null pointer, or a text such as ``"random:f32:8x1024"``
-        (see docs/sim.md for the forms).
+        (see docs/sim.md for the forms); for a struct what a launch takes, too.
+    structs
+        As for :func:`ptxrt.load`.
     shared_bytes
         Dynamic shared memory a block.
+    cooperative
+        Run all blocks at one time, as a cooperative launch does.
     budget
         Instructions that a chunk of blocks may issue before its loop counts as endless.
     seed
@@ -174,6 +188,10 @@ def check(
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
+    if cooperative:
+        device = Device("sim:0")
+        most = blocks_at_a_time(device.arch, math.prod(dims[1]), found.shared_bytes + shared_bytes)
+        check_cooperative(found.name, device, dims[0], most)
     if budget is not None and not (_is_whole(budget) and budget >= 1):
         raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=shown(budget))
     if not (_is_whole(seed) and seed >= 0):
@@ -183,11 +201,12 @@ def check(
     given = Given(function_name(symbol), arguments)
     from_text = signature is None
     if signature is None:
-        signature = _signature(compiled, source, given)
+        signature = _signature(compiled, source, given, structs)
     elif isinstance(signature, str):
-        signature = Signature.parse(signature)
+        signature = Signature.parse(signature, structs)
     typed = None if compiled.binary is None else compiled.binary.entries[symbol].params
-    table = [ParamInfo(p.offset, p.size, _kind(p), p.name) for p in found.params] if typed is None else typed
+    table = param_table(found) if typed is None else typed
+    signature = signature.placed(table)
     signature.agree(symbol, table)
     values = given.values(signature, seed)
     names, _ = chosen_checks(checks)
@@ -213,6 +232,7 @@ def check(
             params,
             arrays=arrays,
             shared_bytes=shared_bytes,
+            cooperative=cooperative,
             budget=budget,
             checks=names,
             profile=profile,
@@ -233,6 +253,7 @@ def check(
         grid=dims[0],
         block=dims[1],
         shared_bytes=shared_bytes,
+        cooperative=cooperative,
         seed=seed,
         checks=(*ALWAYS, *(name for name in CHECKS if name in names)),
         fault=fault,
@@ -345,21 +366,26 @@ def compiled_program(
     return CompiledProgram(program, entry, symbol, machine, binary)
 
 
-def _signature(compiled: CompiledProgram, source: KernelSource, given: Given) -> Signature:
+def _signature(compiled: CompiledProgram, source: KernelSource, given: Given, structs: Structs | None) -> Signature:
     """Return the signature that the text declares; a pointer for which null is given may be null."""
     binary = compiled.binary
-    if binary is None or not all(p.cxx for p in binary.entries[compiled.symbol].params or ()):
+    params = () if binary is None else binary.entries[compiled.symbol].params or ()
+    if binary is None or not all(p.cxx for p in params):
         return declared(compiled.program.entries[compiled.symbol], given)
-    signature = declared_signature(source, compiled.entry, binary)
-    return Signature(
-        tuple(replace(p, nullable=True) if p.pointer and given.is_null(p.name) else p for p in signature.parameters)
-    )
+    unknown = {
+        plain_name(p.cxx): f"V{p.size}" for p in params if not p.type and p.kind == "bits" and p.cxx not in VECTORS
+    }
+    signature = declared_signature(source, compiled.entry, binary, structs={**unknown, **(structs or {})})
+    return Signature(tuple(_as_given(p, given) for p in signature.parameters))
 
 
-def _kind(param: sim.Param) -> Any:
-    if param.size > 8 or param.type not in (".f32", ".f64"):
-        return "int" if param.type[1] in "us" and param.size <= 8 else "bits"
-    return "float"
+def _as_given(p: Parameter, given: Given) -> Parameter:
+    """Return a parameter of C++ as what is given for it asks: null, or the type of a struct that nobody declared."""
+    if p.pointer and given.is_null(p.name):
+        return replace(p, nullable=True)
+    if p.kind == "struct" and p.type.numpy.names is None:
+        return replace(p, type=given.type_by_value(p.name, p.size))
+    return p
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
@@ -414,9 +440,13 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
 def _pack(entry: str, signature: Signature, numbers: Sequence[Any]) -> bytes:
     arguments = signature.arguments()
     pairs = zip(signature.parameters, numbers, strict=True)
-    checked = [number if p.pointer else check_scalar(number, p, entry) for p, number in pairs]
+    checked = [number if p.pointer else _converted(number, p, entry) for p, number in pairs]
     try:
         signature.pack_into(arguments.raw, 0, *checked)
     except _NOT_PACKED:
         raise signature.explain(numbers, entry) from None
     return arguments.bytes()
+
+
+def _converted(value: Any, p: Parameter, entry: str) -> Any:
+    return packed_struct(value, p, entry) if p.kind == "struct" else check_scalar(value, p, entry)

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -35,7 +35,7 @@ from ptxrt.runtime.device import WHEN_OPENED, Device, opened_devices
 from ptxrt.runtime.layout import contiguous, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from ptxrt.backends import Backend, Imported
@@ -200,18 +200,30 @@ class _Watcher:
     def launch(
         self, ordinal: int, function: Any, dims: Dims, shared_bytes: int, stream: int, arguments: Arguments
     ) -> None:
+        launch = partial(self._backend.launch, ordinal, function, dims, shared_bytes, stream, arguments)
+        self._compared(launch, dims, shared_bytes, arguments, cooperative=False)
+
+    def launch_cooperative(
+        self, ordinal: int, function: Any, dims: Dims, shared_bytes: int, stream: int, arguments: Arguments
+    ) -> None:
+        launch = partial(self._backend.launch_cooperative, ordinal, function, dims, shared_bytes, stream, arguments)
+        self._compared(launch, dims, shared_bytes, arguments, cooperative=True)
+
+    def _compared(
+        self, launch: Callable[[], None], dims: Dims, shared_bytes: int, arguments: Arguments, *, cooperative: bool
+    ) -> None:
         shadow = self._shadow
         with shadow.lock:
-            run = self._prepared(dims, shared_bytes, arguments)
+            run = self._prepared(dims, shared_bytes, arguments, cooperative)
             expected = [] if run is None else run.simulated()[0]
-            self._backend.launch(ordinal, function, dims, shared_bytes, stream, arguments)
+            launch()
             if run is not None:
-                self._backend.synchronize(ordinal, None)
+                self._backend.synchronize(self._device.ordinal, None)
                 for piece, after in zip(run.pieces, expected, strict=True):
                     run.compare(piece, after, self._read(piece.start, piece.before.size), str(self._device))
                 shadow.compared += 1
 
-    def _prepared(self, dims: Dims, shared_bytes: int, arguments: Arguments) -> _Run | None:
+    def _prepared(self, dims: Dims, shared_bytes: int, arguments: Arguments, cooperative: bool) -> _Run | None:
         """Return the launch with copies of its memory; None, and count it, where it is not to be compared."""
         shadow, kernel = self._shadow, arguments.kernel
         if math.prod(dims) > shadow.max_threads:
@@ -240,7 +252,7 @@ class _Watcher:
             _Piece(start, self._read(start, end - start), [one for one in pointers if start <= one.address < end])
             for start, end in joined
         ]
-        return _Run(kernel, program, symbol, dims, shared_bytes, params, pieces, shadow.checks)
+        return _Run(kernel, program, symbol, dims, shared_bytes, cooperative, params, pieces, shadow.checks)
 
     def _extent(self, address: int) -> tuple[int, int] | None:
         """Return start and end of the memory of an array, or else of the driver's allocation; None for neither."""
@@ -292,6 +304,7 @@ class _Run:
     symbol: str
     dims: Dims
     shared_bytes: int
+    cooperative: bool
     params: bytes
     pieces: Sequence[_Piece]
     checks: Iterable[str]
@@ -325,6 +338,7 @@ class _Run:
                     if p.pointer
                 ],
                 shared_bytes=self.shared_bytes,
+                cooperative=self.cooperative,
                 checks=self.checks if watched is None else (),
                 watch=watch,
                 output=printed,

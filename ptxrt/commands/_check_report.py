@@ -85,6 +85,8 @@ def _launch(report: Report) -> str:
     text = f"grid {_dims(report.grid)}, block {_dims(report.block)}: {blocks * threads} threads"
     if report.shared_bytes:
         text += f", {report.shared_bytes} bytes of dynamic shared memory"
+    if report.cooperative:
+        text += ", cooperative"
     return text
 
 
@@ -161,6 +163,7 @@ def as_json(report: Report) -> str:
         "grid": report.grid,
         "block": report.block,
         "shared_bytes": report.shared_bytes,
+        "cooperative": report.cooperative,
         "seed": report.seed,
         "checks": report.checks,
         "seconds": report.seconds,

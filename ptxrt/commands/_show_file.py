@@ -9,9 +9,10 @@ from ptxrt.commands._sections import sections
 from ptxrt.commands.tables import printable, table
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvjitlink
 from ptxrt.compilers.ptx_text import output_arch, require_entry, scan
-from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
+from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, PtxrtError
+from ptxrt.runtime.inference import declared_signature, untyped_signature
 from ptxrt.runtime.source import KernelSource
-from ptxrt.symbols import demangled
+from ptxrt.symbols import demangled, function_name
 
 __all__ = ["run"]
 
@@ -41,11 +42,11 @@ def run(path: str, entry: str | None, arch: str, say: _Say, complain: _Complain)
                 given=arch,
             )
         binary = hiprtc.compile_hip(source.text, arch, entry=entry, name=source.name)
-        return _tell(source.text, binary, entry, say, complain)
+        return _tell(source.text, binary, source, entry, say, complain)
     if source.language == "ptx":
         return _ptx(source, entry, arch, say, complain)
     binary = _cxx(source, entry, arch)
-    return _tell(binary.ptx or "", binary, entry, say, complain)
+    return _tell(binary.ptx or "", binary, source, entry, say, complain)
 
 
 def _ptx(source: KernelSource, entry: str | None, arch: str, say: _Say, complain: _Complain) -> int:
@@ -57,10 +58,14 @@ def _ptx(source: KernelSource, entry: str | None, arch: str, say: _Say, complain
         binary = nvjitlink.compile_ptx(source.text, target, name=source.name, entry=entry)
     except BackendUnavailable as error:
         names = [entry] if entry else list(header.entries)
-        lines = [line for name in names for line in (name, *_parameters(header.entries[name].params), "")]
+        lines = [
+            line
+            for name in names
+            for line in (name, *_parameters(header.entries[name].params, _in_ptx(header.entries[name].params)), "")
+        ]
         _print(source.text, lines, say)
         return complain(f"no resources for {arch}: {error}", 0)
-    return _tell(source.text, binary, entry, say, complain)
+    return _tell(source.text, binary, source, entry, say, complain)
 
 
 def _cxx(source: KernelSource, entry: str | None, arch: str) -> Binary:
@@ -74,20 +79,35 @@ def _cxx(source: KernelSource, entry: str | None, arch: str) -> Binary:
     return binary
 
 
-def _tell(text: str, binary: Binary, entry: str | None, say: _Say, complain: _Complain) -> int:
+def _tell(text: str, binary: Binary, source: KernelSource, entry: str | None, say: _Say, complain: _Complain) -> int:
     lines: list[str] = []
     missing: list[str] = []
     for symbol in [binary.symbols[entry]] if entry else list(binary.entries):
         behind, without = sections(binary, symbol)
         shown = demangled(symbol)
         lines += [shown if shown == symbol else f"{shown}, {symbol}"]
-        lines += ["", "Parameters", *_parameters(binary.entries[symbol].params), *behind, ""]
+        signature = _signature(source, binary, symbol, entry)
+        lines += ["", "Parameters", *_parameters(binary.entries[symbol].params, signature), *behind, ""]
         missing += without
     _print(text, lines, say)
     return complain(missing[0], 0) if missing else 0
 
 
-def _parameters(params: Sequence[ParamInfo] | None) -> list[str]:
+def _signature(source: KernelSource, binary: Binary, symbol: str, entry: str | None) -> str:
+    """Return the signature that the text tells, which a load takes; empty where it tells none."""
+    if source.language == "ptx":
+        return _in_ptx(binary.entries[symbol].params)
+    try:
+        return str(declared_signature(source, entry or function_name(symbol), binary))
+    except PtxrtError:
+        return ""
+
+
+def _in_ptx(params: Sequence[ParamInfo] | None) -> str:
+    return "" if params is None else untyped_signature(params)
+
+
+def _parameters(params: Sequence[ParamInfo] | None, signature: str) -> list[str]:
     if params is None:
         return ["  not told by the text"]
     rows = []
@@ -95,7 +115,10 @@ def _parameters(params: Sequence[ParamInfo] | None) -> list[str]:
         name = "" if re.search(r"_param_\d+$", p.name) else p.name  # NVRTC's own
         rows.append((str(index), p.cxx or "-", name or "-", p.kind or "any", str(p.size), str(p.offset)))
     head = ("#", "type", "name", "class", "bytes", "offset")
-    return [f"  {line}" for line in table(head, rows, (0, 4, 5)).splitlines()] if rows else ["  none"]
+    if not rows:
+        return ["  none"]
+    told = [f"signature: {signature}"] if signature else []
+    return [f"  {line}" for line in (*table(head, rows, (0, 4, 5)).splitlines(), *told)]
 
 
 def _print(text: str, lines: Sequence[str], say: _Say) -> None:

@@ -46,6 +46,7 @@ def add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument("--block", required=True, metavar="X[,Y[,Z]]", help="threads a block")
     command.add_argument("--arg", metavar="NAME=ARGUMENT", action="append", default=[], help="one for each parameter")
     command.add_argument("--shared", metavar="BYTES", default="0", help="dynamic shared memory a block")
+    command.add_argument("--cooperative", action="store_true", help="all blocks at one time: they wait for each other")
     command.add_argument("--budget", metavar="N", help="instructions after which a loop counts as endless")
     command.add_argument("--seed", metavar="N", default="0", help="of the random arrays")
     command.add_argument("--arch", help="what to compile C++ for (sm_90)")
@@ -87,6 +88,7 @@ def call_of(given: argparse.Namespace) -> dict[str, Any]:
         "block": _whole("--block", given.block, most=3),
         "arguments": arguments,
         "shared_bytes": _whole("--shared", given.shared)[0],
+        "cooperative": given.cooperative,
         "budget": None if given.budget is None else _whole("--budget", given.budget)[0],
         "seed": _whole("--seed", given.seed)[0],
         "arch": given.arch,

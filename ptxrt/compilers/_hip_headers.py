@@ -17,7 +17,12 @@ typedef __bf16 __hip_bfloat16;
 static inline __device__ __hip_bfloat16 __float2bfloat16(float value) { return (__hip_bfloat16)value; }
 static inline __device__ float __bfloat162float(__hip_bfloat16 value) { return (float)value; }
 """
-_HEADERS = {"hip/hip_runtime.h": _BUILT_IN, "hip/hip_fp16.h": _BUILT_IN, "hip/hip_bf16.h": _BF16}
+_HEADERS = {
+    "hip/hip_runtime.h": _BUILT_IN,
+    "hip/hip_fp16.h": _BUILT_IN,
+    "hip/hip_bf16.h": _BF16,
+    "hip/hip_cooperative_groups.h": _BUILT_IN,
+}
 
 
 def virtual_headers(options: tuple[str, ...]) -> dict[str, str]:

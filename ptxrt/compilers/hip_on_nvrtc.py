@@ -48,8 +48,16 @@ template <typename T> __device__ inline T unsafeAtomicAdd(T* address, T value) {
 # Compiled into a text only where it has these types: CUDA's headers are large, and need not be installed.
 _FP16 = "#pragma once\n#include <cuda_fp16.h>\ntypedef __half _Float16;\n"
 _BF16 = "#pragma once\n#include <cuda_bf16.h>\ntypedef __nv_bfloat16 __hip_bfloat16;\ntypedef __nv_bfloat16 __bf16;\n"
-HEADERS = {"hip/hip_runtime.h": _RUNTIME, "hip/hip_fp16.h": _FP16, "hip/hip_bf16.h": _BF16}
+_GROUPS = "#pragma once\n#include <cooperative_groups.h>\n"
+HEADERS = {
+    "hip/hip_runtime.h": _RUNTIME,
+    "hip/hip_fp16.h": _FP16,
+    "hip/hip_bf16.h": _BF16,
+    "hip/hip_cooperative_groups.h": _GROUPS,
+}
 _WORDS = {
+    # First, since libcu++, which it includes, has names that are macros behind hip_runtime.h.
+    "hip/hip_cooperative_groups.h": re.compile(r"\bcooperative_groups\b"),
     "hip/hip_runtime.h": re.compile(""),
     "hip/hip_fp16.h": re.compile(r"\b(_Float16|__half2?)\b"),
     "hip/hip_bf16.h": re.compile(r"\b(__hip_bfloat16|__bf16)\b"),

@@ -338,7 +338,7 @@ class DeviceArray:
         view = self[index]
         view.check(op, writable=True)
         view._need_contiguous(op, fix="Write to a contiguous part, x[2] or x[2:4], or launch a kernel")
-        if isinstance(value, (int, float, np.generic)):
+        if isinstance(value, (int, float, np.generic)) and not isinstance(value, np.void):
             view.fill(value)
             return
         if not isinstance(value, DeviceArray):

@@ -177,6 +177,8 @@ def submitter(
     signature: Signature,
     pool: list[Arguments],
     kernel: object,
+    *,
+    cooperative: bool = False,
 ) -> Submit:
     """Return ``submit(owner, stream, dims, shared, budget, *args)``: checks as :func:`binder` does, packs, launches.
 
@@ -190,6 +192,8 @@ def submitter(
         Parameter buffers that no launch uses now.
     kernel
         What the buffers say that they are for. It must not know the owner, or there would be a cycle.
+    cooperative
+        Whether the launches are.
     """
     lines, values, scope = _checks(device, rules)
     checked = f"({_names(rules)},)" if rules else "()"
@@ -200,7 +204,8 @@ def submitter(
     if any(p.length for p in signature.parameters):
         lines += [f"owner.check_lengths({checked})"]
     lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)", "arguments.budget = budget"]
-    lines += ["device.backend.launch(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
+    launch = "launch_cooperative" if cooperative else "launch"
+    lines += [f"device.backend.{launch}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
     lines += ["pool.append(arguments)"]
     scope |= {"pack_into": signature.pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
     scope |= {"pool": pool, "made": partial(signature.arguments, kernel)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ptxrt.runtime.signature import Signature
     from ptxrt.runtime.stream import Stream
 
-__all__ = ["Launcher", "arranged", "grid_for"]
+__all__ = ["Cooperative", "Launcher", "arranged", "grid_for"]
 
 
 def grid_for(n: int | Sequence[int], block: int | Sequence[int]) -> int | tuple[int, ...]:
@@ -98,6 +98,39 @@ class Launcher:
         submit = kernel._submit or kernel._made_submit()
         queue = self._queue or current_stream(kernel.device)
         submit(kernel, queue, self._dims, self._shared, None, *args)
+
+
+class Cooperative:
+    """What ``kernel.cooperative`` is: in brackets it takes what the kernel does, for cooperative launches."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, config: Any) -> CooperativeLauncher:
+        """Return ``kernel.cooperative[grid, block, shared_bytes, stream]``, which launches when it is called.
+
+        Raises
+        ------
+        LaunchError, DeviceMismatch, InvalidArgument, Unsupported
+            As a cooperative :meth:`Kernel.launch` does.
+        """
+        launcher = self._kernel[config]
+        self._kernel.check_cooperative(launcher._dims, launcher._shared)
+        return CooperativeLauncher(self._kernel, launcher._dims, launcher._shared, launcher._queue)
+
+
+class CooperativeLauncher(Launcher):
+    """A Launcher whose launches are cooperative."""
+
+    __slots__ = ()
+
+    def __call__(self, /, *args: KernelArgument, **named: KernelArgument) -> None:
+        """Check every argument, and launch; see :meth:`Launcher.__call__`."""
+        kernel, dims = self._kernel, self._dims
+        values = arranged(kernel.entry, kernel.signature, args, named) if named else args
+        kernel.launch(dims[:3], dims[3:], *values, shared_bytes=self._shared, stream=self._queue, cooperative=True)
 
 
 def arranged(entry: str, signature: Signature, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ptxrt.backends import Resources
-from ptxrt.errors import LaunchError, shown
+from ptxrt.errors import LaunchError, Unsupported, shown
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import whole_numbers
 
-__all__ = ["checked_geometry"]
+__all__ = ["check_cooperative", "checked_geometry"]
 
 
 def checked_geometry(
@@ -53,3 +54,30 @@ def checked_geometry(
     if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
         raise refused("shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared)
     return (*blocks, *threads), int(shared)
+
+
+def check_cooperative(entry: str, device: Device, grid: tuple[int, ...], most_each: int) -> None:
+    """Check that all blocks of a grid can run at one time, where a multiprocessor holds `most_each` of them.
+
+    Raises
+    ------
+    LaunchError
+        For a grid with more.
+    Unsupported
+        For a device without cooperative launches.
+    """
+    if not device.properties.cooperative:
+        raise Unsupported(
+            op=entry, argument="cooperative", expected="a device with cooperative launches", given=str(device)
+        )
+    units = device.properties.multiprocessors
+    blocks = math.prod(grid)
+    if blocks > most_each * units:
+        raise LaunchError(
+            op=entry,
+            argument="grid",
+            expected=f"at most {most_each * units} blocks in a cooperative launch on {device}, all at one time: "
+            f"{most_each} of this block and shared memory on each of {units} multiprocessors",
+            given=f"{blocks}",
+            fix="Launch fewer blocks and let each do more in a loop, or take smaller blocks or less shared memory",
+        )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.compilers.declarations import parameter_names
 from ptxrt.compilers.ptx_text import require_entry, suggestion
+from ptxrt.dtypes import VECTORS
 from ptxrt.errors import InvalidArgument, Unsupported, shown
 from ptxrt.runtime.signature import Signature, Structs
 from ptxrt.runtime.source import KernelSource
+from ptxrt.symbols import plain_name
 
-__all__ = ["Lengths", "declared_signature"]
+__all__ = ["Lengths", "declared_signature", "untyped_signature"]
 
 Lengths = Mapping[str, "str | int"]
 _IN_PTX = {"float": "f", "int": "u", "bits": "u"}
@@ -76,7 +77,8 @@ def declared_signature(
             given=f"parameter {index} of {entry}, {found.cxx} {named[index]}",
             fix=f'Write the signature: "{guess}"' + (", with structs= for a struct" if "*" not in found.cxx else ""),
         )
-    least = _checked(entry, lengths or {}, named)
+    arrays = [name for word, name in zip(spelled, named, strict=True) if word.endswith("*")]
+    least = _checked(entry, {} if lengths is None else lengths, arrays)
     parts = [
         f"{word} {name}[{least[name]}]" if name in least else f"{word} {name}"
         for word, name in zip(spelled, named, strict=True)
@@ -86,12 +88,23 @@ def declared_signature(
 
 def _spelled(param: ParamInfo, structs: Structs | None) -> str:
     """Return a parameter's type in a Signature's words, empty where there are none."""
-    name = re.split(r"[<(]", re.sub(r".*::(?=\w+(?:<|$))", "", param.cxx))[0].removeprefix("const ").strip()
-    if structs and not param.type and param.kind != "pointer" and name in structs:
+    name = plain_name(param.cxx)
+    if not param.type and param.kind != "pointer" and (name in (structs or ()) or name in VECTORS):
         return name
     if not param.type or param.kind not in ("pointer", "int", "float"):
         return ""
     return f"{'const ' if param.const else ''}{param.type}*" if param.kind == "pointer" else param.type
+
+
+def untyped_signature(params: Sequence[ParamInfo]) -> str:
+    """Return the signature that PTX tells: numbers, addresses among them, and arrays of bytes."""
+
+    def spelled(p: ParamInfo) -> str:
+        if p.size in (1, 2, 4, 8) and p.offset % p.size == 0:
+            return f"{_IN_PTX.get(p.kind or '', 'u')}{8 * p.size} {p.name}"
+        return f"u8 {p.name}[{p.size}]"
+
+    return ", ".join(map(spelled, params))
 
 
 def _all_named(names: tuple[str, ...]) -> list[str]:
@@ -115,7 +128,7 @@ def _checked(entry: str, lengths: Lengths, names: list[str]) -> dict[str, str]:
             raise InvalidArgument(
                 op="load",
                 argument="lengths",
-                expected=f"names of {entry}'s parameters: {', '.join(names) or 'there is none'}",
+                expected=f"names of {entry}'s arrays: {', '.join(names) or 'there is none'}",
                 given=shown(name),
                 fix=suggestion(str(name), names),
             )
@@ -132,10 +145,7 @@ def _headers(binary: Binary) -> list[str]:
 
 
 def _needed(entry: str, params: tuple[ParamInfo, ...] | None) -> InvalidArgument:
-    begin = ", ".join(
-        f"{_IN_PTX.get(p.kind or '', 'u')}{8 * p.size} {p.name}" if p.size <= 8 else f"... {p.name}"
-        for p in params or ()
-    )
+    begin = untyped_signature(params or ())
     return InvalidArgument(
         op="load",
         argument="signature",

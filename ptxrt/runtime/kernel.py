@@ -24,9 +24,9 @@ from ptxrt.errors import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, Rule, ScalarRule, Submit, submitter
-from ptxrt.runtime.calling import Launcher, arranged
+from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
-from ptxrt.runtime.geometry import checked_geometry
+from ptxrt.runtime.geometry import check_cooperative, checked_geometry
 from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.modules import LoadedModule
@@ -38,6 +38,7 @@ from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.runtime.textures import resolved_handle
 from ptxrt.runtime.variables import variable_array
+from ptxrt.symbols import function_name
 
 __all__ = ["Kernel", "KernelIdentity", "load"]
 
@@ -98,21 +99,7 @@ def load(
         )
     if not isinstance(entry, str) or not entry:
         raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
-    if structs is not None and not isinstance(signature, (str, type(None))):
-        raise InvalidArgument(
-            op="load",
-            argument="structs",
-            expected="None beside a Signature or a function, which have the dtypes",
-            given=shown(structs),
-        )
-    if isinstance(signature, str):
-        signature = Signature.parse(signature, structs)
-    elif signature is not None and not isinstance(signature, Signature):
-        if not callable(signature):
-            raise InvalidArgument(
-                op="load", argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
-            )
-        signature = Signature.from_function(signature)
+    signature = _as_signature(signature, structs, "load")
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
     if signature is not None and lengths is not None:
@@ -136,6 +123,27 @@ def load(
         return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
+
+
+def _as_signature(
+    signature: Signature | str | Callable[..., Any] | None, structs: Structs | None, op: str
+) -> Signature | None:
+    if structs is not None and not isinstance(signature, (str, type(None))):
+        raise InvalidArgument(
+            op=op,
+            argument="structs",
+            expected="None beside a Signature or a function, which have the dtypes",
+            given=shown(structs),
+        )
+    if isinstance(signature, str):
+        return Signature.parse(signature, structs)
+    if signature is None or isinstance(signature, Signature):
+        return signature
+    if not callable(signature):
+        raise InvalidArgument(
+            op=op, argument="signature", expected="a Signature, its text, or a function", given=shown(signature)
+        )
+    return Signature.from_function(signature)
 
 
 class KernelIdentity(NamedTuple):
@@ -186,6 +194,8 @@ class Kernel:
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
         self._submit: Submit | None = None
+        self._submit_cooperative: Submit | None = None
+        self._cooperative_geometry: tuple[Dims, int] | None = None  # the last that was checked
         module.add_kernel(self)
 
     def __repr__(self) -> str:
@@ -204,6 +214,7 @@ class Kernel:
         shared_bytes: int = 0,
         stream: StreamLike | None = None,
         budget: int | None = None,
+        cooperative: bool = False,
         **named: KernelArgument,
     ) -> None:
         """Check every argument, and launch; the device is not waited for.
@@ -227,11 +238,14 @@ class Kernel:
         budget
             On sim: how many instructions a chunk of blocks may issue before its loop counts as endless;
             PTXRT_SIM_BUDGET if left out. No other device can count them.
+        cooperative
+            Run all blocks at one time, so that they can wait for each other, as at cooperative_groups' ``grid.sync()``.
 
         Raises
         ------
         LaunchError
-            For a grid, block or shared memory outside the limits of device and kernel.
+            For a grid, block or shared memory outside the limits of device and kernel; for a cooperative launch of more
+            blocks than the device holds.
         InvalidArgument, DTypeMismatch, DeviceMismatch, ShapeMismatch, LayoutError
             For an argument that is not what the signature declares.
         """
@@ -244,6 +258,9 @@ class Kernel:
             args = arranged(self.entry, self.signature, args, named)
         if budget is not None:
             self._check_budget(budget)
+        if cooperative:
+            self._launch_cooperative(queue, dims, shared, budget, args)
+            return
         submit = self._submit or self._made_submit()
         submit(self, queue, dims, shared, budget, *args)
 
@@ -280,18 +297,25 @@ class Kernel:
         queue = None if stream is None else as_stream(stream, self.device, self.entry)
         return self._launcher(self, dims, shared, queue)
 
+    @property
+    def cooperative(self) -> Cooperative:
+        """``kernel.cooperative[grid, block](...)`` is ``kernel[grid, block](...)`` as a cooperative launch."""
+        return Cooperative(self)
+
     def variable(self, name: str, dtype: DTypeLike | None = None) -> DeviceArray:
         """Return a ``__device__`` or ``__constant__`` variable of the kernel's module as an array over its memory.
 
         What is copied there, kernels see; it keeps the module loaded. A kernel must not write to a constant. In C++
-        each entry that is loaded has a module, and with it variables, of its own; in PTX a text's entries share them.
+        each entry that is loaded has a module, and with it variables, of its own, but for :meth:`sibling`; in PTX a
+        text's entries share them.
 
         Parameters
         ----------
         name
             Its name; in C++ with namespaces where there are several of that name.
         dtype
-            Its element type, where the binary does not tell: for arrays and integers in C++.
+            Its element type, where the binary does not tell: for arrays and integers in C++. For structs a structured
+            NumPy dtype, or the name of one of C++'s vectors, ``"float4"``.
 
         Raises
         ------
@@ -302,10 +326,45 @@ class Kernel:
         """
         return variable_array(self.device, self._module, name, dtype, f"{self.entry}.variable")
 
+    def sibling(
+        self,
+        entry: str,
+        signature: Signature | str | Callable[..., Any] | None = None,
+        *,
+        structs: Structs | None = None,
+    ) -> Kernel:
+        """Return another kernel of the module that this one is in: both have the same variables. Nothing is compiled.
+
+        Parameters
+        ----------
+        entry
+            Its name. A template must be instantiated in the text: ``template __global__ void k<float>(float*);``.
+        signature, structs
+            As for :func:`load`. In CUDA C++ there must be one, since the compiler has told the types of the loaded
+            entry alone; it is compared as with PTX.
+
+        Raises
+        ------
+        CompileError
+            If the module has no such kernel.
+        SignatureMismatch, InvalidArgument, Unsupported
+            As for :func:`load`.
+        """
+        declared = _as_signature(signature, structs, "sibling")
+        module, (source, *_, options) = self._module, self.identity
+        binary = module.binary
+        named = [symbol for symbol in binary.entries if function_name(symbol) == entry]
+        if len(named) == 1:
+            binary.symbols.setdefault(entry, named[0])
+        if declared is None:
+            declared = declared_signature(source, entry, binary, None, structs, module.names)
+        return Kernel(self.device, module, KernelIdentity(source, entry, declared, options))
+
     def max_blocks_per_multiprocessor(self, block: int | Sequence[int], shared_bytes: int = 0) -> int:
         """Return how many blocks a multiprocessor (AMD's compute unit) runs at a time, as the driver says.
 
-        Registers, shared memory and threads of a block bound it; 0 where not even one fits.
+        Registers, shared memory and threads of a block bound it; 0 where not even one fits. On sim registers do not:
+        no assembler has given the kernel real ones.
 
         Parameters
         ----------
@@ -316,18 +375,38 @@ class Kernel:
         ------
         LaunchError
             For a block or shared memory that no launch could have.
-        Unsupported
-            On sim, which has no registers of hardware to count.
         """
         dims, shared = checked_geometry(self.entry, self.device, self.resources, 1, block, shared_bytes)
         self.opt_in(shared)
+        return self._most_blocks(dims, shared)
+
+    def _most_blocks(self, dims: Dims, shared: int) -> int:
         return self.device.backend.max_blocks(self.device.ordinal, self._function, math.prod(dims[3:]), shared)
+
+    def check_cooperative(self, dims: Dims, shared: int) -> None:
+        """Raise where not all blocks of such a launch can run at one time."""
+        if self._cooperative_geometry != (dims, shared):
+            self.opt_in(shared)
+            check_cooperative(self.entry, self.device, dims[:3], self._most_blocks(dims, shared))
+            self._cooperative_geometry = dims, shared
+
+    def _launch_cooperative(
+        self, queue: Stream, dims: Dims, shared: int, budget: int | None, args: Sequence[Any]
+    ) -> None:
+        self.check_cooperative(dims, shared)
+        submit = self._submit_cooperative
+        if submit is None:
+            submit = self._submit_cooperative = self._made(cooperative=True)
+        submit(self, queue, dims, shared, budget, *args)
 
     def _made_submit(self) -> Submit:
         # By the first launch: the kernels of a plan, which checks by itself, never need it.
-        rules = [_rule(p, self.entry) for p in self._params]
-        self._submit = submitter(self.device, rules, self.signature, self._pool, self.identity)
+        self._submit = self._made()
         return self._submit
+
+    def _made(self, *, cooperative: bool = False) -> Submit:
+        rules = [_rule(p, self.entry) for p in self._params]
+        return submitter(self.device, rules, self.signature, self._pool, self.identity, cooperative=cooperative)
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""

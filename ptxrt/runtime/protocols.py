@@ -61,8 +61,8 @@ DeviceArrayLike: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
 StreamLike: TypeAlias = SupportsCudaStream
 """A stream: a :class:`~ptxrt.Stream`, or another library's."""
 
-StructLike: TypeAlias = tuple[Any, ...] | Mapping[str, Any] | np.void | bytes
-"""A struct by value: its fields in order or by name, a NumPy scalar of its dtype; bytes where it has no fields."""
+StructLike: TypeAlias = tuple[Any, ...] | list[Any] | Mapping[str, Any] | np.void | bytes | bytearray
+"""A struct by value: its fields in order or by name, a NumPy scalar of its dtype, its bytes; for an array a list."""
 
 KernelArgument: TypeAlias = DeviceArrayLike | SupportsFloat | SupportsIndex | StructLike | SupportsHandle | None
 """What a launch takes for one parameter: an array for a pointer, None for one that may be null, a struct, a texture or

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxrt.compilers import ParamInfo
-from ptxrt.dtypes import BY_NAME, HANDLES, ElementType, alike, element_type, struct_type
+from ptxrt.dtypes import BY_NAME, HANDLES, VECTORS, ElementType, alike, array_type, element_type, struct_type
 from ptxrt.errors import InvalidArgument, PtxrtError, SignatureMismatch, shown
 from ptxrt.runtime.scalars import scalar_error
 
@@ -38,7 +38,7 @@ _PLAIN: _Classes = frozenset(
 _GRAMMAR = (
     'such as "const f32* x[n], f32* y[n], u32 n, f32 a"; types: '
     + ", ".join((*BY_NAME, *HANDLES))
-    + ", and those of structs="
+    + ", an array of them by value (f32 p[6]), the vectors of C++ (float4, dim3), and those of structs="
 )
 
 Structs = Mapping[str, Any]
@@ -54,7 +54,7 @@ class Parameter:
     name
         For people and messages; it takes no part in the agreement with a binary.
     type
-        Element type, of the scalar or of what the pointer points to.
+        Of the scalar, the struct or the array by value, or of what the pointer points to.
     pointer
         Whether it is the address of an array.
     const
@@ -101,7 +101,8 @@ class Parameter:
         align = f"alignas({self.align}) " if self.pointer and self.align > self.type.size else ""
         star = f"*{'?' if self.nullable else ''}" if self.pointer else ""
         length = f"[{'*'.join(map(str, self.length))}]" if self.length else ""
-        return f"{align}{'const ' if self.const else ''}{self.type.name}{star} {self.name}{length}"
+        kind, bracket, by_value = self.type.name.partition("[")
+        return f"{align}{'const ' if self.const else ''}{kind}{star} {self.name}{length}{bracket}{by_value}"
 
 
 class Arguments:
@@ -187,7 +188,7 @@ class Signature:
 
         A pointer may declare a length, ``f32* y[n]`` or ``const f32* w[4*n]`` (then the array must be contiguous and
         hold at least that many elements), an alignment, ``alignas(16) f32* y``, and that None is allowed,
-        ``const f32*? w``.
+        ``const f32*? w``. An array by value is ``f32 p[6]``; the vectors of C++ go by their names, ``float4 v``.
 
         Parameters
         ----------
@@ -195,7 +196,7 @@ class Signature:
             The parameters.
         structs
             Structs that are passed by value: name -> structured NumPy dtype, ``{"Params": np.dtype(...)}`` for
-            ``"f32* x, Params p"``.
+            ``"f32* x, Params p"``. A name that C++ has for a vector means the struct then.
 
         Raises
         ------
@@ -364,8 +365,8 @@ def _parameter(part: str, index: int, whole: str, structs: Mapping[str, ElementT
     if match is None:
         raise _malformed(whole, shown(part.strip()))
     found = match.groupdict()
-    named, pointer = found["type"], bool(found["pointer"])
-    kind = BY_NAME.get(named) or HANDLES.get(named) or structs.get(named)
+    name, pointer = found["type"], bool(found["pointer"])
+    kind = BY_NAME.get(name) or HANDLES.get(name) or structs.get(name) or VECTORS.get(name)
     if kind is None:
         raise _malformed(whole, f"the type {shown(found['type'])}")
     if kind.kind in ("struct", "handle") and pointer:
@@ -375,8 +376,10 @@ def _parameter(part: str, index: int, whole: str, structs: Mapping[str, ElementT
     if found["align"] and not _NUMBER.fullmatch(found["align"]):
         raise _malformed(whole, f"an alignment of {shown(found['align'])}")
     align = int(found["align"] or 1)
-    if not pointer and (found["const"] or found["length"] is not None or found["nullable"] or found["align"]):
-        raise _malformed(whole, f"{shown(part.strip())}: const, alignas, '?' and a length belong to pointers")
+    if not pointer and (found["const"] or found["nullable"] or found["align"]):
+        raise _malformed(whole, f"{shown(part.strip())}: const, alignas and '?' belong to pointers")
+    if not pointer and found["length"] is not None:
+        kind, found["length"] = _array(kind, found["length"], part, whole), None
     if align < 1 or align & (align - 1):
         raise _malformed(whole, f"an alignment of {align}, which is no power of two")
     factors = [] if found["length"] is None else [factor.strip() for factor in found["length"].split("*")]
@@ -391,6 +394,14 @@ def _parameter(part: str, index: int, whole: str, structs: Mapping[str, ElementT
         length=tuple(int(factor) if _NUMBER.fullmatch(factor) else factor for factor in factors),
         align=max(align, kind.alignment),
     )
+
+
+def _array(element: ElementType, length: str, part: str, whole: str) -> ElementType:
+    """Return the type of an array by value; a kernel's parameters have at most 32764 bytes."""
+    length = length.strip()
+    if element.kind in ("struct", "handle") or not re.fullmatch("[1-9][0-9]{0,4}", length):
+        raise _malformed(whole, f"{shown(part.strip())}: an array by value is of element types, its length a number")
+    return array_type(element, int(length))
 
 
 def _annotation(note: str, function: Callable[..., Any]) -> Any:

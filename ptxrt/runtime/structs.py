@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxrt.compilers.ptx_text import suggestion
-from ptxrt.dtypes import BY_NUMPY
+from ptxrt.dtypes import BY_NUMPY, VECTORS
 from ptxrt.errors import CompileError, DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
 from ptxrt.runtime.scalars import check_scalar, scalar_error
 from ptxrt.runtime.signature import Parameter, Signature
 from ptxrt.runtime.source import KernelSource
+from ptxrt.symbols import plain_name
 
 if TYPE_CHECKING:
     from ptxrt.runtime.modules import LoadedModule
@@ -58,7 +59,8 @@ def packed_struct(value: Any, p: Parameter, op: str) -> bytes:
     ----------
     value
         A NumPy scalar of the parameter's dtype (``np.void``, or an array without axes), a tuple with a value for each
-        field, or a mapping of them; for a field that is a struct the same, for an array a sequence.
+        field, or a mapping of them; for an array a sequence; for a field that is a struct or an array the same. Or its
+        bytes as they are.
     p, op
         The parameter, and the kernel's name for messages.
 
@@ -81,15 +83,15 @@ def _write(packed: bytearray, at: int, dtype: np.dtype[Any], value: Any, name: s
         except (struct.error, OverflowError):
             raise scalar_error(p, value, op) from None
         return
+    if isinstance(value, (bytes, bytearray)) or (dtype.names is None and dtype.subdtype is None):
+        if not isinstance(value, (bytes, bytearray)) or len(value) != dtype.itemsize:
+            raise _wrong(op, name, f"{dtype.itemsize} bytes", value)
+        packed[at : at + dtype.itemsize] = value
+        return
     if isinstance(value, (np.void, np.ndarray)) and value.dtype.type is np.void and not value.shape:
         if value.dtype != dtype:
             raise DTypeMismatch(op=op, argument=name, expected=f"{dtype}", given=f"{value.dtype}")
         packed[at : at + dtype.itemsize] = value.tobytes()
-        return
-    if dtype.names is None and dtype.subdtype is None:
-        if not isinstance(value, bytes) or len(value) != dtype.itemsize:
-            raise _wrong(op, name, f"{dtype.itemsize} bytes", value)
-        packed[at : at + dtype.itemsize] = value
         return
     for key, field, offset, given in _fields(dtype, value, name, op):
         _write(packed, at + offset, field, given, key, op)
@@ -141,6 +143,7 @@ def check_members(
         index: p.type
         for index, (p, found) in enumerate(zip(signature.parameters, params, strict=False))
         if p.type.kind == "struct" and p.type.numpy.names and found.cxx and p.size == found.size
+        if VECTORS.get(plain_name(found.cxx)) is not p.type
     }
     key = (entry, *asked.items())
     if not asked or key in module.layouts:

@@ -7,7 +7,7 @@ import math
 from numpy.typing import DTypeLike
 
 from ptxrt.compilers.variables import find_variable
-from ptxrt.dtypes import BY_NAME, alike, element_type
+from ptxrt.dtypes import BY_NAME, VECTORS, ElementType, alike, element_type, struct_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.array import DeviceArray
@@ -31,14 +31,14 @@ def variable_array(device: Device, module: LoadedModule, name: str, dtype: DType
     found = find_variable(module.binary, name, op)
     ptr, nbytes = device.backend.variable(device.ordinal, module.handle, found.symbol)
     declared = BY_NAME.get(found.type)
-    kind = declared if dtype is None else element_type(dtype, op=op)
+    kind = declared if dtype is None else _element(dtype, op)
     if kind is None:
         raise InvalidArgument(
             op=op,
             argument="dtype",
             expected=f"the element type of {name}, {nbytes} bytes, which the binary does not tell",
             given="None",
-            fix=f'Pass it: kernel.variable("{name}", np.float32)',
+            fix=f'Pass it: kernel.variable("{name}", np.float32), or for a struct its dtype',
         )
     if declared is not None and not alike(kind, declared):
         raise DTypeMismatch(op=op, argument="dtype", expected=f"{declared}, as {name} is declared", given=str(kind))
@@ -54,3 +54,12 @@ def variable_array(device: Device, module: LoadedModule, name: str, dtype: DType
         shape = () if nbytes == kind.size else (nbytes // kind.size,)
     memory = Memory(device, ptr, nbytes, device.default_stream, owner=module)
     return DeviceArray(memory, ptr, kind.numpy, shape, contiguous(shape))
+
+
+def _element(dtype: DTypeLike, op: str) -> ElementType:
+    if isinstance(dtype, str) and dtype in VECTORS:
+        return VECTORS[dtype]
+    # A list of fields is a structured dtype too, to NumPy.
+    if isinstance(dtype, list) or getattr(dtype, "names", None):
+        return struct_type("dtype", dtype, op=op)
+    return element_type(dtype, op=op)

@@ -19,7 +19,7 @@ from ptxrt.sim._machine.element_types import ArrayParam, declared_elements
 from ptxrt.sim._machine.global_races import GlobalRaces
 from ptxrt.sim._machine.last_write import LastWrite
 from ptxrt.sim._machine.layout import RESERVED_SHARED_BYTES
-from ptxrt.sim._machine.memory import READ_ONLY_BIT
+from ptxrt.sim._machine.memory import READ_ONLY_BIT, GlobalMemory
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
 from ptxrt.sim._machine.visits import Visits
@@ -30,6 +30,8 @@ _CHUNK_LANES = 1 << 15
 _CHUNK_BYTES = 256 << 20
 _MOST_LOCAL = 512 << 10
 _FREED_BYTES = 30 << 20
+_MOST_AT_ONCE = 8 << 30
+_WORKSPACE_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def launch(
     *,
     arrays: Sequence[ArrayParam] = (),
     shared_bytes: int = 0,
+    cooperative: bool = False,
     budget: int | None = None,
     races: bool = True,
     checks: Iterable[str] | None = None,
@@ -76,6 +79,9 @@ def launch(
         Which of them are arrays, as the signature declares them.
     shared_bytes
         Dynamic shared memory.
+    cooperative
+        Run all blocks at a time, so that they can wait for each other, and give the kernel the memory that
+        cooperative_groups waits in.
     budget
         Instructions that a chunk of blocks may issue; None for PTXRT_SIM_BUDGET, or as many as docs/sim.md says.
     races
@@ -106,7 +112,8 @@ def launch(
     SimFault
         For a shuffle from a lane that takes no part, if that is checked.
     LaunchError
-        For the instruction trap, an assert that fails, or a grid that is no multiple of the kernel's cluster.
+        For the instruction trap, an assert that fails, a grid that is no multiple of the kernel's cluster, or one that
+        is too large to run all blocks at a time.
     """
     program = loaded.program
     found = program.entries.get(entry)
@@ -137,17 +144,21 @@ def launch(
             expected=f"at most {_MOST_LOCAL} bytes a thread",
             given=found.code.local_bytes,
         )
+    if cooperative:
+        _check_memory(entry, found.code, shape)
     names, allowance = chosen(checks)
     watcher: GlobalRaces | LastWrite | None = watch
     if watch is None and "global-races" in names and found.code.global_word and shape.threads * shape.blocks > 1:
         watcher = GlobalRaces(shape, found.code.global_word, by_default=allowance is not None)
     if budget is None and os.environ.get("PTXRT_SIM_BUDGET"):
         budget = _budget(os.environ["PTXRT_SIM_BUDGET"])
+    step = shape.blocks if cooperative else _blocks_at_once(found.code, shape)
     code = found.code if visits is None else visits.noting(found.code)
     job = Job(
         source=program.source,
         code=code if profile is None else instrument(code, profile),
         shape=shape,
+        workspace=_workspace(loaded.memory) if cooperative else 0,
         memory=loaded.memory,
         addresses=loaded.addresses,
         params=Store(np.frombuffer(_with_read_only(params, arrays), np.uint8)),
@@ -162,20 +173,23 @@ def launch(
         arch=int("".join(filter(str.isdigit, arch))),
     )
     instructions = lane_instructions = chunks = 0
-    step = _blocks_at_once(found.code, shape)
     # glibc gives freed memory back to the system from a threshold on that follows the largest piece ever freed; without
     # this one (never touched) each instruction's result would be paged in anew, at a multiple of the cost.
     np.empty(_FREED_BYTES, np.uint8)
-    with np.errstate(all="ignore"):
-        for first in range(0, shape.blocks, step):
-            chunk = Chunk(job, first, min(step, shape.blocks - first))
-            try:
-                chunk.run()
-            finally:  # a fault's cause is often in what was printed before
-                chunk.printed.flush()
-            instructions += chunk.issued
-            lane_instructions += chunk.lane_instructions
-            chunks += 1
+    try:
+        with np.errstate(all="ignore"):
+            for first in range(0, shape.blocks, step):
+                chunk = Chunk(job, first, min(step, shape.blocks - first))
+                try:
+                    chunk.run()
+                finally:  # a fault's cause is often in what was printed before
+                    chunk.printed.flush()
+                instructions += chunk.issued
+                lane_instructions += chunk.lane_instructions
+                chunks += 1
+    finally:
+        if job.workspace:
+            loaded.memory.free(job.workspace)
     return LaunchReport(instructions, lane_instructions, shape.blocks * shape.threads, chunks)
 
 
@@ -199,12 +213,35 @@ def _budget(text: str) -> int:
     return int(text)
 
 
-def _blocks_at_once(code: Code, shape: Shape) -> int:
-    """Return how many blocks a chunk has: enough lanes to make NumPy's overhead small, few enough for the caches."""
+def _workspace(memory: GlobalMemory) -> int:
+    """Return the address of what cooperative_groups' grid barrier counts in: two words, zero at first."""
+    address = memory.allocate(_WORKSPACE_BYTES, "the grid's barrier")
+    memory.view(address, _WORKSPACE_BYTES, writable=True)[:] = 0
+    return address
+
+
+def _check_memory(entry: str, code: Code, shape: Shape) -> None:
+    wanted = _block_bytes(code, shape) * shape.blocks
+    if wanted > _MOST_AT_ONCE:
+        raise LaunchError(
+            op=entry,
+            argument="grid",
+            expected=f"a cooperative launch whose blocks take at most {_MOST_AT_ONCE} bytes of the host together",
+            given=f"{shape.blocks} blocks, some {wanted} bytes",
+            fix="Launch fewer blocks, and let each do more",
+        )
+
+
+def _block_bytes(code: Code, shape: Shape) -> int:
+    """Return about how much memory a chunk takes for each of its blocks."""
     lane = code.lane_bytes + code.local_bytes + 64
     # The race model holds six numbers for each granule of shared memory, 36 bytes in all, and a mark for each byte.
     shared = shape.shared_total * (2 + 36 // code.shared_word) if code.shared_word else shape.shared_total
-    bytes_each = lane * shape.warps * 32 + shared
-    blocks = min(_CHUNK_LANES // max(shape.threads, 1), _CHUNK_BYTES // max(bytes_each, 1))
+    return lane * shape.warps * 32 + shared
+
+
+def _blocks_at_once(code: Code, shape: Shape) -> int:
+    """Return how many blocks a chunk has: enough lanes to make NumPy's overhead small, few enough for the caches."""
+    blocks = min(_CHUNK_LANES // max(shape.threads, 1), _CHUNK_BYTES // max(_block_bytes(code, shape), 1))
     # The blocks of a cluster run together.
     return max(1, blocks // shape.cluster_blocks) * shape.cluster_blocks

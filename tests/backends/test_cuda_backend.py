@@ -19,6 +19,7 @@ class Status(Enum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_INVALID_CONTEXT = 201
+    CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
 
 
 class Driver:
@@ -59,6 +60,11 @@ class Driver:
     def cuLaunchKernel(self, *_: Any) -> tuple[Any, ...]:
         self.launched_in.append(self.stack[-1])
         return self.answer("cuLaunchKernel")
+
+    def cuLaunchCooperativeKernel(self, *given: Any) -> tuple[Any, ...]:
+        assert given == (0xF, 1, 1, 1, 32, 1, 1, 0, 0, 0xA)
+        self.launched_in.append(self.stack[-1])
+        return self.answer("cuLaunchCooperativeKernel")
 
 
 @pytest.fixture
@@ -117,6 +123,16 @@ def test_a_context_that_cannot_be_put_back_is_reported(backend: CudaBackend, dri
     driver.refuses["cuCtxPopCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
     with refused(ptxrt.DriverError, "cuCtxPopCurrent", None, "CUDA_ERROR_INVALID_CONTEXT"):
         launch(backend)
+
+
+def test_a_cooperative_launch_is_made_in_the_devices_context(backend: CudaBackend, driver: Driver) -> None:
+    given: Any = (0, 0xF, (1, 1, 1, 32, 1, 1), 0, 0, SimpleNamespace(table=0xA, kernel=None))
+    backend.launch_cooperative(*given)
+    assert (driver.launched_in, driver.stack) == ([OURS], [THEIRS])
+    driver.refuses["cuLaunchCooperativeKernel"] = Status.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+    with refused(ptxrt.LaunchError, "cuLaunchCooperativeKernel", None, "TOO_LARGE", "Launch with fewer threads"):
+        backend.launch_cooperative(*given)
+    assert driver.stack == [THEIRS]
 
 
 # Everything but a launch ------------------------------------------------------------------------------------------

@@ -328,7 +328,7 @@ def test_an_argument_that_is_missing() -> None:
         body("", ".param .u64 p")
     with pytest.raises(ptxrt.InvalidArgument, match=r"a number, as the parameter is \.u32"):
         body("", ".param .u32 n", arguments={"n": "zeros:f32:1"})
-    with pytest.raises(ptxrt.InvalidArgument, match=r"16 bytes of \.b8"):
+    with pytest.raises(ptxrt.InvalidArgument, match="16 bytes by value"):
         body("", ".param .b8 s[16]", arguments={"s": 1})
 
 

@@ -58,6 +58,9 @@ FORWARD(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, (P out, P function, 
 FORWARD(hipModuleLaunchKernel,
         (P function, U gx, U gy, U gz, U bx, U by, U bz, U shared_bytes, P stream, P parameters, P extra),
         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra))
+FORWARD(hipModuleLaunchCooperativeKernel,
+        (P function, U gx, U gy, U gz, U bx, U by, U bz, U shared_bytes, P stream, P parameters),
+        (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters))
 
 const char *hipGetErrorString(int error)
 {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
+import math
 import os
 import shutil
 import struct
@@ -72,6 +73,7 @@ FUNCTIONS = {
     "hipModuleGetGlobal": "PPPP",
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor": "PPIZ",
     "hipModuleLaunchKernel": "PUUUUUUUPPP",
+    "hipModuleLaunchCooperativeKernel": "PUUUUUUUPP",
 }
 _TYPES = {
     "P": ctypes.c_void_p,
@@ -83,7 +85,7 @@ _TYPES = {
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_DEVICE, NOT_FOUND = 0, 1, 2, 9, 101, 500
 INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 200, 400, 500, 600, 700
-LAUNCH_FAILURE, UNKNOWN = 719, 999
+LAUNCH_FAILURE, COOPERATIVE_LAUNCH_TOO_LARGE, UNKNOWN = 719, 720, 999
 
 LDS = 64 << 10
 THREADS = 2048
@@ -179,6 +181,7 @@ class Launch:
     shared_bytes: int
     stream: int
     params: bytes
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)
@@ -351,6 +354,7 @@ class StandIn:
             "MaxThreadsPerBlock": 1024,
             "MaxSharedMemoryPerBlock": LDS,
             "MaxGridDimX": 2**31 - 1,
+            "CooperativeLaunch": 1,
             **dict.fromkeys(("MaxBlockDimX", "MaxBlockDimY", "MaxBlockDimZ"), 1024),
             **dict.fromkeys(("MaxGridDimY", "MaxGridDimZ"), 65536),
         }
@@ -552,6 +556,17 @@ class StandIn:
         _store(ctypes.c_int, out, min(THREADS // threads, LDS // max(shared, 1)))
 
     def hipModuleLaunchKernel(self, function: int, *args: Any) -> None:
+        self._launch(function, args, cooperative=False)
+
+    def hipModuleLaunchCooperativeKernel(self, function: int, *args: Any) -> None:
+        threads = math.prod(args[3:6])
+        most = ctypes.c_int()
+        self.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(ctypes.addressof(most), function, threads, args[6])
+        if math.prod(args[:3]) > most.value * MODELS[self._device].units:
+            raise Refused(COOPERATIVE_LAUNCH_TOO_LARGE)
+        self._launch(function, (*args, None), cooperative=True)
+
+    def _launch(self, function: int, args: tuple[Any, ...], *, cooperative: bool) -> None:
         dims, (shared_bytes, stream, parameters, extra) = args[:6], args[6:]
         queue = self._queue(stream)
         module, entry, found = self._objects[function]
@@ -565,8 +580,9 @@ class StandIn:
         table = module.binary.entries[entry].params
         # HIP copies the arguments at once: the caller's buffer is free for the next launch.
         packed = _packed(table, parameters, extra)
-        self.launches.append(Launch(queue.device, entry, grid, block, shared_bytes, stream or 0, packed))
-        launch = partial(self.machine.launch, queue.device, found.handle, dims, shared_bytes, 0, _Packed(packed))
+        self.launches.append(Launch(queue.device, entry, grid, block, shared_bytes, stream or 0, packed, cooperative))
+        run = self.machine.launch_cooperative if cooperative else self.machine.launch
+        launch = partial(run, queue.device, found.handle, dims, shared_bytes, 0, _Packed(packed))
         queue.put(launch, module)
 
     # Handles --------------------------------------------------------------------------------------------------------

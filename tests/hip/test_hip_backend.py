@@ -377,6 +377,17 @@ def test_a_launch_that_the_driver_refuses_is_a_launch_error(stand_in: StandIn, s
     saxpy.launch(1, 32, x, x, 4, 1.0)
 
 
+def test_a_cooperative_launch(hip1: Device, stand_in: StandIn, compiled: Any, on_0: None) -> None:
+    kernel = ptxrt.load(source_for(SAXPY, hip1), "saxpy", SAXPY_SIGNATURE, hip1)
+    x = ptxrt.zeros(4, "f4", hip1)
+    kernel.launch(1, 32, x, x, 4, 1.0, cooperative=True)
+    assert ("hipModuleLaunchKernel" in stand_in.names(), stand_in.launches[-1].cooperative) == (False, True)
+    stand_in.fail_next("hipModuleLaunchCooperativeKernel", 720)
+    with refused(ptxrt.LaunchError, "hipModuleLaunchCooperativeKernel", None, "Launch with fewer threads"):
+        kernel.launch(1, 32, x, x, 4, 1.0, cooperative=True)
+    assert current() == 0
+
+
 def test_a_launch_after_a_fault_is_a_driver_error(stand_in: StandIn, saxpy: Kernel) -> None:
     x = ptxrt.zeros(4, "f4", saxpy.device)
     stand_in.fail_next("hipModuleLaunchKernel", 700)

@@ -76,9 +76,9 @@ def test_each_declared_signature_agrees_with_its_text(spec: Any) -> None:
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
     assert program.target == f"sm_{spec.target or 70}"
     entry = program.entries[spec.entry]
-    from ptxrt.backends.sim import _table
+    from ptxrt.backends.sim import param_table
 
-    spec.signature.agree(spec.entry, _table(entry))
+    spec.signature.agree(spec.entry, param_table(entry))
     # Declared names are the text's own, so that a message can be read beside it.
     assert [p.name for p in entry.params] == [p.name for p in spec.signature.parameters]
 

@@ -191,10 +191,6 @@ def test_a_grid_for_what_has_none_is_refused(n: Any, block: Any, argument: str, 
 
 
 def test_the_driver_says_how_many_blocks_a_multiprocessor_runs(device: Device, saxpy: Kernel) -> None:
-    if device.kind == "sim":
-        with refused(ptxrt.Unsupported, "saxpy", "max_blocks_per_multiprocessor", "registers", "on a GPU"):
-            saxpy.max_blocks_per_multiprocessor(256)
-        return
     few, many = saxpy.max_blocks_per_multiprocessor(1024), saxpy.max_blocks_per_multiprocessor((16, 8))
     assert 1 <= few <= 2 < many
     shared = device.properties.max_shared_dynamic - saxpy.resources.shared_bytes

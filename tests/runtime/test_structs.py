@@ -164,7 +164,7 @@ def test_a_struct_is_aligned_as_its_fields_are(dtype: Any, offset: int) -> None:
         "f4",
         None,
         "nonsense",
-        np.dtype(("f4", 3)),
+        np.dtype((">f4", 3)),
         "V0",
         *([("a", bad)] for bad in ("c8", ">f4", "O", "U4")),
     ],

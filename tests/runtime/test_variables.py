@@ -159,6 +159,87 @@ def test_a_kernel_that_writes_to_a_constant_is_a_fault_on_sim(sim: Device) -> No
         kernel.launch(1, 1, kernel.variable("c"))
 
 
+PARTS = """
+struct Part { float weight; int at[2]; };
+__constant__ Part parts[3];
+__device__ float4 corner;
+static __device__ int hidden = 5;
+namespace { __constant__ float rates[2] = {0.5f, 0.25f}; }
+namespace deep { static __constant__ double factor = 2; }
+extern "C" __global__ void k(float* y) {
+    y[0] = parts[2].weight; y[1] = parts[1].at[1]; y[2] = corner.z; y[3] = rates[1]; y[4] = deep::factor; y[5] = hidden;
+    hidden += 1;
+}
+__global__ void turn() { corner.z = -corner.z; }
+template <class T> __global__ void halved(T* y) { *y = corner.z / 2; }
+template __global__ void halved<float>(float* y);
+"""
+PART = np.dtype([("weight", "f4"), ("at", "i4", 2)])
+
+
+@pytest.fixture
+def parts(device: Device) -> Kernel:
+    need_hip_compilers() if device.kind == "hip" else need_nvrtc()
+    return ptxrt.load(KernelSource.hip(PARTS), "k", "f32* y", device)
+
+
+def test_structs_and_vectors_are_set_and_read(device: Device, parts: Kernel) -> None:
+    table, corner = parts.variable("parts", PART), parts.variable("corner", "float4")
+    assert (table.shape, corner.shape) == ((3,), ())
+    table.copy_from(np.array([(1, (2, 3)), (4, (5, 6)), (7, (8, 9))], PART))
+    table[2] = np.array((10, (8, 9)), PART)[()]
+    corner[...] = np.array((1, 2, 3, 4), corner.dtype)
+    y = ptxrt.zeros(6, device=device)
+    parts.launch(1, 1, y)
+    assert y.to_host()[:3].tolist() == [10, 6, 3]
+    assert table.to_host()["at"].tolist() == [[2, 3], [5, 6], [8, 9]]
+    assert corner.to_host()["w"] == 4
+    table.fill_bytes(0)
+    parts.launch(1, 1, y)
+    assert y.to_host()[:2].tolist() == [0, 0]
+
+
+def test_static_variables_and_those_of_a_nameless_namespace(device: Device, parts: Kernel) -> None:
+    if device.kind == "hip":
+        pytest.skip("AMD's code objects have no symbols of them")
+    y = ptxrt.zeros(6, device=device)
+    hidden, rates = parts.variable("hidden", np.int32), parts.variable("rates", np.float32)
+    hidden.fill(5)
+    parts.launch(1, 1, y)
+    assert (y.to_host()[3:].tolist(), int(hidden.to_host())) == ([0.25, 2, 5], 6)
+    rates[1] = 0.125
+    parts.variable("factor", np.float64).fill(3)
+    hidden.fill(9)
+    parts.launch(1, 1, y)
+    assert y.to_host()[3:].tolist() == [0.125, 3, 9]
+
+
+def test_a_sibling_has_the_same_variables(device: Device, parts: Kernel) -> None:
+    compiles = device.modules.stats().compiles
+    turn, half = parts.sibling("turn", ""), parts.sibling("halved<float>", "f32* y")
+    assert (turn.entry, half.device, device.modules.stats().compiles) == ("turn", device, compiles)
+    parts.variable("corner", "float4").copy_from(
+        np.array((1, 2, 8, 4), "f4,f4,f4,f4").astype([(a, "f4") for a in "xyzw"])
+    )
+    y = ptxrt.zeros(1, device=device)
+    turn[1, 1]()
+    half[1, 1](y)
+    assert y.to_host() == -4
+    assert turn.variable("corner", "float4").ptr == parts.variable("corner", "float4").ptr
+
+
+def test_a_sibling_that_is_not_there_or_not_so(device: Device, parts: Kernel) -> None:
+    with pytest.raises(ptxrt.CompileError, match="turns"):
+        parts.sibling("turns", "")
+    with pytest.raises(ptxrt.SignatureMismatch, match="halved"):
+        parts.sibling("halved<float>", "f32* y, u32 n")
+    with refused(ptxrt.InvalidArgument, "sibling", "signature", "a Signature, its text"):
+        parts.sibling("turn", 3)  # type: ignore[arg-type]
+    if device.kind != "hip":  # whose code objects tell the types of all entries
+        with refused(ptxrt.Unsupported, "load", "signature", "Write it"):
+            parts.sibling("halved<float>")
+
+
 @pytest.mark.parametrize(
     ("declared", "variables"),
     [

@@ -67,6 +67,7 @@ def test_an_entry_of_a_large_module_does_what_it_should(large: KernelSource) -> 
 
 # Siblings -------------------------------------------------------------------------------------------------------------
 
+WGMMA = "wgmma.fence.sync.aligned;"
 FAULTS = {
     "a character that PTX does not know": ("mov.u32 r, `1;", CompileError, "line 11: unexpected character"),
     "a comment in a word": ("mov.u32 r /* 1; */ 1;", CompileError, "line 11: expected ',' or ';'"),
@@ -75,8 +76,7 @@ FAULTS = {
     "an instruction that is not there": ("frob r;", CompileError, "line 11: unknown instruction frob"),
     "types": ("mov.f32 r, 1;", CompileError, "line 11"),
     "a label": ("bra NOWHERE;", CompileError, "line 11: unknown label NOWHERE"),
-    "an instruction that the machine does not run": ("brkpt;", Unsupported, "line 11: the sim does not run brkpt"),
-    "what the machine cannot read": (".reg .v2 .f32 v<4>;", Unsupported, "line 11: the sim has no ranges"),
+    "an instruction that the machine does not run": (WGMMA, Unsupported, "line 11: the sim does not run wgmma"),
     "a function": ("call broken, (r);", CompileError, "line 17: unknown instruction frob"),
 }
 
@@ -117,9 +117,9 @@ def test_a_sibling_does_not_matter(what: str) -> None:
 
 
 def test_shadow_mode_learns_that_the_machine_does_not_run_an_entry() -> None:
-    source = KernelSource.ptx(siblings("brkpt;"))
+    source = KernelSource.ptx(siblings(WGMMA))
     assert compiled_program(source, "two", None).symbol == "two"
-    with pytest.raises(Unsupported, match="brkpt"):
+    with pytest.raises(Unsupported, match="wgmma"):
         compiled_program(source, "bad", None)
 
 
@@ -274,13 +274,13 @@ def together(*calls: Callable[[], None]) -> None:
 
 
 def test_threads_that_ask_for_entries_of_one_program() -> None:
-    source = KernelSource.ptx(large_module(entries=4, lines=300, functions=1, odd="brkpt;"))
+    source = KernelSource.ptx(large_module(entries=4, lines=300, functions=1, odd=WGMMA))
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     results: list[float] = []
 
     def refused() -> None:
-        with pytest.raises(Unsupported, match=r"scale_0: line \d+: the sim does not run brkpt"):
+        with pytest.raises(Unsupported, match=r"scale_0: line \d+: the sim does not run wgmma"):
             load(source, "scale_0")
 
     def runs(n: int) -> None:

@@ -27,6 +27,7 @@ from wmma_matrices import (
 )
 
 from ptxrt import Device
+from ptxrt.backends import sim
 
 Patch = pytest.MonkeyPatch
 
@@ -42,7 +43,7 @@ def test_which_lane_loads_what(device: Device, form: Form, order: str) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
 def test_which_lane_loads_what_on_other_architectures(arch: str, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("PTXRT_SIM_ARCH", arch)
+    monkeypatch.setitem(sim.BACKEND._archs, 0, arch)
     for form, order in ALL:
         if arch == "sm_75" and "sm_80" in head_for(*form[1:]):
             continue
@@ -53,7 +54,7 @@ def test_which_lane_loads_what_on_other_architectures(arch: str, monkeypatch: Pa
 
 @pytest.mark.parametrize("case", VOLTA)
 def test_which_lane_loads_what_on_volta(case: tuple[str, str, str, str], monkeypatch: Patch) -> None:
-    monkeypatch.setenv("PTXRT_SIM_ARCH", "sm_70")
+    monkeypatch.setitem(sim.BACKEND._archs, 0, "sm_70")
     *form, order = case
     role, shape, kind = form
     got = fragments_of(Device("sim:0"), (role, shape, kind), order)
@@ -114,5 +115,5 @@ def test_a_matrix_is_stored_as_it_was_loaded(device: Device, form: Form, space: 
 
 @pytest.mark.parametrize("form", [("c", shape, kind) for shape in WIDE for kind in ("f16", "f32")])
 def test_a_matrix_is_stored_as_it_was_loaded_on_volta(form: Form, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("PTXRT_SIM_ARCH", "sm_70")
+    monkeypatch.setitem(sim.BACKEND._archs, 0, "sm_70")
     test_a_matrix_is_stored_as_it_was_loaded(Device("sim:0"), form, "global")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ptxrt.errors import Unsupported
+from ptxrt.sim._instructions.polling import polls
 from ptxrt.sim._machine.access import Access
 from ptxrt.sim._machine.branches import Target
 from ptxrt.sim._machine.code import Block, Code, End, Fork, SpecialStart, Step, SymbolStart
@@ -118,6 +119,7 @@ class Builder(ABC):
     def special(self, name: str) -> int:
         """Return the slot of a special register."""
         self.code.reserved_shared |= name in RESERVED_SHARED
+        self.code.workspace_read |= name in ("%envreg1", "%envreg2")
         if name not in self._specials:
             self._specials[name] = self._slot(SpecialStart(name), SPECIAL_TYPES[name].dtype.itemsize)
         return self._specials[name]
@@ -242,6 +244,8 @@ class Builder(ABC):
 
     def branch(self, ins: Instruction, target: Target, *, when: bool) -> None:
         """Close the block with a branch taken where the guard of `ins` equals `when`."""
+        if 0 <= target.block <= self.here and polls(self.code.blocks[target.block :], self._marks, ins):
+            self.code.polling.update(range(target.block, self.here + 1))
         if ins.guard is None:
             self.close(lambda m: target.block, ins)
             return

@@ -1,7 +1,8 @@
 """One chunk of blocks in execution: every thread of it is a lane, and every register is one array over the lanes.
 
 Lanes with the same program counter form a group and run together; of several groups the one with the lowest counter
-runs first, so that the ways of a branch meet again where the text lets them. A register that holds the same value in
+runs first, so that the ways of a branch meet again where the text lets them. Lanes in a loop that waits for memory to
+change come last. A register that holds the same value in
 every lane is an array of shape (1,), and costs next to nothing.
 """
 
@@ -42,6 +43,8 @@ _TURN = 4096
 _PATIENCE = 512
 """Every so many blocks of divergent code, the group furthest ahead runs alone for a while: a lane may be waiting in a
 loop for what another will do."""
+_POLL = 64
+"""Every so many blocks of divergent code, a group whose loop waits for memory to change looks again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,8 @@ class Job:
     source: Source
     code: Code
     shape: Shape
+    workspace: int
+    """Address of what the grid waits in; 0 where its blocks cannot wait for each other."""
     memory: GlobalMemory
     addresses: dict[Variable, int]
     params: Store
@@ -73,6 +78,7 @@ class Chunk(Reports):
         self.source, self.layout, self.shape, self.memory = job.source, job.code, shape, job.memory
         self.params, self.addresses, self.elements = job.params, job.addresses, job.elements
         self.checks, self.profile, self.arch = job.checks, job.profile, job.arch
+        self.workspace = job.workspace
         self._allowance = job.allowance
         self.written: list[Array] | None = None
         self.off_switch = None if job.allowance is None else OFF_SWITCH
@@ -114,12 +120,12 @@ class Chunk(Reports):
         self._code = job.code
         self._limit = (1 << 23) // (1 + self.n // 8192) if job.budget is None else job.budget
         self._ready: dict[int, Array] = {}
-        self._turns = 0
+        self._turns = self._polled = 0
         self._positions: Array | None = None
 
     def _start(self, start: Array | SpecialStart | SymbolStart) -> Array:
         if isinstance(start, SpecialStart):
-            return special_values(start.name, self.shape, self.first_block, self.blocks)
+            return special_values(start.name, self.shape, self.first_block, self.blocks, self.workspace)
         if isinstance(start, SymbolStart):
             variable = start.variable
             if variable.space in ("global", "const"):
@@ -309,28 +315,35 @@ class Chunk(Reports):
     def _choose(self, following: int) -> int:
         """Return the block to run next and make its group active; `following` is where the active lanes would go."""
         self._turns += 1
-        patient = self._turns % _TURN >= _TURN - _PATIENCE
         if following >= 0:
             if following in self._ready:
                 self.activate(self.merge(self._ready.pop(following), self.active()))
                 if not self._ready:
                     return following
-            furthest = patient and self._turns % _TURN == _TURN - _PATIENCE
-            if furthest:
-                lowest = max(self._ready)
-            else:
-                lowest = min(self._ready)
-                if patient or following < lowest:
-                    return following
+            chosen = self._first([*self._ready, following], following)
+            if chosen == following:
+                return following
             self.defer(following, self.active())
         elif self._ready:
-            lowest = min(self._ready)
+            chosen = self._first([*self._ready], following)
         else:
             if self.n == 0:
                 return GONE
             self._stalled()
-        self.activate(self._ready.pop(lowest))
-        return lowest
+        self.activate(self._ready.pop(chosen))
+        return chosen
+
+    def _first(self, groups: list[int], following: int) -> int:
+        """Return which of the groups runs next, each by its block."""
+        if polling := self._code.polling.intersection(groups):
+            if len(polling) == len(groups) or self._turns % _POLL == 0:
+                self._polled = min((block for block in polling if block > self._polled), default=min(polling))
+                return self._polled
+            groups = [block for block in groups if block not in polling]
+        patient = self._turns % _TURN - (_TURN - _PATIENCE)
+        if patient < 0 or following not in groups:
+            return min(groups)
+        return following if patient else max([block for block in groups if block != following] or groups)
 
     # -- what ends a run ---------------------------------------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class Code(Layout):
     """The decoded body of one entry, called functions inlined, and the layout of its memory."""
 
     blocks: list[Block] = field(default_factory=list)
+    polling: set[int] = field(default_factory=set)
+    """Blocks of loops that change no register which their next turn reads: these wait for memory to change."""
     slots: list[SlotStart] = field(default_factory=list)
     registers: int = 0
     """Registers that the entry declares, in units of 32 bits."""

@@ -45,6 +45,8 @@ class Layout:
     """Whether an access says ``.shared``, by a variable's name or by a number."""
     reserved_shared: bool = False
     """Whether the code asks where the system's own shared memory is; it then lies at the end of a block's."""
+    workspace_read: bool = False
+    """Whether the code asks where the grid waits, as that of cooperative_groups does."""
     dynamic_offset: int = 0
     """Where dynamic shared memory begins, behind them."""
     local_bytes: int = 0

@@ -27,6 +27,7 @@ class Reports(ABC):
     shape: Shape
     layout: Layout
     memory: GlobalMemory
+    workspace: int
     first_block: int
     padded: int
     origin: Array
@@ -106,7 +107,9 @@ class Reports(ABC):
 
     def trap(self, ins: Instruction, problem: str = "trap") -> NoReturn:
         """Raise what `trap` is: the launch fails."""
-        raise Trap(problem, **self._where(ins, int(self.active()[0])))
+        fix = "grid.sync() and the like need a cooperative launch, with cooperative=True"
+        wanting = self.layout.workspace_read and not self.workspace
+        raise Trap(problem, **self._where(ins, int(self.active()[0])), fix=fix if wanting else None)
 
     def assertion(
         self, ins: Instruction, condition: str, *, file: str, line: int, function: str, threads: int

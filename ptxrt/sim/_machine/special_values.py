@@ -18,7 +18,7 @@ def _uint(value: int) -> Array:
     return np.array([value & 0xFFFFFFFF], np.uint32)
 
 
-def special_values(name: str, shape: Shape, first_block: int, blocks: int) -> Array:
+def special_values(name: str, shape: Shape, first_block: int, blocks: int, workspace: int) -> Array:
     """Return the values for the threads of `blocks` blocks from `first_block`, or shape (1,) where all agree."""
     stem, _, axis = name[1:].partition(".")
     if axis:
@@ -55,6 +55,9 @@ def special_values(name: str, shape: Shape, first_block: int, blocks: int) -> Ar
             return _uint(0)
         rank = np.arange(first_block, first_block + blocks) % shape.cluster_blocks
         return np.repeat(rank.astype(np.uint32), shape.threads)
+    if stem in ("envreg1", "envreg2"):
+        # As NVIDIA's driver has it: the high and the low half of the address of the grid's workspace.
+        return _uint(workspace >> 32 if stem == "envreg1" else workspace)
     if stem in ("smid", "gridid", "current_graph_exec") or stem.startswith("envreg"):
         return np.zeros(1, SPECIAL_TYPES[name].dtype)
     used = shape.shared_static + shape.shared_dynamic
