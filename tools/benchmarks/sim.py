@@ -109,7 +109,9 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
         arguments = signature.arguments()
         signature.pack_into(arguments.raw, 0, *packed)
         started = time.perf_counter()
-        report = sim.launch(loaded, case.entry, case.grid, case.block, arguments.bytes())
+        report = sim.launch(
+            loaded, case.entry, case.grid, case.block, arguments.bytes(), shared_bytes=case.shared_bytes
+        )
         times.append(time.perf_counter() - started)
         for value, address in zip(values, packed, strict=True):
             if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""The kernels that the benchmark of the PTX machine runs: those of the ops, and what NVRTC makes of a matmul."""
+"""The kernels that the benchmark of the PTX machine runs: those of the ops, and matmuls that NVRTC and Triton make."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ class Case:
         What the launch may take, where that is bounded.
     rate
         Whether the bound of lane-instructions a second holds for it: for the kernels of the ops it does.
+    shared_bytes
+        Dynamic shared memory a block.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Case:
     values: Callable[[], list[Any]]
     seconds: float | None = None
     rate: bool = True
+    shared_bytes: int = 0
 
 
 def _file(path: Path) -> Callable[[], str]:
@@ -190,6 +193,19 @@ def _matmul(n: int = 256) -> Case:
     )  # fmt: skip
 
 
+def _matmul_on_tensor_cores(n: int = 256) -> Case:
+    def half() -> Any:
+        return _normal(n, n).astype(np.float16)
+
+    return Case(
+        "matmul by Triton, mma.sync, f16", f"{n}x{n}x{n}",
+        _file(ROOT / "tests" / "wild" / "from_triton" / "matmul_f16_large.ptx"), "matmul",
+        "const f16* a, const f16* b, f32* c, i32 m, i32 n, i32 k, u64 scratch, u64 profile",
+        (n // 128, n // 128, 1), (256, 1, 1), lambda: [half(), half(), _empty(n, n), n, n, n, 0, 0], 2.0, rate=False,
+        shared_bytes=32768,
+    )  # fmt: skip
+
+
 CASES = (
     _group_norm("group_norm", _foreign("group_norm"), 0.2),
     _group_norm("group_norm of kernels_ptx", lambda: read_kernel("group_norm").text, None),
@@ -199,5 +215,6 @@ CASES = (
     _upsample(),
     *_grid_sample(),
     _matmul(),
+    _matmul_on_tensor_cores(),
 )
 """Every row of the benchmark that takes time."""
