@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FREEDOM = """\
 What is the hardware's or the compiler's freedom, and not counted as a difference:
 
-- **.approx and .full**: sim computes them exactly and rounds once. The bound of each form is in the table above.
+- **tanh.approx and rsqrt.approx.f64**: sim computes them in float64 and rounds once. The table above has their bounds.
 - **Which NaN**: an operation on two float64 NaN answers one of them, quieted; PTX does not say which, and ptxas may
   negate a constant NaN. Every other NaN is compared bit for bit: float32 and halves have one canonical NaN, float64
   passes its operand on.

@@ -110,15 +110,15 @@ def test_one_other_bit_is_a_difference(sim: ptxrt.Device, name: str) -> None:
 
 
 def test_a_bound_is_held_to_and_its_worst_recorded(sim: ptxrt.Device) -> None:
-    drawing = _drawing("ex2.approx.f32")
+    drawing = _drawing("tanh.approx.f32")
     mine = sequences.results(drawing, sim)
     at = int((mine[0] == 0x3F800000).nonzero()[0][0])
-    for step, wrong in ((2, 0), (3, 1)):
+    for step, wrong in ((2**13, 0), (2**13 + 1, 1)):
         other = np.copy(mine)
         other[0, at] += np.uint64(step)
         compared = sequences.compare(drawing, mine, other)
         assert len(compared.differences) == wrong
-        assert compared.worst == {"ex2.approx.f32": 0.0 if wrong else 2.0}
+        assert compared.worst == {"tanh.approx.f32": 0.0 if wrong else 2.0**13}
 
 
 def test_what_follows_from_a_difference_is_none(sim: ptxrt.Device) -> None:

@@ -28,6 +28,7 @@ from wmma_matrices import (
 
 import ptxrt
 from ptxrt import Device, KernelSource, sim
+from ptxrt.backends import sim as sim_backend
 from ptxrt.errors import CompileError, DataRace, Deadlock, MemoryFault, SimFault, Unsupported
 from ptxrt.sim._instructions.tensor_cores import Kinds, multiply_add
 
@@ -99,7 +100,7 @@ def test_products_of_whole_numbers(device: Device, shape: str, kind: str, d: str
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80"])
 def test_products_of_whole_numbers_on_other_architectures(arch: str, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("PTXRT_SIM_ARCH", arch)
+    monkeypatch.setitem(sim_backend.BACKEND._archs, 0, arch)
     for shape, kind, d, c in EVERY:
         if kind == "b1" or int(re.findall("sm_([0-9]+)", head_for(shape, kind))[0]) > int(arch[3:]):
             continue
@@ -278,10 +279,9 @@ def test_a_store_races_with_another_warp() -> None:
     on_sim(body.replace("// BARRIER", "bar.sync 0;"), x, y, 64, races=True)
 
 
-def test_halves_that_lanes_store_by_themselves_do_not_race(monkeypatch: Patch) -> None:
+def test_halves_that_lanes_store_by_themselves_do_not_race() -> None:
     body = f"wmma.store.d.sync.aligned.col.m16n16k16.shared.f16 [tile], {names('q', 4)}, 16;\n"
     for arch in ("sm_70", "sm_90"):
-        monkeypatch.setenv("PTXRT_SIM_ARCH", arch)
         head = head_for("", "f16")
         run(kernel(OPEN + body, PARAMS, head), np.zeros(4), np.zeros(4), races=True, checks=["uninitialised"],
             arch=arch)  # fmt: skip
