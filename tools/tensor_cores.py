@@ -42,7 +42,7 @@ class Task(NamedTuple):
 
 def tasks(form: int, tiles: int) -> Iterator[Task]:
     """Yield launches that come to so many tiles of a form."""
-    names = [name for name in DISTRIBUTIONS if FORMS[form].floats or name in ("wide", "huge")]
+    names = FORMS[form].distributions
     shares = dict.fromkeys(names, -(-tiles // len(names)))
     if FORMS[form].a == "f64":
         rare = [name for name in names if name not in _ORDINARY]
