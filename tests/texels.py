@@ -120,7 +120,7 @@ def _one(image: Array, place: Any, modes: Sequence[str], filter: str, normalized
 def weights(shares: Sequence[int]) -> list[int]:
     """Return the weights of the corners (x, y, z), z fastest, of the second texels' shares of 256 along x, y, z."""
     x, y, z = [*shares, 0, 0][:3]
-    found = {}
+    found: dict[tuple[int, ...], int] = {}
     for c, plane in enumerate((256 - z, z)):
         right = (plane * x + 128) // 256
         low_right = (right * y + 128) // 256

@@ -2,8 +2,8 @@
 
 Each case is one image, one instruction and many places. A line says how many values of it differ, and by how much; with
 ``--out FILE.npz`` the places and both results of each case are stored. Linear filtering is drawn where a GPU's weights,
-and the order of its sums, can be read off: sim's rules, which docs/sim.md lists, are what an H200 gave. The cases of txq
-and suq are for drivers that take them; 580 does not.
+and the order of its sums, can be read off: sim's rules, which docs/sim.md lists, are what an H200 gave. The cases of
+txq and suq are for drivers that take them; 580 does not.
 """
 
 from __future__ import annotations
