@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -81,38 +82,87 @@ def expected(
     normalized: bool = False,
     border: float = 0.0,
 ) -> Array:
-    """Return what a texture of an image, shape (..., height, width, channels), gives at places of shape (n, axes)."""
+    """Return what a texture of an image, shape (..., height, width, channels), gives at places of shape (n, axes).
+
+    Integers are read as floats from 0 or -1 to 1. The border is that of images of floats.
+    """
     axes = image.ndim - 1
-    sizes = image.shape[:axes][::-1]
     modes = [mode] * axes if isinstance(mode, str) else list(mode)
-    return np.array([_one(image, place, sizes, modes, filter, normalized, border) for place in np.atleast_2d(places)])
+    return np.array([_one(image, place, modes, filter, normalized, border) for place in np.atleast_2d(places)])
 
 
-def _one(
-    image: Array,
-    place: Any,
-    sizes: Sequence[int],
-    modes: Sequence[str],
-    filter: str,
-    normalized: bool,
-    border: float,
-) -> Any:
-    corners = []
-    for coordinate, size, mode in zip(map(float, place), sizes, modes, strict=True):
-        x = coordinate * size if normalized else coordinate
+def _one(image: Array, place: Any, modes: Sequence[str], filter: str, normalized: bool, border: float) -> list[float]:
+    corners: list[list[int | None]] = []
+    shares = []
+    for coordinate, size, mode in zip(place, image.shape[-2::-1], modes, strict=True):
+        x = Fraction(0 if abs(coordinate) < 2.0**-126 else float(coordinate))
+        if mode == "wrap":
+            x = Fraction(math.floor(x * 2**21) % 2**21, 2**21)
+        x = x * size if normalized else x
         if filter == "point":
-            corners.append([(_texel(math.floor(x), size, mode), 1.0)])
+            corners.append([_texel(math.floor(x), size, mode)])
             continue
-        x -= 0.5
-        first = math.floor(x)
-        weight = round((x - first) * 256) / 256
-        corners.append([(_texel(first, size, mode), 1 - weight), (_texel(first + 1, size, mode), weight)])
-    total = np.zeros(image.shape[-1])
+        # Steps of 1 / 256 from the first texel's centre, halves upwards.
+        first, share = divmod(math.floor((x - Fraction(1, 2)) * 256 + Fraction(1, 2)), 256)
+        near, far = _texel(first, size, mode), _texel(first + 1, size, mode)
+        corners.append([near, far])
+        shares.append(0 if near == far else share)
+    found = []
     for corner in itertools.product(*corners):
-        index = tuple(i for i, _ in corner)[::-1]
-        value = np.full(image.shape[-1], border) if None in index else image[index]
-        total = total + np.asarray(value, np.float64) * math.prod(w for _, w in corner)
-    return total
+        found.append([border] * image.shape[-1] if None in corner else image[corner[::-1]].tolist())
+    if filter == "point":
+        return found[0] if image.dtype.kind == "f" else [max(n / np.iinfo(image.dtype).max, -1.0) for n in found[0]]
+    filtered = _floats if image.dtype.kind == "f" else _integers
+    by = weights(shares)
+    return [filtered([*zip(values, by, strict=True)], image.dtype.name) for values in zip(*found, strict=True)]
+
+
+def weights(shares: Sequence[int]) -> list[int]:
+    """Return the weights of the corners (x, y, z), z fastest, of the second texels' shares of 256 along x, y, z."""
+    x, y, z = [*shares, 0, 0][:3]
+    found: dict[tuple[int, ...], int] = {}
+    for c, plane in enumerate((256 - z, z)):
+        right = (plane * x + 128) // 256
+        low_right = (right * y + 128) // 256
+        low_left = ((plane - right) * y + 127) // 256
+        found[0, 0, c], found[0, 1, c] = plane - right - low_left, low_left
+        found[1, 0, c], found[1, 1, c] = right - low_right, low_right
+    return [found[(*corner, 0, 0)[:3]] for corner in itertools.product((0, 1), repeat=len(shares))]
+
+
+def _floats(corners: Sequence[tuple[float, int]], kind: str) -> float:
+    fraction, digits = {"float16": (14, 11), "float32": (27, 24)}[kind]
+    planes = [corners[0::2], corners[1::2]] if len(corners) == 8 else [corners]
+    sums = []  # of each plane, an integer, and what 1 stands for
+    for plane in planes:
+        values = [(Fraction(value), weight) for value, weight in plane if weight]
+        if any(value for value, _ in values):
+            unit = Fraction(2) ** (_exponent(max(abs(value) for value, _ in values)) - fraction)
+            sums.append((sum(int(value / unit) * weight for value, weight in values), unit))
+    if not sums:
+        return 0.0
+    coarse = max(unit for _, unit in sums)
+    exact = sum(math.floor(whole * unit / coarse) for whole, unit in sums) * coarse / 256
+    if exact == 0:
+        return 0.0
+    step = Fraction(2) ** (_exponent(abs(exact)) + 1 - digits)
+    rounded = math.floor(abs(exact) / step + Fraction(1, 2)) * step
+    return float(rounded if exact > 0 else -rounded)
+
+
+def _exponent(value: Fraction) -> int:
+    """Return n where the value is from 2 ** n on, below 2 ** (n + 1)."""
+    return math.frexp(float(value))[1] - 1
+
+
+def _integers(corners: Sequence[tuple[float, int]], kind: str) -> float:
+    total = int(sum(value * weight for value, weight in corners))
+    if kind == "uint8":
+        total *= 257
+    if kind == "int8":
+        total = 258 * total + 32 * (total // 4096)
+    most = 65535 if kind.startswith("u") else 32767
+    return float(np.float32(max((total + 128) // 256, -most) / most))
 
 
 def _texel(i: int, size: int, mode: str) -> int | None:

@@ -71,7 +71,7 @@ def test_point_filtering_gives_each_texel(
 def test_address_modes_and_filters(
     device: ptxrt.Device, mode: Any, filter: Any, normalized: bool, rng: np.random.Generator
 ) -> None:
-    array = rng.integers(0, 16, (4, 8)).astype(np.float32)
+    array = rng.standard_normal((4, 8)).astype(np.float32)
     # Whole numbers of the 256 steps between texels, a half step from where one texel gives way to the next.
     places = (rng.integers(-12 * 256, 20 * 256, (300, 2)) + 0.5) / 256
     if filter == "linear":
@@ -80,7 +80,17 @@ def test_address_modes_and_filters(
     with ptxrt.Texture(array, device, address_mode=mode, filter=filter, normalized_coords=normalized) as texture:
         found = as_read(run(texture, tex("2d"), places), np.float32)[:, 0]
     wanted = expected(array[..., None], places.astype(np.float32), mode, filter, normalized)[:, 0]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=0 if filter == "point" or device.kind == "sim" else 2.0**-12)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("size", [7, 97])
+def test_normalised_coordinates_that_wrap_are_cut(device: ptxrt.Device, size: int, rng: np.random.Generator) -> None:
+    array = rng.standard_normal(size).astype(np.float32)
+    at = (np.arange(-size, 2 * size) / size).astype(np.float32)
+    places = np.concatenate([at, np.nextafter(at, np.float32(9)), np.nextafter(at, np.float32(-9))])[:, None]
+    with ptxrt.Texture(array, device, address_mode="wrap", normalized_coords=True) as texture:
+        found = as_read(run(texture, tex("1d"), places), np.float32)[:, 0]
+    np.testing.assert_array_equal(found, expected(array[:, None], places, "wrap", "point", normalized=True)[:, 0])
 
 
 @pytest.mark.parametrize("geometry", ["1d", "3d"])
@@ -88,19 +98,47 @@ def test_address_modes_and_filters(
 def test_linear_filtering_along_one_and_three_axes(
     device: ptxrt.Device, geometry: str, dtype: Any, rng: np.random.Generator
 ) -> None:
-    array = rng.integers(0, 4, SHAPES[geometry]).astype(dtype)
+    array = (rng.standard_normal(SHAPES[geometry]) * 2.0 ** rng.integers(-4, 4, SHAPES[geometry])).astype(dtype)
     axes = len(SHAPES[geometry])
-    places = rng.integers(-256, 8 * 256, (200, axes)) / 256
+    places = rng.integers(-256, 8 * 256, (500, axes)) / 256
     with ptxrt.Texture(array, device, filter="linear") as texture:
         found = as_read(run(texture, tex(geometry), places), np.float32)[:, 0]
-    np.testing.assert_allclose(found, expected(array[..., None], places, "clamp", "linear")[:, 0], rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(found, expected(array[..., None], places, "clamp", "linear")[:, 0])
+
+
+TINY = 2.0**-23
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        # Halves away from zero.
+        ([1, 1 + TINY], 1 + TINY),
+        ([-1, -1 - TINY], -1 - TINY),
+        # Texels are cut to 27 bits below the largest.
+        ([[1, -1], [2.0**-27, 0]], 2.0**-29),
+        ([[1, -1], [2.0**-28, 0]], 0),
+        ([[1, -1], [-3 * 2.0**-28, 0]], -(2.0**-29)),
+        # Each plane has its own largest texel; the sum of the smaller ones is cut downwards.
+        ([[[1, -1]], [[2.0**-28, 0]]], 2.0**-30),
+        ([[[1, 1 + TINY]], [[-(2.0**-40), -(2.0**-40)]]], 0.5),
+        ([[[-1, -1 - TINY]], [[2.0**-40, 2.0**-40]]], -0.5 - TINY / 2),
+    ],
+)
+def test_how_a_sum_is_rounded(device: ptxrt.Device, image: Any, wanted: float) -> None:
+    array = np.array(image, np.float32)
+    middle = [n / 2 for n in array.shape[::-1]]
+    with ptxrt.Texture(array, device, filter="linear") as texture:
+        found = as_read(run(texture, tex(f"{array.ndim}d"), [middle]), np.float32)[0, 0]
+    assert found == wanted
 
 
 def test_a_weight_has_eight_fractional_bits(device: ptxrt.Device) -> None:
-    places = 0.5 + (np.arange(256) + 0.25) / 256
+    steps = np.arange(256)
+    places = 0.5 + np.concatenate([steps + 0.25, steps + 0.5]) / 256
     with ptxrt.Texture(np.array([0, 1], np.float32), device, filter="linear") as texture:
         found = as_read(run(texture, tex("1d"), places[:, None]), np.float32)[:, 0]
-    np.testing.assert_array_equal(found, np.arange(256) / 256)
+    np.testing.assert_array_equal(found, np.concatenate([steps, steps + 1]) / 256)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
@@ -108,11 +146,19 @@ def test_a_weight_has_eight_fractional_bits(device: ptxrt.Device) -> None:
 def test_integers_as_normalised_floats(device: ptxrt.Device, dtype: Any, filter: Any, rng: np.random.Generator) -> None:
     array = drawn(rng, (64,), dtype)
     array[:2] = np.iinfo(dtype).min, np.iinfo(dtype).max
-    places = np.arange(64)[:, None] + 0.5
+    places = np.concatenate([np.arange(64) + 0.5, rng.integers(0, 64 * 256, 400) / 256])[:, None]
     with ptxrt.Texture(array, device, normalized_float=True, filter=filter) as texture:
         found = as_read(run(texture, tex("1d"), places), np.float32)[:, 0]
-    wanted = np.maximum(array / np.iinfo(dtype).max, -1.0)
-    np.testing.assert_allclose(found, wanted, rtol=2.0**-23, atol=0)
+    wanted = expected(array[:, None], places, "clamp", filter)[:, 0]
+    np.testing.assert_array_equal(found, wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_channels_that_there_are_not_are_zero(device: ptxrt.Device, dtype: Any, channels: int) -> None:
+    with ptxrt.Texture(np.full((4, channels), 5, dtype), device, channels=channels) as texture:
+        found = as_read(run(texture, tex("1d", kind_of(dtype)), [[0.5]], values=9), dtype)
+    assert found[0].tolist() == [5] * channels + [0] * (4 - channels)
 
 
 @pytest.mark.parametrize("channels", [None, 4])
@@ -141,10 +187,14 @@ def test_a_gather_goes_around_the_place(device: ptxrt.Device) -> None:
     array = np.arange(2 * 24, dtype=np.float32).reshape(4, 6, 2)
     with ptxrt.Texture(array, device, channels=2) as texture:
         body = "tld4.g.2d.v4.f32.f32 {r0, r1, r2, r3}, [t, {a, b}];"
-        found = as_read(run(texture, body, [(2.25, 1.75), (0.0, 0.0)]), np.float32)
+        half_a_step = 1 / 512
+        places = [(2.25, 1.75), (0.0, 0.0), (2.5 - half_a_step, 1.75), (2.5 - 1.5 * half_a_step, 1.75)]
+        found = as_read(run(texture, body, places), np.float32)
     second = array[..., 1]
     np.testing.assert_array_equal(found[0], [second[2, 1], second[2, 2], second[1, 2], second[1, 1]])
     np.testing.assert_array_equal(found[1], [second[0, 0]] * 4)
+    np.testing.assert_array_equal(found[2], [second[2, 2], second[2, 3], second[1, 3], second[1, 2]])
+    np.testing.assert_array_equal(found[3], found[0])
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ def test_clamping_leaves_an_access_whole_and_aligned(sim: ptxrt.Device) -> None:
         (np.uint8, [1, 300], [1, 255]),
         (np.int16, [-5 & 0xFFFFFFFF, 40000], [-5, 32767]),
         (np.float16, np.array([0.1, 7], np.float32).view(np.uint32), np.array([0.1, 7], np.float16)),
+        (np.float16, np.array([1e6, -1e6], np.float32).view(np.uint32), [65504, -65504]),
+        (np.float16, np.array([65519, np.inf], np.float32).view(np.uint32), [65504, np.inf]),
+        (np.float16, np.array([np.nan, -np.inf], np.float32).view(np.uint32), [np.nan, -np.inf]),
         (np.float32, np.array([0.1, 7], np.float32).view(np.uint32), np.array([0.1, 7], np.float32)),
     ],
 )

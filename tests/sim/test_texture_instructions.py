@@ -145,6 +145,13 @@ def test_memory_at_float_coordinates(sim: ptxrt.Device) -> None:
     assert "tex1Dfetch alone" in str(at_line_of(tex("1d"), texture))
 
 
+def test_an_array_of_one_axis_at_whole_coordinates(sim: ptxrt.Device, image: ptxrt.Texture) -> None:
+    with ptxrt.Texture(np.zeros(4, np.float32), sim) as texture:
+        assert "Texture.from_memory" in str(at_line_of(tex("1d", "f32", "s32"), texture, [[0]], "s32"))
+    found = run(image, tex("2d", "f32", "s32"), [(2, 1), (4, 1)], "s32").view(np.float32)
+    assert found[:, 0].tolist() == [6, 0]
+
+
 def test_memory_that_nobody_has_written(sim: ptxrt.Device) -> None:
     array = ptxrt.empty(4, device=sim)
     array[:2] = 1

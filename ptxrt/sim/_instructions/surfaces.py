@@ -218,6 +218,7 @@ def _converted(value: Array, image: Image) -> Array:
     dtype = image.format.dtype
     wide = value.view(f"{dtype.kind}4")
     if dtype.kind == "f":
-        return wide.astype(dtype)
+        most = np.finfo(dtype).max
+        return np.where(np.isinf(wide), wide, np.clip(wide, -most, most)).astype(dtype)
     limits = np.iinfo(dtype)
     return np.asarray(np.clip(wide, limits.min, limits.max)).astype(dtype)

@@ -152,6 +152,11 @@ def _check(m: Machine, op: Op, texture: Bound, kind: PtxType, coordinate: PtxTyp
     if texture.image.is_memory and coordinate.is_float:
         problem = f"{op.ins.name} at float coordinates of {texture}, which is memory that tex1Dfetch alone reads"
         m.fault(op.ins, problem, int(lanes[0]))
+    if not coordinate.is_float and texture.image.format.geometry == "1d" and not texture.image.is_memory:
+        problem = (
+            f"{op.ins.name} at whole coordinates of {texture}, which a GPU reads as 0: make it by Texture.from_memory"
+        )
+        m.fault(op.ins, problem, int(lanes[0]))
 
 
 def _check_written(m: Machine, op: Op, image: Image, at: Lookup, lanes: Array) -> None:

@@ -1,26 +1,26 @@
 """How a texture turns coordinates into values: NVIDIA's programming guide, "Texture Fetching".
 
 Texel i of an axis lies from i to i + 1. Point filtering takes the texel that the coordinate is in; linear filtering the
-two whose centres it is between, by weights of 8 fractional bits; tld4 gathers these texels.
+two whose centres it is between, as filtering.py says; tld4 gathers these texels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from ptxrt.images import AddressMode, ImageFormat, Sampling
+from ptxrt.sim._machine.filtering import WHOLE, sum_of_floats, sum_of_integers, weights
 from ptxrt.sim._text.types import Array
 
 __all__ = ["Lookup", "fetched", "gathered", "numbers", "sampled"]
 
 _FAR = float(1 << 30)
-_WEIGHT_STEPS = 256.0
+_WRAPPED = 1 << 21  # parts of a turn: normalised coordinates that wrap are cut to them
 
 
 class Lookup(NamedTuple):
@@ -36,14 +36,18 @@ def sampled(texels: Array, form: ImageFormat, how: Sampling, at: Lookup) -> Arra
     axes = _axes(form, how, at, between=how.linear)
     if not how.linear:
         return _texels_at(texels, form, how, at.layer, [axis.at(0) for axis in axes])
-    total = np.zeros((1, form.channels))
-    for corner in product((0, 1), repeat=len(axes)):
-        steps = list(zip(axes, corner, strict=True))
-        weight = reduce(np.multiply, [axis.weight(step) for axis, step in steps])[:, None]
-        values = _texels_at(texels, form, how, at.layer, [axis.at(step) for axis, step in steps])
-        # A texel of no weight adds nothing, be it infinite.
-        total = total + np.where(weight > 0, values.astype(np.float64) * weight, 0.0)
-    return total.astype(np.float32)
+    by = weights([axis.part for axis in axes])
+    integers = form.dtype.kind != "f"
+    border = np.rint(np.multiply(how.border, np.iinfo(form.dtype).max)) if integers else how.border
+    corners = []
+    for steps in product((0, 1), repeat=len(axes)):
+        places = [axis.at(step) for axis, step in zip(axes, steps, strict=True)]
+        stored = _stored(texels, form, at.layer, places).astype(np.int64 if integers else np.float32)
+        corners.append(_bordered(stored, border, places))
+    found = np.stack(np.broadcast_arrays(*corners))
+    if integers:
+        return sum_of_integers(found, by, form.dtype)
+    return sum_of_floats(found, by, form.dtype)
 
 
 def gathered(texels: Array, form: ImageFormat, how: Sampling, at: Lookup, channel: int) -> list[Array]:
@@ -61,9 +65,9 @@ def fetched(texels: Array, form: ImageFormat, how: Sampling, at: Lookup) -> Arra
 
 
 def numbers(values: Array) -> list[Array]:
-    """Return the four components of values of shape (lanes, channels): 0, 0, 0 and 1 for those that there are not."""
+    """Return the four components of values of shape (lanes, channels): zeros for those that there are not."""
     there = [np.ascontiguousarray(column) for column in values.T]
-    return there + [np.full(1, n, values.dtype) for n in (0, 0, 0, 1)[len(there) :]]
+    return there + [np.zeros(1, values.dtype)] * (4 - len(there))
 
 
 class _Axis:
@@ -73,15 +77,19 @@ class _Axis:
         self, size: int, mode: AddressMode, coordinate: Array, offset: Array, *, normalized: bool, between: bool
     ) -> None:
         self._size, self._mode = size, mode
-        exact = np.nan_to_num(coordinate.astype(np.float64), nan=0.0, posinf=_FAR, neginf=-_FAR)
-        exact = exact * size if normalized else exact
-        exact = np.clip(exact - 0.5 if between else exact, -_FAR, _FAR)
-        first = np.floor(exact)
-        self._first = first.astype(np.int64) + offset
-        self._part = np.rint((exact - first) * _WEIGHT_STEPS) / _WEIGHT_STEPS
+        subnormal = np.abs(coordinate) < np.finfo(np.float32).tiny
+        exact = np.where(np.isnan(coordinate) | subnormal, 0, coordinate).astype(np.float64)
+        if mode == "wrap":
+            exact = np.floor(np.clip(exact, -_FAR, _FAR) * _WRAPPED) % _WRAPPED / _WRAPPED
+        exact = np.clip(exact * size if normalized else exact, -_FAR, _FAR)
+        # In steps of a weight. Between centres they are rounded, halves upwards: at most to the next centre.
+        steps = np.floor((exact - 0.5) * WHOLE + 0.5 if between else exact * WHOLE).astype(np.int64)
+        self._first, self._part = steps // WHOLE + offset, steps % WHOLE
 
-    def weight(self, step: int) -> Array:
-        return self._part if step else 1.0 - self._part
+    @property
+    def part(self) -> Array:
+        """The weight of the second texel, of 256; none where it is the first one."""
+        return np.where(self.at(0) == self.at(1), 0, self._part)
 
     def at(self, step: int) -> Array:
         """Return the texels' numbers, -1 where the border is."""
@@ -113,18 +121,27 @@ def _sizes(form: ImageFormat) -> tuple[int, int, int]:
 
 
 def _texels_at(texels: Array, form: ImageFormat, how: Sampling, layer: Array, places: Sequence[Array]) -> Array:
+    found = _as_read(_stored(texels, form, layer, places), how)
+    return _bordered(found, how.border, places)
+
+
+def _bordered(found: Array, border: Sequence[float] | Array, places: Sequence[Array]) -> Array:
+    """Return texels, those outside as the border has them."""
     inside = np.logical_and.reduce(np.broadcast_arrays(*[place >= 0 for place in places]))
-    found = _read(texels, form, how, layer, [np.maximum(place, 0) for place in places])
     if inside.all():
         return found
-    border = np.array(how.border[: form.channels]).astype(found.dtype)
-    return np.where(inside[:, None], found, border)
+    return np.where(inside[:, None], found, np.array(border[: found.shape[1]]).astype(found.dtype))
 
 
-def _read(texels: Array, form: ImageFormat, how: Sampling, layer: Array, places: Sequence[Array]) -> Array:
-    x, y, z = _filled(places)
+def _stored(texels: Array, form: ImageFormat, layer: Array, places: Sequence[Array]) -> Array:
+    """Return texels as they are in memory, any for those outside."""
+    x, y, z = _filled([np.maximum(place, 0) for place in places])
     z = np.clip(layer.astype(np.int64), 0, form.depth - 1) if form.layered else z
     values: Array = texels[z, y, x]
+    return values
+
+
+def _as_read(values: Array, how: Sampling) -> Array:
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     if how.normalized_float:
