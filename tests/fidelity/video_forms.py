@@ -13,11 +13,11 @@ Line = tuple[str, str, int]
 _SIGNS = ("u32", "s32")
 _PARTS = ("", ".b0", ".h1", ".b3", "", ".h0", ".b2", ".b1")
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
-_ENDS = (("", ""), (".sat", ""), (".add", ""), ("", ".b2"), (".min", ""), (".sat.max", ""), ("", ".h1"),
+_ENDS = (("", ""), (".sat", ""), (".add", ""), ("", ".b2"), (".min", ""), (".sat.max", ""), ("", ".b1"),
          (".max", ""), ("", ".h0"), (".sat.min", ""), (".sat", ".b0"))  # fmt: skip
 """What follows the types, and the part of d.
 
-``.sat`` into .h1 is not among them: ptxas 13.0 puts 0 there, whatever the result is.
+A merge into .h1 is not among them: ptxas 13.0 takes the upper half of the result for it, 13.5 the lower.
 """
 
 

@@ -1,12 +1,14 @@
 """Video instructions on one value: vadd, vsub, vabsdiff, vmin, vmax, vshl, vshr, vset, vmad, of words or parts of them.
 
-What they give is what ptxas 12.8 to 13.5 makes of them for sm_90, which differs from the words of the ISA at the edges:
+What they give is what ptxas makes of them for sm_90, which differs from the words of the ISA at the edges:
 
 - ``.u32.sat`` of sums and extremes stops at 0 and does not stop above; with a part of d as the result, all that is
   negative becomes the largest value of the part. A shift saturates to 32 bits, whatever part of d it goes to.
 - ``.min`` and ``.max`` with c compare 64 bits, to which a sum is extended by its sign, for ``.u32`` too.
 - vset compares with c by the type of its first source.
 - vmad multiplies and adds signed words, for ``.u32`` too.
+
+A merge into .h1 is as the ISA and ptxas 13.5 have it; ptxas 13.0 takes the upper half of the result.
 """
 
 from __future__ import annotations
