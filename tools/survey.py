@@ -155,7 +155,8 @@ def _why(error: Exception, message: str, text: str) -> tuple[str, str]:
         for reason, words in _REASONS:
             if found := words.search(message):
                 return reason, next(filter(None, found.groups()))
-        return "parse", "" if text else message.split("\n", 1)[0]
+        said = re.sub(r"^.*?line \d+: ", "", message.split("\n", 1)[0])
+        return "parse", said.partition(", found")[0].partition(": '")[0]
     if isinstance(error, ptxrt.InvalidArgument) and error.op == "KernelSource.from_file":
         return "file", ""
     return type(error).__name__, ""

@@ -188,10 +188,26 @@ class Given:
             raise self.refused(name, f"{nbytes} bytes by value: {BY_VALUE}, all of one size")
         return array_type(element, nbytes // element.size)
 
-    def refused(self, name: str, wanted: str) -> InvalidArgument:
+    def type_of_bytes(self, name: str, nbytes: int) -> ElementType:
+        """Return a type for a struct of C++ that nobody has declared: values in order would be guessed the types of.
+
+        Raises
+        ------
+        InvalidArgument
+            Where values are given.
+        """
+        if isinstance(self.by_value(name), (tuple, list)):
+            raise self.refused(
+                name,
+                f"{nbytes} bytes by value, bytes:HEX: the types of the struct's members are not known here",
+                fix='Declare them in Python, check(..., structs={"Name": dtype})',
+            )
+        return self.type_by_value(name, nbytes)
+
+    def refused(self, name: str, wanted: str, fix: str | None = None) -> InvalidArgument:
         """Return the error for a parameter that takes another kind of argument."""
         given = shown(self.arguments[name]) if name in self.arguments else "nothing"
-        return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given)
+        return InvalidArgument(op=self.entry, argument=name, expected=wanted, given=given, fix=fix)
 
     def _value(self, p: Parameter, index: int, seed: int) -> Value:
         given = self.arguments[p.name]

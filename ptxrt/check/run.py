@@ -384,7 +384,7 @@ def _as_given(p: Parameter, given: Given) -> Parameter:
     if p.pointer and given.is_null(p.name):
         return replace(p, nullable=True)
     if p.kind == "struct" and p.type.numpy.names is None:
-        return replace(p, type=given.type_by_value(p.name, p.size))
+        return replace(p, type=given.type_of_bytes(p.name, p.size))
     return p
 
 

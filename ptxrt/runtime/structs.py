@@ -178,7 +178,7 @@ def _mismatch(entry: str, asked: Mapping[int, Any], error: CompileError) -> Ptxr
     for field, words in _SAID.findall(error.log or ""):
         said.setdefault(field, words)
     names = ", ".join(map(str, dict.fromkeys(asked.values())))
-    why = "; ".join(f"{field} is not {words}" for field, words in said.items()) or str(error).splitlines()[0]
+    why = "; ".join(f"{field} is {_said_of(words)}" for field, words in said.items()) or str(error).splitlines()[0]
     return SignatureMismatch(
         f"{entry}: the fields of {names} are not the members of the struct in the text: {why}\n"
         "Name the fields as the members are; np.dtype(..., align=True) lays them out as C++ does",
@@ -187,3 +187,8 @@ def _mismatch(entry: str, asked: Mapping[int, Any], error: CompileError) -> Ptxr
         expected=f"the members of {names}",
         given=why,
     )
+
+
+def _said_of(words: str) -> str:
+    """Return what a member is that the text was asked to be `words`."""
+    return "a float" if words == "no float" else f"not {words}"

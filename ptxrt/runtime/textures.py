@@ -339,5 +339,5 @@ def resolved_handle(given: Any, p: Parameter, device: Device, op: str, stream: S
         argument=p.name,
         expected=f"a ptxrt.{wanted.__name__}",
         given=shown(given),
-        fix="Declare the parameter as u64 to pass another library's handle as a number",
+        fix=f"Make one of an array: ptxrt.{wanted.__name__}(array). Another library's handle is a number, for a u64",
     )

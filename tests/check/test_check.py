@@ -492,3 +492,21 @@ def test_errors_over_arguments_have_the_kernels_plain_name() -> None:
     need_nvrtc()
     with refused(ptxrt.InvalidArgument, "scale", "z", "x, y, n"):
         check(ptxrt.KernelSource.cuda(SCALE), **{**SCALED, "arguments": {**SCALED["arguments"], "z": 1}})
+
+
+def test_the_address_of_a_copy_that_is_refused_is_the_arrays_own() -> None:
+    """A const array is passed with a bit of its own, which no fault shows."""
+    body = """
+    .reg .b64 %x;  .reg .b32 %n;
+    .shared .align 16 .b8 tile[16];
+    ld.param.u64 %x, [x];  mov.u32 %n, 16;
+    cp.async.cg.shared.global [tile], [%x+2], 16, %n;
+    ret;"""
+    text = f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 x)\n{{{body}\n}}\n"
+    report = check(ptxrt.KernelSource.ptx(text), "k", "const f32* x", grid=1, block=1, arguments={"x": "ones:f32:8"})
+    fault = report.fault
+    assert isinstance(fault, ptxrt.MemoryFault)
+    assert fault.address is not None
+    assert fault.nearest is not None
+    assert fault.nearest.startswith("2 bytes into x")
+    assert f"{fault.address - 2:#x}" in fault.nearest

@@ -77,7 +77,7 @@ def test_vectors_of_cxx_go_by_their_names(device: Device) -> None:
     y = ptxrt.zeros(5, device=device)
     told[1, 1](y, (1, 2, 3, 4), {"x": 5, "y": 6, "z": 7}, (1, 2, 1), (0, 0.25), (0, [8, 9]))
     assert y.to_host().tolist() == [4, 7, 2, 0.25, 9]
-    with pytest.raises(ptxrt.SignatureMismatch, match="x is not no float"):
+    with pytest.raises(ptxrt.SignatureMismatch, match="x is a float"):
         ptxrt.load(source, "k", "f32* y, int4 v, uint3 u, dim3 d, double2 w, u8 p[12]", device)
     with refused(
         ptxrt.Unsupported, "load", "signature", "Pair", '"f32* y, float4 v, uint3 u, dim3 d, double2 w, ... p"'
@@ -176,15 +176,18 @@ def test_the_command_takes_them(path: str, capsys: Capture) -> None:
 
 def test_check_takes_structs_of_cxx() -> None:
     need_nvrtc()
-    arguments = {"v": "1,2,3,4", "u": "5,6,7", "d": "1,2,1", "w": "0,0.25", "p": "0,8,9", "y": "zeros:f32:5"}
+    whole = "bytes:" + struct.pack("<fii", 0, 8, 9).hex()
+    arguments = {"v": "1,2,3,4", "u": "5,6,7", "d": "1,2,1", "w": "0,0.25", "p": whole, "y": "zeros:f32:5"}
     report = check(KernelSource.hip(HIP), "k", grid=1, block=1, arguments=arguments)
-    assert str(report.signature) == "f32* y, float4 v, uint3 u, dim3 d, double2 w, u32 p[3]"
+    assert str(report.signature) == "f32* y, float4 v, uint3 u, dim3 d, double2 w, u8 p[12]"
     assert report.arrays["y"].tolist() == [4, 7, 2, 0.25, 9]
     structs = {"Pair": [("a", "f4"), ("b", "i4", 2)]}
     report = check(
         KernelSource.hip(HIP), "k", grid=1, block=1, arguments=arguments | {"p": (0, [8, -9])}, structs=structs
     )
     assert report.arrays["y"].tolist() == [4, 7, 2, 0.25, -9]
+    with refused(ptxrt.InvalidArgument, "k", "p", "bytes:HEX", "0,8,9", "structs="):
+        check(KernelSource.hip(HIP), "k", grid=1, block=1, arguments=arguments | {"p": "0,8,9"})
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_declaration_in_cpp_takes_its_structs_by_name(load: Any, device: Devic
     ("name", "dtype", "words"),
     [
         ("Pair", [("b", "i4"), ("a", "f4")], ("b is not at 0 with 4 bytes; a is not at 4 with 4 bytes",)),
-        ("Pair", [("a", "i4"), ("b", "i4")], ("a is not no float",)),
+        ("Pair", [("a", "i4"), ("b", "i4")], ("a is a float",)),
         ("Pair", [("a", "f4"), ("b", "f4")], ("b is not a float",)),
         ("Pair", [("a", "f4"), ("bb", "i4")], ("bb is not at 4",)),
         ("Pair", [("a", "i2", 2), ("b", "i2"), ("c", "i2")], ("b is not at 4 with 2 bytes; c is not",)),

@@ -316,7 +316,7 @@ def test_a_warp_that_is_not_full_is_a_fault() -> None:
 
 
 def test_a_lane_that_has_exited_is_a_fault() -> None:
-    with pytest.raises(SimFault, match="mma in a warp of which 1 lanes are not there or have exited"):
+    with pytest.raises(SimFault, match="mma in a warp of which 1 lane is not there, or exited"):
         ones(f"setp.eq.u32 q, t, 40; @q exit; {MULTIPLY}")
 
 

@@ -301,7 +301,7 @@ def test_a_matrix_that_nobody_has_written() -> None:
 ])  # fmt: skip
 def test_a_lane_that_is_missing(instruction: str) -> None:
     x, y = np.zeros(1024, np.uint16), np.zeros(256, np.float32)
-    with pytest.raises(SimFault, match="lanes are not there or have exited"):
+    with pytest.raises(SimFault, match="not there, or exited"):
         on_sim("setp.eq.u32 p, t, 9; @p exit;\n" + instruction, x, y)
     with pytest.raises(Deadlock):
         on_sim("setp.eq.u32 p, t, 9; @p bra END;\n" + instruction + "END: bar.sync 0;", x, y)

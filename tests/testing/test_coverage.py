@@ -216,7 +216,8 @@ def test_where_the_ways_of_compiled_code_lead(folder: Path) -> None:
 
 def test_an_entry_that_the_machine_does_not_run_has_no_lines(folder: Path) -> None:
     """They could not run here; those of its siblings count, loaded or not."""
-    text = PTX + "".join(f"\n.entry {name}() {{\n{code}\nret;\n}}\n" for name, code in (("a", "brkpt;"), ("b", "")))
+    bodies = (("a", "wgmma.fence.sync.aligned;"), ("b", ""))
+    text = PTX + "".join(f"\n.entry {name}() {{\n{code}\nret;\n}}\n" for name, code in bodies)
     found = []
     for one in (PTX, text):
         Path("scale.ptx").write_text(one)

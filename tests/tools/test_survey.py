@@ -52,7 +52,7 @@ def test_what_loads_has_the_signature_of_its_param_list(write: Any, device: ptxr
         (".reg .f64 %d;\nmov.b32 %d, 0;", "type", ".f64", 5),
         (".reg .b32 %r;\nadd.hot.u32 %r, %r, %r;", "instruction", "add", 5),
         (".reg .b32 %r;\nredux.sync.add.u32 %r, %r, -1;", "instruction", "redux", 5),
-        (".reg .b32 %r;\nmov.b32 %r 0;", "parse", "", 5),
+        (".reg .b32 %r;\nmov.b32 %r 0;", "parse", "expected ',' or ';'", 5),
     ],
 )
 def test_each_reason_has_its_group(body: str, reason: str, what: str, line: int, write: Any) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from ptxrt.sim._instructions.addressing import address
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.spaces import locate
 from ptxrt.sim._machine.words import read_words
@@ -117,5 +118,5 @@ def _check_wanted(m: Machine, access: Access, where: Array, wanted: Array) -> No
     ):  # fmt: skip
         if bad.any():
             first = int(bad.nonzero()[0][0])
-            at = int(address[first])
+            at = int(address[first]) & ~READ_ONLY_BIT
             m.memory_fault(access.ins, problem, int(m.active()[first]), at, access.size, m.memory.describe(at))

@@ -108,7 +108,8 @@ def whole_warps(op: Op, step: Step) -> None:
             if short.size:
                 first = int(short[0])
                 missing = 32 - int(count[places[first] >> 5])
-                problem = f"{op.ins.name} in a warp of which {missing} lanes are not there or have exited"
+                lanes = "1 lane is" if missing == 1 else f"{missing} lanes are"
+                problem = f"{op.ins.name} in a warp of which {lanes} not there, or exited before"
                 m.fault(op.ins, f"{problem}: what it does is undefined", int(m.active()[first]))
         step(m)
 
