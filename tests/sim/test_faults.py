@@ -216,6 +216,10 @@ mov.u32 t, %tid.x; mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
      "setp.eq.u32 q, t, 2; @q st.shared.u32 [s], v; // RACE", -1),
     ("setp.eq.u32 q, t, 0; @q atom.shared.exch.b32 w, [s], 1;\n"
      "setp.eq.u32 q, t, 1; @q st.shared.u32 [s], v; // RACE", -1),
+    # The last of those that wrote the same goes on: by one instruction, and by several.
+    ("st.shared.u32 [s], v; setp.eq.u32 q, t, 63;\n@q st.shared.u32 [s], 2; // RACE", -1),
+    ("setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v; setp.eq.u32 q, t, 1;\n@q st.shared.u32 [s], v;\n"
+     "@q st.shared.u32 [s], 2; // RACE", -2),
     ("cvt.u64.u32 x, t; mov.b128 k, {x, x};\nst.shared.b128 [s], k; // RACE", 0),
     ("st.shared.u32 [a], v; xor.b32 w, a, 4;\nld.shared.u32 v, [w]; // RACE", -1),
     ("ld.shared.u32 v, [s];\nst.shared.u32 [a], v; // RACE", -1),
@@ -243,6 +247,9 @@ def test_races_are_found(code: str, distance: int) -> None:
     # The same value, by lanes of one instruction and of several.
     "st.shared.u32 [s], v;", "st.shared.u32 [s], v; st.shared.u32 [s], v;", "st.shared.v2.u32 [s], {v, 5};",
     "setp.eq.u32 q, t, 0; @q st.shared.u32 [s], v; @!q st.shared.u32 [s], 1;",
+    "st.shared.u32 [s], v; bar.sync 0; setp.eq.u32 q, t, 63; @q st.shared.u32 [s], 2;",
+    "shr.u32 w, t, 5; mov.u32 a, s; mad.lo.u32 a, w, 4, a; st.shared.u32 [a], v; bar.warp.sync -1;"
+    "and.b32 w, t, 31; setp.eq.u32 q, w, 31; @q st.shared.u32 [a], 2;",
     "shr.u32 w, t, 1; and.b32 a, t, 62; shl.b32 a, a, 1; st.shared.u32 [a], w;",
     "mov.u64 x, 0x8000000000000000; mov.u64 y, 0x7ff8000000000001; mov.b128 k, {x, y}; st.shared.b128 [s], k;"
     "st.shared.b128 [s], k;",

@@ -5,7 +5,8 @@ passed), epoch of the warp (warp-wide synchronisations passed), whether the acce
 or more), and the thread. Two accesses of different threads in one epoch of the block, one of them a write and not both
 strong, race, unless both threads are of one warp and that warp has synchronised in between, or the warps of both have
 passed a fence, an acquire or a release since the earlier one. Writes of the same value to the same bytes do not race:
-compilers let all lanes write what all of them hold.
+compilers let all lanes write what all of them hold. Of such writers two are remembered, since the last one may go on to
+write something else.
 
 Simplifications, all on the lenient side: a barrier of some of a block's threads, or a warp synchronisation of some of
 its lanes, orders all of them; fences count whether or not an atomic between them hands anything over; and of many
@@ -52,6 +53,8 @@ class Races:
         """Whether anything was written since the last barrier of the whole chunk."""
         self._reads: list[tuple[Access, Array, Array, Array, Array, int]] = []
         self._write_event, self._first_event, self._last_event = (np.zeros(size, np.int32) for _ in range(3))
+        self._fellow: tuple[Array, Array] | None = None
+        """Stamps and events of threads that have written the same as the last writer; None until there is one."""
         self._fenced = np.zeros(machine.blocks * machine.padded // 32, np.int64)
         """How many events there were when each warp last passed a fence."""
         self._stale = True
@@ -132,6 +135,8 @@ class Races:
             self._written = True
         where = place + block * m.shared_stride
         for at in self._granules(access, where):
+            if access.writes and self._fellow is not None:
+                self._against(access, place, *self._fellow, at, stamp, floor, where)
             self._against(access, place, self._writer, self._write_event, at, stamp, floor, where)
             if not access.writes:
                 self._note_read(at, stamp, floor, event)
@@ -143,7 +148,9 @@ class Races:
             if not access.strong:
                 twice = self._writer[at] != stamp
                 if m.written is not None and twice.any():
-                    twice &= ~equal_among(m.written, where)
+                    equal = twice & equal_among(m.written, where)
+                    self._note_fellows(at[equal], stamp[equal], event)
+                    twice &= ~equal
                 if twice.any():
                     lane = int(twice.nonzero()[0][0])
                     self._report(access, place, lane, int(self._writer[at[lane]]), access.ins)
@@ -180,6 +187,13 @@ class Races:
         self._last[at[update]] = stamp[update]
         self._last_event[at[update]] = event
 
+    def _note_fellows(self, at: Array, stamp: Array, event: Array | int) -> None:
+        """Note threads whose writes have passed because another's wrote the same."""
+        if self._fellow is None:
+            self._fellow = np.zeros_like(self._writer), np.zeros_like(self._write_event)
+        stamps, events = self._fellow
+        stamps[at], events[at] = stamp, event
+
     def _against(
         self, access: Access, place: Array, shadow: Array, events: Array, at: Array, stamp: Array, floor: Array,
         where: Array | None = None,
@@ -202,7 +216,9 @@ class Races:
         written = self._machine.written
         if where is not None and written is not None and bad.any():
             # What an atomic left there is not what a store may meet.
-            bad &= ((old & _STRONG) != 0) | ~equal_to_memory(written, self._machine.shared, where)[lanes]
+            equal = bad & ((old & _STRONG) == 0) & equal_to_memory(written, self._machine.shared, where)[lanes]
+            self._note_fellows(at[lanes[equal]], old[equal], events[at[lanes[equal]]])
+            bad &= ~equal
         if bad.any():
             first = int(bad.nonzero()[0][0])
             event = int(events[at[lanes[first]]])
