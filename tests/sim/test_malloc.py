@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from machine import kernel, run
@@ -104,3 +106,29 @@ def test_new_and_delete(device: ptxrt.Device) -> None:
     ptxrt.load(ptxrt.KernelSource.cuda(SOURCE), "chain", "u32* y", device).launch(1, 40, y)
     want = [sum(value * 3**value for value in range(t + 1)) & 0xFFFFFFFF for t in range(40)]
     assert y.numpy().tolist() == want
+
+
+def test_lanes_that_free_one_address_are_a_fault_of_the_second() -> None:
+    memory, out = sim.GlobalMemory(), np.zeros(4, np.uint64)
+    with pytest.raises(MemoryFault, match="inside freed memory of malloc") as caught:
+        call(
+            "mov.u64 n, 8; call (a), malloc, (n); setp.ge.u32 q, t, 2; @q ld.global.u64 a, [p];\n"
+            "shfl.sync.idx.b32 v, t, 0, 31, 15; st.global.u64 [p], a; bar.sync 0;\n"
+            "ld.param.u64 p, [out]; setp.lt.u32 q, t, 3; @q ld.global.u64 a, [p+8]; call free, (a);",
+            out,
+            memory,
+        )
+    assert caught.value.thread == (1, 0, 0)
+    assert memory.bytes_in_use == 3 * 8
+
+
+def test_memory_of_many_threads_takes_time_in_proportion() -> None:
+    """Each of 32768 threads allocates, writes and frees; with a step for each it takes 20 s."""
+    memory, threads = sim.GlobalMemory(), 32768
+    code = """.reg .u32 v; .reg .u64 a, n; mov.u32 v, %tid.x; mov.u64 n, 4; call (a), malloc, (n); st.global.u32 [a], v;
+    ld.global.u32 v, [a]; call free, (a);"""
+    text = kernel(code, "", module=MODULE)
+    start = time.process_time()
+    run(text, grid=(threads // 1024, 1, 1), block=(1024, 1, 1), memory=memory)
+    assert time.process_time() - start < 5
+    assert memory.bytes_in_use == 0

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ptxrt.errors import OutOfDeviceMemory
 from ptxrt.sim._instructions.c_format import Argument, FormatError, arguments, formatted
 from ptxrt.sim._instructions.op import Op
 from ptxrt.sim._machine.access import Access, window_of
@@ -109,16 +108,7 @@ def _assertfail(op: Op, given: Sequence[Getter]) -> Getter:
 def _malloc(op: Op, given: Sequence[Getter]) -> Getter:
     """Give each lane memory of its own, which lives until it is freed, also over launches; 0 where there is no more."""
     (size,) = given
-
-    def allocated(m: Machine, nbytes: int) -> int:
-        try:
-            return m.memory.allocate(nbytes, "memory of malloc", heap=True) if nbytes else 0
-        except OutOfDeviceMemory:
-            return 0
-
-    return lambda m: np.array(
-        [allocated(m, nbytes) for nbytes in m.spread(size(m)).view(np.uint64).tolist()], np.uint64
-    )
+    return lambda m: np.array(m.memory.allocate_heap(m.spread(size(m)).view(np.uint64).tolist()), np.uint64)
 
 
 def _free(op: Op, given: Sequence[Getter]) -> Getter:
@@ -127,16 +117,13 @@ def _free(op: Op, given: Sequence[Getter]) -> Getter:
 
     def run(m: Machine) -> Array:
         addresses = m.spread(where(m)).view(np.uint64)
-        for lane, address in zip(m.active().tolist(), addresses.tolist(), strict=True):
-            if not address:
-                continue
-            found = m.memory.find(address)
-            if found is None or not found.heap or found.start != address:
-                m.memory_fault(
-                    op.ins, "free of an address that malloc has not given, or that is free already", lane, address, 0,
-                    m.memory.describe(address),
-                )  # fmt: skip
-            m.memory.free(address)
+        wrong = m.memory.free_heap(addresses.tolist())
+        if wrong is not None:
+            address = int(addresses[wrong])
+            m.memory_fault(
+                op.ins, "free of an address that malloc has not given, or that is free already",
+                int(m.active()[wrong]), address, 0, m.memory.describe(address),
+            )  # fmt: skip
         return addresses
 
     return run

@@ -73,6 +73,11 @@ class Allocation(Store):
         """Bytes that may be accessed."""
         return self.end - self.start
 
+    @property
+    def following(self) -> int:
+        """Where the next allocation goes, far enough behind this one."""
+        return -(-(self.base + self.bytes.size + _GUARD) // _ALIGN) * _ALIGN
+
     @cached_property
     def host(self) -> int:
         """The host's address of the first of the bytes."""
@@ -140,8 +145,22 @@ class Table:
         """Return the table with an allocation at `next_base`."""
         end = len(self.starts)
         table = self._spliced(slice(end, end), [allocation], [(user,)])
-        table.next_base = -(-(allocation.base + allocation.bytes.size + _GUARD) // _ALIGN) * _ALIGN
+        table.next_base = allocation.following
         return table
+
+    def with_heap(self, allocations: list[Allocation]) -> Table:
+        """Return the table with what kernels have from malloc, the first at `next_base`, the others behind it."""
+        end = len(self.starts)
+        table = self._spliced(slice(end, end), allocations, [(one.base,) for one in allocations])
+        table.next_base = allocations[-1].following if allocations else self.next_base
+        return table
+
+    def without_heap(self, gone: list[Allocation]) -> Table:
+        """Return the table without these, which kernels have from malloc."""
+        missing = set(gone)
+        left = [place for place, one in enumerate(self.allocations) if one not in missing]
+        users = [self.users[place] for place in left]
+        return self._spliced(slice(None), [self.allocations[place] for place in left], users)
 
     def with_part(self, array: Allocation, start: int, end: int, *, writable: bool) -> Table:
         """Return the table with another part of an array of the host, in one with the parts that it overlaps."""

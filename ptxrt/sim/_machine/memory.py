@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -76,19 +76,19 @@ class GlobalMemory:
         """Bytes of all live allocations, without what the host lends."""
         return self.table.in_use
 
-    def allocate(self, nbytes: int, label: str = "allocation", *, is_const: bool = False, heap: bool = False) -> int:
-        """Return the address of `nbytes` new bytes, a multiple of 512, filled with 0xCD; `heap` for a kernel's malloc.
+    def allocate(self, nbytes: int, label: str = "allocation", *, is_const: bool = False) -> int:
+        """Return the address of `nbytes` new bytes, a multiple of 512, filled with 0xCD.
 
         Raises
         ------
         InvalidArgument
             For a negative size.
         OutOfDeviceMemory
-            Past the limit, or past the 8 MiB of the heap.
+            Past the limit.
         """
         if nbytes < 0:
             raise InvalidArgument(op="allocate", argument="nbytes", expected="0 or more", given=nbytes)
-        self._check_limit(self.table, nbytes, heap)
+        self._check_limit(self.table, nbytes)
         try:
             data = np.full(nbytes, _POISON, np.uint8)
         except MemoryError:
@@ -97,24 +97,66 @@ class GlobalMemory:
             ) from None
 
         def add(table: Table) -> tuple[Table, int]:
-            self._check_limit(table, nbytes, heap)
+            self._check_limit(table, nbytes)
             allocation = Allocation(table.next_base, data, label, is_const=is_const)
-            allocation.heap = heap
             return table.with_new(allocation, allocation.base), allocation.base
 
         return self._change(add)
 
-    def _check_limit(self, table: Table, nbytes: int, heap: bool) -> None:
-        limits = [(table.in_use, self.limit_bytes)] + ([(table.heap_in_use, _HEAP_BYTES)] if heap else [])
-        for in_use, limit in limits:
-            if in_use + nbytes > limit:
-                raise OutOfDeviceMemory(
-                    f"allocate: {nbytes} bytes asked for, {in_use} of {limit} are in use",
-                    op="allocate",
-                    argument="nbytes",
-                    expected=f"at most {limit - in_use}",
-                    given=nbytes,
-                )
+    def _check_limit(self, table: Table, nbytes: int) -> None:
+        if table.in_use + nbytes > self.limit_bytes:
+            raise OutOfDeviceMemory(
+                f"allocate: {nbytes} bytes asked for, {table.in_use} of {self.limit_bytes} are in use",
+                op="allocate",
+                argument="nbytes",
+                expected=f"at most {self.limit_bytes - table.in_use}",
+                given=nbytes,
+            )
+
+    def allocate_heap(self, sizes: Sequence[int]) -> list[int]:
+        """Return the addresses that malloc gives threads, in one step; 0 for what is empty or does not fit any more."""
+
+        def add(table: Table) -> tuple[Table, list[int]]:
+            left = min(_HEAP_BYTES - table.heap_in_use, self.limit_bytes - table.in_use)
+            base, new, addresses = table.next_base, list[Allocation](), list[int]()
+            for nbytes in sizes:
+                if not 0 < nbytes <= left:
+                    addresses.append(0)
+                    continue
+                allocation = Allocation(base, np.full(nbytes, _POISON, np.uint8), "memory of malloc")
+                allocation.heap = True
+                new.append(allocation)
+                addresses.append(base)
+                left, base = left - nbytes, allocation.following
+            return table.with_heap(new), addresses
+
+        return self._change(add)
+
+    def free_heap(self, addresses: Sequence[int]) -> int | None:
+        """Free what malloc gave, in one step; null pointers are nothing to free.
+
+        Returns
+        -------
+        int or None
+            The place of the first address that malloc has not given, or that is free already: from there on nothing is
+            freed. None if there is none.
+        """
+
+        def remove(table: Table) -> tuple[Table, tuple[list[Allocation], int | None]]:
+            gone: dict[Allocation, None] = {}
+            wrong = None
+            for place, address in enumerate(addresses):
+                found = table.find(address) if address else None
+                if address and (found is None or not found.heap or found.start != address or found in gone):
+                    wrong = place
+                    break
+                if found is not None:
+                    gone[found] = None
+            return table.without_heap([*gone]), ([*gone], wrong)
+
+        freed, wrong = self._change(remove)
+        self._freed.extend((one.start, one.end, one.label) for one in freed)
+        return wrong
 
     def adopt(self, array: Array, label: str) -> int:
         """Map a C-contiguous host array, without a copy, and return its address; `free` takes it out again.
