@@ -172,9 +172,20 @@ def test_the_lanes_above_give_no_address(form: str, count: int) -> None:
     assert caught.value.thread == (8 * count - 1, 0, 0)
 
 
-def test_a_generic_address_of_other_memory_is_a_fault() -> None:
-    with pytest.raises(MemoryFault, match="outside the 8192 bytes of shared memory"):
-        on_sim(FILL + "ldmatrix.sync.aligned.m8n8.x1.b16 {q0}, [y];")
+@pytest.mark.parametrize(("start", "nearest"), [
+    ("mov.u64 g, y;", "8 bytes into out"), ("mov.u64 g, 0;", "before"),
+    ("mov.u64 g, l; cvta.local.u64 g, g;", "in local or parameter memory"),
+])  # fmt: skip
+@pytest.mark.parametrize("move", ["ldmatrix.sync.aligned.m8n8.x1.b16 {q0}, [g+8];",
+                                  "stmatrix.sync.aligned.m8n8.x1.b16 [g+8], {q0};"])  # fmt: skip
+def test_a_generic_address_of_other_memory_is_a_fault(start: str, nearest: str, move: str) -> None:
+    with pytest.raises(MemoryFault, match="generic address that is not one of shared memory") as caught:
+        on_sim(FILL + ".local .align 16 .b8 l[64];" + start + move)
+    assert nearest in caught.value.nearest
+    assert caught.value.address & 15 == 8
+    # Lanes that give no row may have any.
+    start += "mov.u32 a, 0; setp.ge.u32 p, t, 8; @!p cvt.u64.u32 g, a; @!p cvta.shared.u64 g, g;\n"
+    on_sim(FILL + ".local .align 16 .b8 l[64];" + start + move.replace("+8", ""))  # fmt: skip
 
 
 def test_rows_that_nobody_has_written() -> None:

@@ -6,7 +6,7 @@ the 32 lanes hold, in theirs. With .trans it is the transposed matrix that is sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,7 +15,7 @@ from ptxrt.sim._instructions.addressing import address
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._instructions.vectors import fragment
 from ptxrt.sim._instructions.warp import whole_warps
-from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.access import Access, window_of
 from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.words import read_words, write_words
 from ptxrt.sim._text.types import TYPES, Array, word_type
@@ -24,6 +24,7 @@ from ptxrt.sim._text.windows import SHARED_WINDOW
 __all__ = ["transposed"]
 
 _B32 = TYPES["b32"]
+_MASK64 = (1 << 64) - 1
 _ROW = 16
 """Bytes of a row."""
 
@@ -32,12 +33,12 @@ _ROW = 16
 def ldmatrix(op: Op) -> None:
     """Load one, two or four matrices; lane 8 j + r gives the address of row r of matrix j."""
     count, transposes = _matrices(op)
-    where, access = _rows(op, 1, writes=False)
+    where, access, placed = _rows(op, 1, writes=False)
     write = [op.dest(item, _B32) for item in fragment(op, 0, count)]
 
     def step(m: Machine) -> None:
         with _those_who_give(m, 8 * count, where(m)) as at:
-            rows = m.spread(read_words(m, access, at, _ROW)[0])
+            rows = m.spread(read_words(m, access, placed(m, at), _ROW)[0])
         words = rows.view(np.uint32).reshape(-1, count, 32)
         if transposes:
             words = transposed(words)
@@ -51,7 +52,7 @@ def ldmatrix(op: Op) -> None:
 def stmatrix(op: Op) -> None:
     """Store one, two or four matrices; lane 8 j + r gives the address of row r of matrix j."""
     count, transposes = _matrices(op)
-    where, access = _rows(op, 0, writes=True)
+    where, access, placed = _rows(op, 0, writes=True)
     read = [op.source(item, _B32) for item in fragment(op, 1, count)]
 
     def step(m: Machine) -> None:
@@ -60,7 +61,7 @@ def stmatrix(op: Op) -> None:
             words = transposed(words)
         rows = words.view(word_type(_ROW)).ravel()
         with _those_who_give(m, 8 * count, where(m)) as at:
-            write_words(m, access, at, [rows])
+            write_words(m, access, placed(m, at), [rows])
 
     whole_warps(op, step)
 
@@ -110,16 +111,28 @@ def _shape(op: Op) -> None:
     op.unsupported(f"{op.ins.name}.{shape}")
 
 
-def _rows(op: Op, place: int, *, writes: bool) -> tuple[Getter, Access]:
-    """Return the reader of the addresses of rows in shared memory, and the access to them."""
+def _rows(op: Op, place: int, *, writes: bool) -> tuple[Getter, Access, Callable[[Machine, Array], Array]]:
+    """Return the reader of the addresses of rows, the access, and what makes places in shared memory of addresses."""
     space = "shared" if op.flag("shared", "shared::cta") else "generic"
     op.done(2)
     where, offset = address(op, place, space)
     access = op.builder.access(op.ins, "shared", _ROW, _ROW, writes, offset)
-    if space == "shared":
-        return where, access
-    # Wrapped round, a generic address of anything else lies outside of shared memory.
-    return lambda m: where(m).view(np.uint64) - np.uint64(SHARED_WINDOW), access
+
+    def placed(m: Machine, at: Array) -> Array:
+        if space == "shared":
+            return at
+        generic = at.view(np.uint64)
+        exact = generic + np.uint64(offset & _MASK64)
+        other = window_of(exact) != SHARED_WINDOW >> 56
+        if other.any():
+            first = int(other.argmax())
+            found = int(exact[first])
+            near = m.memory.describe(found) if found < SHARED_WINDOW else "in local or parameter memory"
+            problem = f"{access.verb} of {_ROW} bytes at a generic address that is not one of shared memory"
+            m.memory_fault(op.ins, problem, int(m.active()[first]), found, _ROW, near)
+        return np.asarray(generic - np.uint64(SHARED_WINDOW))
+
+    return where, access, placed
 
 
 @contextmanager
