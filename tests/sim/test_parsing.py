@@ -234,7 +234,7 @@ def test_nvjitlink_agrees_on_all_of_these() -> None:
     (".version 8.0\n.address_size 64\n", 2, ".target"),
     (".version 8.0\n.target gfx942\n", 2, "gfx942"),
     (".version 8.0\n.target sm_80\n.address_size 32\n", 3, "address_size 64"),
-    (HEAD + "caf\u00e9\n", 4, "may stand in comments alone"),
+    (HEAD + "caf\u00e9\n", 4, "which may stand in comments alone: "),
     (HEAD + ".visible .entry k() { ret; }\n.visible .entry k() { ret; }\n", 5, "twice"),
     (HEAD + ".visible .entry k(.param .u32 a, .param .u32 a) { ret; }\n", 4, "twice"),
     (HEAD + ".visible .entry k()\n{\nret;\n", 5, "never closed"),

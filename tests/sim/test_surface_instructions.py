@@ -103,7 +103,7 @@ def test_queries(surface: ptxrt.Surface, sim: ptxrt.Device) -> None:
         ("sust.b.2d.b32.trap [t, {a, b}], r0;", [(12, 2), (0, -1)], "at 0, -1 (x in bytes, y)"),
         ("sust.p.2d.b32.trap [t, {a, b}], r0;", [(3, 2), (4, 0)], "at 16, 0 (x in bytes, y)"),
         ("sured.b.add.2d.u32.trap [t, {a, b}], r0;", [(12, 2), (16, 2)], "at 16, 2 (x in bytes, y)"),
-        ("suld.b.2d.b32.zero r0, [t, {a, b}];", [(99, 2), (98, 2)], "at x = 99, which is not a multiple"),
+        ("suld.b.2d.b32.zero r0, [t, {a, b}];", [(99, 2), (98, 2)], "at x = 99, which is not a multiple of 4"),
     ],
 )
 def test_places_outside_and_between(surface: ptxrt.Surface, body: str, places: Any, where: str) -> None:

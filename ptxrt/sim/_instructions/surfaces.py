@@ -190,7 +190,8 @@ def _first_byte(
     bad = places[0] % size != 0
     if bad.any():
         at = int(places[0][bad.argmax()])
-        m.fault(op.ins, f"{op.ins.name} of {size} bytes at x = {at}, which is not a multiple", first_lane(lanes, bad))
+        problem = f"{op.ins.name} of {size} bytes at x = {at}, which is not a multiple of {size}"
+        m.fault(op.ins, problem, first_lane(lanes, bad))
     extents = [size] + [1] * (form.axes - 1)
     if form.layered:
         places, sizes, extents = [*places, values[0].astype(np.int64)], [*sizes, form.depth], [*extents, 1]

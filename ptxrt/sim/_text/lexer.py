@@ -155,7 +155,7 @@ def _tokens(source: Source, text: str, line: int, *, whole: bool) -> list[Token]
     rest = text[at:].lstrip(" \t\r\f\v")
     if rest.startswith("/*"):
         raise source.error(line, "a comment that never ends")
-    what = "" if rest[0].isascii() else ", which may stand in comments alone,"
+    what = "" if rest[0].isascii() else ", which may stand in comments alone"
     raise source.error(line, f"unexpected character {rest[0]!r}{what}")
 
 
