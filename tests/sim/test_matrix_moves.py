@@ -181,8 +181,9 @@ def test_the_lanes_above_give_no_address(form: str, count: int) -> None:
 def test_a_generic_address_of_other_memory_is_a_fault(start: str, nearest: str, move: str) -> None:
     with pytest.raises(MemoryFault, match="generic address that is not one of shared memory") as caught:
         on_sim(FILL + ".local .align 16 .b8 l[64];" + start + move)
-    assert nearest in caught.value.nearest
-    assert caught.value.address & 15 == 8
+    fault = caught.value
+    assert fault.address is not None
+    assert (fault.address & 15, nearest in str(fault.nearest)) == (8, True)
     # Lanes that give no row may have any.
     start += "mov.u32 a, 0; setp.ge.u32 p, t, 8; @!p cvt.u64.u32 g, a; @!p cvta.shared.u64 g, g;\n"
     on_sim(FILL + ".local .align 16 .b8 l[64];" + start + move.replace("+8", ""))  # fmt: skip
