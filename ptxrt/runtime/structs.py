@@ -46,7 +46,7 @@ template <> struct ptxrt_float<double> { enum { value = 8 }; };
 _PARAMETER = "typedef ptxrt_parameter<{index}, decltype(+({entry}))>::type ptxrt_{index};\n"
 _PLACE = (
     "static_assert(ptxrt_offset(ptxrt_{index}, {field}) == {offset}"
-    ' && sizeof(ptxrt_{index}::{field}) == {size}, "ptxrt: {field}: at {offset} with {size} bytes");\n'
+    ' && sizeof(ptxrt_{index}::{field}) == {size}, "ptxrt: {field}: not at {offset} with {size} bytes");\n'
 )
 _FLOAT = 'static_assert(ptxrt_float<decltype(ptxrt_{index}::{field})>::value == {value}, "ptxrt: {field}: {words}");\n'
 _SAID = re.compile(r"ptxrt: (\w+): ([\w ]+)")
@@ -154,7 +154,7 @@ def check_members(
         for field, (dtype, offset, *_) in (kind.numpy.fields or {}).items():
             lines.append(_PLACE.format(index=index, field=field, offset=offset, size=dtype.itemsize))
             if dtype.kind in "iuf" and dtype.itemsize >= 4:
-                value, words = (dtype.itemsize, "a float") if dtype.kind == "f" else (0, "no float")
+                value, words = (dtype.itemsize, "not a float") if dtype.kind == "f" else (0, "a float")
                 lines.append(_FLOAT.format(index=index, field=field, value=value, words=words))
     try:
         module.cache.backend.compile(
@@ -178,7 +178,7 @@ def _mismatch(entry: str, asked: Mapping[int, Any], error: CompileError) -> Ptxr
     for field, words in _SAID.findall(error.log or ""):
         said.setdefault(field, words)
     names = ", ".join(map(str, dict.fromkeys(asked.values())))
-    why = "; ".join(f"{field} is {_said_of(words)}" for field, words in said.items()) or str(error).splitlines()[0]
+    why = "; ".join(f"{field} is {words}" for field, words in said.items()) or str(error).splitlines()[0]
     return SignatureMismatch(
         f"{entry}: the fields of {names} are not the members of the struct in the text: {why}\n"
         "Name the fields as the members are; np.dtype(..., align=True) lays them out as C++ does",
@@ -187,8 +187,3 @@ def _mismatch(entry: str, asked: Mapping[int, Any], error: CompileError) -> Ptxr
         expected=f"the members of {names}",
         given=why,
     )
-
-
-def _said_of(words: str) -> str:
-    """Return what a member is that the text was asked to be `words`."""
-    return "a float" if words == "no float" else f"not {words}"
