@@ -35,6 +35,8 @@ _CUT = -(1 << 19)
 _FRACTION = (1 << 23) - 1
 _PER_TURN = np.uint32(0x3E22F983).view(np.float32)
 """1 / (2 pi)"""
+_RSQRT = np.concatenate((tables.RSQRT, tables.RSQRT_ODD), axis=1)
+_SQRT = np.concatenate((tables.SQRT, tables.SQRT_ODD), axis=1)
 _NAN64 = np.uint64(0x7FFFFFFF00000000).view(np.float64)
 
 
@@ -49,12 +51,12 @@ def _squares() -> Array:
     return total / 2.0 ** (2 * _REST)
 
 
-def _interpolate(table: Array, fraction: Array) -> Array:
-    """Return the function's exact sum at a fraction of 23 bits."""
-    bits = 24 - table.shape[0].bit_length()
-    start, slope, curve = np.moveaxis(table[fraction >> bits], -1, 0)
+def _interpolate(table: Array, fraction: Array, bits: int = _REST) -> Array:
+    """Return the function's exact sum at a fraction, of which so many bits are behind the segment's number."""
+    start, slope, curve = table
+    segment = fraction >> bits
     rest = (fraction & ((1 << bits) - 1)) << (_REST - bits)
-    return np.asarray(start + slope * (rest / 2.0**_REST) + curve * _squares()[rest])
+    return np.asarray(start[segment] + slope[segment] * (rest / 2.0**_REST) + curve[segment] * _squares()[rest])
 
 
 def _parts(a: Array) -> tuple[Array, Array]:
@@ -84,20 +86,18 @@ def reciprocal(a: Array) -> Array:
     """``1 / a``."""
     a = flush(a)
     exponent, fraction = _parts(a)
-    value = np.ldexp(np.floor(_interpolate(tables.RCP, fraction)), -24 - exponent)
+    value = np.ldexp(np.floor(_interpolate(tables.RCP, fraction, 16)), -24 - exponent)
     return _answer(value, a, zero=np.inf, infinity=0.0, signed=True)
 
 
-def _root(even: Array, odd: Array, exponent: Array, fraction: Array) -> tuple[Array, Array]:
-    """Return the mantissas by the parity of the exponent, and half the exponent."""
-    where = (exponent & 1).astype(np.bool_)
-    found = np.where(where, _interpolate(odd, fraction), _interpolate(even, fraction))
-    return np.floor(found), exponent >> 1
+def _root(table: Array, exponent: Array, fraction: Array) -> tuple[Array, Array]:
+    """Return the mantissas, by a table for even exponents and behind it one for odd ones, and half the exponent."""
+    return np.floor(_interpolate(table, fraction | (exponent & 1) << 23)), exponent >> 1
 
 
 def _reciprocal_root(exponent: Array, fraction: Array) -> tuple[Array, Array]:
     """Return mantissas of 24 bits, 2**24 for a power of four, and the exponent to divide by."""
-    mantissa, half = _root(tables.RSQRT, tables.RSQRT_ODD, exponent, fraction)
+    mantissa, half = _root(_RSQRT, exponent, fraction)
     return np.where((fraction == 0) & (exponent & 1 == 0), 2.0**24, mantissa), half
 
 
@@ -112,7 +112,7 @@ def reciprocal_sqrt(a: Array) -> Array:
 def square_root(a: Array) -> Array:
     """``sqrt(a)``."""
     a = flush(a)
-    mantissa, half = _root(tables.SQRT, tables.SQRT_ODD, *_parts(a))
+    mantissa, half = _root(_SQRT, *_parts(a))
     result = _answer(np.ldexp(mantissa, half - 23), a, zero=0.0, infinity=np.inf)
     return _of_positive(np.where(a == 0, a, result), a)
 
@@ -193,7 +193,7 @@ def _upper_answer(mantissa: Array, exponent: Array, a: Array, *, signed: bool) -
 def reciprocal64(a: Array) -> Array:
     """``1 / a`` of float64, of which the upper words alone count, in the argument and in the result."""
     a, exponent, fraction = _upper(a)
-    return _upper_answer(np.floor(_interpolate(tables.RCP, fraction)), -24 - exponent, a, signed=True)
+    return _upper_answer(np.floor(_interpolate(tables.RCP, fraction, 16)), -24 - exponent, a, signed=True)
 
 
 def reciprocal_sqrt64(a: Array) -> Array:

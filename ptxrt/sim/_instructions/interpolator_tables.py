@@ -14,13 +14,12 @@ __all__ = ["EX2", "LG2", "RCP", "RSQRT", "RSQRT_ODD", "SIN", "SQRT", "SQRT_ODD"]
 
 
 def _table(offset: int, rows: str) -> Array:
-    """Return a row of (start, slope, curve) for each segment; the text has the start in eighths, the curve in halves.
+    """Return start, slope and curve of each segment, in three rows; the text has starts in eighths, curves in halves.
 
     `offset`, in units of 2**-17, is added to each start: how the function rounds.
     """
-    table = np.array(rows.split(), np.float64).reshape(-1, 3) / (8, 1, 2)
-    table[:, 0] += offset / 2**17
-    return table
+    start, slope, curve = np.array(rows.split(), np.float64).reshape(-1, 3).T
+    return np.stack([start / 8 + offset / 2**17, slope, curve / 2])
 
 
 EX2 = _table(

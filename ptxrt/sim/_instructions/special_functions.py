@@ -140,7 +140,7 @@ def sqrt(op: Op) -> None:
     if kind.name == _F64 and (way == "approx" or ftz):
         op.fail("sqrt.f64 takes .rn .rz .rm or .rp, and no .ftz")
     if way == "approx":
-        compute: Callable[..., Array] = lambda a: square_root(a * _lifting(a)) / np.sqrt(_lifting(a))  # noqa: E731
+        compute: Callable[..., Array] = _approximate_sqrt
     elif way == "rn":
         compute = np.sqrt
     elif kind.name == _F32:
@@ -148,6 +148,11 @@ def sqrt(op: Op) -> None:
     else:
         compute = lambda a: sqrt64(a, way)  # noqa: E731
     op.lanewise(kind, (kind,), _finish(kind, compute, ftz))
+
+
+def _approximate_sqrt(a: Array) -> Array:
+    factor = _lifting(a)
+    return np.asarray(square_root(a * factor) / np.sqrt(factor))
 
 
 @instruction("rsqrt")
@@ -160,7 +165,12 @@ def rsqrt(op: Op) -> None:
     if kind.name == _F64:
         op.lanewise(kind, (kind,), reciprocal_sqrt64 if ftz else lambda a: 1.0 / np.sqrt(a))
         return
-    op.lanewise(kind, (kind,), _finish(kind, lambda a: reciprocal_sqrt(a * _lifting(a)) * np.sqrt(_lifting(a)), ftz))
+    op.lanewise(kind, (kind,), _finish(kind, _approximate_rsqrt, ftz))
+
+
+def _approximate_rsqrt(a: Array) -> Array:
+    factor = _lifting(a)
+    return np.asarray(reciprocal_sqrt(a * factor) * np.sqrt(factor))
 
 
 def _log2(a: Array) -> Array:
