@@ -17,6 +17,7 @@ from ptxrt.ops.framework.schedule import (
     Schedule,
     Workspace,
     Zero,
+    blocks_in_hip,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
@@ -43,6 +44,7 @@ __all__ = [
     "Variant",
     "Workspace",
     "Zero",
+    "blocks_in_hip",
     "forget_plans",
     "number",
     "parameter_type",

@@ -26,6 +26,7 @@ __all__ = [
     "Step",
     "Workspace",
     "Zero",
+    "blocks_in_hip",
 ]
 
 ALIGN = 256
@@ -33,6 +34,14 @@ ALIGN = 256
 
 _HIP_THREADS = (1 << 32) - 1  # AMD's limit; the same everywhere, so that one device takes what another does
 _STATIC = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
+
+
+def blocks_in_hip(count: int, threads: int) -> int:
+    """Return how many blocks of `threads` serve `count` places on AMD: where HIP launches no more, threads take turns.
+
+    The kernel goes on in steps of its grid.
+    """
+    return min(-(-count // threads), _HIP_THREADS // threads)
 
 
 @dataclass(frozen=True)
