@@ -159,7 +159,7 @@ def add_worst_errors(rows: list[dict[str, Any]]) -> None:
         old = _WORST.setdefault(tuple(row[name] for name in _KEY), new)
         if old is not new:
             old["cases"] += new["cases"]
-            if new["error"] > old["error"]:
+            if (new["error"], new["case"]) > (old["error"], old["case"]):  # whichever process came first
                 old.update(error=new["error"], case=new["case"])
             for name in ("of_bar", "element"):
                 old[name] = max(old[name], new[name])
