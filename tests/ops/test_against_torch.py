@@ -1,6 +1,7 @@
 """The ops, and the NumPy references, against PyTorch on the CPU: over torch's own operator samples where it has them.
 
-torch computes in float64 from the same float32 values, and by its own autograd. ``make test-torch`` installs it.
+torch computes in float64 from the same values, of float32 or of 16 bits, and by its own autograd. ``make test-torch``
+installs it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from op_testing import check_error, on_device
 from tolerances import bar, far_from_jumps, grid_sample_bar
 
 from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import references
 
 torch = pytest.importorskip("torch")
@@ -35,12 +37,13 @@ def gradients(y: Any, grad_out: Any, inputs: Any) -> list[Any]:
     return [None if t is None else next(found).numpy() for t in inputs]
 
 
-def same(op: str, device: Any, got: Any, want: Any, limit: float, case: object) -> None:
-    """Hold results of an op to the bar; a None must be None."""
+def same(op: str, device: Device, got: Any, want: Any, case: object, times: int = 1) -> None:
+    """Hold results of an op to so many times their bars; a None must be None."""
     for name, g, w in zip(("", " 2", " 3"), got, want, strict=False):
         if w is None:
             assert g is None
         else:
+            limit = times * bar(op.removesuffix("_backward"), BY_NUMPY[g.dtype].name, w)
             check_error(f"{op}{name}, torch", device, g.to_host(), w, limit, case)
 
 
@@ -59,23 +62,30 @@ def operators() -> dict[str, Any]:
     return {info.name: info for info in reversed(op_db) if info.variant_test_name in ("", "nearest")}
 
 
-def samples(name: str, **more: Any) -> Iterator[Any]:
-    """Give torch's samples of an operator, as NumPy arrays: (x, args, kwargs)."""
+def samples(name: str, dtype: str = "f32", **more: Any) -> Iterator[Any]:
+    """Give torch's samples of an operator, as NumPy arrays: (x, args, kwargs), of which x is rounded to `dtype`."""
     torch.manual_seed(2026)
     for sample in operators()[name].sample_inputs("cpu", torch.float32, **more):
         plain = [t.detach().numpy() if isinstance(t, torch.Tensor) else t for t in (sample.input, *sample.args)]
         words = {k: v.detach().numpy() if isinstance(v, torch.Tensor) else v for k, v in sample.kwargs.items()}
-        yield plain[0], plain[1:], words
+        yield plain[0].astype(BY_NAME[dtype].numpy), plain[1:], words
 
 
 def like(rng: Rng, x: Any) -> Any:
-    return rng.standard_normal(x.shape).astype(np.float32)
+    return rng.standard_normal(x.shape).astype(x.dtype)
+
+
+def each_type(op: str) -> pytest.MarkDecorator:
+    """Parametrize over the element types of an op that torch's samples, which are of float32, can be rounded to."""
+    types = {spec.dtype for spec in ops.kernels() if spec.op == op} & {"f32", "f16", "bf16"}
+    return pytest.mark.parametrize("dtype", sorted(types))
 
 
 # The samples ----------------------------------------------------------------------------------------------------------
 
 
-def test_softmax2d(device: Device, rng: Rng) -> None:
+@each_type("softmax2d")
+def test_softmax2d(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
     cases = [(x, args[0] % max(x.ndim, 1)) for x, args, _ in samples("softmax")]
     cases += [
@@ -83,43 +93,41 @@ def test_softmax2d(device: Device, rng: Rng) -> None:
     ]
     spoilt = rng.standard_normal((2, 5, 6)).astype(np.float32)
     spoilt[0, :, 0], spoilt[0, 1, 1], spoilt[0, 2, 2], spoilt[1, 3, 3] = -np.inf, np.nan, np.inf, -np.inf
-    for x, axis in [*cases, (spoilt, 1)]:
+    for x, axis in ((array.astype(BY_NAME[dtype].numpy), axis) for array, axis in [*cases, (spoilt, 1)]):
         if x.ndim < 2 or axis != 1:
             continue
         t, go = wide(x), like(rng, x)
         y = torch.softmax(t, 1)
-        limit = bar("softmax2d", "f32")
         ours = ops.softmax2d(on_device(x, device))
-        same("softmax2d", device, (ours,), (y.detach().numpy(),), limit, x.shape)
+        same("softmax2d", device, (ours,), (y.detach().numpy(),), x.shape)
         reference_agrees([references.softmax2d(x)], [y.detach().numpy()])
         if np.isfinite(x).all():
             gx = ops.softmax2d_backward(on_device(go, device), ours)
             # From our own output, which is what the op is given.
-            exact = references.softmax2d_backward(go, ours.to_host())
-            check_error("softmax2d_backward, torch", device, gx.to_host(), exact, limit, x.shape)
+            same("softmax2d_backward", device, (gx,), (references.softmax2d_backward(go, ours.to_host()),), x.shape)
             reference_agrees([references.softmax2d_backward(go, y.detach().numpy())], gradients(y, go, [t]))
         done += 1
     assert done >= 6
 
 
-def test_group_norm(device: Device, rng: Rng) -> None:
+@each_type("group_norm")
+def test_group_norm(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
-    for x, (groups,), words in samples("nn.functional.group_norm"):
+    for x, (groups,), words in samples("nn.functional.group_norm", dtype):
         w, b, eps = words.get("weight"), words.get("bias"), words.get("eps", 1e-5)
         eps = float(np.float32(eps))
         if eps < 0:  # which ptxrt refuses
             continue
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.group_norm(tx, groups, tw, tb, eps), like(rng, x)
-        limit = bar("group_norm", "f32")
         ours = [on_device(a, device) for a in (x, w, b)]
         got = ops.group_norm(ours[0], ours[1], ours[2], groups, eps)
-        same("group_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
+        same("group_norm", device, (got,), (y.detach().numpy(),), x.shape)
         reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
         if x.size:
             grads = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
             want = gradients(y, go, [tx, tw, tb])
-            same("group_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
+            same("group_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
             reference_agrees(
                 references.group_norm_backward(go, x, w, groups, eps)[: 3 - (b is None)], want[: 3 - (b is None)]
             )
@@ -127,10 +135,11 @@ def test_group_norm(device: Device, rng: Rng) -> None:
     assert done >= 15
 
 
+@each_type("batch_norm")
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
+def test_batch_norm(device: Device, rng: Rng, training: bool, dtype: str) -> None:
     done = 0
-    for x, args, words in samples("nn.functional.batch_norm"):
+    for x, args, words in samples("nn.functional.batch_norm", dtype):
         running = [*args, None, None][:2]
         w, b = ([*args, None, None, None, None][2:4]) if len(args) > 2 else (words.get("weight"), words.get("bias"))
         momentum, eps = (words.get(name, default) for name, default in (("momentum", 0.1), ("eps", 1e-5)))
@@ -142,10 +151,9 @@ def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
         after: Any = [wide(r).detach() if r is not None else None for r in before]
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.batch_norm(tx, *after, tw, tb, training, momentum, eps), like(rng, x)
-        limit = bar("batch_norm", "f32")
         ours, held = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
         got, mean, var = ops.batch_norm(*ours, *held, training=training, momentum=momentum, eps=eps)
-        same("batch_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
+        same("batch_norm", device, (got,), (y.detach().numpy(),), x.shape)
         assert ((mean is None), (var is None)) == (not training, not training)
         for k, a, r in zip(held, after, before, strict=True):
             if k is not None:
@@ -156,36 +164,37 @@ def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
         stats = [on_device(r, device) for r in before]
         grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
         want = gradients(y, go, [tx, tw, tb])
-        same("batch_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
+        same("batch_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
         done += 1
     assert done >= 4
 
 
-def test_local_response_norm(device: Device, rng: Rng) -> None:
+@each_type("local_response_norm")
+def test_local_response_norm(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
     shapes = [
         ((2, 7, 5), (2,), {}),
         ((1, 5, 3, 4), (9,), {"alpha": 0.5, "beta": 0.75, "k": 2.0}),
         ((2, 4, 3), (1,), {}),
     ]
-    cases = [(like(rng, np.empty(shape)), args, words) for shape, args, words in shapes]
-    for x, (size,), given in [*samples("nn.functional.local_response_norm"), *cases]:
+    kind = BY_NAME[dtype].numpy
+    cases = [(rng.standard_normal(shape).astype(kind), args, words) for shape, args, words in shapes]
+    for x, (size,), given in [*samples("nn.functional.local_response_norm", dtype), *cases]:
         # As the kernel gets them, the defaults too.
         words: Any = {
             name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()
         }
         tx, go = wide(x), like(rng, x)
         y = F.local_response_norm(tx, size, **words)
-        limit = bar("local_response_norm", "f32")
         there = on_device(x, device)
         ours, denom = ops.local_response_norm(there, size, **words)
-        same("local_response_norm", device, (ours,), (y.detach().numpy(),), limit, (x.shape, size))
+        same("local_response_norm", device, (ours,), (y.detach().numpy(),), (x.shape, size))
         reference_agrees(references.local_response_norm(x, size, **words)[:1], [y.detach().numpy()])
         if x.size:
             words.pop("k", None)
             gx = ops.local_response_norm_backward(on_device(go, device), there, denom, size, **words)
             # denom comes rounded from the forward, so the bar is that of two roundings.
-            same("local_response_norm_backward", device, (gx,), gradients(y, go, [tx]), 2 * limit, (x.shape, size))
+            same("local_response_norm_backward", device, (gx,), gradients(y, go, [tx]), (x.shape, size), 2)
         done += 1
     assert done >= 10
 
@@ -218,7 +227,7 @@ def test_grid_sample(device: Device, rng: Rng) -> None:
     shapes = (((2, 3, 5, 7), (4, 6)), ((1, 1, 1, 1), (3, 3)), ((3, 5, 17, 9), (11, 13)))
     for shape, size in shapes:
         grid = rng.uniform(-1.3, 1.3, (shape[0], *size, 2)).astype(np.float32)
-        cases.append((like(rng, np.empty(shape)), grid, {}))
+        cases.append((rng.standard_normal(shape).astype(np.float32), grid, {}))
     for x, grid, words in cases:
         wanted = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
         if any(words.get(name, value) != value for name, value in wanted.items()):
@@ -228,7 +237,8 @@ def test_grid_sample(device: Device, rng: Rng) -> None:
         ih, iw = x.shape[2:]
         limit = grid_sample_bar("f32", ih, iw)
         there = on_device(x, device), on_device(grid, device)
-        same("grid_sample", device, (ops.grid_sample(*there),), (y.detach().numpy(),), limit, (x.shape, grid.shape))
+        ours = ops.grid_sample(*there).to_host()
+        check_error("grid_sample, torch", device, ours, y.detach().numpy(), limit, (x.shape, grid.shape))
         reference_agrees([references.grid_sample(x, grid)], [y.detach().numpy()])
         go = rng.standard_normal(y.shape).astype(np.float32)
         gx, gg = ops.grid_sample_backward(on_device(go, device), *there)
