@@ -77,11 +77,14 @@ class Role:
         Whether the family has it in HIP, too.
     parameters
         What its file is rendered with for it.
+    dtypes
+        The element types that have it; all of the family's if left out.
     """
 
     signature: str
     hip: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
 
 
 class KernelFamily:
@@ -94,7 +97,7 @@ class KernelFamily:
     name
         Of the files, without suffix.
     dtypes
-        The element types that every role has, by name.
+        The element types that a role has, by name, unless it says otherwise.
     roles
         Name -> :class:`Role`.
     unnamed
@@ -125,6 +128,7 @@ class KernelFamily:
             )
             for dtype in dtypes
             for role, described in roles.items()
+            if dtype in (described.dtypes or dtypes)
             for language in (("ptx", "hip") if described.hip else ("ptx",))
         }
 
