@@ -420,8 +420,9 @@ class FixedPoint(_Summed):
 class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwardArgs, GridSampleGradients]):
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
-    Variants: ``channels_last`` adds to grad_input in a workspace where a pixel's channels lie side by side;
-    ``baseline`` in place, without a workspace. Both use float atomics, so grad_input is not deterministic.
+    Variants: ``channels_last`` adds to sums in a workspace where a pixel's channels lie side by side; ``baseline`` to
+    grad_input in place, without a workspace, and not in 16 bits, where atomics would round at each addition. Both use
+    float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
     many positions add to a pixel that atomics in the element type lose too much.
     grad_grid has no atomics and is deterministic in all of them.
@@ -481,7 +482,7 @@ def grid_sample(
     Parameters
     ----------
     x
-        ``[N, C, IH, IW]``, float32 or float64, contiguous.
+        ``[N, C, IH, IW]``, float32, float16, bfloat16 or float64, contiguous.
     grid
         ``[N, OH, OW, 2]``, of x's type: x first, then y.
     mode, padding_mode, align_corners
@@ -525,8 +526,9 @@ def grid_sample_backward(
         grad_grid.x = IW / 2 * sum over c of grad_out * (wy0 * (x01 - x00) + wy1 * (x11 - x10))
         grad_grid.y = IH / 2 * sum over c of grad_out * (wx0 * (x10 - x00) + wx1 * (x11 - x01))
 
-    grad_input is added up with float atomics: its last bits may differ from run to run, and denormals of float32 may
-    count as 0. A plan of GridSampleBackwardPlan with PlanPreference(deterministic=True) is free of both.
+    grad_input is added up with float atomics, in float32 for elements of 16 bits: its last bits may differ from run to
+    run, and denormals of float32 may count as 0. A plan of GridSampleBackwardPlan with
+    PlanPreference(deterministic=True) is free of both.
 
     Parameters
     ----------
