@@ -338,6 +338,29 @@ def test_fixed_point_loses_what_is_far_below_the_largest(device: Device) -> None
         np.testing.assert_array_equal(dx.ravel(), [2.0**126, held])
 
 
+@pytest.mark.ptx
+@both_types
+def test_sums_as_large_as_their_words(device: Device, name: str) -> None:
+    # 64 parts just below the power of two that is above the largest; and 63 that the first word has none of, in all.
+    most = np.nextafter(TYPES[name](2), TYPES[name](0))
+    go = np.full((1, 2, 1, 64), most)
+    go[0, 1] = [most] + [TYPES[name](2.0**-56)] * 63
+    grid = np.zeros((1, 1, 64, 2), TYPES[name])
+    grid[..., 0] = [-0.5] + [0.5] * 63
+    for sign in (1, -1):
+        dx, _ = run(device, "fixed_point", sign * go, np.zeros((1, 2, 1, 2), TYPES[name]), grid)
+        np.testing.assert_array_equal(sign * dx[0, :, 0], [[most, 63 * most], [most, 63 * 2.0**-56]])
+
+
+@pytest.mark.ptx
+def test_the_largest_may_be_anywhere(device: Device) -> None:
+    places = (0, 31, 32, 1023, 1024, 2047, 2048, 2499)
+    go = np.zeros((1, 8, 1, 2500), np.float32)
+    go[0, range(8), 0, places] = 3
+    dx, _ = run(device, "fixed_point", go, np.zeros((1, 8, 1, 1), np.float32), np.zeros((1, 1, 2500, 2), np.float32))
+    np.testing.assert_array_equal(dx.ravel(), np.full(8, 3))
+
+
 def test_the_guarantee_says_what_adds_up(device: Device) -> None:
     for name, sums in (("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("f64", "f64")):
         for variant in set(variants(GridSampleBackwardPlan, device)) & {"fixed_point", "channels_last"}:
