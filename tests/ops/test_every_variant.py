@@ -29,7 +29,10 @@ SIZES: dict[str, Any] = {
     "batch_norm": {"others": [((3, 4, 36),), ((2, 8, 300),), ((5, 3, 301),), ((9, 3, 1000),)]},
     "local_response_norm": {"others": [((2, 6, 35),), ((2, 29, 60),)]},
     "upsample_nearest2d": {"f32": [((2, 3, 33, 21), (50, 60))], "others": [((2, 3, 4, 5), (6, 7))]},
-    "grid_sample": {"others": [((2, 3, 5, 6), (4, 9)), ((2, 9, 17, 13), (35, 150))]},
+    "grid_sample": {
+        **dict.fromkeys(("f32", "f64"), [((2, 3, 5, 6), (4, 9)), ((2, 9, 17, 13), (35, 150))]),
+        "others": [((2, 9, 5, 6), (4, 9))],
+    },
 }  # fmt: skip
 IN_PLACE = {  # of the first output
     "group_norm": ("x",), "group_norm_backward": ("grad_out", "x"),
