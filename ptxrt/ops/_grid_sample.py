@@ -327,10 +327,8 @@ class Direct(Variant[GridSampleBackwardDescriptor, Config]):
         threads = 32 * min(problem.c, 8)
         grid = (blocks_in_hip(problem.n * -(-problem.positions // 32) * threads, threads),)
         kernel = problem.kernel("grid_sample_backward", self.language)
-        return Schedule(
-            (Zero("grad_input"), Launch(kernel, grid, threads, (*_ALL, *problem.sizes))),
-            problem.guarantee(atomics=True),
-        )
+        launch = Launch(kernel, grid, threads, (*_ALL, *problem.sizes))
+        return Schedule((Zero("grad_input"), launch), problem.guarantee(atomics=True))
 
 
 class _Summed(Variant[GridSampleBackwardDescriptor, Config]):
