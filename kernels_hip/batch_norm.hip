@@ -117,7 +117,7 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
         const Moments<Number> all = moments(sum, squares, m);
         mean = k + all.offset;
         var = all.var;
-        dot = fma(-all.offset, go_sum, dot);
+        dot = settled(fma(-all.offset, go_sum, dot));
     }
     const Number inv = inverse_root(var + eps);
     if (threadIdx.x == 0) {
