@@ -175,7 +175,7 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
     ) -> None:
         training, variant = which
         assume(not training or batch * hw >= 2)
-        mean = min(mean, LARGE[name])
+        mean, hw = min(mean, LARGE[name]), hw if name != "f64" else hw % 60 + 2  # pairs take time on sim
         values = problem(np.random.default_rng(seed), (batch, channels, hw), mean, name)
         how = {"offset": offset, "out_offset": out_offset, "variant": variant}
         check(device, values, training=training, large_mean=mean != 0, **how)
@@ -392,19 +392,18 @@ every_training = pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("f16", (2, 1104)),  # more channels than a block of the writing pass takes, in vectors
-        ("f16", (3, 1101)),  # and without
+        ("f16", (2, 9, 136)),  # more channels than a block of the writing pass takes, in vectors
+        ("bf16", (1, 9, 131)),  # and without
         ("f16", (1, 1, 4104)),  # more than one turn of vectors
-        ("bf16", (2, 22, 56)),
-        ("f64", (2, 522)),
-        ("f64", (3, 521)),
+        ("f64", (2, 5, 104)),
+        ("f64", (1, 5, 107)),
         ("f64", (1, 1, 2052)),
     ],
     ids=str,
 )
 def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, training: bool, variant: str) -> None:
     values = problem(rng, shape, name=name)
-    if variant == "columns" and len(shape) == 3 and shape[2] > 1023:
+    if variant == "columns" and shape[2] > 1023:
         with pytest.raises(ptxrt.Unsupported, match="is above 1023" if name == "f16" else "is above 511"):
             run(device, values, training=training, variant=variant)
     else:
@@ -429,7 +428,7 @@ def test_several_images_a_block_and_many_slices_of_them(
 def test_nor_does_a_large_offset_cost_them_accuracy(
     device: Device, rng: Rng, mean: float, name: str, training: bool, variant: str
 ) -> None:
-    values = problem(rng, (2, 3, 52), mean, name)
+    values = problem(rng, (2, 2, 28), mean, name)
     got, want = run(device, values, training=training, variant=variant), expected(values, training=training)
     if name == "f64":  # less the mean, which is exact, the reference loses no digits to it
         less = [values[0].astype(np.longdouble) - mean, *values[1:3], values[3] - np.longdouble(mean), values[4]]

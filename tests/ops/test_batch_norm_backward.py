@@ -148,7 +148,7 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
         batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, way: str, name: str
     ) -> None:
         assume(way[0] == "eval" or batch * hw >= 3)  # with two values grad_input cancels to nothing
-        mean = min(mean, LARGE[name])
+        mean, hw = min(mean, LARGE[name]), hw if name != "f64" else hw % 60 + 2  # pairs take time on sim
         values = problem(np.random.default_rng(seed), (batch, channels, hw), mean, name)
         how = {"offset": offset, "out_offset": out_offset, "variant": way[1]}
         check(device, values, kind=way[0], large_mean=mean != 0, **how)
@@ -349,19 +349,18 @@ every_training = pytest.mark.parametrize("variant", TRAINING)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("f16", (2, 1104)),  # more channels than a block of the writing pass takes, in vectors
-        ("bf16", (2, 1101)),  # and without
+        ("f16", (2, 9, 136)),  # more channels than a block of the writing pass takes, in vectors
+        ("bf16", (1, 9, 131)),  # and without
         ("f16", (1, 1, 4104)),  # more than one turn of vectors
-        ("f64", (3, 522)),
+        ("f64", (2, 5, 104)),
+        ("f64", (1, 5, 107)),
         ("f64", (1, 1, 2052)),
     ],
     ids=str,
 )
 def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, kind: str, variant: str) -> None:
     values = problem(rng, shape, name=name)
-    if shape[0] == 2:  # with two values grad_input cancels to nothing
-        values[0][...] *= np.array([[1], [100]], values[0].dtype)
-    if variant == "columns" and len(shape) == 3:
+    if variant == "columns" and shape[2] > 1023:
         with pytest.raises(ptxrt.Unsupported, match="is above 1023" if name == "f16" else "is above 511"):
             run(device, values, kind=kind, variant=variant)
     else:
@@ -387,7 +386,7 @@ def test_several_images_a_block_and_many_slices_of_them(
 def test_nor_does_a_large_offset_cost_them_accuracy(
     device: Device, rng: Rng, mean: float, name: str, kind: str, variant: str
 ) -> None:
-    values = problem(rng, (2, 3, 52), mean, name)
+    values = problem(rng, (2, 2, 28), mean, name)
     got, case = run(device, values, kind=kind, variant=variant), f"{name} {mean} {kind} {variant}"
     if name == "f64":  # less the mean, which is exact, the reference loses no digits to it
         values = values[0], values[1] - np.longdouble(mean), values[2], values[3] - np.longdouble(mean), values[4]
@@ -399,13 +398,13 @@ def test_nor_does_a_large_offset_cost_them_accuracy(
 def test_nor_does_a_large_offset_of_the_gradient(
     device: Device, rng: Rng, mean: float, name: str, kind: str, variant: str
 ) -> None:
-    go, *rest = problem(rng, (2, 3, 52), name=name)
+    go, *rest = problem(rng, (2, 2, 28), name=name)
     go = go + go.dtype.type(mean)
     got, case = run(device, (go, *rest), kind=kind, variant=variant), f"{name} {mean} {kind} {variant}"
     want = expected((go, *rest), kind=kind)
     if name == "f64" and kind == "training":  # a constant in grad_out counts for grad_bias alone
         less = expected((go - np.longdouble(mean), *rest), kind=kind)
-        want = *less[:2], less[2] + 104 * np.longdouble(mean)
+        want = *less[:2], less[2] + 56 * np.longdouble(mean)
     compare(device, got, want, case)
 
 
