@@ -343,8 +343,8 @@ def moved(which: str, size: int, number: int) -> Edit:
 @pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
-    # What group_norm loads first is the number about which it takes moments, any will do; grid_sample its block's size.
-    number = {"group_norm": -1, "grid_sample": 1}.get(family, 0)
+    # What the norms load first is the number about which they take moments, any will do; grid_sample its block's size.
+    number = {"group_norm": -1, "batch_norm": -1, "grid_sample": 1}.get(family, 0)
     assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 
 

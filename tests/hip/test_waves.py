@@ -228,6 +228,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (batch_norm_backward, ((3, 3, 31), False)),
         *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
+        *((batch_norm_backward, ((3, 2, 97), True, True, True, name)) for name in others("batch_norm")),
     ],
     "local_response_norm": [
         (local_response_norm, ((2, 7, 5, 9), 5)),
