@@ -260,7 +260,7 @@ _OPS: dict[str, Callable[..., Iterator[Case]]] = {
 
 
 def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> list[Case]:
-    """Return the cases of every op, in each element type that its family of kernels has.
+    """Return the cases of every op, in each element type that its family of kernels has; by default, that it takes.
 
     Parameters
     ----------
@@ -271,6 +271,8 @@ def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> l
     dtypes: dict[str, dict[str, None]] = {}
     for spec in ops.kernels():
         dtypes.setdefault(spec.family, {})[spec.dtype] = None
+    if sizes is None:
+        dtypes["upsample_nearest2d"] |= dict.fromkeys(BY_NAME)  # by the entries of as many bytes
     found = []
     for op, build in _OPS.items():
         for dtype in dtypes[op]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxrt.dtypes import BY_NAME
+
 Array = NDArray[Any]
 
 __all__ = [
@@ -36,7 +38,7 @@ _SIXTEEN_BIT = {"f16": (11, -14), "bf16": (8, -126)}  # significant bits, smalle
 # error is smaller still because they are summed in pieces: 1.7 epsilon in f32, 4.5 in f64, where 1e-15 allows for too
 # the exp, log2 and pow that we write ourselves. 16-bit kernels compute in f32 and round once: no entry, see `bar`.
 _NORMALIZATION = {"f32": 2e-7, "f64": 1e-15}
-_EXACT = dict.fromkeys(("f32", "f64", "f16", "bf16", "u8", "u32"), 0.0)  # elements are moved, nothing is computed
+_EXACT = dict.fromkeys(BY_NAME, 0.0)  # elements are moved, nothing is computed
 
 BARS: dict[str, dict[str, float]] = {
     "group_norm": _NORMALIZATION,

@@ -15,6 +15,7 @@ from ptxrt.ops.framework import (
     Argument,
     Config,
     KernelFamily,
+    KernelSpec,
     Launch,
     Limits,
     Operand,
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 THREADS = 256
+_OF_SIZE = {1: "u8", 2: "f16", 4: "u32", 8: "f64"}  # bytes -> the type whose entry moves elements of so many
 FAMILY = KernelFamily(
     "upsample_nearest2d",
     ("f32", "f64", "f16", "bf16", "u8", "u32"),
@@ -69,7 +71,7 @@ class UpsampleNearest2dDescriptor:
     out_h, out_w
         At least 1.
     dtype
-        Of x and y: f32, f64, f16, bf16, u8 or u32.
+        Of x and y: any element type.
 
     Raises
     ------
@@ -102,8 +104,8 @@ class UpsampleNearest2dDescriptor:
                 fix="There is nothing to read for the output's elements",
             )
         kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in FAMILY.dtypes:
-            expected = ", ".join(FAMILY.dtypes)
+        if kind not in BY_NAME.values():
+            expected = ", ".join(BY_NAME)
             raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
@@ -149,6 +151,11 @@ class UpsampleNearest2dDescriptor:
         """Whether y has no elements."""
         return not math.prod(self.out_shape)
 
+    def kernel(self, role: str, language: str) -> KernelSpec:
+        """Return an entry for elements of this size: bits are moved, of whatever type."""
+        named = self.dtype.name in FAMILY.dtypes
+        return FAMILY.kernel(role, self.dtype if named else BY_NAME[_OF_SIZE[self.dtype.size]], language)
+
 
 class UpsampleNearest2dArgs(NamedTuple):
     """Operands of :class:`UpsampleNearest2dPlan`; without `out` the result is allocated."""
@@ -180,7 +187,7 @@ class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
             return refusal
         info = np.array([*problem.shape, *problem.steps], np.uint64)
         arguments: tuple[Argument, ...] = (problem.out_h, problem.out_w, *problem.scales, info, "x", "out")
-        kernel = FAMILY.kernel("upsample_nearest2d", problem.dtype, self.language)
+        kernel = problem.kernel("upsample_nearest2d", self.language)
         blocks = -(-math.prod(problem.out_shape) // THREADS)
         return Schedule((Launch(kernel, (blocks,), THREADS, arguments),), _GUARANTEE)
 
@@ -231,7 +238,7 @@ class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
         sizes = (problem.shape[1], problem.out_h, problem.out_w, problem.in_h, problem.in_w)
         arguments: tuple[Argument, ...] = (threads, chunks, bands, config.height, *sizes)
         arguments = ("x", "out", *arguments, *problem.scales, *problem.steps)
-        kernel = FAMILY.kernel("upsample_nearest2d_banded", problem.dtype, self.language)
+        kernel = problem.kernel("upsample_nearest2d_banded", self.language)
         launch = Launch(kernel, (-(-threads // THREADS),), THREADS, arguments)
         return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
@@ -270,8 +277,8 @@ def upsample_nearest2d(
     Parameters
     ----------
     x
-        ``[N, C, H, W]``; float32, float64, float16, bfloat16, uint8 or uint32, in any strides. H and W are at least 1,
-        unless N or C is 0.
+        ``[N, C, H, W]`` of any element type, of 1, 2, 4 or 8 bytes, in any strides. H and W are at least 1, unless N or
+        C is 0.
     out_h, out_w
         At least 1.
     out

@@ -20,7 +20,7 @@ from op_testing import Guarded, check_error, for_drawn, key_of, on_device, varia
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import BY_NAME, BY_NUMPY
+from ptxrt.dtypes import BY_NAME, BY_NUMPY, struct_type
 from ptxrt.ops import (
     UpsampleNearest2dArgs,
     UpsampleNearest2dDescriptor,
@@ -163,6 +163,24 @@ def test_rows_are_the_third_axis_and_columns_the_fourth(device: Device, variant:
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     y = run(ptxrt.to_device(x, device), 4, 3, variant)[0, 0]
     np.testing.assert_array_equal(y, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]])
+
+
+@pytest.mark.sanitize
+@each_variant
+@pytest.mark.parametrize("name", BY_NAME)
+def test_elements_of_every_type_are_moved_by_the_entry_of_their_size(
+    device: Device, rng: Rng, name: str, variant: str
+) -> None:
+    kind = BY_NAME[name]
+    x = any_bits(rng, (2, 3, 5, 7), kind.numpy)
+    there = ptxrt.to_device(x, device)
+    for view in (there, there[:, 1:, ::2, 1:]):
+        shown = x if view is there else x[:, 1:, ::2, 1:]
+        for out in ((10, 16), (4, 9)):
+            same_bits(run(view, *out, variant, 1), wanted(shown, *out))
+    (launch,) = plan_for(there, 10, 16, variant).schedule.launches
+    moved = launch.kernel.signature.parameters[-1 if "baseline" in variant else 1].type
+    assert (moved is kind) if name in TYPES else (moved.size == kind.size)
 
 
 # Every pair of sizes, and layouts -------------------------------------------------------------------------------------
@@ -385,6 +403,7 @@ def test_an_image_without_elements_has_nothing_to_read(device: Device, shape: Sh
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
+STRUCT = struct_type("f32", np.dtype([("a", np.float32)]))  # by the name of another
 SHAPE = (2, 3, 4, 5)
 STRIDES = (60, 20, 5, 1)
 
@@ -428,7 +447,7 @@ def test_a_descriptor_wants_strides(strides: Any) -> None:
         UpsampleNearest2dDescriptor(SHAPE, strides, 8, 10)
 
 
-@pytest.mark.parametrize("dtype", ["i32", None, np.complex64])
+@pytest.mark.parametrize("dtype", [None, np.complex64, np.complex128, STRUCT])
 def test_a_descriptor_wants_one_of_the_types(dtype: Any) -> None:
     with refused(ptxrt.DTypeMismatch, OP, "x"):
         UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
