@@ -46,6 +46,7 @@ BARS: dict[str, dict[str, float]] = {
     "batch_norm": _NORMALIZATION,
     "local_response_norm": _NORMALIZATION,
     "upsample_nearest2d": _EXACT,
+    "upsample_nearest2d_backward": _NORMALIZATION,  # sums of a few elements; its own tests know each bit of larger ones
 }
 
 # Inputs of mean 1e4, deviation 1. Rounding the mean to the element type would cost 1e4 * eps / 2 = 6e-4 of a deviation
@@ -80,8 +81,8 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
     Parameters
     ----------
     op
-        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"`` or ``"upsample_nearest2d"``;
-        grid_sample's depends on the sizes: `grid_sample_bar`.
+        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"``, ``"upsample_nearest2d"`` or
+        ``"upsample_nearest2d_backward"``; grid_sample's depends on the sizes: `grid_sample_bar`.
     dtype
         The element type: ``"f32"``.
     ref
