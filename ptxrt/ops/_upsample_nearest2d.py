@@ -65,8 +65,8 @@ FAMILY = KernelFamily(
             "u64 image_stride, u64 channel_stride, u64 row_stride, u32 column_stride"
         ),
         "upsample_nearest2d_backward": Role(
-            "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, u64 in_h, "
-            "u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
+            "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
+            "u64 in_h, u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
             hip=True,
             dtypes=_FLOATS,
         ),
@@ -355,10 +355,10 @@ class UpsampleNearest2dBackwardArgs(NamedTuple):
 
 
 def _first_places(length: int, count: int) -> NDArray[np.uint64]:
-    """Return the first place of an axis of y, which has `count`, that is from r or behind it: for each r of x, `length`.
+    """Return for each place along an axis of x the first along that of y that has its value from there or behind it.
 
-    The last, of `length` itself, is `count`. By the forward's own product, which never falls: each is looked for
-    between 0 and `count`, in halves.
+    x has `length` places and y `count`, which is the last number. The forward's own product never falls from one place
+    to the next: each is looked for between 0 and `count`, in halves.
     """
     places = np.arange(length, dtype=np.uint64)
     low, high = np.zeros(length, np.uint64), np.full(length, count, np.uint64)
@@ -398,7 +398,7 @@ class UpsampleNearest2dBackwardPlan(
 ):
     """Plan of :func:`upsample_nearest2d_backward`; run it with :class:`UpsampleNearest2dBackwardArgs`.
 
-    Variants: ``baseline``, an element of grad_input a thread. The plan holds tables of 8 bytes a row and a column of it.
+    Variants: ``baseline``, an element of grad_input a thread. The plan holds tables, 8 bytes a row and a column of it.
     """
 
     op = "upsample_nearest2d_backward"

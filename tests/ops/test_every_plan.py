@@ -17,6 +17,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import Launch, Limits, Operand, Region, Schedule
+from ptxrt.runtime.layout import contiguous
 
 Given: TypeAlias = dict[str, Any]
 CASES = cases()
@@ -387,6 +388,8 @@ LARGE: list[tuple[Any, Any]] = [
       for size in range(1, 13) for beta in (0.75, 0.6)),
     *((ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor((1, 4, 9), size, beta=beta))
       for size in range(1, 13) for beta in (0.75, 0.6)),
+    (ops.Softmax2dPlan, ops.Softmax2dDescriptor((1 << 32, 1, 1))),
+    (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor((1 << 32, 1, 1))),
 ]  # fmt: skip
 
 
@@ -546,9 +549,32 @@ def test_counts_that_do_not_fit_their_parameter_are_refused(device: Device, case
         keys: list[Any] = variants(case.plan, device) if "tiled" in variants(case.plan) else [None]
         problem = replace(case.problem, shape=shape, **({"groups": 1} if hasattr(case.problem, "groups") else {}))
         for key in keys:
-            if key != "tiled" or shape[0] == 2:  # whose batch may be of any size
+            if key not in ("tiled", "hip/baseline") or shape[0] == 2:  # whose batch may be of any size
                 with pytest.raises(ptxrt.Unsupported, match=r"not fit|more than"):
                     case.plan.select(device, problem, wish(key))
+
+
+MANY = (1 << 17, 1 << 17, 1 << 10)
+MANY_IMAGES = (1 << 17, 1 << 17, 30, 30)
+IN_HIP: list[tuple[Any, Any]] = [
+    (ops.GroupNormPlan, ops.GroupNormDescriptor(MANY, 1 << 17)),
+    (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor(MANY, 1 << 17)),
+    (ops.GroupNormPlan, ops.GroupNormDescriptor((1, 1 << 31, 9), 1 << 31)),
+    (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((1, 1 << 31, 9), 1 << 31)),
+    (ops.Softmax2dPlan, ops.Softmax2dDescriptor(MANY)),
+    (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor(MANY)),
+    (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor(MANY_IMAGES, contiguous(MANY_IMAGES), 44, 44)),
+    (ops.UpsampleNearest2dBackwardPlan,
+     ops.UpsampleNearest2dBackwardDescriptor(MANY_IMAGES, contiguous(MANY_IMAGES), 44, 44)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plan", "problem"), IN_HIP, ids=lambda v: getattr(v, "op", None) and v.op)
+def test_in_hip_fewer_than_2_to_the_32_threads_serve_every_size(device: Device, plan: Any, problem: Any) -> None:
+    for dtype in sorted({case.dtype for case in CASES if case.plan is plan}):
+        chosen = plan.select(device, replace(problem, dtype=BY_NAME[dtype]), wish(language="hip"))
+        for launch in chosen.schedule.launches:
+            assert launch.grid[0] * launch.block < 1 << 32
 
 
 @each_op

@@ -518,6 +518,9 @@ def test_what_a_variant_cannot_do_it_refuses(device: Device) -> None:
             forced(device, shape, groups, 1e-5, variant)
 
 
-def test_more_groups_than_a_grid_has_blocks_are_refused(device: Device) -> None:
+@pytest.mark.ptx
+def test_more_groups_than_a_grid_has_blocks_are_left_to_hip(device: Device) -> None:
+    problem = GroupNormDescriptor((1, 1 << 31, 1), 1 << 31)
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
-        GroupNormPlan.select(device, GroupNormDescriptor((1, 1 << 31, 1), 1 << 31))
+        GroupNormPlan.select(device, problem, wish(language="ptx"))
+    assert key_of(GroupNormPlan.select(device, problem).variant) == "hip/baseline"

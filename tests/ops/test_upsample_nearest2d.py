@@ -325,17 +325,10 @@ LARGE = [
     ("u8", (1, 1), (66_000, 66_000)),  # in one plane
     ("f64", (1, 2), (33_000, 33_000)),  # 2^31, and 2^34 bytes
 ]
-LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches fewer than 2^32 threads
 
 
-@pytest.mark.parametrize(
-    ("name", "planes", "out", "variant"),
-    [
-        *((*case, variant) for case in LARGE for variant in ("banded", "baseline")),
-        *((*c, "hip/baseline") for c in LARGE_IN_HIP),
-    ],
-    ids=str,
-)
+@each_variant
+@pytest.mark.parametrize(("name", "planes", "out"), LARGE, ids=str)
 def test_outputs_past_2_to_the_32_elements(torch_with: Any, name: str, planes: Any, out: Pair, variant: str) -> None:
     torch = torch_with(40 << 30)
     dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
@@ -483,28 +476,18 @@ def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
         UpsampleNearest2dPlan.select(device, problem, wish("banded"))
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "out", "reason"),
-    [
-        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 20, 1 << 20), "grid.x"),
-        ((2, 1, 1, 1), (1 << 62, 0, 0, 0), (1, 1), "64-bit offsets"),
-    ],
-)
-def test_what_fits_no_kernel_has_its_reasons(
-    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
-) -> None:
-    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", reason):
-        UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, strides, *out))
+def test_what_fits_no_kernel_has_its_reasons(device: Device) -> None:
+    problem = UpsampleNearest2dDescriptor((2, 1, 1, 1), (1 << 62, 0, 0, 0), 1, 1)
+    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", "64-bit offsets"):
+        UpsampleNearest2dPlan.select(device, problem)
 
 
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device) -> None:
-    hip = wish("hip/baseline")
-    most, more = (
-        UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 256, columns) for columns in ((1 << 24) - 1, 1 << 24)
-    )
-    assert key_of(UpsampleNearest2dPlan.select(device, most, hip).variant) == "hip/baseline"
-    with refused(ptxrt.Unsupported, OP, "descriptor", "hip/baseline: ", "more than 4294967295 along x"):
-        UpsampleNearest2dPlan.select(device, more, hip)
+@pytest.mark.ptx
+def test_what_needs_more_blocks_than_ptx_has_is_left_to_hip(device: Device) -> None:
+    problem = UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 1 << 20, 1 << 20)
+    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", "grid.x"):
+        UpsampleNearest2dPlan.select(device, problem, wish(language="ptx"))
+    assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) == "hip/baseline"
 
 
 def load_baseline(variant: Any, dtype: Any, device: Device) -> Any:
