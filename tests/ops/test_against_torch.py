@@ -212,6 +212,23 @@ def test_upsample_nearest2d(device: Device) -> None:
     assert done >= 2
 
 
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((2, 3, 4, 5), (8, 10)), ((1, 2, 7, 11), (3, 5)), ((2, 1, 9, 33), (20, 70)), ((1, 3, 6, 6), (1, 1))],
+    ids=str,
+)
+def test_upsample_nearest2d_backward(device: Device, rng: Rng, shape: Any, size: Any) -> None:
+    t = wide(like(rng, np.empty(shape)))
+    y = F.interpolate(t, size=size, mode="nearest")
+    np.testing.assert_array_equal(references.upsample_nearest2d(t.detach().numpy(), *size), y.detach().numpy())
+    go = like(rng, np.empty((*shape[:2], *size)))
+    got = ops.upsample_nearest2d_backward(on_device(go, device), *shape[2:])
+    limit = 4 * bar("upsample_nearest2d_backward", "f32")  # of up to 36 addends
+    want = gradients(y, go, [t])
+    same("upsample_nearest2d_backward", device, (got,), want, limit, (shape, size))
+    reference_agrees([references.upsample_nearest2d_backward(go, *shape[2:])], want)
+
+
 def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device: Device) -> None:
     """30 -> 44 at 22: the double product gives 14, an exact division 15; torch's float32 scale gives 15."""
     x = np.arange(30, dtype=np.float32).reshape(1, 1, 1, 30)
