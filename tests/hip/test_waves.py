@@ -261,6 +261,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
         *((upsample_nearest2d_backward, (name, (2, 3, 9, 20), 5, 31)) for name in ("f32", "f64", "f16", "bf16")),
+        (upsample_nearest2d_backward, ("f32", (1, 1, 4, 4), 2, 3)),  # less elements than a block has threads
     ],
     "grid_sample": [
         *((grid_sample, (name, (5, 6, 7, 9), (3, 43))) for name in ("f32", "f64")),
