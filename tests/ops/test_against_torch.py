@@ -217,16 +217,17 @@ def test_upsample_nearest2d(device: Device) -> None:
     [((2, 3, 4, 5), (8, 10)), ((1, 2, 7, 11), (3, 5)), ((2, 1, 9, 33), (20, 70)), ((1, 3, 6, 6), (1, 1))],
     ids=str,
 )
-def test_upsample_nearest2d_backward(device: Device, rng: Rng, shape: Any, size: Any) -> None:
+@pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
+def test_upsample_nearest2d_backward(device: Device, rng: Rng, name: str, shape: Any, size: Any) -> None:
     t = wide(like(rng, np.empty(shape)))
     y = F.interpolate(t, size=size, mode="nearest")
     np.testing.assert_array_equal(references.upsample_nearest2d(t.detach().numpy(), *size), y.detach().numpy())
-    go = like(rng, np.empty((*shape[:2], *size)))
-    got = ops.upsample_nearest2d_backward(on_device(go, device), *shape[2:])
-    limit = 4 * bar("upsample_nearest2d_backward", "f32")  # of up to 36 addends
-    want = gradients(y, go, [t])
-    same("upsample_nearest2d_backward", device, (got,), want, limit, (shape, size))
-    reference_agrees([references.upsample_nearest2d_backward(go, *shape[2:])], want)
+    go = like(rng, np.empty((*shape[:2], *size))).astype(BY_NAME[name].numpy)
+    got = ops.upsample_nearest2d_backward(on_device(go, device), *shape[2:]).to_host()
+    (want,) = gradients(y, go, [t])
+    limit = 4 * bar("upsample_nearest2d_backward", name, want)
+    check_error("upsample_nearest2d_backward, torch", device, got, want, limit, (shape, size))
+    reference_agrees([references.upsample_nearest2d_backward(go, *shape[2:])], [want])
 
 
 def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device: Device) -> None:
