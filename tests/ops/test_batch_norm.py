@@ -524,7 +524,8 @@ def test_denormals_of_them_are_preserved(device: Device, rng: Rng, name: str, tr
     limits, wide = ml_dtypes.finfo(kind), name == "f64"
     x, ones = problem(rng, (1, 2, 32), name=name)[0], np.ones(2, real)
     small = (rng.uniform(-1, 1, (1, 2, 32)) * float(limits.tiny)).astype(kind)
-    values, eps = (small, None, None, ones * 0, ones), 1e-5 if wide else 0.0  # f64 cannot hold their squares
+    values: Any = (small, None, None, ones * 0, ones)
+    eps = 1e-5 if wide else 0.0  # f64 cannot hold their squares
     got, want = (
         run(device, values, training=training, variant=variant, eps=eps),
         expected(values, training=training, eps=eps),
