@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -21,6 +23,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    blocks_in_hip,
     number,
     parameter_type,
     plan_cache,
@@ -54,13 +57,13 @@ _SIGNATURES = {
 }
 FAMILY = KernelFamily(
     "local_response_norm",
-    ("f32", "f16", "bf16"),
+    ("f32", "f64", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
     | {
-        f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by})
+        f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes)
         for way, text in _SIGNATURES.items()
         for size in SLIDING_SIZES
-        for by in ("root", "any")
+        for by, dtypes in (("root", ("f32", "f16", "bf16")), ("any", ()))  # f64 has one power for every beta
     },
     targets=ROUNDING_TARGETS,
 )
@@ -97,7 +100,9 @@ class _Problem(ImageDescriptor):
         sizes = (self.batch, self.channels, self.hw, count)
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
         spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
-        return Schedule((Launch(spec, (blocks,), THREADS, arguments),), _GUARANTEE)
+        accumulator = "2 x f64" if self.dtype.name == "f64" else "f64"
+        guarantee = PrecisionGuarantee("f64", accumulator, deterministic=True, bit_stable_on_same_hardware=True)
+        return Schedule((Launch(spec, (blocks,), THREADS, arguments),), guarantee)
 
 
 @dataclass(frozen=True)
@@ -173,9 +178,6 @@ class LocalResponseNormResult(NamedTuple):
     denom: DeviceArray
 
 
-_GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
-
-
 class Elements(Variant[_Problem, Config]):
     """A thread an element, for any window."""
 
@@ -183,7 +185,9 @@ class Elements(Variant[_Problem, Config]):
 
     def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        return problem.launch("kernel", self.language, -(-problem.elements // THREADS), problem.size)
+        count = problem.elements
+        blocks = blocks_in_hip(count, THREADS) if self.language == "hip" else -(-count // THREADS)
+        return problem.launch("kernel", self.language, blocks, problem.size)
 
 
 @dataclass(frozen=True)
@@ -228,8 +232,8 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         for name, most in (("positions", (1 << 32) - 1 - THREADS), ("channels", (1 << 30) - 1)):
             if (value := getattr(problem, name)) > most:
                 return Refusal(f"{name} = {value} does not fit the kernel's u32")
-        # beta as its parameter has it
-        by = "root" if parameter_type(problem.dtype).numpy.type(problem.beta) in (0.25, 0.5, 0.75, 1) else "any"
+        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
+        by = "root" if quarters else "any"
         blocks = -(-problem.positions // THREADS) * -(-problem.channels // config.chunk)
         return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, config.chunk)
 
@@ -306,20 +310,22 @@ def local_response_norm(
 
     It is computed in float64 and rounded once, float16 and bfloat16 from float32 once more: a square that float32
     cannot hold does not make y 0, as PyTorch has it (its x^2 is infinite above 1.8e19), and y is from the denom before
-    it was rounded. A denom that is not above 0, which only a k or alpha of at most 0 gives, is raised to -beta as C's
-    pow does: 0 gives infinity and so y is infinite, NaN where x is 0; below 0 gives NaN unless beta is whole.
+    it was rounded. float64 has sums of two float64, and y from the rounded denom; a square that float64 cannot hold,
+    that of 1.4e154, is infinite. A denom that is not above 0, which only a k or alpha of at most 0 gives, is raised to
+    -beta as C's pow does: 0 gives infinity and so y is infinite, NaN where x is 0; below 0 gives NaN unless beta is
+    whole.
 
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     size
         Of the window, at least 1. For an even one, the window has one channel more in front of c than behind.
     alpha, beta, k
         Any finite numbers, rounded to the type of denom.
     out
-        Where to write: (y, denom), both of x's shape, denom float32; an element that is None is allocated. Neither may
-        be x, whose values other outputs need as well.
+        Where to write: (y, denom), both of x's shape, denom float64 for float64, else float32; an element that is None
+        is allocated. Neither may be x, whose values other outputs need as well.
     stream
         The device's default stream if left out.
 
@@ -354,16 +360,17 @@ def local_response_norm_backward(
 
     ``grad_out * denom^-beta - 2 * beta * alpha / size * x * sum(grad_out * x * denom^(-beta - 1))``, the sum over the
     channels whose window has c in it, ``[c + 1 - (size - size // 2), c + size // 2 + 1)``, as far as there are. It is
-    computed in float64 and rounded once. A denom of 0 gives what the powers give: infinity or NaN.
+    computed in float64 and rounded once; in float64 itself, where the two terms cancel, what is left is what float64
+    has of them. A denom of 0 gives what the powers give: infinity or NaN.
 
     Parameters
     ----------
     grad_out
         Gradient by y, of x's shape and type, contiguous.
     x
-        The forward's, ``[N, C, *]``, float32, float16 or bfloat16, contiguous.
+        The forward's, ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
     denom
-        As the forward returned it, float32.
+        As the forward returned it, float64 for float64, else float32.
     size, alpha, beta
         The forward's.
     out

@@ -307,7 +307,6 @@ def test_a_missing_barrier_is_noticed(family: str, entry: str, number: int, targ
         ("grid_sample", "grid_sample_f32", 0),
         ("grid_sample", "grid_sample_backward_f64", 0),
         ("group_norm", "group_norm_kernel", 0),
-        ("local_response_norm", "lrn_forward_kernel", 0),
         ("upsample_nearest2d", "upsample_nearest2d_backward_f32", 0),
     ],
 )
@@ -315,6 +314,14 @@ def test_a_missing_guard_is_noticed(family: str, entry: str, number: int, target
     # All lanes stay that were active.
     said = noticed(family, target, entry, edited(r"(s_and_saveexec_\S+ \S+), \S+", r"\1, -1", number))
     assert re.search("outside of|not aligned in LDS", said)
+
+
+@each_target
+def test_a_missing_guard_of_a_loop_is_noticed(target: str) -> None:
+    wide = WIDTHS[target] == 64
+    edit = edited(r"(s_and_saveexec_\S+ \S+), \S+", r"\1, -1") if wide else edited("v_cmpx_.*", "s_nop 0")
+    said = noticed("local_response_norm", target, "lrn_forward_kernel", edit)
+    assert "outside of" in said
 
 
 @each_target

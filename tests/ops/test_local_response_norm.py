@@ -25,10 +25,13 @@ from ptxrt.ops import (
     references,
 )
 from ptxrt.ops._local_response_norm import FAMILY, SLIDING_SIZES
+from ptxrt.ops.framework import parameter_type
+from ptxrt.ops.framework.texts import context, read_kernel, templates
 from ptxrt.testing.strategies import shapes
 
 BAR = bar("local_response_norm", "f32")
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
+HALVES = ("f16", "bf16")
 DIRECTIONS = ("forward", "backward")
 VARIANTS = ("sliding", "baseline", "hip/baseline")
 DESCRIPTORS: dict[str, Any] = {"forward": LocalResponseNormDescriptor, "backward": LocalResponseNormBackwardDescriptor}
@@ -48,13 +51,18 @@ def plan_of(
     return PLANS[way].select(device, problem, wish(variant))
 
 
+def parameter(x: Any) -> Any:
+    """Return the type of denom beside `x`."""
+    return parameter_type(element_type(x.dtype)).numpy
+
+
 def bar_of(x: Any, want: Any) -> Any:
     return bar("local_response_norm", element_type(x.dtype).name, want)
 
 
 def forward(device: Device, x: Any, size: int, variant: str | None = None, offset: int = 0, **reals: Any) -> Any:
     """Return (y, denom) of `x`, written to guarded outputs, `offset` elements from alignment."""
-    out, denom = (Guarded(x.shape, kind, device, offset) for kind in (x.dtype, np.float32))
+    out, denom = (Guarded(x.shape, kind, device, offset) for kind in (x.dtype, parameter(x)))
     plan = plan_of("forward", device, x.shape, size, variant, x.dtype, **reals)
     results = plan.run(LocalResponseNormArgs(on_device(x, device, offset), out.array, denom.array))
     assert results == (out.array, denom.array)
@@ -80,10 +88,10 @@ def check(
     y, denom = forward(device, x, size, variant, offset, **reals)
     want_y, want_denom = references.local_response_norm(x, size, **reals)
     check_error("local_response_norm y", device, y, want_y, bar_of(x, want_y), case)
-    check_error("local_response_norm denom", device, denom, want_denom, BAR, case)
+    check_error("local_response_norm denom", device, denom, want_denom, bar_of(denom, want_denom), case)
     reals.pop("k", None)
     go = normal(rng, x.shape, name=name)
-    handed = want_denom.astype(np.float32)
+    handed = want_denom.astype(parameter(x))
     got = backward(device, go, x, handed, size, variant, offset, **reals)
     want = references.local_response_norm_backward(go, x, handed, size, **reals)
     check_error("local_response_norm grad_input", device, got, want, bar_of(x, want), case)
@@ -144,7 +152,7 @@ def test_each_sliding_size(device: Device, rng: Rng, size: int, name: str) -> No
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", HALVES)
 def test_elements_of_16_bits_are_the_f32_results_rounded(device: Device, rng: Rng, name: str, variant: str) -> None:
     kind = BY_NAME[name].numpy
     x, go = (normal(rng, (2, 30, 500), name=name) for _ in "xg")
@@ -163,7 +171,7 @@ def test_elements_of_16_bits_are_the_f32_results_rounded(device: Device, rng: Rn
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", HALVES)
 def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
     """With alpha = 0 and beta = -1 results are k times an element: one that f32 rounds to the middle of two numbers."""
     middle = 1 + EPSILON[name] / 2  # goes to 1, the even one; what is above it would go to the other
@@ -245,6 +253,67 @@ def test_backward_from_the_smallest_denom_to_the_largest(device: Device, rng: Rn
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("beta", [0.75, 0.3, 3.0, -0.5])
+def test_f64_from_the_smallest_denom_to_the_largest(device: Device, rng: Rng, beta: float, variant: str) -> None:
+    # Single elements. That of a denom is off by a rounding or two, which beta multiplies; a power by 1.5 ulp.
+    x = 10.0 ** rng.uniform(-160, 150 / max(beta, 1), 1000).reshape(1, 1, -1) * rng.choice([-1, 1], 1000)
+    with np.errstate(over="ignore"):
+        y, denom = forward(device, x, 1, variant, alpha=1.0, beta=beta, k=0.0)
+        want_y, want_denom = references.local_response_norm(x, 1, 1.0, beta, 0.0)
+        lost = 5e-324 / np.maximum(want_denom, 5e-324) * abs(beta)  # of a denormal denom, relative to y
+        usual = (lost < 0.1) & (want_denom**-beta < 1e308)
+        rtol = (3 + 2 * abs(beta)) * EPSILON["f64"] / 2
+        np.testing.assert_allclose(denom, want_denom.astype(np.float64), rtol=3e-16, atol=5e-324)
+        assert (np.abs(y - want_y) <= (rtol + 2 * lost) * np.abs(want_y) + 5e-324)[usual].all()
+        denom = np.concatenate([denom[denom > 0], 2.0 ** np.arange(-1074, 1024.0)]).reshape(1, 1, -1)
+        go, v = (normal(rng, denom.shape, name="f64") for _ in "gx")
+        got = backward(device, go, v, denom, 1, variant, alpha=1e-3, beta=beta)
+        want = references.local_response_norm_backward(go, v, denom, 1, 1e-3, beta)
+        terms = np.abs(go * denom.astype(np.longdouble) ** -beta)  # what cancels is measured by what it is the rest of
+        terms += np.abs(2 * beta * 1e-3 * v * v * go * denom.astype(np.longdouble) ** (-beta - 1))
+        fits = terms < 1e300
+        assert fits.mean() > 0.5
+        assert (np.abs(got - want)[fits] <= 1e-15 * terms[fits] + 2e-323).all()
+
+
+@pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
+def test_sums_of_f64_lose_nothing_in_large_windows(device: Device, variant: str) -> None:
+    # Equal squares: each addition would round the same way.
+    x = np.full((1, 120, 1), 1.1)
+    check(device, np.random.default_rng(1), x, 239, variant, alpha=1.0, k=0.0)
+    got = backward(device, x, x, np.ones_like(x), 239, variant, alpha=1e3)
+    want = references.local_response_norm_backward(x, x, np.ones_like(x), 239, 1e3)
+    check_error("local_response_norm grad_input", device, got, want, bar_of(x, want), "equal terms")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_terms_of_f64_that_cancel_leave_what_f64_has_of_them(device: Device, rng: Rng, variant: str) -> None:
+    x, go = (normal(rng, (1, 3, 200), name="f64") for _ in "xg")
+    denom = forward(device, x, 1, variant, alpha=1e3, beta=0.6, k=0.01)[1]
+    got = backward(device, go, x, denom, 1, variant, alpha=1e3, beta=0.6)
+    want = references.local_response_norm_backward(go, x, denom, 1, 1e3, 0.6)
+    terms = np.abs(go) * denom**-0.6
+    assert (np.abs(got - want) <= 2e-15 * terms).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+def test_a_bad_value_of_f64_spoils_its_windows_alone(device: Device, rng: Rng, value: Any, variant: str) -> None:
+    x, go = (normal(rng, (1, 13, 5), name="f64") for _ in "xg")
+    x[0, 6, 2] = value
+    x64 = np.where(np.abs(x) == 1e200, np.inf, x)  # its square is infinite
+    with np.errstate(all="ignore"):
+        want, want_denom = references.local_response_norm(x64, 4)
+        want[0, 6, 2] = 0.0 if value == 1e200 else np.nan
+        y, denom = forward(device, x, 4, variant)
+        check_error("local_response_norm y", device, y, want, bar_of(x, want), value)
+        check_error("local_response_norm denom", device, denom, want_denom, bar_of(x, want_denom), value)
+        got = backward(device, go, x, denom, 4, variant)
+        want = references.local_response_norm_backward(go, x, denom, 4)
+    check_error("local_response_norm grad_input", device, got, want, bar_of(x, want), value)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_result_is_the_reference_rounded_once(device: Device, rng: Rng, variant: str) -> None:
     x = normal(rng, (2, 30, 50))
     for beta in (0.75, 0.6):
@@ -321,27 +390,34 @@ def test_a_bad_gradient_spoils_its_windows_alone(device: Device, rng: Rng, varia
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 2.0, 0.3, 0.0, -1.0, -0.5, -2.0, 3.0, 1e30, 16777216.0])
-def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(device: Device, beta: float, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "beta"),
+    [("f32", beta) for beta in (0.25, 0.5, 0.75, 1.0, 2.0, 0.3, 0.0, -1.0, -0.5, -2.0, 3.0, 1e30, 16777216.0)]
+    + [("f64", beta) for beta in (0.75, 2.0, 0.0, -1.0, -0.5, 3.0)],
+)
+def test_a_denom_that_is_not_above_zero_is_raised_as_torch_pow_does(
+    device: Device, name: str, beta: float, variant: str
+) -> None:
     # k below 0 and alpha of 0: denom is k. Infinite only in backward, to which it is handed.
-    x = np.array([1.0, -2.0, 0.0, 1e-40], np.float32).reshape(1, 1, -1)
+    kind, tiny, rtol, atol = {"f32": (np.float32, 1e-40, 1.3e-7, 2e-45), "f64": (np.float64, 1e-40, 1e-15, 0)}[name]
+    x = np.array([1.0, -2.0, 0.0, tiny], kind).reshape(1, 1, -1)
     with np.errstate(all="ignore"):
-        for k in (0.0, -1.0, -4.0, -1e-40, 1e-40, 3e38):
+        for k in (0.0, -1.0, -4.0, -tiny, tiny, 3e38):
             y, denom = forward(device, x, 1, variant, alpha=0.0, beta=beta, k=k)
             want, want_denom = references.local_response_norm(x, 1, 0.0, beta, k)
-            want = want.astype(np.float32)
-            np.testing.assert_array_equal(denom, want_denom.astype(np.float32))
-            np.testing.assert_allclose(y, want, rtol=1.3e-7, atol=2e-45, err_msg=f"k = {k}")
-        special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -4.0, -1e-40, 1e-40], np.float32)
+            want = want.astype(kind)
+            np.testing.assert_array_equal(denom, want_denom.astype(kind))
+            np.testing.assert_allclose(y, want, rtol=rtol, atol=atol, err_msg=f"k = {k}")
+        special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -4.0, -tiny, tiny], kind)
         if beta == -0.5:
             special = special[special != -np.inf]  # C's pow has infinity; NumPy takes the square root, NaN
-        go, ones = np.ones((1, 1, special.size), np.float32), np.full((1, 1, special.size), 2.0, np.float32)
+        go, ones = np.ones((1, 1, special.size), kind), np.full((1, 1, special.size), 2.0, kind)
         denom = special.reshape(1, 1, -1)
         for alpha in (0.5, -0.5):  # of one of them the infinite terms have equal signs
             got = backward(device, go, ones, denom, 1, variant, alpha=alpha, beta=beta)
             want = references.local_response_norm_backward(go, ones, denom, 1, alpha, beta)
             # Where the terms cancel (-4 for a beta of 1), what float64 rounded of them is left.
-            np.testing.assert_allclose(got, want.astype(np.float32), rtol=1.3e-7, atol=1e-15)
+            np.testing.assert_allclose(got, want.astype(kind), rtol=rtol, atol=1e-15)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -360,14 +436,15 @@ def test_alpha_beta_and_k_are_rounded_to_f32(device: Device, rng: Rng) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("beta", [0.75, 0.6])
+@pytest.mark.parametrize(("name", "beta"), [("f32", 0.75), ("f32", 0.6), ("f64", 0.6)])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_same_bits_from_each_variant_run_and_device(device: Device, rng: Rng, beta: float, variant: str) -> None:
-    x, go = normal(rng, (2, 29, 60)), normal(rng, (2, 29, 60))
+def test_the_same_bits_from_each_variant_run_and_device(
+    device: Device, rng: Rng, name: str, beta: float, variant: str
+) -> None:
+    x, go = (normal(rng, (2, 29, 60), name=name) for _ in "xg")
     sim = Device("sim:0")
-    one = "hip" if variant == "hip" else "baseline"  # the powers of the other language are others behind f32
-    y, denom = forward(sim, x, 5, one, beta=beta, alpha=0.5)
-    gradient = backward(sim, go, x, denom, 5, one, beta=beta, alpha=0.5)
+    y, denom = forward(sim, x, 5, "baseline", beta=beta, alpha=0.5)
+    gradient = backward(sim, go, x, denom, 5, "baseline", beta=beta, alpha=0.5)
     for _ in range(2):
         results = forward(device, x, 5, variant, beta=beta, alpha=0.5)
         np.testing.assert_array_equal(results, (y, denom))
@@ -494,16 +571,127 @@ def test_what_is_too_much_for_a_sliding_kernel_goes_to_the_baseline(device: Devi
     limit = device.properties.max_grid[0]
     assert plan_of(direction, device, (limit, 16, 16), 5).variant.name == "baseline"
     with pytest.raises(ptxrt.Unsupported, match=r"ptx/baseline: \d+ blocks do not fit grid\.x"):
-        plan_of(direction, device, (limit, 16, 17), 5)
+        plan_of(direction, device, (limit, 16, 17), 5, "baseline")
+    assert key_of(plan_of(direction, device, (limit, 16, 17), 5).variant) == "hip/baseline"  # where threads take turns
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, direction: str) -> None:
-    assert key_of(plan_of(direction, device, ((1 << 24) - 1, 16, 16), 5, "hip/baseline").variant) == "hip/baseline"
-    with pytest.raises(ptxrt.Unsupported, match=r"hip/baseline: .*more than 4294967295 along x"):
-        plan_of(direction, device, (1 << 24, 16, 16), 5, "hip/baseline")
+def test_in_hip_threads_take_turns_where_there_are_fewer_than_elements(device: Device, direction: str) -> None:
+    for images, blocks in (((1 << 24) - 1, (1 << 24) - 1), (1 << 24, (1 << 24) - 1), (1 << 26, (1 << 24) - 1)):
+        plan = plan_of(direction, device, (images, 16, 16), 5, "hip/baseline")
+        (launch,) = plan.schedule.steps
+        assert (launch.grid, launch.block) == ((blocks,), 256)
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_threads_in_hip_take_turns(device: Device, rng: Rng, name: str) -> None:
+    kind = BY_NAME[name].numpy
+    x = normal(rng, (3, 7, 23), name=name)
+    y, denom, got = (Guarded(x.shape, kind, device) for _ in range(3))
+    there = on_device(x, device)
+    forwards, backwards = (FAMILY.kernel(f"lrn_{way}_kernel", BY_NAME[name], "hip").load(device) for way in DIRECTIONS)
+    forwards.launch(2, 64, there, y.array, denom.array, *x.shape, 5, 0.5, 0.75, 1.0)  # four turns, the last not full
+    backwards.launch(2, 64, there, there, denom.array, got.array, *x.shape, 5, 0.5, 0.75)
+    want_y, want_denom = forward(device, x, 5, "hip/baseline", alpha=0.5)
+    np.testing.assert_array_equal(y.host(), want_y)
+    np.testing.assert_array_equal(denom.host(), want_denom)
+    np.testing.assert_array_equal(got.host(), backward(device, x, x, want_denom, 5, "hip/baseline", alpha=0.5))
 
 
 @pytest.mark.parametrize("cls", DESCRIPTORS.values())
 def test_a_descriptor_takes_numbers_of_numpy(cls: Any) -> None:
     assert cls((2, 8, 3), np.int64(5), alpha=np.float32(0.5)) == cls((2, 8, 3), 5, alpha=0.5)
+
+
+# Powers of f64 --------------------------------------------------------------------------------------------------------
+
+POWER_IN_PTX = """
+//% from "power.jinja" import accurate_power with context
+// y = x^e and x^(e - 1). Grid: n / 256 blocks of 256 threads.
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry powers(.param .u64 x_ptr, .param .u64 e_ptr, .param .u64 y_ptr)
+{
+    .reg .b32 %i, %block;
+    .reg .b64 %x, %e, %y, %offset;
+    .reg .f64 %base, %exponent, %less, %first, %second;
+    ld.param.u64 %x, [x_ptr];
+    ld.param.u64 %e, [e_ptr];
+    ld.param.u64 %y, [y_ptr];
+    mov.u32 %i, %tid.x;
+    mov.u32 %block, %ctaid.x;
+    mad.lo.u32 %i, %block, 256, %i;
+    mul.wide.u32 %offset, %i, 8;
+    add.u64 %x, %x, %offset;
+    add.u64 %e, %e, %offset;
+    mul.wide.u32 %offset, %i, 16;
+    add.u64 %y, %y, %offset;
+    ld.global.f64 %base, [%x];
+    ld.global.f64 %exponent, [%e];
+    sub.rn.f64 %less, %exponent, 0d3FF0000000000000;
+    {{ accurate_power(["%first", "%second"], "%base", [["%exponent"], ["%less"]]) }}
+    st.global.v2.f64 [%y], {%first, %second};
+}
+"""
+POWER_IN_HIP = """
+extern "C" __global__ void powers(const Real* x_ptr, const Real* e_ptr, Real* y_ptr) {
+    const unsigned int i = blockIdx.x * 256 + threadIdx.x;
+    y_ptr[2 * i] = power(x_ptr[i], e_ptr[i]);
+    y_ptr[2 * i + 1] = power(x_ptr[i], e_ptr[i] - 1);
+}
+"""
+in_both = pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
+
+
+def powers(device: Device, bases: Any, exponents: Any, variant: str) -> Any:
+    """Return bases and exponents, of two columns each, and what a variant's power makes of them."""
+    x, e = (np.array(a, np.float64).ravel() for a in np.broadcast_arrays(bases, exponents))
+    x, e = (np.resize(a, -(-a.size // 256) * 256) for a in (x, e))
+    if variant == "hip/baseline":
+        text = read_kernel("local_response_norm", language="hip", dtype="f64").text + POWER_IN_HIP
+        source = ptxrt.KernelSource.hip(text, name="power")
+    else:
+        source = ptxrt.KernelSource.ptx(templates().from_string(POWER_IN_PTX).render(context("f64")), name="power")
+    kernel = ptxrt.load(source, "powers", "const f64* x_ptr, const f64* e_ptr, f64* y_ptr", device)
+    y = ptxrt.empty((x.size, 2), np.float64, device)
+    kernel.launch(x.size // 256, 256, ptxrt.to_device(x, device), ptxrt.to_device(e, device), y)
+    return x[:, None], np.stack([e, e - 1], axis=-1), y.to_host()
+
+
+@in_both
+@pytest.mark.parametrize(
+    ("low", "high", "most"),
+    [
+        (-1074, 1024, 1.5),  # every base, denormal ones too; results that are denormal or infinite among them
+        (-0.001, 0.001, 1e6),  # beside 1, where the logarithm is small
+        (-2, 2, 300),
+        (-0.6, 0.6, 3),
+    ],
+)
+def test_a_power_of_f64_is_within_an_ulp_and_a_half(
+    device: Device, rng: Rng, low: float, high: float, most: float, variant: str
+) -> None:
+    x, e, y = powers(device, np.exp2(rng.uniform(low, high, 20_000)), rng.uniform(-most, most, 20_000), variant)
+    with np.errstate(over="ignore"):
+        want = np.power(x.astype(np.longdouble), e.astype(np.longdouble))
+        rounded = want.astype(np.float64)
+    fits = np.isfinite(rounded)
+    assert fits.mean() > 0.6
+    ulp = np.spacing(rounded[fits]).astype(np.longdouble)
+    assert (np.abs(y[fits] - want[fits]) / ulp).max() < 1.5
+    np.testing.assert_array_equal(y[~fits], rounded[~fits])
+    np.testing.assert_array_equal(y, powers(Device("sim:0"), x[:, 0], e[:, 0], "baseline")[2])
+
+
+@in_both
+def test_a_power_of_what_is_special_is_that_of_c(device: Device, variant: str) -> None:
+    bases = [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 1e308, -1e308, 2.0**-1022]
+    exponents = [0, 1, -1, 2, -2, 0.5, -0.5, 0.75, -0.75, 3, -3, -1.75, 1e300, -1e300, -2.5, 2**24 + 1, -(2.0**53)]
+    x, e, y = powers(device, np.array(bases)[:, None], exponents, variant)
+    with np.errstate(all="ignore"):
+        want = np.float_power(x, e)
+    np.testing.assert_allclose(y, want, rtol=1e-15)
+    usual = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(y[usual]), np.signbit(want[usual]))
