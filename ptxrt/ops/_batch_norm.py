@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from typing import Any, NamedTuple, TypeVar
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -48,6 +49,9 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
 ]
+
+V = TypeVar("V", bound="Variant[Any, Any]")
+C = TypeVar("C", bound=Config)
 
 _GRID_Y = 65535
 _SIZES = "u32 batch, u32 channels, u32 hw"
@@ -156,6 +160,12 @@ class _Problem(ImageDescriptor):
         return FAMILY.kernel(f"batch_norm_{name}", self.dtype, language)
 
 
+def _check_save(op: str, save: str) -> None:
+    if save not in ("variance", "inverse_deviation"):
+        expected = "'variance' or 'inverse_deviation'"
+        raise InvalidArgument(op=op, argument="save", expected=expected, given=shown(save))
+
+
 @dataclass(frozen=True)
 class BatchNormDescriptor(_Problem):
     """A problem of batch_norm: pure data, hashable.
@@ -172,9 +182,13 @@ class BatchNormDescriptor(_Problem):
         Added to the variance; finite and at least 0.
     momentum
         From 0 to 1: the weight of the batch in the running statistics. Outside of that they would be no average, and
-        the running variance could fall below 0.
+        the running variance could fall below 0. None for the mean over all batches that were counted.
     running
         Whether there are running statistics; without training there must be.
+    save
+        What the third result is, ``"variance"`` or ``"inverse_deviation"``.
+    counted
+        Whether the batches are counted, on the device; in training with running statistics only.
 
     Raises
     ------
@@ -183,17 +197,19 @@ class BatchNormDescriptor(_Problem):
 
     op = "batch_norm"
 
-    momentum: float = 0.1
+    momentum: float | None = 0.1
     running: bool = True
+    save: str = "variance"
+    counted: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        momentum = number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype))
-        if momentum > 1:
+        if self.momentum is not None:
+            self._set(momentum=number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype)))
+        if self.momentum is not None and self.momentum > 1:
             raise InvalidArgument(
                 op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=shown(self.momentum)
             )
-        self._set(momentum=momentum)
         if self.running.__class__ is not bool or not (self.running or self.training):
             raise InvalidArgument(
                 op="batch_norm",
@@ -201,6 +217,29 @@ class BatchNormDescriptor(_Problem):
                 expected="True or False" if self.training else "True, since eval reads the running statistics",
                 given=shown(self.running),
             )
+        _check_save(self.op, self.save)
+        updates = self.training and self.running
+        if self.counted.__class__ is not bool or (self.counted and not updates):
+            raise InvalidArgument(
+                op="batch_norm",
+                argument="batches",
+                expected="an array or None" if updates else "None, since only training with running statistics counts",
+                given="an array" if self.counted is True else shown(self.counted),
+            )
+        if self.momentum is None and not self.counted:
+            raise InvalidArgument(
+                op="batch_norm",
+                argument="batches" if updates else "momentum",
+                expected="an int64 array that counts the batches, since momentum is None"
+                if updates
+                else "a number, since only training with running statistics has a mean over all batches",
+                given="None",
+            )
+
+    @property
+    def updated(self) -> tuple[Argument, Argument, float]:
+        """The running statistics that the main kernels update, and the momentum; nulls where another launch does."""
+        return (0, 0, 0.0) if self.momentum is None else ("running_mean", "running_var", self.momentum)
 
 
 @dataclass(frozen=True)
@@ -213,6 +252,8 @@ class BatchNormBackwardDescriptor(_Problem):
         As in :class:`BatchNormDescriptor`.
     handed
         Whether the batch statistics are given; in training only.
+    save
+        What is given beside the mean, as in :class:`BatchNormDescriptor`.
 
     Raises
     ------
@@ -223,6 +264,7 @@ class BatchNormBackwardDescriptor(_Problem):
     first = "grad_out"
 
     handed: bool = False
+    save: str = "variance"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,6 +275,7 @@ class BatchNormBackwardDescriptor(_Problem):
                 expected="True or False" if self.training else "False, since eval has no batch statistics",
                 given=shown(self.handed),
             )
+        _check_save(self.op, self.save)
 
     @property
     def mean_and_var(self) -> tuple[str, str]:
@@ -251,6 +294,7 @@ class BatchNormArgs(NamedTuple):
     y: DeviceArrayLike | None = None
     batch_mean: DeviceArrayLike | None = None
     batch_var: DeviceArrayLike | None = None
+    batches: DeviceArrayLike | None = None
 
 
 class BatchNormBackwardArgs(NamedTuple):
@@ -269,7 +313,10 @@ class BatchNormBackwardArgs(NamedTuple):
 
 
 class BatchNormResult(NamedTuple):
-    """What :func:`batch_norm` returns; the statistics are None in eval."""
+    """What :func:`batch_norm` returns; the statistics are None in eval.
+
+    `batch_var` is the inverse deviation where that is saved.
+    """
 
     y: DeviceArray
     batch_mean: DeviceArray | None
@@ -427,17 +474,40 @@ def _workspace(problem: _Problem, sums: int, coefficients: int) -> tuple[Workspa
 # Forward -------------------------------------------------------------------------------------------------------------
 
 
+def _and_statistics(
+    schedule: Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal],
+) -> Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal]:
+    """Let a variant do behind its own launches what else is asked for of the statistics."""
+
+    @wraps(schedule)
+    def extended(self: V, problem: BatchNormDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
+        found = schedule(self, problem, config, limits)
+        if not problem.training or isinstance(found, Refusal):
+            return found
+        steps = list(found.steps)
+        if problem.counted:
+            steps.append(counted(self.language))
+        if problem.momentum is None:
+            steps.append(cumulative(problem.dtype, self.language, problem.sizes))
+        if problem.save == "inverse_deviation":
+            steps.append(inverse_saved(problem.dtype, self.language, problem.channels, problem.eps))
+        return replace(found, steps=tuple(steps))
+
+    return extended
+
+
 class Channels(Variant[BatchNormDescriptor, Config]):
     """A block a channel, which reads it twice in training."""
 
     name = "baseline"
 
+    @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch, and one more for the running statistics."""
         statistics = ("batch_mean", "batch_var") if problem.training else ("running_mean", "running_var")
         arguments = ("x", "y", "weight", "bias", *statistics, *problem.sizes, problem.eps, int(problem.training))
         steps = [Launch(problem.kernel("kernel", self.language), (problem.channels,), 256, arguments)]
-        if problem.training and problem.running:
+        if problem.training and problem.running and problem.momentum is not None:
             running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
             kernel = problem.kernel("running", self.language)
             steps.append(Launch(kernel, (_ceil(problem.channels, 256),), 256, running))
@@ -453,12 +523,14 @@ class Cached(Variant[BatchNormDescriptor, Config]):
         """Where the block's shared memory leaves enough of them."""
         return _worth_caching(problem, 1)
 
+    @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if not problem.training:
             return _NO_STATISTICS
-        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", "running_mean", "running_var")
-        arguments = (*arrays, *problem.sizes, problem.eps, problem.momentum)
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        arguments = (*arrays, *problem.sizes, problem.eps, momentum)
         kernel = problem.kernel("cached", self.language)
         return Schedule(
             (Launch(kernel, (problem.channels,), 256, arguments, _shared_bytes(problem, 1)),), problem.guarantee
@@ -476,8 +548,9 @@ def _summed(
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
     workspace, sums, coefficients = _workspace(problem, 2 * slices, 2 * problem.parts + 1)
-    arrays = ("x", "weight", "batch_mean", "batch_var", "running_mean", "running_var", "bias", coefficients, sums)
-    finish = (*arrays, *problem.sizes, problem.eps, problem.momentum, slices)
+    running_mean, running_var, momentum = problem.updated
+    arrays = ("x", "weight", "batch_mean", "batch_var", running_mean, running_var, "bias", coefficients, sums)
+    finish = (*arrays, *problem.sizes, problem.eps, momentum, slices)
     write = ("x", "y", coefficients, *problem.sizes, config.written)
     return Schedule(
         (
@@ -500,6 +573,7 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
         """Short rows."""
         return _short_rows(problem)
 
+    @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         if not problem.training:
@@ -515,6 +589,7 @@ class Split(Variant[BatchNormDescriptor, SplitConfig]):
     name = "split"
     config_type = SplitConfig
 
+    @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         if not problem.training:
@@ -564,6 +639,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         vector = ((problem.channels,), parameter_type(problem.dtype))
         no_running = None if problem.running else "the plan is of a problem without running statistics"
         no_batch = None if problem.training else "eval computes no statistics"
+        no_counter = None if problem.counted else "the plan is of a problem that counts no batches"
         running = partial(
             Operand,
             shape=vector[0],
@@ -581,6 +657,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
             Operand("y", problem.shape, problem.dtype, output=True, in_place=("x",)),
             Operand("batch_mean", *vector, output=True, absent=no_batch),
             Operand("batch_var", *vector, output=True, absent=no_batch),
+            Operand("batches", (1,), BY_NAME["i64"], optional=not problem.counted, written=True, absent=no_counter),
         )
 
 
@@ -589,11 +666,27 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
 _GRADIENTS_OF = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight")
 
 
+def _of_inverse(
+    schedule: Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal],
+) -> Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal]:
+    """Let a variant, which reads a variance, take the inverse deviation where that is handed."""
+
+    @wraps(schedule)
+    def extended(self: V, problem: BatchNormBackwardDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
+        found = schedule(self, problem, config, limits)
+        if not problem.handed or problem.save == "variance" or isinstance(found, Refusal):
+            return found
+        return handed_inverse(found, problem.dtype, self.language, problem.channels)
+
+    return extended
+
+
 class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
     """A block a channel, which reads x and grad_out twice."""
 
     name = "baseline"
 
+    @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments: tuple[Argument, ...] = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
@@ -613,6 +706,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
         """Where the block's shared memory leaves enough of them."""
         return _worth_caching(problem, 2)
 
+    @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if not problem.training:
@@ -670,6 +764,7 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
         """Short rows."""
         return _short_rows(problem)
 
+    @_of_inverse
     def schedule(
         self, problem: BatchNormBackwardDescriptor, config: ColumnsConfig, limits: Limits
     ) -> Schedule | Refusal:
@@ -685,6 +780,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
     name = "split"
     config_type = SplitConfig
 
+    @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches; two in eval."""
         slices = _ceil(problem.count, config.values)
@@ -764,8 +860,10 @@ def batch_norm(
     running_var: DeviceArrayLike | None,
     *,
     training: bool,
-    momentum: float = 0.1,
+    momentum: float | None = 0.1,
     eps: float = 1e-5,
+    save: str = "variance",
+    batches: DeviceArrayLike | None = None,
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormResult:
@@ -775,7 +873,8 @@ def batch_norm(
     Normalization, 2015). In training, mean and biased variance are those of the channel's M values, over the batch and
     all positions, and the running statistics, where given, are updated in place on the device:
     ``running = (1 - momentum) * running + momentum * batch``, with the unbiased variance, M / (M - 1) of the biased
-    one. In eval, the running statistics are the mean and the variance.
+    one. In eval, the running statistics are the mean and the variance. Where momentum is None they become the mean over
+    all batches that were counted: ``running = (running * (n - 1) + batch) / n`` with n = `batches`, this one counted.
 
     Parameters
     ----------
@@ -788,9 +887,17 @@ def batch_norm(
     training
         True or False.
     momentum
-        From 0 to 1; only training uses it.
+        From 0 to 1; only training uses it. None, in training with running statistics and `batches`, for the mean over
+        all batches.
     eps
         Added to the variance.
+    save
+        What the third result is, ``"variance"`` or ``"inverse_deviation"``: the batch's biased variance, or
+        ``1 / sqrt(var + eps)`` of it, as PyTorch's batch_norm saves it.
+    batches
+        How many batches there were, an int64 of shape [] or [1] on the device, which training with running statistics
+        increments before it uses it; nothing goes to the host. Given with a momentum too it is incremented, as PyTorch
+        does with num_batches_tracked, so that it is right should momentum be None later.
     out
         Where to write, (y, batch_mean, batch_var), each of which may be None; y may be x.
     stream
@@ -799,7 +906,8 @@ def batch_norm(
     Returns
     -------
     tuple
-        (y, batch_mean, batch_var): of x's shape, and ``[C]`` each, the variance biased. The last two are None in eval.
+        (y, batch_mean, batch_var): of x's shape, and ``[C]`` each, the variance biased, or in its place what `save`
+        says. The last two are None in eval.
 
     Raises
     ------
@@ -812,8 +920,12 @@ def batch_norm(
     running = _both("batch_norm", running_mean, running_var, "running")
     if training is False:
         _needed("batch_norm", running)
-    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running)
-    return plan._run((x, weight, bias, running_mean, running_var, *results), stream)
+    if batches is not None:
+        batches = as_array(batches, x.device, "batch_norm", "batches", stream)
+        if batches.shape == ():
+            batches = batches.view((1,))
+    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, save, batches is not None)
+    return plan._run((x, weight, bias, running_mean, running_var, *results, batches), stream)
 
 
 def batch_norm_backward(
@@ -827,6 +939,7 @@ def batch_norm_backward(
     eps: float = 1e-5,
     batch_mean: DeviceArrayLike | None = None,
     batch_var: DeviceArrayLike | None = None,
+    save: str = "variance",
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients:
@@ -854,6 +967,9 @@ def batch_norm_backward(
     batch_mean, batch_var
         ``[C]``, float32, what the forward returned; both or neither, in training only. Without them they are computed
         anew.
+    save
+        As in the forward: ``"inverse_deviation"`` where `batch_var` is that. Only its inverse square is used, with no
+        eps, rounded to the type of the statistics: above 2**63 (eps and variance below 1e-38) that is subnormal.
     out
         Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input may be grad_out
         or x.
@@ -885,5 +1001,5 @@ def batch_norm_backward(
                 expected="None, since eval has no batch statistics",
                 given=shown(batch_mean),
             )
-    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
+    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, save)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

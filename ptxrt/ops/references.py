@@ -184,8 +184,9 @@ def batch_norm(
     running_var: Array | None,
     *,
     training: bool,
-    momentum: float = 0.1,
+    momentum: float | None = 0.1,
     eps: float = 1e-5,
+    save: str = "variance",
 ) -> tuple[Array, Array | None, Array | None]:
     """Batch normalization of ``x`` [N, C, \\*].
 
@@ -198,7 +199,8 @@ def batch_norm(
     Returns
     -------
     tuple
-        (y, batch_mean, batch_var), the last two None in eval.
+        (y, batch_mean, batch_var), the last two None in eval; in place of the last ``1 / sqrt(var + eps)`` where `save`
+        is ``"inverse_deviation"``.
     """
     del momentum
     work = work_dtype(x)
@@ -215,20 +217,22 @@ def batch_norm(
     y = np.zeros(x.shape, work)
     for c in range(channels):
         y[:, c] = w[c] * (values[:, c] - mean[c]) / np.sqrt(var[c] + _scalar(eps, work)) + b[c]
-    return (y, mean, var) if training else (y, None, None)
+    saved = 1 / np.sqrt(var + _scalar(eps, work)) if save == "inverse_deviation" else var
+    return (y, mean, saved) if training else (y, None, None)
 
 
 def updated_running_statistics(
-    x: Array, running_mean: Array, running_var: Array, *, momentum: float = 0.1
+    x: Array, running_mean: Array, running_var: Array, *, momentum: float | None = 0.1, batches: int = 0
 ) -> tuple[Array, Array]:
     """Return the running statistics after one training step of `batch_norm` on ``x``.
 
-    ``r = (1 - momentum) * r + momentum * batch``, where the batch variance is the unbiased one (times M / (M - 1)).
+    ``r = (1 - momentum) * r + momentum * batch``, where the batch variance is the unbiased one (times M / (M - 1)). A
+    momentum of None is 1 / `batches`, which counts this one.
     """
     work = work_dtype(x)
     count = _channel_count(x, training=True)
     mean, var = _channel_statistics(x.astype(work))
-    m = _scalar(momentum, work)
+    m = 1 / work.type(batches) if momentum is None else _scalar(momentum, work)
     unbiased = var * count / (count - 1)
     return (1 - m) * running_mean.astype(work) + m * mean, (1 - m) * running_var.astype(work) + m * unbiased
 
@@ -244,6 +248,7 @@ def batch_norm_backward(
     eps: float = 1e-5,
     batch_mean: Array | None = None,
     batch_var: Array | None = None,
+    save: str = "variance",
 ) -> tuple[Array, Array | None, Array]:
     """Gradients of `batch_norm`.
 
@@ -253,7 +258,8 @@ def batch_norm_backward(
         eval:     grad_input = go * inv * weight
         grad_weight = dot * inv        grad_bias = sum_go
 
-    In training the batch statistics are those of x, or batch_mean and batch_var as handed where they are given.
+    In training the batch statistics are those of x, or batch_mean and batch_var as handed where they are given;
+    batch_var is inv where `save` is ``"inverse_deviation"``.
 
     Returns
     -------
@@ -279,6 +285,8 @@ def batch_norm_backward(
     for c in range(channels):
         centred = values[:, c] - mean[c]
         inv = 1 / np.sqrt(var[c] + _scalar(eps, work))
+        if save == "inverse_deviation" and batch_var is not None:
+            inv = var[c]
         sum_go = go[:, c].sum()
         dot = (centred * go[:, c]).sum()
         if training:

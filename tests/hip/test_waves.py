@@ -141,6 +141,35 @@ def batch_norm_backward(
     return Case(ops.BatchNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w, **statistics), want)
 
 
+def batch_norm_counted(shape: Shape, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    real = parameter_type(kind)
+    x, mean = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=real.numpy)
+    var = np.abs(mean) + mean.dtype.type(0.5)
+    results = references.batch_norm(x, None, None, None, None, training=True, save="inverse_deviation")
+    running = references.updated_running_statistics(x, mean, var, momentum=None, batches=5)
+    names = ("batch_mean", "batch_var", "running_mean", "running_var")
+    want = within("batch_norm", name, y=results[0])
+    want |= within("batch_norm", real.name, **dict(zip(names, (*results[1:], *running), strict=True)))
+    want["batches"] = np.array([5]), 0.0
+    arrays = given(x=x, running_mean=mean, running_var=var, batches=np.array([4]))
+    problem = ops.BatchNormDescriptor(shape, True, kind, momentum=None, save="inverse_deviation", counted=True)
+    return Case(ops.BatchNormPlan, problem, arrays, want)
+
+
+def batch_norm_backward_of_inverse(shape: Shape, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, mean = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=parameter_type(kind).numpy)
+    go, inverse = x[::-1, ::-1].copy(), np.abs(mean) + mean.dtype.type(0.5)
+    how: dict[str, Any] = {"training": True, "batch_mean": mean, "batch_var": inverse, "save": "inverse_deviation"}
+    gradients = references.batch_norm_backward(go, x, None, None, None, **how)
+    want = within("batch_norm", name, grad_input=gradients[0])
+    want |= within("batch_norm", parameter_type(kind).name, grad_bias=gradients[2])
+    problem = ops.BatchNormBackwardDescriptor(shape, True, kind, handed=True, save="inverse_deviation")
+    arrays = given(grad_out=go, x=x, batch_mean=mean, batch_var=inverse)
+    return Case(ops.BatchNormBackwardPlan, problem, arrays, want)
+
+
 def local_response_norm(shape: Any, size: Any, name: str = "f32") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = 20 * normal(*shape, dtype=kind.numpy)
@@ -248,6 +277,11 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 2, 97), True, True, True, name)) for name in others("batch_norm")),
+    ],
+    "batch_norm_statistics": [
+        (each, ((3, 260, 2) if name == "f32" else (2, 3, 5), name))
+        for name in ("f32", "f64")
+        for each in (batch_norm_counted, batch_norm_backward_of_inverse)
     ],
     "local_response_norm": [
         (local_response_norm, ((2, 7, 5, 9), 5)),

@@ -15,9 +15,10 @@ SIGNATURES = {
     "group_norm_backward": "grad_out, x, weight, groups, eps=1e-05",
     "softmax2d": "x",
     "softmax2d_backward": "grad_out, y",
-    "batch_norm": "x, weight, bias, running_mean, running_var, *, training, momentum=0.1, eps=1e-05",
+    "batch_norm": "x, weight, bias, running_mean, running_var, *, training, momentum=0.1, eps=1e-05, "
+    "save='variance', batches=None",
     "batch_norm_backward": "grad_out, x, weight, running_mean, running_var, *, training, eps=1e-05, batch_mean=None, "
-    "batch_var=None",
+    "batch_var=None, save='variance'",
     "local_response_norm": "x, size, alpha=0.0001, beta=0.75, k=1.0",
     "local_response_norm_backward": "grad_out, x, denom, size, alpha=0.0001, beta=0.75",
     "upsample_nearest2d": "x, out_h, out_w",

@@ -16,7 +16,7 @@ from ptxrt.ops.framework import texts
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_hip", ".hip"
-INCLUDES = ("block_sum", "moments", "pairs", "walk")
+INCLUDES = ("block_sum", "moments", "pairs", "power", "walk")
 
 _FUNCTION = re.compile(r"(\w+)\(")
 _STRUCT = re.compile(r"struct (\w+)")

@@ -39,6 +39,8 @@ class KernelSpec:
         What the file is rendered with beside `dtype`: pairs of name and value.
     target
         The number of the oldest of NVIDIA's architectures that takes it, 80 for sm_80; None where all do.
+    forward
+        The op that it serves, or whose backward; None where that is called as the family is.
     """
 
     family: str
@@ -48,11 +50,12 @@ class KernelSpec:
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
     target: int | None = None
+    forward: str | None = None
 
     @property
     def op(self) -> str:
         """The op that it serves."""
-        return self.family + ("_backward" if "backward" in self.entry else "")
+        return (self.forward or self.family) + ("_backward" if "backward" in self.entry else "")
 
     @property
     def source(self) -> KernelSource:
@@ -105,6 +108,8 @@ class KernelFamily:
     targets
         Element type -> the number of the oldest architecture that takes its text in PTX, where not all do:
         ``ROUNDING_TARGETS`` for texts that round to the type.
+    op
+        The op that it serves, with its backward, where the file is called otherwise.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class KernelFamily:
         roles: Mapping[str, Role],
         unnamed: str | None = "f32",
         targets: Mapping[str, int] | None = None,
+        op: str | None = None,
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
         self._kernels = {
@@ -125,6 +131,7 @@ class KernelFamily:
                 language,
                 tuple(sorted(described.parameters.items())),
                 (targets or {}).get(dtype) if language == "ptx" else None,
+                op,
             )
             for dtype in dtypes
             for role, described in roles.items()

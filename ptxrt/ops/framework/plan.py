@@ -271,13 +271,13 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             if isinstance(step, Zero):
                 place = self._places[step.operand]
                 zeros = _Zeros(self.device, self.operands[place].nbytes)
-                ready.steps.append((zeros, (1, 1, 1, 1, 1, 1), 0, itemgetter(slice(place, place + 1))))
+                ready.steps.append((zeros, (1, 1, 1, 1, 1, 1), 0, _picking([place])))
                 continue
             kernel = step.kernel.load(self.device)
             kernel.opt_in(step.shared_bytes)
             places = [self._place(argument, ready) for argument in step.arguments]
             x, y, z = (*step.grid, 1, 1)[:3]
-            ready.steps.append((kernel, (x, y, z, step.block, 1, 1), step.shared_bytes, itemgetter(*places)))
+            ready.steps.append((kernel, (x, y, z, step.block, 1, 1), step.shared_bytes, _picking(places)))
         if ready.tables:
             self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
         self._ready = ready
@@ -383,6 +383,11 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             )
         array.memory.used_on(queue)
         return array
+
+
+def _picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what picks the values at some places, as a sequence also where it is one."""
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
 
 
 class _Zeros:
