@@ -1,4 +1,4 @@
-// What batch_norm launches beside its own kernels where it is asked to; statistics of {{ T.name }}, [channels].
+// batch_norm_statistics, {{ T.name }}: what batch_norm launches beside its own kernels where asked. Vectors are [channels].
 //
 //   batch_norm_count: batches += 1.
 //   batch_norm_cumulative: running = (running * (n - 1) + batch) / n where n = batches, counted already; the variance is the
@@ -10,6 +10,7 @@
 // fewer: then threads take turns. batch_norm_count: one thread.
 
 //% include "elements.jinja"
+//% include "pairs.jinja"
 
 //% if T.name == "f32"
 extern "C" __global__ void batch_norm_count(long long* batches_ptr) { *batches_ptr += 1; }
@@ -31,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(1024)
 batch_norm_inverse_deviation{{ suffix }}(Real* var_ptr, unsigned channels, Real eps) {
     const size_t threads = size_t(gridDim.x) * blockDim.x;
     for (size_t channel = size_t(blockIdx.x) * blockDim.x + threadIdx.x; channel < channels; channel += threads) {
-        var_ptr[channel] = 1 / sqrt(double(var_ptr[channel]) + eps);
+        const Number var = double(var_ptr[channel]), sum = var + Number(double(eps));
+        var_ptr[channel] = double(inverse_root(sum));
     }
 }
 

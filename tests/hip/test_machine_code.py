@@ -347,7 +347,10 @@ def moved(which: str, size: int, number: int) -> Edit:
 
 @each_target
 @pytest.mark.parametrize("which", ["load", "store"])
-@pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
+@pytest.mark.parametrize(
+    ("family", "entry"),
+    [(spec.family, spec.entry) for spec in HIP if spec.entry != "batch_norm_count"],  # whose load is a scalar one
+)
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.

@@ -88,7 +88,7 @@ def run(
         if o.output:
             given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by)
         else:
-            given[o.name] = on_device(host[o.name], device, by)
+            given[o.name] = on_device(host.get(o.name), device, by)
     arrays = {name: a.array if isinstance(a, Guarded) else a for name, a in given.items()}
     if within:
         name = next(o.name for o in plan.operands if o.output)
