@@ -4,7 +4,7 @@
 //   batch_norm_cumulative: running = (running * (n - 1) + batch) / n where n = batches, counted already; the variance is the
 //     unbiased one, M / (M - 1) of the biased var, M = batch * hw.
 //   batch_norm_inverse_deviation: var = 1 / sqrt(var + eps), in place.
-//   batch_norm_backward_variance: var = 1 / inverse^2, for kernels that are handed it with an eps of 0.
+//   batch_norm_backward_variance: var = (1 / inverse)^2, for kernels that are handed it with an eps of 0.
 //
 // All is f64, in the order of the entries in PTX. Launch: blocks of any size, as many as give each channel a thread, or
 // fewer: then threads take turns. batch_norm_count: one thread.
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 batch_norm_backward_variance{{ suffix }}(const Real* inverse_ptr, Real* var_ptr, unsigned channels) {
     const size_t threads = size_t(gridDim.x) * blockDim.x;
     for (size_t channel = size_t(blockIdx.x) * blockDim.x + threadIdx.x; channel < channels; channel += threads) {
-        const double inverse = inverse_ptr[channel];
-        var_ptr[channel] = 1 / (inverse * inverse);
+        const double deviation = 1.0 / inverse_ptr[channel];
+        var_ptr[channel] = deviation * deviation;
     }
 }

@@ -25,7 +25,7 @@ FAMILY = KernelFamily(
     "batch_norm_statistics",
     ("f32", "f64"),  # of the statistics
     {
-        "batch_norm_count": Role("i64* batches_ptr", hip=True, but=("f64",)),
+        "batch_norm_count": Role("i64* batches_ptr", hip=True, dtypes=("f32",)),
         "batch_norm_cumulative": Role(
             "const P* mean_ptr, const P* var_ptr, P* rmean_ptr, P* rvar_ptr, const i64* batches_ptr, u32 batch, "
             "u32 channels, u32 hw",

@@ -60,7 +60,9 @@ FAMILY = KernelFamily(
     ("f32", "f64", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
     | {
-        f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes)
+        f"lrn_{way}_sliding_{size}_{by}": Role(
+            text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes
+        )
         for way, text in _SIGNATURES.items()
         for size in SLIDING_SIZES
         for by, dtypes in (("root", ("f32", "f16", "bf16")), ("any", ()))  # f64 has one power for every beta
