@@ -161,7 +161,7 @@ class _Problem(ImageDescriptor):
 
 
 def _check_save(op: str, save: str) -> None:
-    if save not in ("variance", "inverse_deviation"):
+    if save.__class__ is not str or save not in ("variance", "inverse_deviation"):
         expected = "'variance' or 'inverse_deviation'"
         raise InvalidArgument(op=op, argument="save", expected=expected, given=shown(save))
 

@@ -343,7 +343,7 @@ def test_without_running_statistics_no_batches_are_counted(device: Device, given
 @pytest.mark.parametrize("op", ["batch_norm", "batch_norm_backward"])
 def test_save_is_one_of_two(given: list[Any], op: str) -> None:
     cls: Any = BatchNormDescriptor if op == "batch_norm" else BatchNormBackwardDescriptor
-    for save in ("deviation", None, 1):
+    for save in ("deviation", None, np.ones(2)):
         with pytest.raises(ptxrt.InvalidArgument, match="'variance' or 'inverse_deviation'") as caught:
             cls(SHAPE, True, save=save)
         assert (caught.value.op, caught.value.argument) == (op, "save")

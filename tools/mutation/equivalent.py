@@ -133,14 +133,6 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
             "@!%wide bra divide_wide;",
         )
     ],
-    "Sums that are under way when a chunk begins belong to channels before it, which are not written.": [
-        (
-            "local_response_norm",
-            'lrn_{{ "forward" if forward else "backward" }}_sliding_{{ size }}_{{ by }}',
-            "mov.f64 %sum_{{ j }}, 0d0000000000000000;",
-            "mov.f64 %sum_{{ j }}, 0d4000000000000000;",
-        )
-    ],
     "A group of slots none of which is held runs with all its predicates false.": [
         ("softmax2d", "each_held", "setp.le.u32 %done, %held, {{ slot }};", "setp.lt.u32 %done, %held, {{ slot }};")
     ],
