@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -262,6 +263,62 @@ def _grid_sample(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple[int, i
     )
 
 
+_ROWS = (2, 8)
+
+
+def _layer_norm(dtype: str, shape: tuple[int, ...] = _ROWS, row: tuple[int, ...] = (8,)) -> Iterator[Case]:
+    yield Case(
+        _named("layer_norm", dtype, shape, _ROWS),
+        ops.LayerNormPlan,
+        ops.LayerNormDescriptor(shape, row, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype), **_weights(rng, dtype, row, "weight", "bias")},
+        lambda x, weight, bias: (references.layer_norm(x, row, weight, bias),),
+        lambda a, out, stream, normalized_shape=row, **numbers: ops.layer_norm(
+            a["x"], normalized_shape, a["weight"], a["bias"], out=out, stream=stream, **numbers
+        ),
+    )
+    yield from _backward_of_rows(
+        "layer_norm", ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor, dtype, shape, row
+    )
+
+
+def _rms_norm(dtype: str, shape: tuple[int, ...] = _ROWS, row: tuple[int, ...] = (8,)) -> Iterator[Case]:
+    yield Case(
+        _named("rms_norm", dtype, shape, _ROWS),
+        ops.RmsNormPlan,
+        ops.RmsNormDescriptor(shape, row, BY_NAME[dtype]),
+        lambda rng: {"x": made(rng, shape, dtype), **_weights(rng, dtype, row, "weight")},
+        lambda x, weight: (references.rms_norm(x, row, weight),),
+        lambda a, out, stream, normalized_shape=row, **numbers: ops.rms_norm(
+            a["x"], normalized_shape, a["weight"], out=out, stream=stream, **numbers
+        ),
+    )
+    yield from _backward_of_rows("rms_norm", ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor, dtype, shape, row)
+
+
+def _weights(rng: np.random.Generator, dtype: str, row: tuple[int, ...], *names: str) -> dict[str, Array]:
+    return {name: a.reshape(row) for name, a in _vectors(rng, dtype, math.prod(row), *names).items()}
+
+
+def _backward_of_rows(
+    op: str, plan: Any, descriptor: Any, dtype: str, shape: tuple[int, ...], row: tuple[int, ...]
+) -> Iterator[Case]:
+    yield Case(
+        _named(f"{op}_backward", dtype, shape, _ROWS),
+        plan,
+        descriptor(shape, row, BY_NAME[dtype]),
+        lambda rng: {
+            "grad_out": made(rng, shape, dtype),
+            "x": made(rng, shape, dtype),
+            **_weights(rng, dtype, row, "weight"),
+        },
+        lambda grad_out, x, weight: getattr(references, f"{op}_backward")(grad_out, x, row, weight),
+        lambda a, out, stream, normalized_shape=row, **numbers: getattr(ops, f"{op}_backward")(
+            a["grad_out"], a["x"], normalized_shape, a["weight"], out=out, stream=stream, **numbers
+        ),
+    )
+
+
 _OPS: dict[str, Callable[..., Iterator[Case]]] = {
     "group_norm": _group_norm,
     "softmax2d": _softmax2d,
@@ -269,6 +326,8 @@ _OPS: dict[str, Callable[..., Iterator[Case]]] = {
     "local_response_norm": _local_response_norm,
     "upsample_nearest2d": _upsample_nearest2d,
     "grid_sample": _grid_sample,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
 }
 
 
@@ -279,7 +338,7 @@ def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> l
     ----------
     sizes
         Of each op, for an element type or for ``"others"``: the arguments of its cases, a shape and what goes with it
-        (groups; the rows and columns of the result). By default one small shape of each.
+        (groups; the rows and columns of the result; the axes that are a row). By default one small shape of each.
     """
     dtypes: dict[str, dict[str, None]] = {}
     for spec in ops.kernels():

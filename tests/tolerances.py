@@ -45,6 +45,8 @@ BARS: dict[str, dict[str, float]] = {
     "softmax2d": _NORMALIZATION,
     "batch_norm": _NORMALIZATION,
     "local_response_norm": _NORMALIZATION,
+    "layer_norm": _NORMALIZATION,
+    "rms_norm": _NORMALIZATION,
     "upsample_nearest2d": _EXACT,
     "upsample_nearest2d_backward": _NORMALIZATION,  # sums of a few elements; its own tests know each bit of larger ones
 }
@@ -81,8 +83,9 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
     Parameters
     ----------
     op
-        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"``, ``"upsample_nearest2d"`` or
-        ``"upsample_nearest2d_backward"``; grid_sample's depends on the sizes: `grid_sample_bar`.
+        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"``, ``"layer_norm"``,
+        ``"rms_norm"``, ``"upsample_nearest2d"`` or ``"upsample_nearest2d_backward"``; grid_sample's depends on the
+        sizes: `grid_sample_bar`.
     dtype
         The element type: ``"f32"``.
     ref

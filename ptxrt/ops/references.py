@@ -29,9 +29,13 @@ __all__ = [
     "grid_sample_coordinates",
     "group_norm",
     "group_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
     "local_response_norm",
     "local_response_norm_backward",
     "nearest_source_indices",
+    "rms_norm",
+    "rms_norm_backward",
     "softmax2d",
     "softmax2d_backward",
     "updated_running_statistics",
@@ -132,6 +136,117 @@ def group_norm_backward(
                 grad_weight[c] += (go[image, c] * xhat[c]).sum()
                 grad_bias[c] += go[image, c].sum()
     return grad_input, None if weight is None else grad_weight, grad_bias
+
+
+def _axes(normalized_shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+
+
+def _rows(x: Array, normalized_shape: int | tuple[int, ...], *others: Array | None) -> list[Any]:
+    """Return ``[rows, D]`` of x and the others in x's work type, a row being the last axes; ones in place of None."""
+    axes = _axes(normalized_shape)
+    if not axes or x.shape[-len(axes) :] != axes:
+        raise ValueError(f"the last axes of {x.shape} are not {axes}")
+    work, width = work_dtype(x), math.prod(axes)
+    ones = np.ones((1, width), work)
+    shape = x.size // width if width else 0, width
+    return [
+        ones if a is None else a.astype(work).reshape(shape if a.shape == x.shape else (1, width)) for a in (x, *others)
+    ]
+
+
+def layer_norm(
+    x: Array,
+    normalized_shape: int | tuple[int, ...],
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+) -> Array:
+    """Layer normalization of ``x`` over its last axes: ``(x - mean) / sqrt(var + eps) * weight + bias``, var biased.
+
+    Returns
+    -------
+    Array
+        y, shaped as x.
+    """
+    values, w = _rows(x, normalized_shape, weight)
+    b = 0 if bias is None else bias.astype(values.dtype).reshape(1, -1)
+    return np.asarray(_standardised(values, eps)[0] * w + b).reshape(x.shape)
+
+
+def _standardised(values: Array, eps: float) -> tuple[Array, Array]:
+    """Return ``(x - mean) * inv`` of each row, and inv, which is ``1 / sqrt(var + eps)``."""
+    statistics = [_two_pass(row) if row.size else (0, 1) for row in values]
+    mean, var = (np.array([each[i] for each in statistics], values.dtype).reshape(-1, 1) for i in (0, 1))
+    inv = 1 / np.sqrt(var + _scalar(eps, values.dtype))
+    return (values - mean) * inv, inv
+
+
+def layer_norm_backward(
+    grad_out: Array, x: Array, normalized_shape: int | tuple[int, ...], weight: Array | None = None, eps: float = 1e-5
+) -> tuple[Array, Array | None, Array]:
+    """Gradients of `layer_norm`.
+
+    With ``xhat = (x - mean) * inv``, ``inv = 1 / sqrt(var + eps)`` and ``d = grad_out * weight``::
+
+        grad_input  = (d - mean(d) - xhat * mean(d * xhat)) * inv      means over the row
+        grad_weight = sum of grad_out * xhat                           over all rows
+        grad_bias   = sum of grad_out
+
+    Returns
+    -------
+    tuple
+        (grad_input, grad_weight, grad_bias); grad_weight is None where weight is.
+    """
+    values, go, w = _rows(x, normalized_shape, grad_out, weight)
+    xhat, inv = _standardised(values, eps)
+    d, n = go * w, max(values.shape[1], 1)
+    means = (a.sum(axis=1, keepdims=True) / n for a in (d, d * xhat))
+    grad_input = (d - next(means) - xhat * next(means)) * inv
+    grad_weight = None if weight is None else (go * xhat).sum(axis=0).reshape(weight.shape)
+    return grad_input.reshape(x.shape), grad_weight, go.sum(axis=0).reshape(_axes(normalized_shape))
+
+
+def rms_norm(
+    x: Array, normalized_shape: int | tuple[int, ...], weight: Array | None = None, eps: float = 1e-6
+) -> Array:
+    """Divide ``x`` by the root mean square over its last axes: ``x / sqrt(mean(x^2) + eps) * weight``.
+
+    Returns
+    -------
+    Array
+        y, shaped as x.
+    """
+    values, w = _rows(x, normalized_shape, weight)
+    return np.asarray(values * _inverse_rms(values, eps) * w).reshape(x.shape)
+
+
+def _inverse_rms(values: Array, eps: float) -> Array:
+    mean = (values**2).sum(axis=1, keepdims=True) / max(values.shape[1], 1)
+    return np.asarray(1 / np.sqrt(mean + _scalar(eps, values.dtype)))
+
+
+def rms_norm_backward(
+    grad_out: Array, x: Array, normalized_shape: int | tuple[int, ...], weight: Array | None = None, eps: float = 1e-6
+) -> tuple[Array, Array | None]:
+    """Gradients of `rms_norm`.
+
+    With ``inv = 1 / sqrt(mean(x^2) + eps)`` and ``d = grad_out * weight``::
+
+        grad_input  = (d - x * inv^2 * mean(d * x)) * inv      means over the row
+        grad_weight = sum of grad_out * x * inv                over all rows
+
+    Returns
+    -------
+    tuple
+        (grad_input, grad_weight); grad_weight is None where weight is.
+    """
+    values, go, w = _rows(x, normalized_shape, grad_out, weight)
+    inv, d = _inverse_rms(values, eps), go * w
+    mean = (d * values).sum(axis=1, keepdims=True) / max(values.shape[1], 1)
+    grad_input = (d - values * inv**2 * mean) * inv
+    grad_weight = None if weight is None else (go * values * inv).sum(axis=0).reshape(weight.shape)
+    return grad_input.reshape(x.shape), grad_weight
 
 
 def softmax2d(x: Array) -> Array:

@@ -38,6 +38,7 @@ VECTOR = {
     "v_mov_b32": "u32(1)",
     "v_mov_b16 l": "(u32(0) & 0xffff0000) | (u32(1) & 0xffff)",
     "v_mov_b16 h": "(u32(0) & 0xffff) | u32(1) << 16",
+    "v_mov_b16 h l": "(u32(0) & 0xffff) | u32(1) << 16",
     "v_mov_b64": "u64(1)",
     "v_not_b32": "~u32(1)",
     "v_and_b32": "u32(1) & u32(2)",

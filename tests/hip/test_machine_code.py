@@ -173,6 +173,7 @@ SPECIAL = [
     ("local_response_norm", 3),
     ("grid_sample", 0),
     ("grid_sample", 1),
+    *((norm, number) for norm in ("layer_norm", "rms_norm") for number in (0, 2)),
 ]
 
 
@@ -355,7 +356,7 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.
     first = {"group_norm": -1, "batch_norm": -1, "grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
-    number = first.get(family, 0)
+    number = -1 if re.match("layer_norm(_backward)?_kernel", entry) else first.get(family, 0)
     assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 
 

@@ -18,7 +18,7 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type
+from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, rows
 from ptxrt.runtime.layout import contiguous
 from ptxrt.runtime.signature import Signature
 
@@ -232,6 +232,36 @@ def grid_sample_backward(name: str, shape: Shape, size: Shape) -> Case:
     return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want)
 
 
+def layer_norm(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, row, real = normal(*shape, dtype=kind.numpy), shape[-1:], parameter_type(kind).numpy
+    w, b = (normal(*row, dtype=real) + i if affine else None for i in (0, 1))
+    want = within("layer_norm", name, out=references.layer_norm(x, row, w, b))
+    return Case(ops.LayerNormPlan, ops.LayerNormDescriptor(shape, row, kind), given(x=x, weight=w, bias=b), want)
+
+
+def rms_norm(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, row = normal(*shape, dtype=kind.numpy), shape[-1:]
+    w = normal(*row, dtype=parameter_type(kind).numpy) if affine else None
+    want = within("rms_norm", name, out=references.rms_norm(x, row, w))
+    return Case(ops.RmsNormPlan, ops.RmsNormDescriptor(shape, row, kind), given(x=x, weight=w), want)
+
+
+def backward_of_rows(op: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, row, real = normal(*shape, dtype=kind.numpy), shape[-1:], parameter_type(kind)
+    go, w = x[::-1] + normal(*row, dtype=kind.numpy), normal(*row, dtype=real.numpy) if affine else None
+    plan, descriptor = {
+        "layer_norm": (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
+        "rms_norm": (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor),
+    }[op]
+    gradients = getattr(references, f"{op}_backward")(go, x, row, w)
+    want = within(op, name, grad_input=gradients[0])
+    want |= within(op, real.name, **dict(zip(("grad_weight", "grad_bias"), gradients[1:], strict=False)))
+    return Case(plan, descriptor(shape, row, kind), given(grad_out=go, x=x, weight=w), want)
+
+
 def others(family: str) -> list[str]:
     """Return a family's element types but f32."""
     return sorted({spec.dtype for spec in HIP if spec.family == family} - {"f32"})
@@ -306,6 +336,22 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((grid_sample, (name, (3, 5, 4, 5), (3, 13))) for name in ("f16", "bf16")),
         (grid_sample, ("f32", (1, 1, 3, 5), (1, 800))),  # more positions than the threads of all blocks
     ],
+    "layer_norm": [
+        (layer_norm, ((5, 67),)),
+        (layer_norm, ((3, 700), False)),
+        (backward_of_rows, ("layer_norm", (67, 9))),  # more slices than a warp adds up
+        (backward_of_rows, ("layer_norm", (1, 1100), False)),
+        *((layer_norm, ((5, 67), True, name)) for name in others("layer_norm")),
+        *((backward_of_rows, ("layer_norm", (5, 67), True, name)) for name in others("layer_norm")),
+    ],
+    "rms_norm": [
+        (rms_norm, ((5, 67),)),
+        (rms_norm, ((3, 700), False)),
+        (backward_of_rows, ("rms_norm", (67, 9))),  # more slices than a warp adds up
+        (backward_of_rows, ("rms_norm", (1, 1100), False)),
+        *((rms_norm, ((5, 67), True, name)) for name in others("rms_norm")),
+        *((backward_of_rows, ("rms_norm", (5, 67), True, name)) for name in others("rms_norm")),
+    ],
 }
 
 
@@ -321,6 +367,8 @@ def short_grids(monkeypatch: Patch) -> None:
         monkeypatch.setattr(sys.modules[f"ptxrt.ops._{name}"], "blocks_in_hip", few_blocks)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)
+    monkeypatch.setattr(rows, "_SLICE", 2)
+    monkeypatch.setattr(rows, "blocks_in_hip", few_blocks)
 
 
 def planned(case: Case) -> waves.AnyPlan:

@@ -135,6 +135,56 @@ def test_group_norm(device: Device, rng: Rng, dtype: str) -> None:
     assert done >= 15
 
 
+def rows(rng: Rng, name: str, dtype: str, *weights: str) -> Iterator[Any]:
+    """Give torch's samples of a norm of rows, and two of more values."""
+    yield from samples(f"nn.functional.{name}", dtype)
+    for shape, row in (((3, 40), (40,)), ((2, 5, 6, 7), (6, 7))):
+        x = rng.standard_normal(shape).astype(BY_NAME[dtype].numpy)
+        yield x, [row, *(rng.standard_normal(row).astype(np.float32) for _ in weights)], {}
+
+
+@each_type("layer_norm")
+def test_layer_norm(device: Device, rng: Rng, dtype: str) -> None:
+    done = 0
+    for x, (row, *weights), words in rows(rng, "layer_norm", dtype, "weight", "bias"):
+        (w, b), eps = [*weights, None, None][:2], float(np.float32(words.get("eps", 1e-5)))
+        if eps < 0:  # which ptxrt refuses
+            continue
+        tx, tw, tb = wide(x), wide(w), wide(b)
+        y, go, ours = F.layer_norm(tx, row, tw, tb, eps), like(rng, x), [on_device(a, device) for a in (x, w, b)]
+        got = ops.layer_norm(ours[0], row, ours[1], ours[2], eps)
+        same("layer_norm", device, (got,), (y.detach().numpy(),), x.shape)
+        reference_agrees([references.layer_norm(x, row, w, b, eps)], [y.detach().numpy()])
+        if x.size and np.prod(row) > 1:  # the gradient of one value is what rounding leaves of torch's
+            grads = ops.layer_norm_backward(on_device(go, device), ours[0], row, ours[1], eps)
+            want = gradients(y, go, [tx, tw, tb])
+            same("layer_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
+            reference = references.layer_norm_backward(go, x, row, w, eps)
+            reference_agrees(reference[: 3 - (b is None)], want[: 3 - (b is None)])
+        done += 1
+    assert done >= 7
+
+
+@each_type("rms_norm")
+def test_rms_norm(device: Device, rng: Rng, dtype: str) -> None:
+    done = 0
+    for x, (row, *weights), words in rows(rng, "rms_norm", dtype, "weight"):
+        w, eps = [*weights, None][0], words.get("eps", 1e-6)  # torch's own default is the type's
+        if eps < 0:
+            continue
+        tx, tw, eps = wide(x), wide(w), float(np.float32(eps))
+        y, go, ours = F.rms_norm(tx, row, tw, eps), like(rng, x), [on_device(a, device) for a in (x, w)]
+        same("rms_norm", device, (ops.rms_norm(ours[0], row, ours[1], eps),), (y.detach().numpy(),), x.shape)
+        reference_agrees([references.rms_norm(x, row, w, eps)], [y.detach().numpy()])
+        if x.size and np.prod(row) > 1:
+            grads = ops.rms_norm_backward(on_device(go, device), ours[0], row, ours[1], eps)
+            want = gradients(y, go, [tx, tw])
+            same("rms_norm_backward", device, grads, want, x.shape)
+            reference_agrees(references.rms_norm_backward(go, x, row, w, eps), want)
+        done += 1
+    assert done >= 7
+
+
 @each_type("batch_norm")
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(device: Device, rng: Rng, training: bool, dtype: str) -> None:

@@ -37,11 +37,15 @@ SIZES: dict[str, Any] = {
         "f64": [((2, 3, 5, 6), (4, 9)), ((2, 9, 17, 13), (35, 150))],
         "others": [((2, 9, 5, 6), (4, 9))],
     },
+    # Vectors and single values, several turns of a block, more slices of rows than one.
+    **{norm: {"f32": [((2, 4, 6), (4, 6)), ((1, 2064), (2064,)), ((17, 60), (60,))],
+              "others": [((2, 24), (24,)), ((1, 1001), (1001,))]} for norm in ("layer_norm", "rms_norm")},
 }  # fmt: skip
 IN_PLACE = {  # of the first output
     "group_norm": ("x",), "group_norm_backward": ("grad_out", "x"),
     "batch_norm": ("x",), "batch_norm_backward": ("grad_out", "x"),
     "softmax2d": ("x",), "softmax2d_backward": ("grad_out", "y"),
+    "layer_norm": ("x",), "rms_norm": ("x",),
 }  # fmt: skip
 EMPTY: dict[str, Any] = {
     "group_norm": {"others": [((0, 4, 3), 2), ((2, 4, 0), 2), ((2, 0, 3), 2), ((0, 4), 2)]},
@@ -56,6 +60,8 @@ EMPTY: dict[str, Any] = {
         "f32": [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0)),
                 ((0, 3, 1 << 31, 4), (2, 2)), ((2, 3, 4, 4), (0, 1 << 31))],  # which a kernel could not take
     },
+    "layer_norm": {"others": [((0, 4), (4,)), ((3, 0), (0,)), ((0,), (0,)), ((0, 1 << 33, 4), (4,))]},
+    "rms_norm": {"others": [((0, 4), (4,)), ((3, 0), (0,)), ((0,), (0,)), ((2, 0, 5), (0, 5))]},
 }  # fmt: skip
 
 
@@ -153,7 +159,8 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
     declared = {name for o in case.plan.select(device, case.problem).operands for name in o.in_place}
     assert declared == set(IN_PLACE.get(case.plan.op, ()))
     heuristic = case.plan.select(device, case.problem, wish(variant)).config
-    another = found[-1] if case.plan.op.startswith("group_norm") else heuristic  # that of one warp
+    of_one_warp = case.plan.op.startswith(("group_norm", "layer_norm", "rms_norm"))
+    another = found[-1] if of_one_warp else heuristic
     for config in dict.fromkeys((heuristic, another)):
         plan = case.plan.select(device, case.problem, wish(variant, config=config))
         want = run(case, device, plan)

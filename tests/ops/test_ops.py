@@ -25,6 +25,10 @@ SIGNATURES = {
     "upsample_nearest2d_backward": "grad_out, in_h, in_w",
     "grid_sample": "x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
     "grid_sample_backward": "grad_out, x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
+    "layer_norm": "x, normalized_shape, weight=None, bias=None, eps=1e-05",
+    "layer_norm_backward": "grad_out, x, normalized_shape, weight=None, eps=1e-05",
+    "rms_norm": "x, normalized_shape, weight=None, eps=1e-06",
+    "rms_norm_backward": "grad_out, x, normalized_shape, weight=None, eps=1e-06",
 }
 
 PROBLEMS: dict[str, list[Any]] = {
@@ -40,6 +44,10 @@ PROBLEMS: dict[str, list[Any]] = {
     "upsample_nearest2d_backward": [ops.UpsampleNearest2dBackwardDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 6, 8)],
     "grid_sample": [ops.GridSampleDescriptor((1, 2, 3, 4), (1, 5, 6, 2))],
     "grid_sample_backward": [ops.GridSampleBackwardDescriptor((1, 2, 3, 4), (1, 5, 6, 2))],
+    "layer_norm": [ops.LayerNormDescriptor((2, 8, 6), (8, 6))],
+    "layer_norm_backward": [ops.LayerNormBackwardDescriptor((2, 8, 6), (6,))],
+    "rms_norm": [ops.RmsNormDescriptor((2, 8, 6), (8, 6))],
+    "rms_norm_backward": [ops.RmsNormBackwardDescriptor((2, 8, 6), (6,))],
 }
 
 IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
@@ -88,6 +96,7 @@ def test_the_baseline_entries_are_in_hip() -> None:
         "batch_norm_backward_kernel",
         "lrn_forward_kernel",
         "lrn_backward_kernel",
+        *(f"{norm}_norm{way}_kernel" for norm in ("layer", "rms") for way in ("", "_backward")),
         *(f"upsample_nearest2d_{name}" for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         *(f"upsample_nearest2d_backward_{name}" for name in ("f32", "f64", "f16", "bf16")),
         *(f"grid_sample{way}_{name}" for way in ("", "_backward") for name in ("f32", "f64")),

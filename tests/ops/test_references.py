@@ -154,6 +154,54 @@ def test_group_norm_backward_without_weight() -> None:
     assert_slope(grad_input, lambda v: (go * ref.group_norm(v, None, None, 2)).sum(), x)
 
 
+# ---- layer_norm, rms_norm ----
+
+
+def test_layer_norm_by_hand() -> None:
+    # {1, 3, 5, 7}: mean 4, variance 5; {0, 0, 0, 4}: mean 1, variance 3
+    x = np.array([[[1, 3], [5, 7]], [[0, 0], [0, 4]]], np.float64)
+    w, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.0, 10.0], [20.0, 30.0]])
+    root5 = np.sqrt(np.longdouble(5))
+    expected = [
+        [[-3 / root5, -2 / root5 + 10], [3 / root5 + 20, 12 / root5 + 30]],
+        [[-1 / ROOT3, 10 - 2 / ROOT3], [20 - 3 / ROOT3, 30 + 12 / ROOT3]],
+    ]
+    assert_allclose(ref.layer_norm(x, (2, 2), w, b, eps=0.0), expected, rtol=1e-18)
+
+
+def test_rms_norm_by_hand() -> None:
+    x, w = np.array([[1.0, 7.0], [3.0, 4.0]]), np.array([2.0, 3.0])  # mean squares 25 and 12.5
+    expected = [[np.longdouble(2) / 5, np.longdouble(21) / 5], [6 * ROOT2 / 5, 12 * ROOT2 / 5]]
+    assert_allclose(ref.rms_norm(x, 2, w, eps=0.0), expected, rtol=1e-18)
+
+
+def test_layer_norm_of_a_row_is_group_norm_of_a_group() -> None:
+    x = normal(7, 3, 4, 5)
+    assert_allclose(ref.layer_norm(x, (4, 5)), ref.group_norm(x, None, None, 1), rtol=1e-17)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("row", [(), (3,), (2, 5), (1, 2, 4, 5)])
+def test_norms_of_rows_refuse_what_x_does_not_end_in(op: str, row: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="last axes"):
+        getattr(ref, op)(normal(8, 2, 4, 5), row)
+
+
+def test_layer_norm_backward_is_the_slope() -> None:
+    x, w, b, go = normal(9, 3, 2, 4), normal(10, 2, 4), normal(11, 2, 4), normal(12, 3, 2, 4)
+    gx, gw, gb = ref.layer_norm_backward(go, x, (2, 4), w)
+    assert_slope(gx, lambda at: (go * ref.layer_norm(at, (2, 4), w, b)).sum(), x)
+    assert_slope(gw, lambda at: (go * ref.layer_norm(x, (2, 4), at, b)).sum(), w)
+    assert_slope(gb, lambda at: (go * ref.layer_norm(x, (2, 4), w, at)).sum(), b)
+
+
+def test_rms_norm_backward_is_the_slope() -> None:
+    x, w, go = normal(13, 3, 5), normal(14, 5), normal(15, 3, 5)
+    gx, gw = ref.rms_norm_backward(go, x, 5, w)
+    assert_slope(gx, lambda at: (go * ref.rms_norm(at, 5, w)).sum(), x)
+    assert_slope(gw, lambda at: (go * ref.rms_norm(x, 5, at)).sum(), w)
+
+
 # ---- softmax2d ----
 
 
