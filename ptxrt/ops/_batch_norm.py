@@ -175,16 +175,19 @@ class BatchNormDescriptor(_Problem):
         the running variance could fall below 0.
     running
         Whether there are running statistics; without training there must be.
+    strides
+        Of x and y, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "batch_norm"
 
     momentum: float = 0.1
     running: bool = True
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,16 +216,19 @@ class BatchNormBackwardDescriptor(_Problem):
         As in :class:`BatchNormDescriptor`.
     handed
         Whether the batch statistics are given; in training only.
+    strides
+        Of grad_out, x and grad_input, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "batch_norm_backward"
     first = "grad_out"
 
     handed: bool = False
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -573,12 +579,12 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
             absent=no_running,
         )
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("bias", *vector, optional=True),
             running("running_mean"),
             running("running_var"),
-            Operand("y", problem.shape, problem.dtype, output=True, in_place=("x",)),
+            Operand("y", problem.shape, problem.dtype, problem.strides, output=True, in_place=("x",)),
             Operand("batch_mean", *vector, output=True, absent=no_batch),
             Operand("batch_var", *vector, output=True, absent=no_batch),
         )
@@ -711,14 +717,16 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
         vector = ((problem.channels,), parameter_type(problem.dtype))
         not_handed = None if problem.handed else "the plan is of a problem without batch statistics"
         return (
-            Operand("grad_out", problem.shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("grad_out", problem.shape, problem.dtype, problem.strides),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("running_mean", *vector, optional=problem.training),
             Operand("running_var", *vector, optional=problem.training),
             Operand("batch_mean", *vector, optional=not problem.handed, absent=not_handed),
             Operand("batch_var", *vector, optional=not problem.handed, absent=not_handed),
-            Operand("grad_input", problem.shape, problem.dtype, output=True, in_place=("grad_out", "x")),
+            Operand(
+                "grad_input", problem.shape, problem.dtype, problem.strides, output=True, in_place=("grad_out", "x")
+            ),
             Operand("grad_weight", *vector, output=True, needs="weight"),
             Operand("grad_bias", *vector, output=True),
         )
@@ -780,7 +788,7 @@ def batch_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous; at least two values a channel in training.
+        ``[N, C, *]``, float32, contiguous or channels-last; at least two values a channel in training.
     weight, bias
         ``[C]``, float32, or None for ones and zeros.
     running_mean, running_var
@@ -792,14 +800,15 @@ def batch_norm(
     eps
         Added to the variance.
     out
-        Where to write, (y, batch_mean, batch_var), each of which may be None; y may be x.
+        Where to write, (y, batch_mean, batch_var), each of which may be None; y has x's layout, and may be x.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     tuple
-        (y, batch_mean, batch_var): of x's shape, and ``[C]`` each, the variance biased. The last two are None in eval.
+        (y, batch_mean, batch_var): of x's shape and layout, and ``[C]`` each, the variance biased. The last two are
+        None in eval.
 
     Raises
     ------
@@ -812,7 +821,7 @@ def batch_norm(
     running = _both("batch_norm", running_mean, running_var, "running")
     if training is False:
         _needed("batch_norm", running)
-    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running)
+    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, x.strides)
     return plan._run((x, weight, bias, running_mean, running_var, *results), stream)
 
 
@@ -842,7 +851,7 @@ def batch_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous; x is what went into batch_norm.
+        ``[N, C, *]``, float32, contiguous or both channels-last; x is what went into batch_norm.
     weight
         ``[C]``, float32, or None for ones.
     running_mean, running_var
@@ -855,8 +864,8 @@ def batch_norm_backward(
         ``[C]``, float32, what the forward returned; both or neither, in training only. Without them they are computed
         anew.
     out
-        Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input may be grad_out
-        or x.
+        Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input has x's layout,
+        and may be grad_out or x.
     stream
         The device's default stream if left out.
 
@@ -885,5 +894,5 @@ def batch_norm_backward(
                 expected="None, since eval has no batch statistics",
                 given=shown(batch_mean),
             )
-    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed)
+    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, grad_out.strides)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

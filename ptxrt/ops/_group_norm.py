@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,6 +95,7 @@ class _Problem(ImageDescriptor):
     groups: int
     dtype: ElementType = BY_NAME["f32"]
     eps: float = 1e-5
+    strides: tuple[int, ...] = ()
 
     types = FAMILY.dtypes
 
@@ -109,6 +111,16 @@ class _Problem(ImageDescriptor):
                 fix="Every group holds equally many channels",
             )
         self._set(groups=groups, eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
+
+    @property
+    def batch(self) -> int:
+        """N: an image's positions belong together, in either layout."""
+        return self.shape[0]
+
+    @property
+    def hw(self) -> int:
+        """Product of the trailing axes, 1 if there are none."""
+        return math.prod(self.shape[2:])
 
     @property
     def group(self) -> int:
@@ -160,10 +172,12 @@ class GroupNormDescriptor(_Problem):
         Of x and y.
     eps
         Added to the variance; finite and at least 0.
+    strides
+        Of x and y, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "group_norm"
@@ -316,10 +330,10 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         problem = self.descriptor
         vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("bias", *vector, optional=True),
-            Operand("out", problem.shape, problem.dtype, output=True, in_place=("x",)),
+            Operand("out", problem.shape, problem.dtype, problem.strides, output=True, in_place=("x",)),
         )
 
 
@@ -489,10 +503,12 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         problem = self.descriptor
         vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
-            Operand("grad_out", problem.shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("grad_out", problem.shape, problem.dtype, problem.strides),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
-            Operand("grad_input", problem.shape, problem.dtype, output=True, in_place=("grad_out", "x")),
+            Operand(
+                "grad_input", problem.shape, problem.dtype, problem.strides, output=True, in_place=("grad_out", "x")
+            ),
             Operand("grad_weight", *vector, output=True, needs="weight"),
             Operand("grad_bias", *vector, output=True),
         )
@@ -520,7 +536,7 @@ def group_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     weight, bias
         ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest.
     groups
@@ -528,14 +544,14 @@ def group_norm(
     eps
         Added to the variance.
     out
-        Where to write, of x's shape; it may be x.
+        Where to write, of x's shape and layout; it may be x.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        y, of x's shape; `out` if given.
+        y, of x's shape and layout; `out` if given.
 
     Raises
     ------
@@ -544,7 +560,7 @@ def group_norm(
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
-    plan = _plan(x.device, x.shape, groups, x.dtype, eps)
+    plan = _plan(x.device, x.shape, groups, x.dtype, eps, x.strides)
     return plan._run((x, weight, bias, out), stream)
 
 
@@ -571,7 +587,7 @@ def group_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last, both alike.
     weight
         ``[C]``, or None for ones; float64 where x is, float32 for the rest.
     groups
@@ -579,16 +595,16 @@ def group_norm_backward(
     eps
         Added to the variance.
     out
-        (grad_input, grad_weight, grad_bias): where to write, or None for what is to be allocated. grad_input may be
-        grad_out or x; grad_weight is None if weight is.
+        (grad_input, grad_weight, grad_bias): where to write, or None for what is to be allocated. grad_input has
+        x's layout, and may be grad_out or x; grad_weight is None if weight is.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     tuple
-        (grad_input, grad_weight, grad_bias): of x's shape and type, and twice ``[C]`` of a weight's type; grad_weight
-        is None if weight is. The latter two are zeros where x is empty.
+        (grad_input, grad_weight, grad_bias): of x's shape, type and layout, and twice ``[C]`` of a weight's type;
+        grad_weight is None if weight is. The latter two are zeros where x is empty.
 
     Raises
     ------
@@ -599,5 +615,5 @@ def group_norm_backward(
     if type(x) is not DeviceArray:
         x = as_array(x, None, op, "x", stream)
     outputs = GroupNormBackwardPlan.unpacked(out)
-    plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps)
+    plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps, x.strides)
     return plan._run((grad_out, x, weight, *outputs), stream)

@@ -86,9 +86,9 @@ def run(
     for i, o in enumerate(plan.operands):
         by = offset if place in (None, i) else 0
         if o.output:
-            given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by)
+            given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by, o.strides)
         else:
-            given[o.name] = on_device(host[o.name], device, by)
+            given[o.name] = on_device(host[o.name], device, by, o.strides)
     arrays = {name: a.array if isinstance(a, Guarded) else a for name, a in given.items()}
     if within:
         name = next(o.name for o in plan.operands if o.output)

@@ -30,7 +30,9 @@ class KernelSpec:
     family
         The file in ``kernels_ptx/`` or ``kernels_hip/``.
     entry, signature
-        Its name there, and its parameters. What serves an op's backward has "backward" in its name.
+        Its name there, and its parameters.
+    op
+        The op that it serves: what serves an op's backward has "backward" in its name.
     dtype
         The element type that it is for.
     language
@@ -44,15 +46,11 @@ class KernelSpec:
     family: str
     entry: str
     signature: Signature
+    op: str
     dtype: str = "f32"
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
     target: int | None = None
-
-    @property
-    def op(self) -> str:
-        """The op that it serves."""
-        return self.family + ("_backward" if "backward" in self.entry else "")
 
     @property
     def source(self) -> KernelSource:
@@ -105,6 +103,8 @@ class KernelFamily:
     targets
         Element type -> the number of the oldest architecture that takes its text in PTX, where not all do:
         ``ROUNDING_TARGETS`` for texts that round to the type.
+    op
+        The op that they serve, where the files are not named like it.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class KernelFamily:
         roles: Mapping[str, Role],
         unnamed: str | None = "f32",
         targets: Mapping[str, int] | None = None,
+        op: str | None = None,
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
         self._kernels = {
@@ -121,6 +122,7 @@ class KernelFamily:
                 name,
                 role if dtype == unnamed else f"{role}_{dtype}",
                 _signature(described.signature, BY_NAME[dtype]),
+                (op or name) + ("_backward" if "backward" in role else ""),
                 dtype,
                 language,
                 tuple(sorted(described.parameters.items())),
