@@ -9,6 +9,12 @@ from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
+from ptxrt.ops._group_norm_last import (
+    ChannelsLast,
+    ChannelsLastBackward,
+    ChannelsLastSplit,
+    ChannelsLastSplitBackward,
+)
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -151,6 +157,16 @@ class _Problem(ImageDescriptor):
         """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
         return 2 if self.dtype.name == "f64" else 1
 
+    def refusal(self, *, channels_last: bool) -> Refusal | None:
+        """Return why kernels for one layout do not take this problem, or None."""
+        wanted = "channels-last" if channels_last else "contiguous"
+        return None if self.channels_last == channels_last else Refusal(f"is for {wanted} arrays")
+
+    @property
+    def warps(self) -> int:
+        """Of a block that has a group: one for a small group, where such blocks are many."""
+        return 1 if self.group <= 1 << 10 and self.batch * self.groups >= 1 << 11 else 8
+
     @property
     def guarantee(self) -> PrecisionGuarantee:
         """Sums are f64, or two of them for f64 values."""
@@ -189,6 +205,22 @@ class GroupNormBackwardDescriptor(_Problem):
 
     op = "group_norm_backward"
 
+    def workspace(self, slices: int) -> tuple[Workspace, Region, Region]:
+        """Return the workspace: four sums a slice of each image's channels, and five statistics a group."""
+        workspace = Workspace()
+        partials = workspace.region("partials", "f64", 4 * self.parts * self.batch * self.channels * slices)
+        statistics = workspace.region("statistics", "f64", 5 * self.parts * self.batch * self.groups)
+        return workspace, partials, statistics
+
+    def parameters_launch(self, language: str, slices: int, partials: Region, statistics: Region) -> Launch:
+        """Return the launch that makes grad_weight and grad_bias."""
+        warps = _few(self.batch * slices)
+        kernel = self.kernel("group_norm_backward_parameters_kernel", language, warps)
+        arrays = (partials, statistics, "grad_weight", "grad_bias")
+        sizes = (self.batch, self.channels, self.groups, slices)
+        blocks, _ = self.grid(self.channels, WARP * warps, language)
+        return Launch(kernel, (blocks,), WARP * warps, (*arrays, *sizes))
+
 
 class GroupNormArgs(NamedTuple):
     """Operands of :class:`GroupNormPlan`; without `out` the result is allocated."""
@@ -218,16 +250,16 @@ class GroupNormGradients(NamedTuple):
     grad_bias: DeviceArray
 
 
+def _few(partial_sums: int) -> int:
+    """Return the warps that add up so many: one does it as fast where they are few."""
+    return 1 if partial_sums <= 4 * WARP else 8
+
+
 def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
     """Return how many slices `values` are cut into, and their length: about `aim`, a multiple of `step`."""
     length = -(-values // min(most, -(-values // aim)))
     length = -(-length // step) * step
     return -(-values // length), length
-
-
-def _warps(problem: _Problem) -> int:
-    """Return the warps of a block that has a group: one for a small group, where such blocks are many."""
-    return 1 if problem.group <= 1 << 10 and problem.batch * problem.groups >= 1 << 11 else 8
 
 
 # Forward --------------------------------------------------------------------------------------------------------------
@@ -242,7 +274,7 @@ class WholeConfig(Config):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WholeConfig:
         """One warp for a small group, where there are many."""
-        return cls(_warps(problem))
+        return cls(problem.warps)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WholeConfig]:
@@ -257,13 +289,15 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
     name = "baseline"
     config_type = WholeConfig
 
-    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         kernel = problem.kernel("group_norm_kernel", self.language, config.warps)
         arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
         threads = WARP * config.warps
         grid = problem.grid(problem.groups, threads, self.language)
-        return Schedule((Launch(kernel, grid, threads, arguments),), problem.guarantee)
+        return problem.refusal(channels_last=False) or Schedule(
+            (Launch(kernel, grid, threads, arguments),), problem.guarantee
+        )
 
 
 @dataclass(frozen=True)
@@ -295,7 +329,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         """Few large groups."""
         return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
 
-    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
         slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
         workspace = Workspace()
@@ -304,7 +338,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         arrays = ("x", "out", "weight", "bias", sums)
         first = problem.kernel("group_norm_sums_kernel", self.language)
         second = problem.kernel("group_norm_split_kernel", self.language)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 Launch(first, grid, 8 * WARP, ("x", sums, *problem.sizes, *cut)),
                 Launch(second, grid, 8 * WARP, (*arrays, *problem.sizes, problem.eps, *cut)),
@@ -318,13 +352,14 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
     Variants: ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each
-    group of each image, or a warp where there are many small ones.
+    group of each image, or a warp where there are many small ones. Of channels-last arrays they are called
+    ``channels_last_split`` and ``channels_last``.
     """
 
     op = "group_norm"
     category = "normalization"
     descriptor_type = GroupNormDescriptor
-    variants = (Split(), Whole(), Whole("hip"))
+    variants = (Split(), Whole(), ChannelsLastSplit(), ChannelsLast(), Whole("hip"), ChannelsLast("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -355,29 +390,6 @@ def _units(problem: _Problem, aim: int) -> _Units:
     return _Units(slices, length, lanes, problem.batch * problem.channels * slices)
 
 
-def _backward_workspace(problem: _Problem, units: _Units) -> tuple[Workspace, Region, Region]:
-    """Return the workspace: four sums a unit, and five numbers a group, its statistics."""
-    workspace = Workspace()
-    partials = workspace.region("partials", "f64", 4 * problem.parts * units.total)
-    statistics = workspace.region("statistics", "f64", 5 * problem.parts * problem.batch * problem.groups)
-    return workspace, partials, statistics
-
-
-def _few(partial_sums: int) -> int:
-    """Return the warps that add up so many: one does it as fast where they are few."""
-    return 1 if partial_sums <= 4 * WARP else 8
-
-
-def _parameters_launch(problem: _Problem, language: str, units: _Units, partials: Region, statistics: Region) -> Launch:
-    """Return the launch that makes grad_weight and grad_bias."""
-    warps = _few(problem.batch * units.slices)
-    kernel = problem.kernel("group_norm_backward_parameters_kernel", language, warps)
-    arrays = (partials, statistics, "grad_weight", "grad_bias")
-    sizes = (problem.batch, problem.channels, problem.groups, units.slices)
-    blocks, _ = problem.grid(problem.channels, WARP * warps, language)
-    return Launch(kernel, (blocks,), WARP * warps, (*arrays, *sizes))
-
-
 @dataclass(frozen=True)
 class WholeBackwardConfig(Config):
     """Knobs of a block for each group: its warps, 1 or 8, and the values of a unit, about."""
@@ -388,7 +400,7 @@ class WholeBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WholeBackwardConfig:
         """Short units, so that all warps of the block have some."""
-        return cls(_warps(problem), 1 << 9)
+        return cls(problem.warps, 1 << 9)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WholeBackwardConfig]:
@@ -408,17 +420,17 @@ class WholeBackward(Variant[GroupNormBackwardDescriptor, WholeBackwardConfig]):
     ) -> Schedule | Refusal:
         """Return the launch of the groups, and that of the parameters' gradients."""
         units = _units(problem, config.unit)
-        workspace, partials, statistics = _backward_workspace(problem, units)
+        workspace, partials, statistics = problem.workspace(units.slices)
         kernel = problem.kernel("group_norm_backward_groups_kernel", self.language, config.warps)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         cut = (units.slices, units.length, units.lanes)
         arguments = (*arrays, *problem.sizes, problem.eps, *cut)
         threads = WARP * config.warps
         grid = problem.grid(problem.groups, threads, self.language)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 Launch(kernel, grid, threads, arguments),
-                _parameters_launch(problem, self.language, units, partials, statistics),
+                problem.parameters_launch(self.language, units.slices, partials, statistics),
             ),
             problem.guarantee,
             workspace,
@@ -461,7 +473,7 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
         """Return four launches."""
         units = _units(problem, config.unit)
         slices, length = _cut(problem.group, config.values, 1 << 20, 4 * WARP * 8)
-        workspace, partials, statistics = _backward_workspace(problem, units)
+        workspace, partials, statistics = problem.workspace(units.slices)
         gatherers = _few(problem.channels // problem.groups * units.slices)
         writers = 1 if problem.group <= 1 << 10 else 8
 
@@ -473,11 +485,11 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
         sums = ("x", "grad_out", partials, *problem.sizes[1:], *cut)
         gather = ("x", "weight", partials, statistics, *problem.sizes, problem.eps, units.slices)
         write = ("x", "grad_out", "grad_input", "weight", statistics, *problem.sizes, slices, length)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 launch("sums_kernel", -(-units.total * units.lanes // (8 * WARP)), 1, 8, *sums),
                 launch("statistics_kernel", problem.groups, problem.images, gatherers, *gather),
-                _parameters_launch(problem, self.language, units, partials, statistics),
+                problem.parameters_launch(self.language, units.slices, partials, statistics),
                 launch("kernel", problem.groups * slices, problem.images, writers, *write),
             ),
             problem.guarantee,
@@ -490,14 +502,22 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
 
     Variants: ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
     block, or a warp where there are many small groups, reads its group of an image twice. In both of them one more
-    launch adds up grad_weight and grad_bias from what each image gives.
+    launch adds up grad_weight and grad_bias from what each image gives. Of channels-last arrays they are called
+    ``channels_last_split`` and ``channels_last``.
     """
 
     op = "group_norm_backward"
     category = "normalization"
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
-    variants = (SplitBackward(), WholeBackward(), WholeBackward("hip"))
+    variants = (
+        SplitBackward(),
+        WholeBackward(),
+        ChannelsLastSplitBackward(),
+        ChannelsLastBackward(),
+        WholeBackward("hip"),
+        ChannelsLastBackward("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
