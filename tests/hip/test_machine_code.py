@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import waves
 from helpers import Patch
-from op_testing import wish
+from op_testing import on_device, wish
 from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
 from tolerances import bar, relative_error
 
@@ -84,7 +84,8 @@ def on_sim(case: Case) -> dict[str, Any]:
     """Return what the case's plan computes on the PTX machine."""
     plan = planned(case)
     device = ptxrt.Device("sim:0")
-    arrays = {name: ptxrt.to_device(np.ascontiguousarray(array), device) for name, array in case.given.items()}
+    strides = {operand.name: operand.strides for operand in plan.operands}
+    arrays = {name: on_device(array, device, 0, strides[name]) for name, array in case.given.items()}
     outputs = plan.run([arrays.get(operand.name) for operand in plan.operands])
     names = [operand.name for operand in plan.operands if operand.output]
     made = zip(names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
@@ -165,6 +166,8 @@ def same(a: Any, b: Any) -> bool:
 SPECIAL = [
     ("group_norm", 0),
     ("group_norm", 3),
+    ("group_norm_last", 0),
+    ("group_norm_last", 2),
     ("softmax2d", 0),
     ("softmax2d", 2),
     ("batch_norm", 1),
@@ -344,7 +347,8 @@ def moved(which: str, size: int, number: int) -> Edit:
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.
-    first = {"group_norm": -1, "batch_norm": -1, "grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
+    first = {"grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
+    first |= {"group_norm": -1, "group_norm_last": -1, "batch_norm": -1}
     number = first.get(family, 0)
     assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 

@@ -142,7 +142,8 @@ def test_what_is_written_must_overlap_no_other_operand(device: Device, case: Cas
         whole = ptxrt.empty(array.nbytes + other.nbytes + size, np.uint8, device)
 
         def placed(at: int, like: Any, whole: Any = whole) -> Any:
-            return ptxrt.DeviceArray.from_pointer(whole.ptr + at, like.shape, like.dtype, device, owner=whole)
+            address, kind, strides = whole.ptr + at, like.dtype, like.strides
+            return ptxrt.DeviceArray.from_pointer(address, like.shape, kind, device, strides, owner=whole)
 
         across = {**good, name: placed(0, array), second: placed(array.nbytes - size, other)}
         spoilt(ptxrt.LayoutError, case, device, across, name, second)

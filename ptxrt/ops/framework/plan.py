@@ -347,7 +347,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 kind, fix = "contiguous, ", "Copy it into a contiguous array"
             elif len(o.shape) > 2 and o.strides == channels_last(o.shape):
                 kind = "channels-last, "
-                fix = f"Copy it into an array {[o.shape[0], *o.shape[2:], o.shape[1]]}, whose axes transpose() reorders"
+                axes = (0, len(o.shape) - 1, *range(1, len(o.shape) - 1))
+                fix = f"Copy it into an array of shape {(o.shape[0], *o.shape[2:], o.shape[1])}, and pass that array's "
+                fix += f"transpose{axes}"
             raise LayoutError(
                 op=self.op,
                 argument=o.name,
