@@ -59,8 +59,8 @@ class Guarded:
 
 
 def is_channels_last(shape: tuple[int, ...], strides: Strides) -> bool:
-    """Whether these are the strides of a channels-last array that is not contiguous too."""
-    return strides is not None and tuple(strides) != contiguous(shape) and tuple(strides) == channels_last(shape)
+    """Whether these are the strides of a channels-last array of this shape that is not contiguous too."""
+    return len(shape) > 2 and strides not in (None, contiguous(shape)) and strides == channels_last(shape)
 
 
 def laid_out(flat: Any, shape: tuple[int, ...], strides: Strides = None) -> Any:
