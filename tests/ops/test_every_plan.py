@@ -385,6 +385,8 @@ LARGE: list[tuple[Any, Any]] = [
     (ops.GroupNormPlan, ops.GroupNormDescriptor((1, 4, 1 << 18), 2)),
     (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((1, 64, 1 << 16), 2)),
     (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((300, 64, 7), 2)),
+    (ops.GroupNormPlan, ops.GroupNormDescriptor((2, 4, 3), 2, strides=(12, 1, 4))),
+    (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((2, 4, 3), 2, strides=(12, 1, 4))),
     *((ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor((1, 4, 9), size, beta=beta))
       for size in range(1, 13) for beta in (0.75, 0.6)),
     *((ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor((1, 4, 9), size, beta=beta))
