@@ -187,14 +187,35 @@ def test_group_norm_whose_blocks_take_images_in_turn(device: Device, rng: Rng, m
             assert relative_error(got.to_host(), ref) <= bar("group_norm", kind_of, ref)
 
 
-def test_groups_in_hip_are_taken_in_turn() -> None:
-    problem = ops.GroupNormDescriptor((1, 1 << 28, 2), 1 << 28, strides=channels_last((1, 1 << 28, 2)))
+def test_groups_in_hip_are_taken_in_turn(device: Device, rng: Rng, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm_last"], "blocks_in_hip", lambda *_: 2)
+    shape = (2, 10, 9)
+    strides = channels_last(shape)
+    x, go, w = made(rng, shape, "f32"), made(rng, shape, "f32"), made(rng, (10,), "f32")
+    there, gradient, weight = (on_device(a, device, 0, strides) for a in (x, go, w))
+    problem = ops.GroupNormDescriptor(shape, 5, strides=strides)
+    plan = ops.GroupNormPlan.select(device, problem, wish("hip/channels_last"))
+    assert plan.schedule.launches[0].grid == (2, 2)
+    y = plan.run(ops.GroupNormArgs(there, weight)).to_host()
+    assert relative_error(y, references.group_norm(x, w, None, 5)) <= bar("group_norm", "f32")
+    backward = ops.GroupNormBackwardPlan.select(
+        device, ops.GroupNormBackwardDescriptor(shape, 5, strides=strides), wish("hip/channels_last")
+    )
+    wants = references.group_norm_backward(go, x, w, 5)
+    for got, ref in zip(backward.run(ops.GroupNormBackwardArgs(gradient, there, weight)), wants, strict=True):
+        assert got is not None
+        assert relative_error(got.to_host(), ref) <= bar("group_norm", "f32")
+
+
+def test_no_more_blocks_in_hip_than_it_launches_threads() -> None:
+    shape = (1, 1 << 28, 2)
+    problem = ops.GroupNormDescriptor(shape, shape[1], strides=channels_last(shape))
     (variant,) = (v for v in ops.GroupNormPlan.variants if (v.name, v.language) == ("channels_last", "hip"))
-    schedule = variant.schedule(problem, variant.config_type.heuristic(problem), None)  # type: ignore[arg-type]
-    assert isinstance(schedule, Schedule)
-    (launch,) = schedule.launches
-    assert launch.grid[0] * launch.block < 1 << 32
-    assert launch.grid[0] < problem.groups
+    limits = Limits.of(Device("sim:0").properties, "hip")
+    found = variant.schedule(problem, variant.config_type.heuristic(problem), limits)  # type: ignore[arg-type]
+    assert isinstance(found, Schedule)
+    assert found.launches[0].grid[0] < problem.groups
+    assert found.refusal(limits) is None
 
 
 # Layouts --------------------------------------------------------------------------------------------------------------
