@@ -26,6 +26,7 @@ from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
 from ptxrt.ops.framework import Launch
+from ptxrt.runtime.layout import channels_last
 from ptxrt.runtime.signature import Signature
 
 pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
@@ -254,6 +255,21 @@ def test_group_norm_reaches_what_lies_far(target: str) -> None:
     weight, bias = np.full(shape[1], 1.7, np.float32), np.full(shape[1], -0.3, np.float32)
     arrays = {"x": x, "weight": weight, "bias": bias, "out": out}
     run_last_blocks(plan_of(ops.GroupNormPlan, ops.GroupNormDescriptor(shape, shape[1])), arrays, target, 1)
+    want = references.group_norm(x[3:, -1:].copy(), weight[-1:], bias[-1:], 1)
+    assert relative_error(out[3:, -1:], want) <= bar("group_norm", "f32")
+
+
+@each_target
+def test_group_norm_of_channels_last_arrays_reaches_what_lies_far(target: str) -> None:
+    shape = (4, 700000, 2060)
+    strides = channels_last(shape)
+    x, out = (sparse((4, 2060, 700000)).transpose(0, 2, 1) for _ in range(2))
+    x[3, -1] = normal(2060)
+    weight, bias = np.full(shape[1], 1.7, np.float32), np.full(shape[1], -0.3, np.float32)
+    arrays = {"x": x, "weight": weight, "bias": bias, "out": out}
+    problem = ops.GroupNormDescriptor(shape, shape[1], strides=strides)
+    plan: Any = ops.GroupNormPlan.select("sim:0", problem, wish("hip/channels_last"))
+    run_last_blocks(plan, arrays, target, 1)
     want = references.group_norm(x[3:, -1:].copy(), weight[-1:], bias[-1:], 1)
     assert relative_error(out[3:, -1:], want) <= bar("group_norm", "f32")
 

@@ -331,3 +331,40 @@ def test_tensors_of_torch_in_channels_last(cuda: Device) -> None:
     assert y.strides == tuple(x.stride())
     want = references.group_norm(x.cpu().numpy(), None, None, 2)
     assert relative_error(y.to_host(), want) <= bar("group_norm", "f32")
+
+
+@pytest.mark.parametrize("variant", ["channels_last", "channels_last_split", "hip/channels_last"])
+def test_tensors_past_2_to_the_32_elements(cuda: Device, torch_with: Any, variant: str) -> None:
+    """Against the contiguous kernels, which have a test of their own."""
+    shape, groups, kind = (2, 8, 2**28 + 8), 2, BY_NAME["f16"]
+    torch = torch_with(13 * int(np.prod(shape)))
+    strides = channels_last(shape)
+
+    def tensor() -> Any:
+        memory = torch.empty((2, shape[2], 8), device="cuda", dtype=torch.float16)
+        return memory.normal_().permute(0, 2, 1)
+
+    def same(got: Any, want: Any) -> None:
+        ours, theirs = (torch.from_dlpack(a) for a in (got, want))
+        for start in (0, 2**27, shape[2] - 1000):
+            piece = slice(start, start + 1000)
+            ref = theirs[..., piece].double().cpu().numpy()
+            assert relative_error(ours[..., piece].double().cpu().numpy(), ref) <= 2 * bar("group_norm", "f16", ref)
+
+    weight = ptxrt.from_dlpack(torch.randn(8, device="cuda"))
+    x, go = tensor(), tensor()
+    last = [ptxrt.from_dlpack(a) for a in (go, x)]
+    packed = [ptxrt.from_dlpack(a.contiguous()) for a in (go, x)]
+    problem = ops.GroupNormDescriptor(shape, groups, kind, strides=strides)
+    plan = ops.GroupNormPlan.select(cuda, problem, wish(variant))
+    same(plan.run(ops.GroupNormArgs(last[1], weight)), ops.group_norm(packed[1], weight, None, groups))
+    backward = ops.GroupNormBackwardPlan.select(
+        cuda, ops.GroupNormBackwardDescriptor(shape, groups, kind, strides=strides), wish(variant)
+    )
+    got = backward.run(ops.GroupNormBackwardArgs(*last, weight))
+    want = ops.group_norm_backward(packed[0], packed[1], weight, groups)
+    same(got.grad_input, want.grad_input)
+    for ours, theirs in ((got.grad_weight, want.grad_weight), (got.grad_bias, want.grad_bias)):
+        assert ours is not None
+        assert theirs is not None
+        assert relative_error(ours.to_host(), theirs.to_host()) <= 2 * bar("group_norm", "f32")
