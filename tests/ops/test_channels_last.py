@@ -361,7 +361,7 @@ def test_tensors_past_2_to_the_32_elements(cuda: Device, torch_with: Any, varian
     backward = ops.GroupNormBackwardPlan.select(
         cuda, ops.GroupNormBackwardDescriptor(shape, groups, kind, strides=strides), wish(variant)
     )
-    got = backward.run(ops.GroupNormBackwardArgs(*last, weight))
+    got = backward.run(ops.GroupNormBackwardArgs(last[0], last[1], weight))
     want = ops.group_norm_backward(packed[0], packed[1], weight, groups)
     same(got.grad_input, want.grad_input)
     for ours, theirs in ((got.grad_weight, want.grad_weight), (got.grad_bias, want.grad_bias)):
