@@ -18,7 +18,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
-from ptxrt.ops._group_norm_last import SliceConfig
+from ptxrt.ops._group_norm_last import FAMILY, SliceConfig
 from ptxrt.ops.framework import Limits, Schedule, parameter_type
 from ptxrt.runtime.layout import channels_last, contiguous
 
@@ -120,8 +120,18 @@ def needs_ptx(device: Device) -> None:
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize(("mean", "name"), [(1e4, "f32"), (1e3, "f16"), (1e2, "bf16"), (1e4, "f64"), (-1e12, "f64")])
-@pytest.mark.parametrize(("shape", "groups"), [((2, 16, 29), 2), ((1, 10, 61), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups", "mean", "name"),
+    [
+        ((1, 8, 61), 2, 1e4, "f32"),
+        ((1, 10, 61), 2, 1e4, "f32"),  # no vectors
+        ((1, 16, 29), 2, 1e3, "f16"),
+        ((1, 16, 29), 2, 1e2, "bf16"),
+        ((1, 8, 29), 2, 1e4, "f64"),
+        ((1, 8, 29), 2, -1e12, "f64"),
+    ],
+    ids=str,
+)
 def test_group_norm_of_several_slices_a_group(
     device: Device, rng: Rng, shape: Shape, groups: int, mean: float, name: str
 ) -> None:
@@ -136,7 +146,7 @@ def test_group_norm_of_several_slices_a_group(
     whole = Guarded(shape, kind.numpy, device, 0, strides)
     problem = ops.GroupNormDescriptor(shape, groups, kind, strides=strides)
     plan = sliced(device, problem, 70)
-    assert plan.schedule.launches[0].grid[0] > 2 * groups
+    assert plan.schedule.launches[0].grid[0] > groups
 
     def placed() -> Any:
         host = np.ascontiguousarray(np.moveaxis(x, 1, -1))
@@ -156,6 +166,22 @@ def test_group_norm_of_several_slices_a_group(
         result = whole.host() if place == 0 else ours.to_host()
         limit = bar("group_norm", name if place == 0 else real.name, ref, large_mean=real.name == "f32")
         check_error("group_norm_backward", device, result, ref, limit, (shape, mean, place))
+
+
+def test_more_slices_than_a_block_has_threads(device: Device, rng: Rng) -> None:
+    """By one block, that of the first slice, which adds up what 300 others have left."""
+    needs_ptx(device)
+    shape = (1, 2, 300)
+    x = made(rng, shape, "f32")
+    there = on_device(x, device, 0, channels_last(shape))
+    out = ptxrt.zeros((1, 300, 2), np.float32, device).transpose(0, 2, 1)
+    d = x[0].T.astype(np.float64) - np.float64(x[0, 0, 0])
+    sums = np.concatenate([np.stack([d.sum(1), (d * d).sum(1)], 1), np.full((1, 2), x[0, 0, 0], np.float64)])
+    kernel = FAMILY.kernel("group_norm_last_split_kernel", BY_NAME["f32"], "ptx").load(device)
+    kernel.launch(1, 256, there, out, None, None, ptxrt.to_device(sums, device), 1, 2, 1, 300, 1e-5, 300, 1, 2)
+    want = references.group_norm(x, None, None, 1)
+    assert relative_error(out.to_host()[..., :1], want[..., :1]) <= bar("group_norm", "f32")
+    assert not out.to_host()[..., 1:].any()
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])
