@@ -214,7 +214,7 @@ def test_group_norm_whose_blocks_take_images_in_turn(device: Device, rng: Rng, m
 
 
 def test_groups_in_hip_are_taken_in_turn(device: Device, rng: Rng, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm_last"], "blocks_in_hip", lambda *_: 2)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "blocks_in_hip", lambda *_: 2)
     shape = (2, 10, 9)
     strides = channels_last(shape)
     x, go, w = made(rng, shape, "f32"), made(rng, shape, "f32"), made(rng, (10,), "f32")
