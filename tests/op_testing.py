@@ -17,11 +17,13 @@ from tolerances import EPSILON, relative_error, worst_element_error
 import ptxrt
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework import Plan, Variant
+from ptxrt.runtime.layout import channels_last, contiguous
 
 GUARD = 256
 """Bytes before and behind a guarded array; a multiple of every vector's alignment."""
 
 Array: TypeAlias = NDArray[Any]
+Strides: TypeAlias = tuple[int, ...] | None
 DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10}
 
 
@@ -33,31 +35,51 @@ class Guarded:
     ----------
     offset
         Elements by which its address misses a multiple of 256.
+    strides
+        Of a contiguous array if left out, or of a channels-last one.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, device: ptxrt.Device, offset: int = 0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, device: ptxrt.Device, offset: int = 0, strides: Strides = None
+    ) -> None:
         self.dtype = np.dtype(dtype)
         guard = GUARD // self.dtype.itemsize
         size = int(np.prod(shape))
         self.whole = ptxrt.empty(size + 2 * guard + offset, self.dtype, device)
         self.whole.fill_bytes(0xFF)
         self.first, self.end = guard + offset, guard + offset + size
-        self.array = self.whole[self.first : self.end].view(shape)
+        self.array = laid_out(self.whole[self.first : self.end], shape, strides)
 
     def host(self) -> np.ndarray[Any, Any]:
         """Return what was written, once nothing beside it was."""
         whole = self.whole.to_host()
         outside = np.concatenate([whole[: self.first], whole[self.end :]]).view(np.uint8)
         assert (outside == 0xFF).all(), "written outside of the output"
-        return whole[self.first : self.end].reshape(self.array.shape)
+        return np.asarray(laid_out(whole[self.first : self.end], self.array.shape, self.array.strides))
 
 
-def on_device(values: Any, device: ptxrt.Device, offset: int = 0) -> Any:
-    """Copy a host array to a device, `offset` elements behind a multiple of 256 bytes; None stays None."""
-    if values is None or not offset:
-        return None if values is None else ptxrt.to_device(values, device)
-    flat = np.concatenate([np.zeros(offset, values.dtype), values.ravel()])
-    return ptxrt.to_device(flat, device)[offset:].view(values.shape)
+def is_channels_last(shape: tuple[int, ...], strides: Strides) -> bool:
+    """Whether these are the strides of a channels-last array of this shape that is not contiguous too."""
+    return len(shape) > 2 and strides not in (None, contiguous(shape)) and strides == channels_last(shape)
+
+
+def laid_out(flat: Any, shape: tuple[int, ...], strides: Strides = None) -> Any:
+    """Return memory, of a device or of the host, as a contiguous array or as a channels-last one."""
+    if not is_channels_last(shape, strides):
+        return flat.reshape(shape)
+    return flat.reshape((shape[0], *shape[2:], shape[1])).transpose(0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
+def on_device(values: Any, device: ptxrt.Device, offset: int = 0, strides: Strides = None) -> Any:
+    """Copy a host array to a device, `offset` elements behind a multiple of 256 bytes; None stays None.
+
+    It becomes contiguous, or channels-last where these are its strides.
+    """
+    if values is None:
+        return None
+    in_order = np.moveaxis(values, 1, -1) if is_channels_last(values.shape, strides) else values
+    flat = np.concatenate([np.zeros(offset, values.dtype), in_order.ravel()])
+    return laid_out(ptxrt.to_device(flat, device)[offset:], values.shape, strides)
 
 
 def key_of(variant: Variant[Any, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from op_testing import key_of, on_device
+from op_testing import Guarded, key_of, on_device
 from tolerances import BARS, bar, grid_sample_bar, rounded_bar
 
 import ptxrt
@@ -17,7 +17,7 @@ from ptxrt import ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
 from ptxrt.ops.framework import Limits, Plan, Schedule, parameter_type
-from ptxrt.runtime.layout import contiguous
+from ptxrt.runtime.layout import channels_last, contiguous
 
 Array = NDArray[Any]
 SHAPE = (2, 8, 6)
@@ -73,8 +73,13 @@ def made(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
     return np.asarray(rng.standard_normal(shape).astype(kind.numpy))
 
 
-def _named(op: str, dtype: str, shape: tuple[int, ...], usual: tuple[int, ...] = SHAPE) -> str:
-    return f"{op} {dtype}" if shape == usual else f"{op} {dtype} {shape}"
+def _named(op: str, dtype: str, shape: tuple[int, ...], usual: tuple[int, ...] = SHAPE, last: bool = False) -> str:
+    return f"{op} {dtype}" + ("" if shape == usual else f" {shape}") + (" channels-last" if last else "")
+
+
+def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    """Return the strides of a descriptor, for a contiguous array or a channels-last one."""
+    return channels_last(shape) if last else ()
 
 
 def _vectors(rng: np.random.Generator, dtype: str, count: int, *names: str) -> dict[str, Array]:
@@ -82,11 +87,12 @@ def _vectors(rng: np.random.Generator, dtype: str, count: int, *names: str) -> d
     return {name: np.abs(rng.standard_normal(count)).astype(kind) + kind.type(0.5) for name in names}
 
 
-def _group_norm(dtype: str, shape: tuple[int, ...] = SHAPE, groups: int = 4) -> Iterator[Case]:
+def _group_norm(dtype: str, shape: tuple[int, ...] = SHAPE, groups: int = 4, last: bool = False) -> Iterator[Case]:
+    strides = _strides(shape, last)
     yield Case(
-        _named("group_norm", dtype, shape),
+        _named("group_norm", dtype, shape, last=last),
         ops.GroupNormPlan,
-        ops.GroupNormDescriptor(shape, groups, BY_NAME[dtype]),
+        ops.GroupNormDescriptor(shape, groups, BY_NAME[dtype], strides=strides),
         lambda rng: {"x": made(rng, shape, dtype), **_vectors(rng, dtype, shape[1], "weight", "bias")},
         lambda x, weight, bias: (references.group_norm(x, weight, bias, groups),),
         lambda a, out, stream, groups=groups, **numbers: ops.group_norm(
@@ -94,9 +100,9 @@ def _group_norm(dtype: str, shape: tuple[int, ...] = SHAPE, groups: int = 4) -> 
         ),
     )
     yield Case(
-        _named("group_norm_backward", dtype, shape),
+        _named("group_norm_backward", dtype, shape, last=last),
         ops.GroupNormBackwardPlan,
-        ops.GroupNormBackwardDescriptor(shape, groups, BY_NAME[dtype]),
+        ops.GroupNormBackwardDescriptor(shape, groups, BY_NAME[dtype], strides=strides),
         lambda rng: {
             "grad_out": made(rng, shape, dtype),
             "x": made(rng, shape, dtype),
@@ -109,19 +115,20 @@ def _group_norm(dtype: str, shape: tuple[int, ...] = SHAPE, groups: int = 4) -> 
     )
 
 
-def _softmax2d(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator[Case]:
+def _softmax2d(dtype: str, shape: tuple[int, ...] = SHAPE, last: bool = False) -> Iterator[Case]:
+    strides = _strides(shape, last)
     yield Case(
-        _named("softmax2d", dtype, shape),
+        _named("softmax2d", dtype, shape, last=last),
         ops.Softmax2dPlan,
-        ops.Softmax2dDescriptor(shape, BY_NAME[dtype]),
+        ops.Softmax2dDescriptor(shape, BY_NAME[dtype], strides),
         lambda rng: {"x": made(rng, shape, dtype)},
         lambda x: (references.softmax2d(x),),
         lambda a, out, stream: ops.softmax2d(a["x"], out=out, stream=stream),
     )
     yield Case(
-        _named("softmax2d_backward", dtype, shape),
+        _named("softmax2d_backward", dtype, shape, last=last),
         ops.Softmax2dBackwardPlan,
-        ops.Softmax2dBackwardDescriptor(shape, BY_NAME[dtype]),
+        ops.Softmax2dBackwardDescriptor(shape, BY_NAME[dtype], strides),
         lambda rng: {
             "grad_out": made(rng, shape, dtype),
             "y": references.softmax2d(made(rng, shape, dtype)).astype(BY_NAME[dtype].numpy),
@@ -134,7 +141,10 @@ def _softmax2d(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator[Case]:
 _STATISTICS = ("running_mean", "running_var", "batch_mean", "batch_var")
 
 
-def _batch_norm(dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, ...] = (True, False)) -> Iterator[Case]:
+def _batch_norm(
+    dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, ...] = (True, False), last: bool = False
+) -> Iterator[Case]:
+    strides = _strides(shape, last)
     for training in modes:
 
         def forward(a: dict[str, Any], out: Any, stream: Any, training: Any = training, **numbers: Any) -> Any:
@@ -142,9 +152,9 @@ def _batch_norm(dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, .
             return ops.batch_norm(*first, training=training, out=out, stream=stream, **numbers)
 
         yield Case(
-            _named(f"batch_norm {'training' if training else 'eval'}", dtype, shape),
+            _named(f"batch_norm {'training' if training else 'eval'}", dtype, shape, last=last),
             ops.BatchNormPlan,
-            ops.BatchNormDescriptor(shape, training, BY_NAME[dtype]),
+            ops.BatchNormDescriptor(shape, training, BY_NAME[dtype], strides=strides),
             lambda rng: {
                 "x": made(rng, shape, dtype),
                 **_vectors(rng, dtype, shape[1], "weight", "bias", "running_mean", "running_var"),
@@ -166,9 +176,11 @@ def _batch_norm(dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, .
             return ops.batch_norm_backward(*first, training=training, out=out, stream=stream, **numbers)
 
         yield Case(
-            _named(f"batch_norm_backward {kind}", dtype, shape),
+            _named(f"batch_norm_backward {kind}", dtype, shape, last=last),
             ops.BatchNormBackwardPlan,
-            ops.BatchNormBackwardDescriptor(shape, kind != "eval", BY_NAME[dtype], handed=kind == "handed"),
+            ops.BatchNormBackwardDescriptor(
+                shape, kind != "eval", BY_NAME[dtype], handed=kind == "handed", strides=strides
+            ),
             inputs,
             lambda grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, kind=kind: (
                 references.batch_norm_backward(
@@ -180,11 +192,12 @@ def _batch_norm(dtype: str, shape: tuple[int, ...] = SHAPE, modes: tuple[bool, .
         )  # fmt: skip
 
 
-def _local_response_norm(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator[Case]:
+def _local_response_norm(dtype: str, shape: tuple[int, ...] = SHAPE, last: bool = False) -> Iterator[Case]:
+    strides = _strides(shape, last)
     yield Case(
-        _named("local_response_norm", dtype, shape),
+        _named("local_response_norm", dtype, shape, last=last),
         ops.LocalResponseNormPlan,
-        ops.LocalResponseNormDescriptor(shape, 5, BY_NAME[dtype]),
+        ops.LocalResponseNormDescriptor(shape, 5, BY_NAME[dtype], strides=strides),
         lambda rng: {"x": made(rng, shape, dtype)},
         lambda x: references.local_response_norm(x, 5),
         lambda a, out, stream, size=5, **numbers: ops.local_response_norm(
@@ -192,9 +205,9 @@ def _local_response_norm(dtype: str, shape: tuple[int, ...] = SHAPE) -> Iterator
         ),
     )
     yield Case(
-        _named("local_response_norm_backward", dtype, shape),
+        _named("local_response_norm_backward", dtype, shape, last=last),
         ops.LocalResponseNormBackwardPlan,
-        ops.LocalResponseNormBackwardDescriptor(shape, 5, BY_NAME[dtype]),
+        ops.LocalResponseNormBackwardDescriptor(shape, 5, BY_NAME[dtype], strides=strides),
         lambda rng: {
             "grad_out": made(rng, shape, dtype),
             "x": made(rng, shape, dtype),
@@ -331,6 +344,15 @@ _OPS: dict[str, Callable[..., Iterator[Case]]] = {
 }
 
 
+# Small problems in channels-last arrays, of f32.
+_LAST: dict[str, tuple[Any, ...]] = {
+    "group_norm": (SHAPE, 4, True),
+    "softmax2d": (SHAPE, True),
+    "batch_norm": (SHAPE, (False,), True),
+    "local_response_norm": (SHAPE, True),
+}
+
+
 def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> list[Case]:
     """Return the cases of every op, in each element type that its family of kernels has; by default, that it takes.
 
@@ -338,7 +360,8 @@ def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> l
     ----------
     sizes
         Of each op, for an element type or for ``"others"``: the arguments of its cases, a shape and what goes with it
-        (groups; the rows and columns of the result; the axes that are a row). By default one small shape of each.
+        (groups; the rows and columns of the result; the axes that are a row). By default one small shape of each; of
+        f32 also channels-last.
     """
     dtypes: dict[str, dict[str, None]] = {}
     for spec in ops.kernels():
@@ -348,7 +371,8 @@ def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> l
     found = []
     for op, build in _OPS.items():
         for dtype in dtypes[op]:
-            given = [()] if sizes is None else sizes[op].get(dtype, sizes[op].get("others", []))
+            small = [_LAST[op], ()] if dtype == "f32" and op in _LAST else [()]
+            given = small if sizes is None else sizes[op].get(dtype, sizes[op].get("others", []))
             found += [case for each in given for case in build(dtype, *each)]
     return found
 
@@ -357,11 +381,12 @@ def operands(case: Case, device: ptxrt.Device, offset: int = 0) -> dict[str, Any
     """Return operands that pass, by name: the inputs, and outputs full of 0xFF; None where there is none."""
     plan = case.plan.select(device, case.problem)
     host = case.inputs(np.random.default_rng(7))
-    there: dict[str, Any] = {name: on_device(array, device, offset) for name, array in host.items()}
+    there: dict[str, Any] = {}
     for o in plan.operands:
-        if o.output and not o.absent:
-            there[o.name] = ptxrt.empty(o.shape, o.type.numpy, device)
-            there[o.name].fill_bytes(0xFF)
+        if not o.output:
+            there[o.name] = on_device(host[o.name], device, offset, o.strides)
+        elif not o.absent:
+            there[o.name] = Guarded(o.shape, o.type.numpy, device, strides=o.strides).array
     return {o.name: there.get(o.name) for o in plan.operands}
 
 

@@ -189,10 +189,12 @@ class BatchNormDescriptor(_Problem):
         What the third result is, ``"variance"`` or ``"inverse_deviation"``.
     counted
         Whether the batches are counted, on the device; in training with running statistics only.
+    strides
+        Of x and y, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "batch_norm"
@@ -201,6 +203,7 @@ class BatchNormDescriptor(_Problem):
     running: bool = True
     save: str = "variance"
     counted: bool = False
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,10 +257,12 @@ class BatchNormBackwardDescriptor(_Problem):
         Whether the batch statistics are given; in training only.
     save
         What is given beside the mean, as in :class:`BatchNormDescriptor`.
+    strides
+        Of grad_out, x and grad_input, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "batch_norm_backward"
@@ -265,6 +270,7 @@ class BatchNormBackwardDescriptor(_Problem):
 
     handed: bool = False
     save: str = "variance"
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -649,12 +655,12 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
             absent=no_running,
         )
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("bias", *vector, optional=True),
             running("running_mean"),
             running("running_var"),
-            Operand("y", problem.shape, problem.dtype, output=True, in_place=("x",)),
+            Operand("y", problem.shape, problem.dtype, problem.strides, output=True, in_place=("x",)),
             Operand("batch_mean", *vector, output=True, absent=no_batch),
             Operand("batch_var", *vector, output=True, absent=no_batch),
             Operand("batches", (1,), BY_NAME["i64"], optional=not problem.counted, written=True, absent=no_counter),
@@ -807,14 +813,16 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
         vector = ((problem.channels,), parameter_type(problem.dtype))
         not_handed = None if problem.handed else "the plan is of a problem without batch statistics"
         return (
-            Operand("grad_out", problem.shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("grad_out", problem.shape, problem.dtype, problem.strides),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("running_mean", *vector, optional=problem.training),
             Operand("running_var", *vector, optional=problem.training),
             Operand("batch_mean", *vector, optional=not problem.handed, absent=not_handed),
             Operand("batch_var", *vector, optional=not problem.handed, absent=not_handed),
-            Operand("grad_input", problem.shape, problem.dtype, output=True, in_place=("grad_out", "x")),
+            Operand(
+                "grad_input", problem.shape, problem.dtype, problem.strides, output=True, in_place=("grad_out", "x")
+            ),
             Operand("grad_weight", *vector, output=True, needs="weight"),
             Operand("grad_bias", *vector, output=True),
         )
@@ -879,7 +887,7 @@ def batch_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous; at least two values a channel in training.
+        ``[N, C, *]``, float32, contiguous or channels-last; at least two values a channel in training.
     weight, bias
         ``[C]``, float32, or None for ones and zeros.
     running_mean, running_var
@@ -899,15 +907,15 @@ def batch_norm(
         increments before it uses it; nothing goes to the host. Given with a momentum too it is incremented, as PyTorch
         does with num_batches_tracked, so that it is right should momentum be None later.
     out
-        Where to write, (y, batch_mean, batch_var), each of which may be None; y may be x.
+        Where to write, (y, batch_mean, batch_var), each of which may be None; y has x's layout, and may be x.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     tuple
-        (y, batch_mean, batch_var): of x's shape, and ``[C]`` each, the variance biased, or in its place what `save`
-        says. The last two are None in eval.
+        (y, batch_mean, batch_var): of x's shape and layout, and ``[C]`` each, the variance biased, or in its place what
+        `save` says. The last two are None in eval.
 
     Raises
     ------
@@ -924,7 +932,8 @@ def batch_norm(
         batches = as_array(batches, x.device, "batch_norm", "batches", stream)
         if batches.shape == ():
             batches = batches.view((1,))
-    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, save, batches is not None)
+    counted = batches is not None
+    plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, save, counted, x.strides)
     return plan._run((x, weight, bias, running_mean, running_var, *results, batches), stream)
 
 
@@ -955,7 +964,7 @@ def batch_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous; x is what went into batch_norm.
+        ``[N, C, *]``, float32, contiguous or both channels-last; x is what went into batch_norm.
     weight
         ``[C]``, float32, or None for ones.
     running_mean, running_var
@@ -971,8 +980,8 @@ def batch_norm_backward(
         As in the forward: ``"inverse_deviation"`` where `batch_var` is that. Only its inverse square is used, with no
         eps, rounded to the type of the statistics: above 2**63 (eps and variance below 1e-38) that is subnormal.
     out
-        Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input may be grad_out
-        or x.
+        Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input has x's layout,
+        and may be grad_out or x.
     stream
         The device's default stream if left out.
 
@@ -1001,5 +1010,6 @@ def batch_norm_backward(
                 expected="None, since eval has no batch statistics",
                 given=shown(batch_mean),
             )
-    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, save)
+    layout = grad_out.strides
+    plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, save, layout)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
+from ptxrt.ops._group_norm_last import (
+    ChannelsLast,
+    ChannelsLastBackward,
+    ChannelsLastSplit,
+    ChannelsLastSplitBackward,
+)
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -94,6 +101,7 @@ class _Problem(ImageDescriptor):
     groups: int
     dtype: ElementType = BY_NAME["f32"]
     eps: float = 1e-5
+    strides: tuple[int, ...] = ()
 
     types = FAMILY.dtypes
 
@@ -109,6 +117,16 @@ class _Problem(ImageDescriptor):
                 fix="Every group holds equally many channels",
             )
         self._set(groups=groups, eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
+
+    @property
+    def batch(self) -> int:
+        """N: an image's positions belong together, in either layout."""
+        return self.shape[0]
+
+    @property
+    def hw(self) -> int:
+        """Product of the trailing axes, 1 if there are none."""
+        return math.prod(self.shape[2:])
 
     @property
     def group(self) -> int:
@@ -139,6 +157,16 @@ class _Problem(ImageDescriptor):
         """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
         return 2 if self.dtype.name == "f64" else 1
 
+    def refusal(self, *, channels_last: bool) -> Refusal | None:
+        """Return why kernels for one layout do not take this problem, or None."""
+        wanted = "channels-last" if channels_last else "contiguous"
+        return None if self.channels_last == channels_last else Refusal(f"is for {wanted} arrays")
+
+    @property
+    def warps(self) -> int:
+        """Of a block that has a group: one for a small group, where such blocks are many."""
+        return 1 if self.group <= 1 << 10 and self.batch * self.groups >= 1 << 11 else 8
+
     @property
     def guarantee(self) -> PrecisionGuarantee:
         """Sums are f64, or two of them for f64 values."""
@@ -160,10 +188,12 @@ class GroupNormDescriptor(_Problem):
         Of x and y.
     eps
         Added to the variance; finite and at least 0.
+    strides
+        Of x and y, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "group_norm"
@@ -174,6 +204,22 @@ class GroupNormBackwardDescriptor(_Problem):
     """A problem of group_norm_backward; its fields are those of :class:`GroupNormDescriptor`."""
 
     op = "group_norm_backward"
+
+    def workspace(self, slices: int) -> tuple[Workspace, Region, Region]:
+        """Return the workspace: four sums a slice of each image's channels, and five statistics a group."""
+        workspace = Workspace()
+        partials = workspace.region("partials", "f64", 4 * self.parts * self.batch * self.channels * slices)
+        statistics = workspace.region("statistics", "f64", 5 * self.parts * self.batch * self.groups)
+        return workspace, partials, statistics
+
+    def parameters_launch(self, language: str, slices: int, partials: Region, statistics: Region) -> Launch:
+        """Return the launch that makes grad_weight and grad_bias."""
+        warps = _few(self.batch * slices)
+        kernel = self.kernel("group_norm_backward_parameters_kernel", language, warps)
+        arrays = (partials, statistics, "grad_weight", "grad_bias")
+        sizes = (self.batch, self.channels, self.groups, slices)
+        blocks, _ = self.grid(self.channels, WARP * warps, language)
+        return Launch(kernel, (blocks,), WARP * warps, (*arrays, *sizes))
 
 
 class GroupNormArgs(NamedTuple):
@@ -204,16 +250,16 @@ class GroupNormGradients(NamedTuple):
     grad_bias: DeviceArray
 
 
+def _few(partial_sums: int) -> int:
+    """Return the warps that add up so many: one does it as fast where they are few."""
+    return 1 if partial_sums <= 4 * WARP else 8
+
+
 def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
     """Return how many slices `values` are cut into, and their length: about `aim`, a multiple of `step`."""
     length = -(-values // min(most, -(-values // aim)))
     length = -(-length // step) * step
     return -(-values // length), length
-
-
-def _warps(problem: _Problem) -> int:
-    """Return the warps of a block that has a group: one for a small group, where such blocks are many."""
-    return 1 if problem.group <= 1 << 10 and problem.batch * problem.groups >= 1 << 11 else 8
 
 
 # Forward --------------------------------------------------------------------------------------------------------------
@@ -228,7 +274,7 @@ class WholeConfig(Config):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WholeConfig:
         """One warp for a small group, where there are many."""
-        return cls(_warps(problem))
+        return cls(problem.warps)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WholeConfig]:
@@ -243,13 +289,15 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
     name = "baseline"
     config_type = WholeConfig
 
-    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         kernel = problem.kernel("group_norm_kernel", self.language, config.warps)
         arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
         threads = WARP * config.warps
         grid = problem.grid(problem.groups, threads, self.language)
-        return Schedule((Launch(kernel, grid, threads, arguments),), problem.guarantee)
+        return problem.refusal(channels_last=False) or Schedule(
+            (Launch(kernel, grid, threads, arguments),), problem.guarantee
+        )
 
 
 @dataclass(frozen=True)
@@ -281,7 +329,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         """Few large groups."""
         return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
 
-    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
         slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
         workspace = Workspace()
@@ -290,7 +338,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
         arrays = ("x", "out", "weight", "bias", sums)
         first = problem.kernel("group_norm_sums_kernel", self.language)
         second = problem.kernel("group_norm_split_kernel", self.language)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 Launch(first, grid, 8 * WARP, ("x", sums, *problem.sizes, *cut)),
                 Launch(second, grid, 8 * WARP, (*arrays, *problem.sizes, problem.eps, *cut)),
@@ -304,22 +352,23 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
     Variants: ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each
-    group of each image, or a warp where there are many small ones.
+    group of each image, or a warp where there are many small ones. Of channels-last arrays they are called
+    ``channels_last_split`` and ``channels_last``.
     """
 
     op = "group_norm"
     category = "normalization"
     descriptor_type = GroupNormDescriptor
-    variants = (Split(), Whole(), Whole("hip"))
+    variants = (Split(), Whole(), ChannelsLastSplit(), ChannelsLast(), Whole("hip"), ChannelsLast("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
             Operand("bias", *vector, optional=True),
-            Operand("out", problem.shape, problem.dtype, output=True, in_place=("x",)),
+            Operand("out", problem.shape, problem.dtype, problem.strides, output=True, in_place=("x",)),
         )
 
 
@@ -341,29 +390,6 @@ def _units(problem: _Problem, aim: int) -> _Units:
     return _Units(slices, length, lanes, problem.batch * problem.channels * slices)
 
 
-def _backward_workspace(problem: _Problem, units: _Units) -> tuple[Workspace, Region, Region]:
-    """Return the workspace: four sums a unit, and five numbers a group, its statistics."""
-    workspace = Workspace()
-    partials = workspace.region("partials", "f64", 4 * problem.parts * units.total)
-    statistics = workspace.region("statistics", "f64", 5 * problem.parts * problem.batch * problem.groups)
-    return workspace, partials, statistics
-
-
-def _few(partial_sums: int) -> int:
-    """Return the warps that add up so many: one does it as fast where they are few."""
-    return 1 if partial_sums <= 4 * WARP else 8
-
-
-def _parameters_launch(problem: _Problem, language: str, units: _Units, partials: Region, statistics: Region) -> Launch:
-    """Return the launch that makes grad_weight and grad_bias."""
-    warps = _few(problem.batch * units.slices)
-    kernel = problem.kernel("group_norm_backward_parameters_kernel", language, warps)
-    arrays = (partials, statistics, "grad_weight", "grad_bias")
-    sizes = (problem.batch, problem.channels, problem.groups, units.slices)
-    blocks, _ = problem.grid(problem.channels, WARP * warps, language)
-    return Launch(kernel, (blocks,), WARP * warps, (*arrays, *sizes))
-
-
 @dataclass(frozen=True)
 class WholeBackwardConfig(Config):
     """Knobs of a block for each group: its warps, 1 or 8, and the values of a unit, about."""
@@ -374,7 +400,7 @@ class WholeBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WholeBackwardConfig:
         """Short units, so that all warps of the block have some."""
-        return cls(_warps(problem), 1 << 9)
+        return cls(problem.warps, 1 << 9)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WholeBackwardConfig]:
@@ -394,17 +420,17 @@ class WholeBackward(Variant[GroupNormBackwardDescriptor, WholeBackwardConfig]):
     ) -> Schedule | Refusal:
         """Return the launch of the groups, and that of the parameters' gradients."""
         units = _units(problem, config.unit)
-        workspace, partials, statistics = _backward_workspace(problem, units)
+        workspace, partials, statistics = problem.workspace(units.slices)
         kernel = problem.kernel("group_norm_backward_groups_kernel", self.language, config.warps)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         cut = (units.slices, units.length, units.lanes)
         arguments = (*arrays, *problem.sizes, problem.eps, *cut)
         threads = WARP * config.warps
         grid = problem.grid(problem.groups, threads, self.language)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 Launch(kernel, grid, threads, arguments),
-                _parameters_launch(problem, self.language, units, partials, statistics),
+                problem.parameters_launch(self.language, units.slices, partials, statistics),
             ),
             problem.guarantee,
             workspace,
@@ -447,7 +473,7 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
         """Return four launches."""
         units = _units(problem, config.unit)
         slices, length = _cut(problem.group, config.values, 1 << 20, 4 * WARP * 8)
-        workspace, partials, statistics = _backward_workspace(problem, units)
+        workspace, partials, statistics = problem.workspace(units.slices)
         gatherers = _few(problem.channels // problem.groups * units.slices)
         writers = 1 if problem.group <= 1 << 10 else 8
 
@@ -459,11 +485,11 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
         sums = ("x", "grad_out", partials, *problem.sizes[1:], *cut)
         gather = ("x", "weight", partials, statistics, *problem.sizes, problem.eps, units.slices)
         write = ("x", "grad_out", "grad_input", "weight", statistics, *problem.sizes, slices, length)
-        return Schedule(
+        return problem.refusal(channels_last=False) or Schedule(
             (
                 launch("sums_kernel", -(-units.total * units.lanes // (8 * WARP)), 1, 8, *sums),
                 launch("statistics_kernel", problem.groups, problem.images, gatherers, *gather),
-                _parameters_launch(problem, self.language, units, partials, statistics),
+                problem.parameters_launch(self.language, units.slices, partials, statistics),
                 launch("kernel", problem.groups * slices, problem.images, writers, *write),
             ),
             problem.guarantee,
@@ -476,23 +502,33 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
 
     Variants: ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
     block, or a warp where there are many small groups, reads its group of an image twice. In both of them one more
-    launch adds up grad_weight and grad_bias from what each image gives.
+    launch adds up grad_weight and grad_bias from what each image gives. Of channels-last arrays they are called
+    ``channels_last_split`` and ``channels_last``.
     """
 
     op = "group_norm_backward"
     category = "normalization"
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
-    variants = (SplitBackward(), WholeBackward(), WholeBackward("hip"))
+    variants = (
+        SplitBackward(),
+        WholeBackward(),
+        ChannelsLastSplitBackward(),
+        ChannelsLastBackward(),
+        WholeBackward("hip"),
+        ChannelsLastBackward("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         vector = ((problem.channels,), parameter_type(problem.dtype))
         return (
-            Operand("grad_out", problem.shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("grad_out", problem.shape, problem.dtype, problem.strides),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("weight", *vector, optional=True),
-            Operand("grad_input", problem.shape, problem.dtype, output=True, in_place=("grad_out", "x")),
+            Operand(
+                "grad_input", problem.shape, problem.dtype, problem.strides, output=True, in_place=("grad_out", "x")
+            ),
             Operand("grad_weight", *vector, output=True, needs="weight"),
             Operand("grad_bias", *vector, output=True),
         )
@@ -520,7 +556,7 @@ def group_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     weight, bias
         ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest.
     groups
@@ -528,14 +564,14 @@ def group_norm(
     eps
         Added to the variance.
     out
-        Where to write, of x's shape; it may be x.
+        Where to write, of x's shape and layout; it may be x.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        y, of x's shape; `out` if given.
+        y, of x's shape and layout; `out` if given.
 
     Raises
     ------
@@ -544,7 +580,7 @@ def group_norm(
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "group_norm", "x", stream)
-    plan = _plan(x.device, x.shape, groups, x.dtype, eps)
+    plan = _plan(x.device, x.shape, groups, x.dtype, eps, x.strides)
     return plan._run((x, weight, bias, out), stream)
 
 
@@ -571,7 +607,7 @@ def group_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last, both alike.
     weight
         ``[C]``, or None for ones; float64 where x is, float32 for the rest.
     groups
@@ -579,16 +615,16 @@ def group_norm_backward(
     eps
         Added to the variance.
     out
-        (grad_input, grad_weight, grad_bias): where to write, or None for what is to be allocated. grad_input may be
-        grad_out or x; grad_weight is None if weight is.
+        (grad_input, grad_weight, grad_bias): where to write, or None for what is to be allocated. grad_input has
+        x's layout, and may be grad_out or x; grad_weight is None if weight is.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     tuple
-        (grad_input, grad_weight, grad_bias): of x's shape and type, and twice ``[C]`` of a weight's type; grad_weight
-        is None if weight is. The latter two are zeros where x is empty.
+        (grad_input, grad_weight, grad_bias): of x's shape, type and layout, and twice ``[C]`` of a weight's type;
+        grad_weight is None if weight is. The latter two are zeros where x is empty.
 
     Raises
     ------
@@ -599,5 +635,5 @@ def group_norm_backward(
     if type(x) is not DeviceArray:
         x = as_array(x, None, op, "x", stream)
     outputs = GroupNormBackwardPlan.unpacked(out)
-    plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps)
+    plan = _backward_plan(x.device, x.shape, groups, x.dtype, eps, x.strides)
     return plan._run((grad_out, x, weight, *outputs), stream)

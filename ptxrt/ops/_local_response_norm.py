@@ -121,13 +121,16 @@ class LocalResponseNormDescriptor(_Problem):
         Of x and y.
     alpha, beta, k
         Any finite numbers, rounded to the type of denom.
+    strides
+        Of x, y and denom, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     k: float = 1.0
+    strides: tuple[int, ...] = ()
 
     op: ClassVar[str] = "local_response_norm"
     way: ClassVar[str] = "forward"
@@ -145,11 +148,15 @@ class LocalResponseNormBackwardDescriptor(_Problem):
         Of x, grad_out, denom and grad_input, ``[N, C, *]``.
     size, dtype, alpha, beta
         As of the forward.
+    strides
+        Of all four, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
+
+    strides: tuple[int, ...] = ()
 
     op: ClassVar[str] = "local_response_norm_backward"
     way: ClassVar[str] = "backward"
@@ -257,11 +264,11 @@ class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormA
     variants = _VARIANTS
 
     def _operands(self) -> tuple[Operand, ...]:
-        shape, kind = self.descriptor.shape, self.descriptor.dtype
+        shape, kind, strides = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
         return (
-            Operand("x", shape, kind),
-            Operand("out", shape, kind, output=True),
-            Operand("denom", shape, parameter_type(kind), output=True),
+            Operand("x", shape, kind, strides),
+            Operand("out", shape, kind, strides, output=True),
+            Operand("denom", shape, parameter_type(kind), strides, output=True),
         )
 
 
@@ -280,12 +287,12 @@ class LocalResponseNormBackwardPlan(
     variants = _VARIANTS
 
     def _operands(self) -> tuple[Operand, ...]:
-        shape, kind = self.descriptor.shape, self.descriptor.dtype
+        shape, kind, strides = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
         return (
-            Operand("grad_out", shape, kind),
-            Operand("x", shape, kind),
-            Operand("denom", shape, parameter_type(kind)),
-            Operand("out", shape, kind, output=True),
+            Operand("grad_out", shape, kind, strides),
+            Operand("x", shape, kind, strides),
+            Operand("denom", shape, parameter_type(kind), strides),
+            Operand("out", shape, kind, strides, output=True),
         )
 
 
@@ -320,21 +327,21 @@ def local_response_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     size
         Of the window, at least 1. For an even one, the window has one channel more in front of c than behind.
     alpha, beta, k
         Any finite numbers, rounded to the type of denom.
     out
-        Where to write: (y, denom), both of x's shape, denom float64 for float64, else float32; an element that is None
-        is allocated. Neither may be x, whose values other outputs need as well.
+        Where to write: (y, denom), both of x's shape and layout, denom float64 for float64, else float32; an element
+        that is None is allocated. Neither may be x, whose values other outputs need as well.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     tuple of DeviceArray
-        (y, denom), both of x's shape; those of `out` where given. The backward wants denom.
+        (y, denom), both of x's shape and layout; those of `out` where given. The backward wants denom.
 
     Raises
     ------
@@ -343,7 +350,7 @@ def local_response_norm(
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "local_response_norm", "x", stream)
-    plan = _plan(x.device, x.shape, size, x.dtype, alpha, beta, k)
+    plan = _plan(x.device, x.shape, size, x.dtype, alpha, beta, k, x.strides)
     return plan._run((x, *LocalResponseNormPlan.unpacked(out)), stream)
 
 
@@ -368,22 +375,22 @@ def local_response_norm_backward(
     Parameters
     ----------
     grad_out
-        Gradient by y, of x's shape and type, contiguous.
+        Gradient by y, of x's shape, type and layout.
     x
-        The forward's, ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        The forward's, ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     denom
-        As the forward returned it, float64 for float64, else float32.
+        As the forward returned it, float64 for float64, else float32, in x's layout.
     size, alpha, beta
         The forward's.
     out
-        Where to write, of x's shape; none of the operands, whose values other outputs need as well.
+        Where to write, of x's shape and layout; none of the operands, whose values other outputs need as well.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        The gradient, of x's shape; `out` if given.
+        The gradient, of x's shape and layout; `out` if given.
 
     Raises
     ------
@@ -392,5 +399,5 @@ def local_response_norm_backward(
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "local_response_norm_backward", "x", stream)
-    plan = _backward_plan(x.device, x.shape, size, x.dtype, alpha, beta)
+    plan = _backward_plan(x.device, x.shape, size, x.dtype, alpha, beta, x.strides)
     return plan._run((grad_out, x, denom, out), stream)

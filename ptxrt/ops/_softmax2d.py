@@ -70,6 +70,7 @@ class _Problem(ImageDescriptor):
 
     shape: tuple[int, ...]
     dtype: ElementType = BY_NAME["f32"]
+    strides: tuple[int, ...] = ()
 
     types = FAMILY.dtypes
 
@@ -88,10 +89,12 @@ class Softmax2dDescriptor(_Problem):
         Of x, ``[N, C, *]``.
     dtype
         Of x and y.
+    strides
+        Of x and y, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "softmax2d"
@@ -106,10 +109,12 @@ class Softmax2dBackwardDescriptor(_Problem):
         Of grad_out and y, ``[N, C, *]``.
     dtype
         Of grad_out, y and grad_input.
+    strides
+        Of all three, in elements: contiguous if left out, else that or channels-last.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch
+    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
     """
 
     op = "softmax2d_backward"
@@ -273,8 +278,8 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     variants = _variants(_FORWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
-        shape, kind = self.descriptor.shape, self.descriptor.dtype
-        return (Operand("x", shape, kind), Operand("out", shape, kind, output=True, in_place=("x",)))
+        tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
+        return (Operand("x", *tensor), Operand("out", *tensor, output=True, in_place=("x",)))
 
 
 class Softmax2dBackwardPlan(Plan[Softmax2dBackwardDescriptor, Softmax2dBackwardArgs, DeviceArray]):
@@ -289,11 +294,11 @@ class Softmax2dBackwardPlan(Plan[Softmax2dBackwardDescriptor, Softmax2dBackwardA
     variants = _variants(_BACKWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
-        shape, kind = self.descriptor.shape, self.descriptor.dtype
+        tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
         return (
-            Operand("grad_out", shape, kind),
-            Operand("y", shape, kind),
-            Operand("out", shape, kind, output=True, in_place=("grad_out", "y")),
+            Operand("grad_out", *tensor),
+            Operand("y", *tensor),
+            Operand("out", *tensor, output=True, in_place=("grad_out", "y")),
         )
 
 
@@ -312,16 +317,16 @@ def softmax2d(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     out
-        Where to write, of x's shape; it may be x.
+        Where to write, of x's shape and layout; it may be x.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        y, of x's shape; `out` if given.
+        y, of x's shape and layout; `out` if given.
 
     Raises
     ------
@@ -330,7 +335,7 @@ def softmax2d(
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "softmax2d", "x", stream)
-    return _plan(x.device, x.shape, x.dtype)._run((x, out), stream)
+    return _plan(x.device, x.shape, x.dtype, x.strides)._run((x, out), stream)
 
 
 def softmax2d_backward(
@@ -345,11 +350,11 @@ def softmax2d_backward(
     Parameters
     ----------
     grad_out
-        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last.
     y
-        What softmax2d returned, of the same shape.
+        What softmax2d returned, of the same shape and layout.
     out
-        Where to write grad_input, of the same shape; it may be grad_out or y.
+        Where to write grad_input, of the same shape and layout; it may be grad_out or y.
     stream
         The device's default stream if left out.
 
@@ -365,5 +370,5 @@ def softmax2d_backward(
     """
     if type(grad_out) is not DeviceArray:
         grad_out = as_array(grad_out, None, "softmax2d_backward", "grad_out", stream)
-    plan = _backward_plan(grad_out.device, grad_out.shape, grad_out.dtype)
+    plan = _backward_plan(grad_out.device, grad_out.shape, grad_out.dtype, grad_out.strides)
     return plan._run((grad_out, y, out), stream)

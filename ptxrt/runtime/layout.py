@@ -13,6 +13,7 @@ from ptxrt.errors import InvalidArgument, shown
 __all__ = [
     "MAX_AXES",
     "Shape",
+    "channels_last",
     "checked_shape",
     "contiguous",
     "indexed",
@@ -36,6 +37,12 @@ def contiguous(shape: Shape) -> Shape:
         strides.append(step)
         step *= max(length, 1)
     return tuple(reversed(strides))
+
+
+def channels_last(shape: Shape) -> Shape:
+    """Return the strides of ``[N, C, *]`` whose memory is a contiguous ``[N, *, C]``, in elements."""
+    images, *positions, step = contiguous((shape[0], *shape[2:], shape[1]))
+    return images, step, *positions
 
 
 def span(shape: Shape, strides: Shape) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import waves
 from helpers import Patch
-from op_testing import wish
+from op_testing import on_device, wish
 from test_waves import CASES, HIP, TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
 from tolerances import bar, relative_error
 
@@ -26,6 +26,7 @@ from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
 from ptxrt.ops.framework import Launch
+from ptxrt.runtime.layout import channels_last
 from ptxrt.runtime.signature import Signature
 
 pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
@@ -84,7 +85,8 @@ def on_sim(case: Case) -> dict[str, Any]:
     """Return what the case's plan computes on the PTX machine."""
     plan = planned(case)
     device = ptxrt.Device("sim:0")
-    arrays = {name: ptxrt.to_device(np.ascontiguousarray(array), device) for name, array in case.given.items()}
+    strides = {operand.name: operand.strides for operand in plan.operands}
+    arrays = {name: on_device(array, device, 0, strides[name]) for name, array in case.given.items()}
     outputs = plan.run([arrays.get(operand.name) for operand in plan.operands])
     names = [operand.name for operand in plan.operands if operand.output]
     made = zip(names, outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
@@ -165,6 +167,8 @@ def same(a: Any, b: Any) -> bool:
 SPECIAL = [
     ("group_norm", 0),
     ("group_norm", 3),
+    ("group_norm_last", 0),
+    ("group_norm_last", 2),
     ("softmax2d", 0),
     ("softmax2d", 2),
     ("batch_norm", 1),
@@ -252,6 +256,21 @@ def test_group_norm_reaches_what_lies_far(target: str) -> None:
     weight, bias = np.full(shape[1], 1.7, np.float32), np.full(shape[1], -0.3, np.float32)
     arrays = {"x": x, "weight": weight, "bias": bias, "out": out}
     run_last_blocks(plan_of(ops.GroupNormPlan, ops.GroupNormDescriptor(shape, shape[1])), arrays, target, 1)
+    want = references.group_norm(x[3:, -1:].copy(), weight[-1:], bias[-1:], 1)
+    assert relative_error(out[3:, -1:], want) <= bar("group_norm", "f32")
+
+
+@each_target
+def test_group_norm_of_channels_last_arrays_reaches_what_lies_far(target: str) -> None:
+    shape = (4, 700000, 2060)
+    strides = channels_last(shape)
+    x, out = (sparse((4, 2060, 700000)).transpose(0, 2, 1) for _ in range(2))
+    x[3, -1] = normal(2060)
+    weight, bias = np.full(shape[1], 1.7, np.float32), np.full(shape[1], -0.3, np.float32)
+    arrays = {"x": x, "weight": weight, "bias": bias, "out": out}
+    problem = ops.GroupNormDescriptor(shape, shape[1], strides=strides)
+    plan: Any = ops.GroupNormPlan.select("sim:0", problem, wish("hip/channels_last"))
+    run_last_blocks(plan, arrays, target, 1)
     want = references.group_norm(x[3:, -1:].copy(), weight[-1:], bias[-1:], 1)
     assert relative_error(out[3:, -1:], want) <= bar("group_norm", "f32")
 
@@ -355,7 +374,8 @@ def moved(which: str, size: int, number: int) -> Edit:
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.
-    first = {"group_norm": -1, "batch_norm": -1, "grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
+    first = {"grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
+    first |= {"group_norm": -1, "group_norm_last": -1, "batch_norm": -1}
     number = -1 if re.match("layer_norm(_backward)?_kernel", entry) else first.get(family, 0)
     assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 

@@ -19,7 +19,7 @@ import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
 from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, rows
-from ptxrt.runtime.layout import contiguous
+from ptxrt.runtime.layout import channels_last, contiguous
 from ptxrt.runtime.signature import Signature
 
 if waves.compiler() is None:
@@ -58,16 +58,16 @@ def within(op: str, dtype: str = "f32", /, **results: Any) -> dict[str, tuple[An
     return {name: (want, bar(op, dtype, want)) for name, want in results.items() if want is not None}
 
 
-def group_norm(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
+def group_norm(shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False) -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x, real = normal(*shape, dtype=kind.numpy), parameter_type(kind).numpy
     w, b = (normal(shape[1], dtype=real) + i if affine else None for i in (0, 1))
     want = within("group_norm", name, out=references.group_norm(x, w, b, groups))
-    problem = ops.GroupNormDescriptor(shape, groups, kind)
+    problem = ops.GroupNormDescriptor(shape, groups, kind, strides=channels_last(shape) if last else ())
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), want)
 
 
-def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
+def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False) -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     real = parameter_type(kind)
     x, w = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=real.numpy) if affine else None
@@ -75,13 +75,14 @@ def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: st
     grad_input, grad_weight, grad_bias = references.group_norm_backward(go, x, w, groups)
     want = within("group_norm", name, grad_input=grad_input)
     want |= within("group_norm", real.name, grad_weight=grad_weight, grad_bias=grad_bias)
-    problem = ops.GroupNormBackwardDescriptor(shape, groups, kind)
+    problem = ops.GroupNormBackwardDescriptor(shape, groups, kind, strides=channels_last(shape) if last else ())
     return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
 
 
-def group_norm_of_16_bits(name: str) -> Case:
+def group_norm_of_16_bits(name: str, last: bool = False) -> Case:
     x, w, b, want = group_norm_rounded_twice(name)
-    problem = ops.GroupNormDescriptor(x.shape, 2, ptxrt.dtypes.BY_NAME[name], eps=0.0)
+    strides = channels_last(x.shape) if last else ()
+    problem = ops.GroupNormDescriptor(x.shape, 2, ptxrt.dtypes.BY_NAME[name], eps=0.0, strides=strides)
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
@@ -283,6 +284,15 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((group_norm_backward, ((5, 6, 37), 2, True, name)) for name in others("group_norm")),
         *((group_norm_backward, ((130, 1, 3), 1, True, name)) for name in others("group_norm")),
     ],
+    "group_norm_last": [
+        (group_norm, ((5, 6, 37), 2, True, "f32", True)),
+        (group_norm, ((1, 40, 9), 1, False, "f32", True)),  # more channels than lanes
+        (group_norm_backward, ((5, 6, 37), 2, True, "f32", True)),
+        (group_norm_backward, ((2, 80, 19), 2, False, "f32", True)),
+        *((group_norm, ((5, 6, 37), 2, True, name, True)) for name in others("group_norm_last")),
+        *((group_norm_backward, ((5, 10, 37), 2, True, name, True)) for name in others("group_norm_last")),
+        *((group_norm_of_16_bits, (name, True)) for name in ("f16", "bf16")),
+    ],
     "softmax2d": [
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
@@ -372,9 +382,11 @@ def short_grids(monkeypatch: Patch) -> None:
 
 
 def planned(case: Case) -> waves.AnyPlan:
+    last = case.plan.op.startswith("group_norm") and case.problem.channels_last
+    variant = "hip/channels_last" if last else "hip/baseline"
     with Patch.context() as patch:
         patch.setattr(sys.modules["ptxrt.ops._softmax2d"], "_COUNTED", case.counted)
-        plan: waves.AnyPlan = case.plan.select("sim:0", case.problem, wish("hip/baseline"))
+        plan: waves.AnyPlan = case.plan.select("sim:0", case.problem, wish(variant))
     assert plan.variant.language == "hip"
     return plan
 

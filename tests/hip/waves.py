@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from op_testing import laid_out
 
 from ptxrt import ops
 from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero
@@ -133,12 +134,12 @@ compiled = functools.cache(Program)
 class _Guarded:
     """An array with every byte 0xFF, inside a larger one: what is read outside of it is NaN."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None) -> None:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         memory = np.full(size + 3 * GUARD, 0xFF, np.uint8)
         start = -memory.ctypes.data % GUARD  # a device's memory begins at a multiple of 256, too
         self.whole = memory[start : start + size + 2 * GUARD]
-        self.array: Array = self.whole[GUARD : GUARD + size].view(dtype).reshape(shape)
+        self.array: Array = laid_out(self.whole[GUARD : GUARD + size].view(dtype), shape, strides)
 
     def check(self, name: str) -> None:
         outside = np.concatenate([self.whole[:GUARD], self.whole[GUARD + self.array.nbytes :]])
@@ -177,7 +178,7 @@ def run(
     wave, schedule
         As :meth:`Program.launch` has them.
     text
-        What is run in place of the kernels' own text.
+        What is run in place of the first kernel's own text, which is that of others in its file.
 
     Returns
     -------
@@ -188,7 +189,8 @@ def run(
     def launch(step: Launch, values: Sequence[Any], memory: Sequence[Memory]) -> None:
         kernel = step.kernel
         family = [spec.entry for spec in ops.kernels() if _same_text(spec, kernel)]
-        program = compiled(text or kernel.source.text, tuple(family))
+        instead = text if _same_text(kernel, plan.schedule.launches[0].kernel) else None
+        program = compiled(instead or kernel.source.text, tuple(family))
         program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
 
     return run_launches(plan, given, launch)
@@ -206,7 +208,7 @@ def run_launches(
     Parameters
     ----------
     plan
-        Its device is not used. Its operands are contiguous.
+        Its device is not used. Its operands are contiguous or channels-last.
     given
         Operands by name; an output that is not given is made, what else is not given is None.
     launch
@@ -218,7 +220,7 @@ def run_launches(
         All operands that the plan writes, by name. Those given are left as they are.
     """
     operands = [operand for operand in plan.operands if operand.name in given or _is_made(operand, given)]
-    arrays = {operand.name: _Guarded(operand.shape, operand.type.numpy) for operand in operands}
+    arrays = {each.name: _Guarded(each.shape, each.type.numpy, each.strides) for each in operands}
     for name, array in given.items():
         arrays[name].array[...] = array
     workspace = _Guarded((plan.workspace_size,), np.uint8)

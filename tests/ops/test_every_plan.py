@@ -142,7 +142,8 @@ def test_what_is_written_must_overlap_no_other_operand(device: Device, case: Cas
         whole = ptxrt.empty(array.nbytes + other.nbytes + size, np.uint8, device)
 
         def placed(at: int, like: Any, whole: Any = whole) -> Any:
-            return ptxrt.DeviceArray.from_pointer(whole.ptr + at, like.shape, like.dtype, device, owner=whole)
+            address, kind, strides = whole.ptr + at, like.dtype, like.strides
+            return ptxrt.DeviceArray.from_pointer(address, like.shape, kind, device, strides, owner=whole)
 
         across = {**good, name: placed(0, array), second: placed(array.nbytes - size, other)}
         spoilt(ptxrt.LayoutError, case, device, across, name, second)
@@ -390,6 +391,8 @@ LARGE: list[tuple[Any, Any]] = [
      ops.BatchNormBackwardDescriptor((2, 8, 6), True, handed=True, save="inverse_deviation")),
     (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor((1 << 13, 8), (8,))),
     (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor((1 << 13, 8), (8,))),
+    (ops.GroupNormPlan, ops.GroupNormDescriptor((2, 4, 3), 2, strides=(12, 1, 4))),
+    (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((2, 4, 3), 2, strides=(12, 1, 4))),
     *((ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor((1, 4, 9), size, beta=beta))
       for size in range(1, 13) for beta in (0.75, 0.6)),
     *((ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor((1, 4, 9), size, beta=beta))

@@ -19,11 +19,12 @@ SIZES: dict[str, Any] = {
     # Vectors and single elements, several turns of a block, slices; groups of one warp; one image and many.
     "group_norm": {
         "f32": [((2, 6, 36), 3), ((1, 3, 33), 1), ((2, 8, 700), 2), ((2, 4, 5001), 2), ((2, 4, 5000), 2),
-                ((300, 4, 3), 2), ((1, 600, 2), 2)],
-        "others": [((2, 6, 40), 3), ((2, 8, 70), 2)],
+                ((300, 4, 3), 2), ((1, 600, 2), 2), ((1, 8, 129), 2, True), ((2, 6, 40), 2, True),
+                ((1, 160, 3, 3), 1, True)],
+        "others": [((2, 6, 40), 3), ((2, 8, 70), 2), ((1, 16, 40), 2, True)],
     },
     "softmax2d": {
-        "f32": [((2, 36, 8),), ((2, 21, 300),), ((1, 300, 9),), ((40, 70, 1),), ((1, 1100, 9),)],
+        "f32": [((2, 36, 8),), ((2, 21, 300),), ((1, 300, 9),), ((40, 70, 1),), ((1, 1100, 9),), ((2, 36, 8), True)],
         "others": [((2, 36, 8),), ((2, 70, 9),)],
     },
     "batch_norm": {
@@ -92,9 +93,9 @@ def run(
     for i, o in enumerate(plan.operands):
         by = offset if place in (None, i) else 0
         if o.output:
-            given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by)
+            given[o.name] = None if o.absent else Guarded(o.shape, o.type.numpy, device, by, o.strides)
         else:
-            given[o.name] = on_device(host.get(o.name), device, by)
+            given[o.name] = on_device(host.get(o.name), device, by, o.strides)
     arrays = {name: a.array if isinstance(a, Guarded) else a for name, a in given.items()}
     if within:
         name = next(o.name for o in plan.operands if o.output)

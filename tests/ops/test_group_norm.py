@@ -32,9 +32,12 @@ from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_n
 from ptxrt.ops._group_norm import FAMILY, WholeConfig
 from ptxrt.ops.framework import parameter_type
 from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
-VARIANTS = [*variants(GroupNormPlan), ONE_WARP, f"hip/{ONE_WARP}"]
+# Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
+LEFT_OUT = ("channels_last_split", "hip/channels_last")
+VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
@@ -42,9 +45,11 @@ every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 
 def forced(device: Device, shape: Shape, groups: int, eps: float, variant: str, dtype: str = "f32") -> Any:
     config = WholeConfig(1) if variant.endswith(ONE_WARP) else None
-    preference = wish(variant.removesuffix(" of one warp"), config=config)
-    problem = GroupNormDescriptor(shape, groups, element_type(dtype), eps)
-    return GroupNormPlan.select(device, problem, preference)
+    strides = channels_last(shape) if "channels_last" in variant else ()
+    problem = GroupNormDescriptor(shape, groups, element_type(dtype), eps, strides)
+    if strides and not problem.channels_last:  # both layouts are one
+        variant = variant.replace("channels_last_split", "split").replace("channels_last", "baseline")
+    return GroupNormPlan.select(device, problem, wish(variant.removesuffix(" of one warp"), config=config))
 
 
 def run(
@@ -55,12 +60,13 @@ def run(
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
     """
-    out = Guarded(x.shape, x.dtype, device, offset)
-    x, w, b = (on_device(a, device, offset) for a in (x, w, b))
-    if variant is None:
+    plan = forced(device, x.shape, groups, eps, variant, x.dtype) if variant else None
+    strides = plan.operands[0].strides if plan else ()
+    out = Guarded(x.shape, x.dtype, device, offset, strides)
+    x, w, b = (on_device(a, device, offset, strides) for a in (x, w, b))
+    if plan is None:
         assert group_norm(x, w, b, groups, eps, out=out.array) is out.array
     else:
-        plan = forced(device, x.shape, groups, eps, variant, x.dtype)
         assert plan.run(GroupNormArgs(x, w, b, out.array)) is out.array
     return out.host()
 

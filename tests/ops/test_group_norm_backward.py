@@ -27,9 +27,12 @@ from ptxrt.ops import (
 )
 from ptxrt.ops._group_norm import FAMILY, WholeBackwardConfig
 from ptxrt.ops.framework import parameter_type
+from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
-VARIANTS = [*variants(GroupNormBackwardPlan), ONE_WARP, f"hip/{ONE_WARP}"]
+# Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
+LEFT_OUT = ("channels_last_split", "hip/channels_last")
+VARIANTS = [each for each in variants(GroupNormBackwardPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
@@ -47,9 +50,11 @@ def parameters_of(kind: Any) -> Any:
 
 def forced(device: Device, shape: Shape, groups: int, eps: float, variant: str, dtype: str = "f32") -> Any:
     config = WholeBackwardConfig(1, 1 << 9) if variant.endswith(ONE_WARP) else None
-    preference = wish(variant.removesuffix(" of one warp"), config=config)
-    problem = GroupNormBackwardDescriptor(shape, groups, element_type(dtype), eps)
-    return GroupNormBackwardPlan.select(device, problem, preference)
+    strides = channels_last(shape) if "channels_last" in variant else ()
+    problem = GroupNormBackwardDescriptor(shape, groups, element_type(dtype), eps, strides)
+    if strides and not problem.channels_last:  # both layouts are one
+        variant = variant.replace("channels_last_split", "split").replace("channels_last", "baseline")
+    return GroupNormBackwardPlan.select(device, problem, wish(variant.removesuffix(" of one warp"), config=config))
 
 
 def run(
@@ -60,15 +65,16 @@ def run(
 
     Every array lies `offset` elements behind a multiple of 256 bytes.
     """
+    plan = forced(device, x.shape, groups, eps, variant, x.dtype) if variant else None
+    strides = plan.operands[0].strides if plan else ()
     vector = (x.shape[1:2], parameters_of(x.dtype))
     wanted = ((x.shape, x.dtype), None if w is None else vector, vector)
-    out = [None if each is None else Guarded(*each, device, offset) for each in wanted]
+    out = [None if each is None else Guarded(*each, device, offset, strides) for each in wanted]
     given = tuple(None if o is None else o.array for o in out)
-    go, x, w = (on_device(a, device, offset) for a in (go, x, w))
-    if variant is None:
+    go, x, w = (on_device(a, device, offset, strides) for a in (go, x, w))
+    if plan is None:
         got = group_norm_backward(go, x, w, groups, eps, out=given)
     else:
-        plan = forced(device, x.shape, groups, eps, variant, x.dtype)
         got = plan.run(GroupNormBackwardArgs(go, x, w, *given))
     assert all(a is b for a, b in zip(got, given, strict=True))
     return tuple(None if o is None else o.host() for o in out)

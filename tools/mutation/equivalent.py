@@ -43,7 +43,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     "At 0 both ways give 0.": [
         ("batch_norm", "statistics", "setp.lt.f64 %yes, %var, {{ ZERO }};", "setp.le.f64 %yes, %var, {{ ZERO }};"),
         (
-            "group_norm",
+            "group_norm_parts",
             "moments",
             "setp.lt.f64 %negative, %var, 0d0000000000000000;",
             "setp.le.f64 %negative, %var, 0d0000000000000000;",

@@ -15,7 +15,7 @@ from ptxrt.ops.framework import texts
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_ptx", ".ptx"
-INCLUDES = ("elements", "exponential", "macros", "pairs", "power")
+INCLUDES = ("elements", "exponential", "group_norm_parts", "macros", "pairs", "power", "rows")
 
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "lo": "ls", "ls": "lo"}
 _COMPARISONS |= {

@@ -48,7 +48,14 @@ def measured(family: str) -> list[str]:
 
 
 def _tests(family: str) -> list[Path]:
-    names = [Path(files(family)[0]).stem, *users(family), "every_plan", "every_variant", "launch_shapes"]
+    names = [
+        Path(files(family)[0]).stem,
+        *users(family),
+        "every_plan",
+        "every_variant",
+        "launch_shapes",
+        "channels_last",
+    ]
     found = [path for name in names for path in sorted((ROOT / "tests").rglob(f"test_{name}*.py"))]
     return [path.relative_to(ROOT) for path in dict.fromkeys(found)]
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ptxrt.dtypes import ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, shown
-from ptxrt.runtime.layout import checked_shape
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
+from ptxrt.runtime.layout import channels_last, checked_shape, contiguous, same_layout, whole_numbers
 
 __all__ = ["Descriptor", "ImageDescriptor", "number", "whole_number"]
 
@@ -27,7 +27,12 @@ class Descriptor(Protocol):
 
 
 class ImageDescriptor:
-    """Base of a descriptor, a frozen dataclass, whose fields `shape` and `dtype` are those of an array ``[N, C, *]``.
+    """Base of a descriptor, a frozen dataclass, whose `shape`, `dtype` and `strides` are of an array ``[N, C, *]``.
+
+    The array is contiguous or channels-last, which is the memory of a contiguous ``[N, *, C]``; with one channel or one
+    position that is the same, and called contiguous. `batch` and `hw` are what a kernel takes for contiguous arrays:
+    where the positions of an image have nothing to do with each other, a channels-last ``[N, C, *]`` is a contiguous
+    ``[N * HW, C]``.
 
     Attributes
     ----------
@@ -35,6 +40,8 @@ class ImageDescriptor:
         For messages: the op, and the operand that has this shape and type.
     types
         Names of the element types that the op has.
+    strides
+        In elements, of a channels-last array; empty for a contiguous one, which its own strides become too.
     """
 
     op: ClassVar[str]
@@ -42,6 +49,7 @@ class ImageDescriptor:
     types: ClassVar[tuple[str, ...]]
     shape: tuple[int, ...]
     dtype: ElementType
+    strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, self.op)
@@ -53,17 +61,40 @@ class ImageDescriptor:
         if kind.name not in self.types:
             expected = " or ".join(self.types)
             raise DTypeMismatch(op=self.op, argument=self.first, expected=expected, given=str(kind), fix="Convert it")
-        self._set(shape=shape, dtype=kind)
+        self._set(shape=shape, dtype=kind, strides=self._checked_strides(shape))
 
     def _set(self, **fields: Any) -> None:
         """Set fields to what their checks have made of them."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def _checked_strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        packed, last = contiguous(shape), channels_last(shape)
+        given = whole_numbers(self.strides)
+        if given == ():
+            return ()
+        if given is not None and len(given) == len(shape):
+            if same_layout(shape, given, packed):
+                return ()
+            if same_layout(shape, given, last):
+                return last
+        raise LayoutError(
+            op=self.op,
+            argument=self.first,
+            expected=f"contiguous, strides {packed}, or channels-last, strides {last}",
+            given=f"strides {shown(self.strides)}",
+            fix="Copy it into a contiguous array",
+        )
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels lie side by side, and not contiguous."""
+        return self.strides != ()
+
     @property
     def batch(self) -> int:
-        """N."""
-        return self.shape[0]
+        """N; N * HW of channels-last arrays, each of whose positions is an image."""
+        return self.shape[0] * (math.prod(self.shape[2:]) if self.channels_last else 1)
 
     @property
     def channels(self) -> int:
@@ -72,8 +103,8 @@ class ImageDescriptor:
 
     @property
     def hw(self) -> int:
-        """Product of the trailing axes, 1 if there are none."""
-        return math.prod(self.shape[2:])
+        """Product of the trailing axes, 1 if there are none; 1 of channels-last arrays."""
+        return 1 if self.channels_last else math.prod(self.shape[2:])
 
     @property
     def elements(self) -> int:

@@ -26,7 +26,7 @@ from ptxrt.runtime.array import DeviceArray, empty, to_device
 from ptxrt.runtime.binding import ArrayRule, Dims, DisjointPair, binder
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import contiguous, same_layout
+from ptxrt.runtime.layout import channels_last, contiguous, same_layout
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 
@@ -301,7 +301,10 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
     def _new_output(self, index: int, arrays: Sequence[Any], queue: Stream) -> DeviceArray | None:
         if self._reason_for_none(index, arrays):
             return None
-        return empty(self.operands[index].shape, self.operands[index].type.numpy, self.device, stream=queue)
+        o = self.operands[index]
+        array = empty(o.shape, o.type.numpy, self.device, stream=queue)
+        array.strides = o.strides  # as densely: those of a contiguous array, or of a channels-last one
+        return array
 
     def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
         """Return addresses, and the arrays that `args` stand for, or raise."""
@@ -339,13 +342,20 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             )
         array.check(self.op, o.name, writable=o.written)
         if not same_layout(o.shape, o.strides, array.strides):
-            packed = o.strides == contiguous(o.shape)
+            kind, fix = "", "Select a plan for these strides"
+            if o.strides == contiguous(o.shape):
+                kind, fix = "contiguous, ", "Copy it into a contiguous array"
+            elif len(o.shape) > 2 and o.strides == channels_last(o.shape):
+                kind = "channels-last, "
+                axes = (0, len(o.shape) - 1, *range(1, len(o.shape) - 1))
+                fix = f"Copy it into an array of shape {(o.shape[0], *o.shape[2:], o.shape[1])}, and pass that array's "
+                fix += f"transpose{axes}"
             raise LayoutError(
                 op=self.op,
                 argument=o.name,
-                expected=f"{'contiguous, ' if packed else ''}strides {o.strides}",
+                expected=f"{kind}strides {o.strides}",
                 given=f"strides {array.strides}",
-                fix="Copy it into a contiguous array" if packed else "Select a plan for these strides",
+                fix=fix,
             )
         array.memory.used_on(stream)
         return array
