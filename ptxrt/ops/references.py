@@ -475,8 +475,8 @@ def _combinations(
     image = np.arange(x.shape[0]).reshape(-1, *(1,) * len(sizes))
     for taps in itertools.product(*(range(axis.place.shape[-1]) for axis in axes)):
         chosen = [_Taps(*(a[..., k] for a in axis)) for axis, k in zip(axes, taps, strict=True)]
-        weight = math.prod(each.weight for each in chosen)
-        slopes = [math.prod(each.slope if each is own else each.weight for each in chosen) for own in reversed(chosen)]
+        weight = _product([each.weight for each in chosen])
+        slopes = [_product([each.slope if each is own else each.weight for each in chosen]) for own in reversed(chosen)]
         inside = np.logical_and.reduce([each.inside for each in chosen])
         yield (image, *(each.place for each in chosen)), inside, weight, slopes
 

@@ -39,6 +39,8 @@ class KernelSpec:
         What the file is rendered with beside `dtype`: pairs of name and value.
     target
         The number of the oldest of NVIDIA's architectures that takes it, 80 for sm_80; None where all do.
+    serves
+        The op, by its forward, where the file has another name.
     """
 
     family: str
@@ -48,11 +50,12 @@ class KernelSpec:
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
     target: int | None = None
+    serves: str | None = None
 
     @property
     def op(self) -> str:
         """The op that it serves."""
-        return self.family + ("_backward" if "backward" in self.entry else "")
+        return (self.serves or self.family) + ("_backward" if "backward" in self.entry else "")
 
     @property
     def source(self) -> KernelSource:
@@ -77,11 +80,14 @@ class Role:
         Whether the family has it in HIP, too.
     parameters
         What its file is rendered with for it.
+    dtypes
+        The element types that have it; all of the family's if left out.
     """
 
     signature: str
     hip: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
 
 
 class KernelFamily:
@@ -94,7 +100,7 @@ class KernelFamily:
     name
         Of the files, without suffix.
     dtypes
-        The element types that every role has, by name.
+        The element types that a role has, by name, unless it says otherwise.
     roles
         Name -> :class:`Role`.
     unnamed
@@ -102,6 +108,8 @@ class KernelFamily:
     targets
         Element type -> the number of the oldest architecture that takes its text in PTX, where not all do:
         ``ROUNDING_TARGETS`` for texts that round to the type.
+    op
+        Which they serve, by its forward, where it is not called as the files are.
     """
 
     def __init__(
@@ -111,6 +119,7 @@ class KernelFamily:
         roles: Mapping[str, Role],
         unnamed: str | None = "f32",
         targets: Mapping[str, int] | None = None,
+        op: str | None = None,
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
         self._kernels = {
@@ -122,9 +131,11 @@ class KernelFamily:
                 language,
                 tuple(sorted(described.parameters.items())),
                 (targets or {}).get(dtype) if language == "ptx" else None,
+                op,
             )
             for dtype in dtypes
             for role, described in roles.items()
+            if dtype in (described.dtypes or dtypes)
             for language in (("ptx", "hip") if described.hip else ("ptx",))
         }
 
