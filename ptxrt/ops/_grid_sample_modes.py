@@ -19,7 +19,7 @@ _COLLECTED = "const u64* sums_ptr, const u32* flags_ptr, const u64* largest_ptr,
 
 
 def _roles() -> dict[str, Role]:
-    roles = {}
+    roles: dict[str, str] = {}
     for mode in _MODES:
         sizes = _SIZES["volume_" if mode.startswith("volume_") else ""]
         roles |= {

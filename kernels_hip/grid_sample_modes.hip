@@ -1,0 +1,452 @@
+//% set f = "" if R.name == "f64" else "f"
+// grid_sample, {{ T.name }}, in every mode and padding, with align_corners or without; images and volumes.
+//
+// A point has taps along each axis, pixels with a weight w and a slope d, the weight's derivative by the coordinate. With
+// v = x[n,c,z,y,x] at the taps, 0 where one is outside, and go = grad_out[n,c,p] of position p:
+//
+//   y[n,c,p] = sum over taps of w_z*w_y*w_x*v             grad_input[n,c,tap] += go * w_z*w_y*w_x
+//   grad_grid[n,p].x = m_x * sum over c of go * sum over taps of w_z*w_y*d_x*v,   y and z likewise;   an image has no z
+//
+// g being the grid's value along an axis and L its length, the coordinate is s = ((g + 1) * L - 1) / 2, with
+// align_corners (g + 1) / 2 * (L - 1), and m = (L or L - 1) / 2. By t = s - floor(s), u = 1 - t, the taps are
+//
+//   nearest    s rounded, half to even     w = 1, d = 0: grad_grid is 0
+//   bilinear   floor(s) + 0, 1             w = u, t               d = -1, 1
+//   bicubic    floor(s) - 1, 0, 1, 2       w = f(1 + t), f(t), f(u), f(1 + u) of cubic convolution, a = -0.75:
+//                                          w = a*t*u*u, u*(1 + t - 1.25*t*t), t*(1 + u - 1.25*u*u), a*u*t*t
+//
+// Padding zeros: a tap outside counts as 0, each by itself; a point that touches no pixel, is infinite or not a number
+// gives 0 and gradients of 0. A tap inside counts with a weight of 0 too (infinity there gives NaN, as in PyTorch).
+// Border: s is clipped to 0 ... L - 1, where m is 0 then; NaN is read as 0, with m = 0. Reflection: s is first reflected
+// about 0 and L - 1, without align_corners about -0.5 and L - 0.5, as often as needed, which turns the sign of m each
+// time; infinity and NaN are read as 0, with m = 0. A coordinate too large for its fraction to be known goes somewhere
+// inside. Bicubic pads each tap in place of s, and m stays, but for NaN and under reflection infinity, as above.
+// An axis of length 0 has all taps outside, under any padding. No value of the grid becomes an address unchecked.
+//
+// All arithmetic is in {{ R.name }}{{ ", results are rounded to " ~ T.name ~ " once" if T.size == 2 }}. Sums are in the order of the taps, x innermost, and of the
+// channels. Every product that is added to something is written as an fma, but for that with a power of two, which is
+// exact; one that the point's floor is subtracted from is an fma with 0. So contraction changes no bit, and y and
+// grad_grid have the bits of the PTX twin.
+//
+// x has any strides, in elements; all else is contiguous, sums for grad_input too. Launches: blocks of up to 256 threads.
+// Grids may be of any size where threads take turns, and are said below.
+//
+//   grid_sample_modes_MODE: grid (blocks for positions, parts of the channels, images); each is taken in turns.
+//   grid_sample_modes_backward_MODE: grid (blocks for positions, 1, images). Adds to dinput_ptr, zeros at first, by float
+//     atomics: the last bits of grad_input differ from run to run, and in f32 denormals may count as 0. grad_grid does
+//     not: a thread sums over all channels of a position.
+//   grid_sample_modes_backward_fixed_MODE: the same by integer atomics, whose order does not matter. An element's sum is
+//     two 64-bit integers, of units 2^unit and 2^(unit - 62 + places), where 2^places parts, each as large as the
+//     plane's largest gradient, fit the first (places is one more in bicubic, whose weights sum to up to 1.9). Parts that
+//     are infinite or not numbers set bits of the element's flags: 1 for NaN, 2 and 4 for +infinity and -infinity.
+//   grid_sample_modes_backward_clear: zeros to count words. One-dimensional grid.
+//   grid_sample_modes_backward_largest: the largest finite magnitude of each plane of grad_out, [n, c], as the bits of an
+//     f64, whose order is that of the numbers; zeros at first. Grid (blocks for positions, planes), in turns.
+//   grid_sample_modes_backward_collect: grad_input from fixed sums. One-dimensional grid; count elements, plane a plane.
+//   grid_sample_modes_backward_round (half types): grad_input from f32 sums. One-dimensional grid.
+
+//% include "elements.jinja"
+
+typedef unsigned long long Word;
+
+const unsigned BORDER = 1, REFLECTION = 2;  // and 0 for zeros
+
+__device__ inline Real multiply_add(Real a, Real b, Real c) { return fma{{ f }}(a, b, c); }
+__device__ inline Real round_down(Real value) { return floor{{ f }}(value); }
+__device__ inline Real round_to_even(Real value) { return rint{{ f }}(value); }
+
+// Where a point is: its axes ------------------------------------------------------------------------------------------
+
+struct Padding {
+    unsigned kind;
+    bool corners;  // align_corners
+};
+
+// A coordinate within [0, length - 1], and its derivative by what it was before the padding: 1, -1 or 0.
+struct Padded {
+    Real s, slope;
+
+    __device__ Padded(Real before, int length, Padding padding) : s(before), slope(1) {
+        const Real last = Real(length - 1);
+        if (padding.kind == REFLECTION) {
+            const Real low = padding.corners ? Real(0) : Real(-0.5), span = padding.corners ? last : Real(length);
+            Real way = s - low;
+            if (way < Real(0)) {
+                way = -way;
+                slope = Real(-1);
+            }
+            // way = turns * span + rest; the quotient may have been rounded to the next number.
+            Real turns = round_down(way / span);
+            Real rest = multiply_add(-turns, span, way);
+            if (rest < Real(0)) {
+                rest += span;
+                turns -= Real(1);
+            } else if (rest >= span) {
+                rest -= span;
+                turns += Real(1);
+            }
+            const Real pairs = turns * Real(0.5);
+            if (round_down(pairs) != pairs) {
+                rest = span - rest;
+                slope = -slope;
+            }
+            s = rest + low;
+        }
+        if (!(s > Real(0))) {  // NaN too
+            s = slope = Real(0);
+        } else if (s >= last) {
+            s = last;
+            slope = Real(0);
+        }
+    }
+};
+
+// The taps along one axis: pixels, -1 for one outside, their weights, and the weights' slopes; and m.
+template <int TAPS>
+struct Axis {
+    int at[TAPS];
+    Real weight[TAPS], slope[TAPS];
+    Real m;
+
+    __device__ Axis() : m(0) {  // of an image, that of depth
+        at[0] = 0;
+        weight[0] = Real(1);
+        slope[0] = Real(0);
+    }
+
+    __device__ Axis(Real g, int length, Padding padding) {
+        const Real from_start = g + Real(1), size = Real(length);
+        Real s = padding.corners ? multiply_add(from_start * Real(0.5), Real(length - 1), Real(0))
+                                 : multiply_add(from_start, size, Real(-1)) * Real(0.5);
+        Real turned = Real(1);
+        if constexpr (TAPS == 4) {
+            // What touches no pixel goes to -4, of which all taps are outside; past the border all taps are its pixel.
+            if (padding.kind == BORDER) {
+                if (s < Real(-2)) s = Real(-2);
+                if (s > size + Real(1)) s = size + Real(1);
+            }
+            if (padding.kind == 0 && !(s >= Real(-2) && s < size + Real(1))) s = Real(-4);
+            if (!(s - s == Real(0))) s = turned = Real(0);
+            const Real low = round_down(s), t = s - low, u = Real(1) - t;
+            const Real outer = (t * u) * Real(-0.75);
+            weight[0] = outer * u;
+            weight[1] = u * multiply_add(t, multiply_add(Real(-1.25), t, Real(1)), Real(1));
+            weight[2] = t * multiply_add(u, multiply_add(Real(-1.25), u, Real(1)), Real(1));
+            weight[3] = outer * t;
+            slope[0] = (u * Real(-0.75)) * multiply_add(Real(-3), t, Real(1));
+            slope[1] = t * multiply_add(Real(3.75), t, Real(-4.5));
+            slope[2] = u * multiply_add(Real(-3.75), u, Real(4.5));
+            slope[3] = (t * Real(-0.75)) * multiply_add(Real(-3), t, Real(2));
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                Real tap = low + Real(k - 1);
+                if (padding.kind) tap = Padded(tap, length, padding).s;
+                at[k] = int(tap);
+            }
+        } else {
+            // What touches no pixel goes to -2, of which both pixels, -2 and -1, are outside.
+            if (padding.kind) {
+                const Padded moved(s, length, padding);
+                s = moved.s;
+                turned = moved.slope;
+            } else if (!(s >= Real(-1) && s <= size)) {
+                s = Real(-2);
+            }
+            if constexpr (TAPS == 1) {
+                at[0] = int(round_to_even(s));
+                weight[0] = Real(1);
+                slope[0] = Real(0);
+            } else {
+                const Real low = round_down(s);
+                at[0] = int(low);
+                at[1] = at[0] + 1;
+                weight[1] = s - low;
+                weight[0] = Real(1) - weight[1];
+                slope[0] = Real(-1);
+                slope[1] = Real(1);
+            }
+        }
+        m = turned * (Real(length - int(padding.corners)) * Real(0.5));
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k)
+            if (unsigned(at[k]) >= unsigned(length)) at[k] = -1;
+    }
+
+    __device__ bool touches() const {
+        bool any = false;
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) any = any || at[k] >= 0;
+        return any;
+    }
+};
+
+// What a launch is given of x, and the positions of an image of the result. A depth of 0 is that of an image's.
+struct Image {
+    unsigned n, c;
+    int depth, height, width;
+    size_t positions;
+    Padding padding;
+    size_t image_stride, channel_stride, depth_stride, row_stride, column_stride;
+};
+
+// A point of `AXES` coordinates, x first.
+template <int TAPS, int AXES>
+struct Point {
+    static constexpr int SLICES = AXES == 3 ? TAPS : 1;
+    Axis<TAPS> x, y;
+    Axis<SLICES> z;
+
+    __device__ Point(const Element* g, const Image& image)
+        : x(Real(g[0]), image.width, image.padding), y(Real(g[1]), image.height, image.padding) {
+        if constexpr (AXES == 3) z = Axis<SLICES>(Real(g[2]), image.depth, image.padding);
+    }
+
+    __device__ bool touches() const { return z.touches() && y.touches() && x.touches(); }
+    __device__ bool inside(int i, int j, int k) const { return z.at[i] >= 0 && y.at[j] >= 0 && x.at[k] >= 0; }
+
+    // What a plane of x has at a tap.
+    __device__ Real value(const Element* plane, const Image& image, int i, int j, int k) const {
+        if (!inside(i, j, k)) return Real(0);
+        return Real(plane[z.at[i] * image.depth_stride + y.at[j] * image.row_stride + x.at[k] * image.column_stride]);
+    }
+};
+
+// The next term of a sum, whose first is no sum.
+__device__ inline Real added(int number, Real sum, Real a, Real b) {
+    return number == 0 ? a * b : multiply_add(a, b, sum);
+}
+
+// Forward -------------------------------------------------------------------------------------------------------------
+
+template <int TAPS, int AXES>
+__device__ void sample(const Element* __restrict__ input, const Element* __restrict__ grid,
+                       Element* __restrict__ output, const Image& image) {
+    typedef Point<TAPS, AXES> P;
+    const size_t part = (image.c + gridDim.y - 1) / gridDim.y;
+    const size_t first = blockIdx.y * part, last = min(first + part, size_t(image.c));
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    for (size_t n = blockIdx.z; n < image.n; n += gridDim.z)
+        for (size_t position = start; position < image.positions; position += step) {
+            const P p(grid + AXES * (n * image.positions + position), image);
+            for (size_t channel = first; channel < last; ++channel) {
+                const Element* plane = input + n * image.image_stride + channel * image.channel_stride;
+                Real sum = 0;
+#pragma unroll
+                for (int i = 0; i < P::SLICES; ++i) {
+                    Real slice = 0;
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j) {
+                        Real row = 0;
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k)
+                            row = added(k, row, p.value(plane, image, i, j, k), p.x.weight[k]);
+                        slice = added(j, slice, row, p.y.weight[j]);
+                    }
+                    sum = added(i, sum, slice, p.z.weight[i]);
+                }
+                output[(n * image.c + channel) * image.positions + position] = Element(sum);
+            }
+        }
+}
+
+// Backward ------------------------------------------------------------------------------------------------------------
+
+__device__ inline double power_of_two(int exponent) {
+    return __longlong_as_double((long long)(exponent + 1023) << 52);
+}
+
+// 2^-unit in two factors, since one alone could be out of range, and 2^(62 - places), by which the second integer is
+// finer; with sign -1 the reciprocals. The largest is below 2^(e - 1022), e being its exponent's bits.
+struct Scale {
+    double first, second, finer;
+
+    __device__ Scale(Word largest, int places, int sign) {
+        const int exponent = 1084 - int(largest >> 52) - places, half = exponent >> 1;
+        first = power_of_two(sign * half);
+        second = power_of_two(sign * (exponent - half));
+        finer = power_of_two(sign * (62 - places));
+    }
+};
+
+// Where the parts of grad_input go: into floats,
+struct Floats {
+    Real* sums;
+
+    __device__ void begin(size_t) {}
+    __device__ void add(size_t element, Real go, Real weight) const { atomicAdd(sums + element, go * weight); }
+};
+
+// or into pairs of integers.
+struct Integers {
+    Word* sums;
+    unsigned* flags;
+    const Word* largest;
+    int places;
+    double first, second, finer;
+
+    __device__ void begin(size_t plane) {
+        const Scale scale(largest[plane], places, 1);
+        first = scale.first;
+        second = scale.second;
+        finer = scale.finer;
+    }
+
+    __device__ void add(size_t element, Real go, Real weight) const {
+        const Real part = go * weight;
+        if (!(go - go == Real(0))) {
+            atomicOr(flags + element, part != part ? 1u : part > Real(0) ? 2u : 4u);
+            return;
+        }
+        const double scaled = double(go) * first * double(weight) * second, whole = rint(scaled);
+        atomicAdd(sums + 2 * element, Word((long long)whole));
+        atomicAdd(sums + 2 * element + 1, Word((long long)rint((scaled - whole) * finer)));
+    }
+};
+
+template <int TAPS, int AXES, typename Sums>
+__device__ void gradients(const Element* __restrict__ dout, const Element* __restrict__ input,
+                          const Element* __restrict__ grid, Sums sums, Element* __restrict__ dgrid,
+                          const Image& image) {
+    typedef Point<TAPS, AXES> P;
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    const size_t row_size = image.width, slice_size = image.height * row_size;
+    const size_t plane_size = (AXES == 3 ? image.depth : 1) * slice_size;
+    for (size_t n = blockIdx.z; n < image.n; n += gridDim.z)
+        for (size_t position = start; position < image.positions; position += step) {
+            const size_t place = AXES * (n * image.positions + position);
+            const P p(grid + place, image);
+            Real along_x = 0, along_y = 0, along_z = 0;
+            for (size_t channel = p.touches() ? 0 : image.c; channel < image.c; ++channel) {
+                const size_t number = n * image.c + channel;
+                const Real go = Real(dout[number * image.positions + position]);
+                sums.begin(number);
+#pragma unroll
+                for (int i = 0; i < P::SLICES; ++i)
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j)
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k)
+                            if (p.inside(i, j, k)) {
+                                const size_t tap = p.z.at[i] * slice_size + p.y.at[j] * row_size + p.x.at[k];
+                                const Real weight = p.z.weight[i] * p.y.weight[j] * p.x.weight[k];
+                                sums.add(number * plane_size + tap, go, weight);
+                            }
+                if constexpr (TAPS > 1) {
+                    const Element* plane = input + n * image.image_stride + channel * image.channel_stride;
+                    Real slope_x = 0, slope_y = 0, slope_z = 0;
+#pragma unroll
+                    for (int i = 0; i < P::SLICES; ++i) {
+                        Real slice = 0, slice_x = 0, slice_y = 0;
+#pragma unroll
+                        for (int j = 0; j < TAPS; ++j) {
+                            Real row = 0, row_x = 0;
+#pragma unroll
+                            for (int k = 0; k < TAPS; ++k) {
+                                const Real value = p.value(plane, image, i, j, k);
+                                row = added(k, row, value, p.x.weight[k]);
+                                row_x = added(k, row_x, value, p.x.slope[k]);
+                            }
+                            slice = added(j, slice, row, p.y.weight[j]);
+                            slice_x = added(j, slice_x, row_x, p.y.weight[j]);
+                            slice_y = added(j, slice_y, row, p.y.slope[j]);
+                        }
+                        slope_x = added(i, slope_x, slice_x, p.z.weight[i]);
+                        slope_y = added(i, slope_y, slice_y, p.z.weight[i]);
+                        slope_z = added(i, slope_z, slice, p.z.slope[i]);
+                    }
+                    along_x = multiply_add(go, slope_x, along_x);
+                    along_y = multiply_add(go, slope_y, along_y);
+                    along_z = multiply_add(go, slope_z, along_z);
+                }
+            }
+            dgrid[place] = Element(along_x * p.x.m);
+            dgrid[place + 1] = Element(along_y * p.y.m);
+            if constexpr (AXES == 3) dgrid[place + 2] = Element(along_z * p.z.m);
+        }
+}
+
+// The entries ---------------------------------------------------------------------------------------------------------
+
+//% for mode, taps, axes in (("bilinear", 2, 2), ("nearest", 1, 2), ("bicubic", 4, 2), ("volume_bilinear", 2, 3), ("volume_nearest", 1, 3))
+//% set depth, out_depth = ("int id, ", "int od, ") if axes == 3 else ("", "")
+//% set sizes = "int n, int c, " ~ depth ~ "int ih, int iw, " ~ out_depth ~ "int oh, int ow"
+//% set strides = "size_t image_stride, size_t channel_stride, " ~ ("size_t depth_stride, " if axes == 3 else "") ~ "size_t row_stride, size_t column_stride"
+//% macro image()
+    const Image image{unsigned(n), unsigned(c), {{ "id" if axes == 3 else "0" }}, ih, iw,
+                      size_t({{ "od" if axes == 3 else "1" }}) * oh * ow, {padding, align != 0},
+                      image_stride, channel_stride, {{ "depth_stride" if axes == 3 else "0" }}, row_stride, column_stride};
+//% endmacro
+extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_{{ mode }}_{{ T.name }}(
+    const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image);
+}
+
+extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_{{ mode }}_{{ T.name }}(
+    const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Real* dinput_ptr, Element* dgrid_ptr,
+    {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, Floats{dinput_ptr}, dgrid_ptr, image);
+}
+
+extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_fixed_{{ mode }}_{{ T.name }}(
+    const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Word* sums_ptr, unsigned* flags_ptr,
+    const Word* largest_ptr, int places, Element* dgrid_ptr, {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    const Integers sums{sums_ptr, flags_ptr, largest_ptr, places};
+    gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, sums, dgrid_ptr, image);
+}
+
+//% endfor
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample_modes_backward_clear_{{ T.name }}(Word* words_ptr, size_t count) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) words_ptr[i] = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* largest_ptr, size_t positions,
+                                                size_t planes) {
+    __shared__ Word most[256];
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    for (size_t plane = blockIdx.y; plane < planes; plane += gridDim.y) {
+        Word own = 0;
+        for (size_t i = start; i < positions; i += step) {
+            const double value = double(Real(dout_ptr[plane * positions + i]));
+            const Word bits = Word(__double_as_longlong(value)) & 0x7FFFFFFFFFFFFFFFull;
+            if (bits < 0x7FF0000000000000ull && bits > own) own = bits;
+        }
+        most[threadIdx.x] = own;
+        __syncthreads();
+        for (unsigned width = 128; width > 0; width /= 2) {
+            if (threadIdx.x < width && threadIdx.x + width < blockDim.x && most[threadIdx.x + width] > most[threadIdx.x])
+                most[threadIdx.x] = most[threadIdx.x + width];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) atomicMax(largest_ptr + plane, most[0]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsigned* flags_ptr, const Word* largest_ptr,
+                                                int places, Element* dinput_ptr, size_t count, size_t plane) {
+    const double infinity = __longlong_as_double(0x7FF0000000000000ll);
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        const Scale scale(largest_ptr[i / plane], places, -1);
+        const double high = double((long long)sums_ptr[2 * i]), low = double((long long)sums_ptr[2 * i + 1]);
+        double value = fma(low, scale.finer, high) * scale.second * scale.first;
+        const unsigned flags = flags_ptr[i];
+        if (flags) value = flags == 2 ? infinity : flags == 4 ? -infinity : infinity - infinity;
+        dinput_ptr[i] = Element(Real(value));
+    }
+}
+//% if T.size == 2
+
+extern "C" __global__ void __launch_bounds__(256)
+grid_sample_modes_backward_round_{{ T.name }}(const Real* sums_ptr, Element* dinput_ptr, size_t count) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+        dinput_ptr[i] = Element(sums_ptr[i]);
+}
+//% endif
