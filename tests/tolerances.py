@@ -23,6 +23,7 @@ __all__ = [
     "grid_sample_bar",
     "half_ulp",
     "relative_error",
+    "rounded_bar",
     "worst_element_error",
 ]
 
@@ -93,6 +94,13 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
     before = LARGE_MEAN_BARS["f32"] if large_mean else table["f32"]
     if dtype not in _SIXTEEN_BIT or ref is None:
         raise ValueError(f"no bar for {op} in {dtype} without a reference")
+    return rounded_bar(before, dtype, ref)
+
+
+def rounded_bar(before: float, dtype: str, ref: Array) -> float:
+    """Return the bar of a result that is held to `before` in f32, once f16 or bf16 is made of it; others' is `before`."""
+    if dtype not in _SIXTEEN_BIT:
+        return before
     wide = np.asarray(ref, np.float64)
     finite = np.isfinite(wide)
     norm = np.linalg.norm(wide[finite])
@@ -103,12 +111,13 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
 def grid_sample_bar(dtype: str, ih: int, iw: int, sx: Array | float = 0.0, sy: Array | float = 0.0) -> Any:
     """Return ``4 eps max(IW, IH, |sx|, |sy|)``, elementwise over the coordinates given (in pixels).
 
-    A coordinate is rounded three times at the size of the image, and its error goes into the weights as it is. The bar
+    A coordinate is rounded three times at the size of the image, and its error goes into the weights as it is; that of
+    f16 and bf16 is computed in f32, and what their results are held to is `rounded_bar` of this. The bar
     of a whole result takes the points that touch the image, all of which have ``|s| <= size``: without sx and sy, that
     is. It is also the distance from an integer coordinate under which a point is left out where the result jumps
     (grad_grid): `far_from_jumps`.
     """
-    return 4 * EPSILON[dtype] * np.maximum(np.maximum(ih, iw), np.maximum(np.abs(sx), np.abs(sy)))
+    return 4 * EPSILON["f32" if dtype in _SIXTEEN_BIT else dtype] * np.maximum(np.maximum(ih, iw), np.maximum(np.abs(sx), np.abs(sy)))
 
 
 def far_from_jumps(dtype: str, ih: int, iw: int, sx: Array, sy: Array) -> NDArray[np.bool_]:

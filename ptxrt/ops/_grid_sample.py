@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported, shown
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
+from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -26,11 +27,12 @@ from ptxrt.ops.framework import (
     Variant,
     Workspace,
     Zero,
+    parameter_type,
     plan_cache,
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import checked_shape
+from ptxrt.runtime.layout import checked_shape, contiguous, is_contiguous, whole_numbers
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
@@ -71,7 +73,7 @@ _MODES = {
     "mode": ("bilinear", "nearest", "bicubic"),
     "padding_mode": ("zeros", "border", "reflection"),
     "align_corners": (False, True),
-}  # the first of each is what this version has
+}
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,23 @@ class GridSampleDescriptor:
     Parameters
     ----------
     shape
-        Of x, ``[N, C, IH, IW]``.
+        Of x, ``[N, C, IH, IW]`` or ``[N, C, ID, IH, IW]``.
     grid_shape
-        ``[N, OH, OW, 2]``.
+        ``[N, OH, OW, 2]`` or ``[N, OD, OH, OW, 3]``.
     dtype
-        Of x, grid and y; float32 or float64.
-    mode, padding_mode, align_corners
-        "bilinear", "zeros", False: the others of PyTorch are Unsupported.
+        Of x, grid and y: float32, float64, float16 or bfloat16.
+    mode
+        "bilinear", "nearest" or "bicubic", the last of images only.
+    padding_mode
+        "zeros", "border" or "reflection".
+    align_corners
+        Whether -1 and 1 are the middles of the outer pixels, and not their outer edges.
+    strides
+        Of x, of 0 or more, in elements; those of a contiguous array if left out.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch, Unsupported
+    ShapeMismatch, LayoutError, InvalidArgument, DTypeMismatch, Unsupported
     """
 
     op: ClassVar[str] = "grid_sample"
@@ -102,24 +110,33 @@ class GridSampleDescriptor:
     mode: str = "bilinear"
     padding_mode: str = "zeros"
     align_corners: bool = False
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         op = self.op
-        for name, field, axes in (("x", "shape", "[N, C, IH, IW]"), ("grid", "grid_shape", "[N, OH, OW, 2]")):
+        for name, field, axes in (
+            ("x", "shape", "four axes, [N, C, IH, IW], or five, [N, C, ID, IH, IW]"),
+            ("grid", "grid_shape", "four axes, [N, OH, OW, 2], or five, [N, OD, OH, OW, 3]"),
+        ):
             shape = checked_shape(getattr(self, field), op)
             object.__setattr__(self, field, shape)
-            if len(shape) != 4:
-                raise ShapeMismatch(op=op, argument=name, expected=f"four axes, {axes}", given=str(shape))
-        if self.grid_shape[0] != self.n or self.grid_shape[3] != 2:
+            if len(shape) not in (4, 5):
+                raise ShapeMismatch(op=op, argument=name, expected=axes, given=str(shape))
+        axes, coordinates = ("OD, OH, OW, 3", "x, y and z") if self.volume else ("OH, OW, 2", "x and y")
+        if (len(self.grid_shape), self.grid_shape[0], self.grid_shape[-1]) != (
+            len(self.shape),
+            self.n,
+            len(self.shape) - 2,
+        ):
             raise ShapeMismatch(
                 op=op,
                 argument="grid",
-                expected=f"({self.n}, OH, OW, 2): a grid for each image of x, x and y of each point",
+                expected=f"({self.n}, {axes}): a grid for each image of x, {coordinates} of each point",
                 given=str(self.grid_shape),
             )
         kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in FAMILY.dtypes:
-            expected = " or ".join(FAMILY.dtypes)
+        if kind.name not in modes.FAMILY.dtypes:
+            expected = " or ".join(modes.FAMILY.dtypes)
             raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
         object.__setattr__(self, "dtype", kind)
         for name, known in _MODES.items():
@@ -127,10 +144,31 @@ class GridSampleDescriptor:
             if given.__class__ is not known[0].__class__ or given not in known:
                 expected = " or ".join(repr(value) for value in known)
                 raise InvalidArgument(op=op, argument=name, expected=expected, given=shown(given))
-            if given != known[0]:
-                raise Unsupported(
-                    op=op, argument=name, expected=repr(known[0]), given=shown(given), fix="Only that is written so far"
-                )
+        if self.mode == "bicubic" and self.volume:
+            expected = "'bilinear' or 'nearest' for a volume"
+            raise Unsupported(
+                op=op, argument="mode", expected=expected, given="'bicubic'", fix="Sample it slice by slice"
+            )
+        object.__setattr__(self, "strides", self._checked_strides())
+
+    def _checked_strides(self) -> tuple[int, ...]:
+        packed = contiguous(self.shape)
+        strides = packed if self.strides == () else whole_numbers(self.strides)
+        if strides is None or len(strides) != len(packed) or min(strides) < 0:
+            expected = f"{len(packed)} strides of 0 or more, in elements"
+            raise LayoutError(op=self.op, argument="strides", expected=expected, given=shown(self.strides))
+        return packed if is_contiguous(self.shape, strides) else strides
+
+    @property
+    def volume(self) -> bool:
+        """Whether it has a depth."""
+        return len(self.shape) == 5
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the problem of the fast kernels: contiguous images, bilinear, zeros, align_corners=False."""
+        first = (self.mode, self.padding_mode, self.align_corners) == ("bilinear", "zeros", False)
+        return first and not self.volume and self.strides == contiguous(self.shape)
 
     @property
     def n(self) -> int:
@@ -144,38 +182,38 @@ class GridSampleDescriptor:
 
     @property
     def ih(self) -> int:
-        """Rows of an image."""
-        return self.shape[2]
+        """Rows of an image, or of a volume's slice."""
+        return self.shape[-2]
 
     @property
     def iw(self) -> int:
         """Columns of an image."""
-        return self.shape[3]
+        return self.shape[-1]
 
     @property
     def oh(self) -> int:
         """Rows of the result."""
-        return self.grid_shape[1]
+        return self.grid_shape[-3]
 
     @property
     def ow(self) -> int:
         """Columns of the result."""
-        return self.grid_shape[2]
+        return self.grid_shape[-2]
 
     @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Of y, ``[N, C, OH, OW]``."""
-        return (self.n, self.c, self.oh, self.ow)
+    def out_shape(self) -> tuple[int, ...]:
+        """Of y, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``."""
+        return (self.n, self.c, *self.grid_shape[1:-1])
 
     @property
     def positions(self) -> int:
         """Of an image of the result."""
-        return self.oh * self.ow
+        return math.prod(self.grid_shape[1:-1])
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, int]:
+    def sizes(self) -> tuple[int, ...]:
         """As the kernels take them."""
-        return (self.n, self.c, self.ih, self.iw, self.oh, self.ow)
+        return (*self.shape, *self.grid_shape[1:-1])
 
     @property
     def empty(self) -> bool:
@@ -187,8 +225,8 @@ class GridSampleDescriptor:
         return FAMILY.kernel(role, self.dtype, language)
 
     def guarantee(self, accumulator: str | None = None, atomics: bool = False) -> PrecisionGuarantee:
-        """Arithmetic is in the element type; so are sums, unless said otherwise."""
-        kind = self.dtype.name
+        """Arithmetic is in the element type, or float32 for 16 bits; so are sums, unless said otherwise."""
+        kind = parameter_type(self.dtype).name
         return PrecisionGuarantee(kind, accumulator or kind, not atomics, not atomics)
 
 
@@ -202,6 +240,14 @@ class GridSampleBackwardDescriptor(GridSampleDescriptor):
     def empty(self) -> bool:
         """Whether no position adds to a gradient."""
         return not math.prod(self.shape) * math.prod(self.out_shape)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many points lie on few pixels.
+
+        The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longest side.
+        """
+        return self.positions > math.prod(self.shape[2:]) * max(self.shape[2:]) ** 2
 
 
 class GridSampleArgs(NamedTuple):
@@ -231,6 +277,13 @@ class GridSampleGradients(NamedTuple):
 
 _GRID_YZ = 65535
 _THREADS = 256
+
+
+def _refusal(problem: GridSampleDescriptor) -> Refusal | None:
+    """Return why the fast kernels cannot take a problem, or None."""
+    if problem.plain and problem.dtype.name in FAMILY.dtypes:
+        return None
+    return Refusal(f"takes {' or '.join(FAMILY.dtypes)}, contiguous, bilinear, zeros and align_corners=False alone")
 
 
 # Forward --------------------------------------------------------------------------------------------------------------
@@ -275,9 +328,11 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 
     def schedule(self, problem: GridSampleDescriptor, config: ChannelsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        if refusal := _refusal(problem):
+            return refusal
         blocks, threads = _blocks(problem)
         grid = (blocks, min(-(-problem.c // config.channels), _GRID_YZ), min(problem.n, _GRID_YZ))
-        arguments = ("x", "grid", "out", *problem.sizes)
+        arguments: tuple[Argument, ...] = ("x", "grid", "out", *problem.sizes)
         launch = Launch(problem.kernel("grid_sample", self.language), grid, threads, arguments)
         return Schedule((launch,), problem.guarantee())
 
@@ -285,18 +340,19 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
-    Variant: ``baseline``, a thread for each position and part of the channels.
+    Variants: ``baseline``, a thread for each position and part of the channels: contiguous images, bilinear, zeros,
+    align_corners=False. ``general``, the same for every mode and volumes, and any strides of x.
     """
 
     op = "grid_sample"
     category = "resampling"
     descriptor_type = GridSampleDescriptor
-    variants = (Forward(), Forward("hip"))
+    variants = (Forward(), Forward("hip"), modes.General("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("grid", problem.grid_shape, problem.dtype),
             Operand("out", problem.out_shape, problem.dtype, output=True),
         )
@@ -316,6 +372,8 @@ class Direct(Variant[GridSampleBackwardDescriptor, Config]):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and one launch."""
+        if refusal := _refusal(problem):
+            return refusal
         grid = (min(problem.n * -(-problem.positions // 32), _MOST_BLOCKS),)
         kernel = problem.kernel("grid_sample_backward", self.language)
         launch = Launch(kernel, grid, 32 * min(problem.c, 8), (*_ALL, *problem.sizes))
@@ -370,6 +428,8 @@ class ChannelsLast(_Summed):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
+        if refusal := _refusal(problem):
+            return refusal
         workspace, whole, _, sums = self._workspace(problem, problem.dtype.size // 4)
         clear = self._each(problem, "clear", whole.count, whole)
         launches = self._launches(problem, "last", "collect", sums)
@@ -382,14 +442,13 @@ class FixedPoint(_Summed):
     name = "fixed_point"
 
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
-        """Many points on few pixels.
-
-        The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longer side.
-        """
-        return problem.positions > problem.ih * problem.iw * max(problem.ih, problem.iw) ** 2
+        """Many points on few pixels."""
+        return problem.crowded
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and four launches."""
+        if refusal := _refusal(problem):
+            return refusal
         if problem.positions > 1 << _MOST_PLACES:
             positions = f"oh * ow = {problem.positions} positions"
             return Refusal(f"the {positions} of an image leave a sum of integers too few bits")
@@ -415,13 +474,20 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     category = "resampling"
     descriptor_type = GridSampleBackwardDescriptor
     result_type = GridSampleGradients
-    variants = (FixedPoint(), ChannelsLast(), Direct(), Direct("hip"))
+    variants = (
+        FixedPoint(),
+        ChannelsLast(),
+        Direct(),
+        Direct("hip"),
+        modes.GeneralFixedPoint("hip"),
+        modes.GeneralBackward("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         return (
             Operand("grad_out", problem.out_shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("grid", problem.grid_shape, problem.dtype),
             Operand("grad_input", problem.shape, problem.dtype, output=True),
             Operand("grad_grid", problem.grid_shape, problem.dtype, output=True),
@@ -486,7 +552,7 @@ def grid_sample(
         Naming the operand; nothing has been launched then.
     """
     x, grid = _arrays("grid_sample", x, grid, stream)
-    plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
+    plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners, x.strides)
     return plan._run((x, grid, out), stream)
 
 
@@ -536,5 +602,5 @@ def grid_sample_backward(
     """
     gradients = GridSampleBackwardPlan.unpacked(out)
     x, grid = _arrays("grid_sample_backward", x, grid, stream)
-    plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
+    plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners, x.strides)
     return plan._run((grad_out, x, grid, *gradients), stream)

@@ -30,7 +30,9 @@ class KernelSpec:
     family
         The file in ``kernels_ptx/`` or ``kernels_hip/``.
     entry, signature
-        Its name there, and its parameters. What serves an op's backward has "backward" in its name.
+        Its name there, and its parameters.
+    op
+        The op that it serves: what serves an op's backward has "backward" in its name.
     dtype
         The element type that it is for.
     language
@@ -39,23 +41,16 @@ class KernelSpec:
         What the file is rendered with beside `dtype`: pairs of name and value.
     target
         The number of the oldest of NVIDIA's architectures that takes it, 80 for sm_80; None where all do.
-    serves
-        The op, by its forward, where the file has another name.
     """
 
     family: str
     entry: str
     signature: Signature
+    op: str
     dtype: str = "f32"
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
     target: int | None = None
-    serves: str | None = None
-
-    @property
-    def op(self) -> str:
-        """The op that it serves."""
-        return (self.serves or self.family) + ("_backward" if "backward" in self.entry else "")
 
     @property
     def source(self) -> KernelSource:
@@ -81,13 +76,13 @@ class Role:
     parameters
         What its file is rendered with for it.
     dtypes
-        The element types that have it; all of the family's if left out.
+        The element types that it is for, by name; None for all of the family's.
     """
 
     signature: str
     hip: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
-    dtypes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] | None = None
 
 
 class KernelFamily:
@@ -100,7 +95,7 @@ class KernelFamily:
     name
         Of the files, without suffix.
     dtypes
-        The element types that a role has, by name, unless it says otherwise.
+        The element types that every role has, by name, but for one that has its own.
     roles
         Name -> :class:`Role`.
     unnamed
@@ -109,7 +104,7 @@ class KernelFamily:
         Element type -> the number of the oldest architecture that takes its text in PTX, where not all do:
         ``ROUNDING_TARGETS`` for texts that round to the type.
     op
-        Which they serve, by its forward, where it is not called as the files are.
+        The op that they serve, where the files are not named like it.
     """
 
     def __init__(
@@ -127,11 +122,11 @@ class KernelFamily:
                 name,
                 role if dtype == unnamed else f"{role}_{dtype}",
                 _signature(described.signature, BY_NAME[dtype]),
+                (op or name) + ("_backward" if "backward" in role else ""),
                 dtype,
                 language,
                 tuple(sorted(described.parameters.items())),
                 (targets or {}).get(dtype) if language == "ptx" else None,
-                op,
             )
             for dtype in dtypes
             for role, described in roles.items()
