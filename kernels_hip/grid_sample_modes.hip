@@ -1,19 +1,20 @@
 //% set f = "" if R.name == "f64" else "f"
 // grid_sample, {{ T.name }}, in every mode and padding, with align_corners or without; images and volumes.
 //
-// A point has taps along each axis, pixels with a weight w and a slope d, the weight's derivative by the coordinate. With
-// v = x[n,c,z,y,x] at the taps, 0 where one is outside, and go = grad_out[n,c,p] of position p:
+// A point has taps along each axis, pixels with a weight w; neighbours have a slope d, by which their difference counts in
+// the derivative. With v = x[n,c,z,y,x] at the taps, 0 where one is outside, and go = grad_out[n,c,p] of position p:
 //
 //   y[n,c,p] = sum over taps of w_z*w_y*w_x*v             grad_input[n,c,tap] += go * w_z*w_y*w_x
-//   grad_grid[n,p].x = m_x * sum over c of go * sum over taps of w_z*w_y*d_x*v,   y and z likewise;   an image has no z
+//   grad_grid[n,p].x = m_x * sum over c of go * sum over w_z*w_y*d_x*(v of the next x - v),   y and z likewise
 //
-// g being the grid's value along an axis and L its length, the coordinate is s = ((g + 1) * L - 1) / 2, with
+// g being the grid's value along an axis and L its length, the coordinate is s = (g + 1) / 2 * L - 1 / 2, with
 // align_corners (g + 1) / 2 * (L - 1), and m = (L or L - 1) / 2. By t = s - floor(s), u = 1 - t, the taps are
 //
-//   nearest    s rounded, half to even     w = 1, d = 0: grad_grid is 0
-//   bilinear   floor(s) + 0, 1             w = u, t               d = -1, 1
+//   nearest    s rounded, half to even     w = 1; grad_grid is 0
+//   bilinear   floor(s) + 0, 1             w = u, t               d = 1
 //   bicubic    floor(s) - 1, 0, 1, 2       w = f(1 + t), f(t), f(u), f(1 + u) of cubic convolution, a = -0.75:
 //                                          w = a*t*u*u, u*(1 + t - 1.25*t*t), t*(1 + u - 1.25*u*u), a*u*t*t
+//                                          d = u*(3/4 - 9/4*t), 3/4 + 3/2*t*u, t*(3/4 - 9/4*u)
 //
 // Padding zeros: a tap outside counts as 0, each by itself; a point that touches no pixel, is infinite or not a number
 // gives 0 and gradients of 0. A tap inside counts with a weight of 0 too (infinity there gives NaN, as in PyTorch).
@@ -101,23 +102,23 @@ struct Padded {
     }
 };
 
-// The taps along one axis: pixels, -1 for one outside, their weights, and the weights' slopes; and m.
+// The taps along one axis: pixels, -1 for one outside, their weights, and the slopes' weights of the differences of
+// neighbours; and m.
 template <int TAPS>
 struct Axis {
     int at[TAPS];
-    Real weight[TAPS], slope[TAPS];
+    Real weight[TAPS], slope[TAPS];  // one slope less than taps
     Real m;
 
     __device__ Axis() : m(0) {  // of an image, that of depth
         at[0] = 0;
         weight[0] = Real(1);
-        slope[0] = Real(0);
     }
 
     __device__ Axis(Real g, int length, Padding padding) {
-        const Real from_start = g + Real(1), size = Real(length);
-        Real s = padding.corners ? multiply_add(from_start * Real(0.5), Real(length - 1), Real(0))
-                                 : multiply_add(from_start, size, Real(-1)) * Real(0.5);
+        const Real size = Real(length);
+        Real s = multiply_add((g + Real(1)) * Real(0.5), Real(length - int(padding.corners)),
+                              padding.corners ? Real(0) : Real(-0.5));
         Real turned = Real(1);
         if constexpr (TAPS == 4) {
             // What touches no pixel goes to -4, of which all taps are outside; past the border all taps are its pixel.
@@ -133,10 +134,9 @@ struct Axis {
             weight[1] = u * multiply_add(t, multiply_add(Real(-1.25), t, Real(1)), Real(1));
             weight[2] = t * multiply_add(u, multiply_add(Real(-1.25), u, Real(1)), Real(1));
             weight[3] = outer * t;
-            slope[0] = (u * Real(-0.75)) * multiply_add(Real(-3), t, Real(1));
-            slope[1] = t * multiply_add(Real(3.75), t, Real(-4.5));
-            slope[2] = u * multiply_add(Real(-3.75), u, Real(4.5));
-            slope[3] = (t * Real(-0.75)) * multiply_add(Real(-3), t, Real(2));
+            slope[0] = u * multiply_add(Real(-2.25), t, Real(0.75));
+            slope[1] = multiply_add(t * Real(1.5), u, Real(0.75));
+            slope[2] = t * multiply_add(Real(-2.25), u, Real(0.75));
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
                 Real tap = low + Real(k - 1);
@@ -155,15 +155,13 @@ struct Axis {
             if constexpr (TAPS == 1) {
                 at[0] = int(round_to_even(s));
                 weight[0] = Real(1);
-                slope[0] = Real(0);
             } else {
                 const Real low = round_down(s);
                 at[0] = int(low);
                 at[1] = at[0] + 1;
                 weight[1] = s - low;
                 weight[0] = Real(1) - weight[1];
-                slope[0] = Real(-1);
-                slope[1] = Real(1);
+                slope[0] = Real(1);
             }
         }
         m = turned * (Real(length - int(padding.corners)) * Real(0.5));
@@ -303,6 +301,38 @@ struct Integers {
     }
 };
 
+// Sums over the taps of one axis, whose values are neighbours, in place of the values.
+template <int COUNT, int TAPS>
+__device__ inline void contract(Real* values, const Axis<TAPS>& axis) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        Real sum = 0;
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) sum = added(k, sum, values[i * TAPS + k], axis.weight[k]);
+        values[i] = sum;
+    }
+}
+
+// What the values at the taps change by along one axis: of differences of neighbours there, then sums along the others.
+// Differences of sums would lose the digits that a large mean has.
+template <int AXIS, int TAPS, int AXES>
+__device__ inline Real slope(const Real* values, const Point<TAPS, AXES>& p, const Axis<TAPS>& own) {
+    constexpr int OTHERS = AXES == 3 ? TAPS * TAPS : TAPS;
+    constexpr int APART = AXIS == 0 ? 1 : AXIS == 1 ? TAPS : TAPS * TAPS;
+    Real rest[OTHERS];
+#pragma unroll
+    for (int i = 0; i < OTHERS; ++i) {
+        const Real* first = values + i / APART * APART * TAPS + i % APART;
+        rest[i] = 0;
+#pragma unroll
+        for (int k = 0; k < TAPS - 1; ++k)
+            rest[i] = added(k, rest[i], first[(k + 1) * APART] - first[k * APART], own.slope[k]);
+    }
+    contract<OTHERS / TAPS>(rest, AXIS == 0 ? p.y : p.x);
+    if constexpr (AXES == 3) contract<1>(rest, AXIS == 2 ? p.y : p.z);
+    return rest[0];
+}
+
 template <int TAPS, int AXES, typename Sums>
 __device__ void gradients(const Element* __restrict__ dout, const Element* __restrict__ input,
                           const Element* __restrict__ grid, Sums sums, Element* __restrict__ dgrid,
@@ -333,35 +363,22 @@ __device__ void gradients(const Element* __restrict__ dout, const Element* __res
                             }
                 if constexpr (TAPS > 1) {
                     const Element* plane = input + n * image.image_stride + channel * image.channel_stride;
-                    Real slope_x = 0, slope_y = 0, slope_z = 0;
+                    Real values[P::SLICES * TAPS * TAPS];
 #pragma unroll
-                    for (int i = 0; i < P::SLICES; ++i) {
-                        Real slice = 0, slice_x = 0, slice_y = 0;
+                    for (int i = 0; i < P::SLICES; ++i)
 #pragma unroll
-                        for (int j = 0; j < TAPS; ++j) {
-                            Real row = 0, row_x = 0;
+                        for (int j = 0; j < TAPS; ++j)
 #pragma unroll
-                            for (int k = 0; k < TAPS; ++k) {
-                                const Real value = p.value(plane, image, i, j, k);
-                                row = added(k, row, value, p.x.weight[k]);
-                                row_x = added(k, row_x, value, p.x.slope[k]);
-                            }
-                            slice = added(j, slice, row, p.y.weight[j]);
-                            slice_x = added(j, slice_x, row_x, p.y.weight[j]);
-                            slice_y = added(j, slice_y, row, p.y.slope[j]);
-                        }
-                        slope_x = added(i, slope_x, slice_x, p.z.weight[i]);
-                        slope_y = added(i, slope_y, slice_y, p.z.weight[i]);
-                        slope_z = added(i, slope_z, slice, p.z.slope[i]);
-                    }
-                    along_x = multiply_add(go, slope_x, along_x);
-                    along_y = multiply_add(go, slope_y, along_y);
-                    along_z = multiply_add(go, slope_z, along_z);
+                            for (int k = 0; k < TAPS; ++k)
+                                values[(i * TAPS + j) * TAPS + k] = p.value(plane, image, i, j, k);
+                    along_x = multiply_add(go, slope<0>(values, p, p.x), along_x);
+                    along_y = multiply_add(go, slope<1>(values, p, p.y), along_y);
+                    if constexpr (AXES == 3) along_z = multiply_add(go, slope<2>(values, p, p.z), along_z);
                 }
             }
-            dgrid[place] = Element(along_x * p.x.m);
-            dgrid[place + 1] = Element(along_y * p.y.m);
-            if constexpr (AXES == 3) dgrid[place + 2] = Element(along_z * p.z.m);
+            dgrid[place] = Element(TAPS == 1 ? Real(0) : along_x * p.x.m);
+            dgrid[place + 1] = Element(TAPS == 1 ? Real(0) : along_y * p.y.m);
+            if constexpr (AXES == 3) dgrid[place + 2] = Element(TAPS == 1 ? Real(0) : along_z * p.z.m);
         }
 }
 
