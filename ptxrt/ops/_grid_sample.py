@@ -347,7 +347,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     op = "grid_sample"
     category = "resampling"
     descriptor_type = GridSampleDescriptor
-    variants = (Forward(), Forward("hip"), modes.General("hip"))
+    variants = (Forward(), modes.General(), Forward("hip"), modes.General("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -478,6 +478,8 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
         FixedPoint(),
         ChannelsLast(),
         Direct(),
+        modes.GeneralFixedPoint(),
+        modes.GeneralBackward(),
         Direct("hip"),
         modes.GeneralFixedPoint("hip"),
         modes.GeneralBackward("hip"),
