@@ -393,12 +393,15 @@ __device__ void gradients(const Element* __restrict__ dout, const Element* __res
                       size_t({{ "od" if axes == 3 else "1" }}) * oh * ow, {padding, align != 0},
                       image_stride, channel_stride, {{ "depth_stride" if axes == 3 else "0" }}, row_stride, column_stride};
 //% endmacro
+//% if entry in (none, "grid_sample_modes_" ~ mode ~ "_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_{{ mode }}_{{ T.name }}(
     const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, {{ sizes }},
     unsigned padding, unsigned align, {{ strides }}) {
 {{ image() }}    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image);
 }
 
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_" ~ mode ~ "_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_{{ mode }}_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Real* dinput_ptr, Element* dgrid_ptr,
     {{ sizes }},
@@ -406,6 +409,8 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_{{ 
 {{ image() }}    gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, Floats{dinput_ptr}, dgrid_ptr, image);
 }
 
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_fixed_" ~ mode ~ "_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_fixed_{{ mode }}_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Word* sums_ptr, unsigned* flags_ptr,
     const Word* largest_ptr, int places, Element* dgrid_ptr, {{ sizes }},
@@ -414,13 +419,17 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_fix
     gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, sums, dgrid_ptr, image);
 }
 
+//% endif
 //% endfor
+//% if entry in (none, "grid_sample_modes_backward_clear_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256)
 grid_sample_modes_backward_clear_{{ T.name }}(Word* words_ptr, size_t count) {
     const size_t step = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) words_ptr[i] = 0;
 }
 
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_largest_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256)
 grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* largest_ptr, size_t positions,
                                                 size_t planes) {
@@ -444,6 +453,8 @@ grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* l
     }
 }
 
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_collect_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256)
 grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsigned* flags_ptr, const Word* largest_ptr,
                                                 int places, Element* dinput_ptr, size_t count, size_t plane) {
@@ -458,8 +469,8 @@ grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsi
         dinput_ptr[i] = Element(Real(value));
     }
 }
-//% if T.size == 2
-
+//% endif
+//% if T.size == 2 and entry in (none, "grid_sample_modes_backward_round_" ~ T.name)
 extern "C" __global__ void __launch_bounds__(256)
 grid_sample_modes_backward_round_{{ T.name }}(const Real* sums_ptr, Element* dinput_ptr, size_t count) {
     const size_t step = size_t(gridDim.x) * blockDim.x;
