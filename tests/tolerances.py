@@ -117,7 +117,11 @@ def grid_sample_bar(dtype: str, ih: int, iw: int, sx: Array | float = 0.0, sy: A
     is. It is also the distance from an integer coordinate under which a point is left out where the result jumps
     (grad_grid): `far_from_jumps`.
     """
-    return 4 * EPSILON["f32" if dtype in _SIXTEEN_BIT else dtype] * np.maximum(np.maximum(ih, iw), np.maximum(np.abs(sx), np.abs(sy)))
+    return (
+        4
+        * EPSILON["f32" if dtype in _SIXTEEN_BIT else dtype]
+        * np.maximum(np.maximum(ih, iw), np.maximum(np.abs(sx), np.abs(sy)))
+    )
 
 
 def far_from_jumps(dtype: str, ih: int, iw: int, sx: Array, sy: Array) -> NDArray[np.bool_]:

@@ -573,9 +573,6 @@ ARGUMENTS: list[tuple[tuple[str, ...], str, type[ptxrt.PtxrtError], Any]] = [
     (("local_response_norm",), "k", ptxrt.InvalidArgument, (*NO_NUMBER, -1e39)),
     *((("upsample_nearest2d",), name, ptxrt.InvalidArgument, NO_COUNT) for name in ("out_h", "out_w")),
     *((("grid_sample", "grid_sample_backward"), name, ptxrt.InvalidArgument, MODES[name]) for name in MODES),
-    *((("grid_sample", "grid_sample_backward"), name, ptxrt.Unsupported, values)
-      for name, values in (("mode", ("nearest", "bicubic")), ("padding_mode", ("border", "reflection")),
-                           ("align_corners", (True,)))),
 ]  # fmt: skip
 
 

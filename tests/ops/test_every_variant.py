@@ -29,6 +29,7 @@ SIZES: dict[str, Any] = {
     "local_response_norm": {"others": [((2, 6, 35),), ((2, 29, 60),)]},
     "upsample_nearest2d": {"f32": [((2, 3, 33, 21), (50, 60))], "others": [((2, 3, 4, 5), (6, 7))]},
     "grid_sample": {"others": [((2, 3, 5, 6), (4, 9)), ((2, 9, 17, 13), (35, 150))]},
+    "grid_sample_modes": {"others": [((2, 9, 5, 6), (5, 70))]},
 }  # fmt: skip
 IN_PLACE = {  # of the first output
     "group_norm": ("x",), "group_norm_backward": ("grad_out", "x"),
@@ -48,6 +49,7 @@ EMPTY: dict[str, Any] = {
         "f32": [((0, 3, 4, 4), (2, 2)), ((2, 0, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 2)), ((2, 3, 4, 4), (2, 0)),
                 ((0, 3, 1 << 31, 4), (2, 2)), ((2, 3, 4, 4), (0, 1 << 31))],  # which a kernel could not take
     },
+    "grid_sample_modes": {"f32": [((0, 3, 4, 4), (2, 2))], "f16": [((2, 3, 4, 4), (0, 2))]},
 }  # fmt: skip
 
 
