@@ -1,5 +1,5 @@
 //% set f = "" if R.name == "f64" else "f"
-// grid_sample, {{ T.name }}, in every mode and padding, with align_corners or without; images and volumes.
+// grid_sample_modes, {{ T.name }}: grid_sample in every mode and padding, with align_corners or without, of images and volumes.
 //
 // A point has taps along each axis, pixels with a weight w; neighbours have a slope d, by which their difference counts in
 // the derivative. With v = x[n,c,z,y,x] at the taps, 0 where one is outside, and go = grad_out[n,c,p] of position p:
@@ -51,6 +51,7 @@
 typedef unsigned long long Word;
 
 const unsigned BORDER = 1, REFLECTION = 2;  // and 0 for zeros
+const long long OUTSIDE = -(1ll << 60);
 
 __device__ inline Real multiply_add(Real a, Real b, Real c) { return fma{{ f }}(a, b, c); }
 __device__ inline Real round_down(Real value) { return floor{{ f }}(value); }
@@ -200,12 +201,26 @@ struct Point {
     }
 
     __device__ bool touches() const { return z.touches() && y.touches() && x.touches(); }
-    __device__ bool inside(int i, int j, int k) const { return z.at[i] >= 0 && y.at[j] >= 0 && x.at[k] >= 0; }
+};
 
-    // What a plane of x has at a tap.
-    __device__ Real value(const Element* plane, const Image& image, int i, int j, int k) const {
-        if (!inside(i, j, k)) return Real(0);
-        return Real(plane[z.at[i] * image.depth_stride + y.at[j] * image.row_stride + x.at[k] * image.column_stride]);
+// Where the taps of a point are in an array of these strides. Outside is so low that every sum with it is negative.
+template <int TAPS, int AXES>
+struct Places {
+    static constexpr int SLICES = Point<TAPS, AXES>::SLICES;
+    long long z[SLICES], y[TAPS], x[TAPS];
+
+    __device__ Places(const Point<TAPS, AXES>& p, size_t slice, size_t row, size_t column) {
+#pragma unroll
+        for (int i = 0; i < SLICES; ++i) z[i] = p.z.at[i] < 0 ? OUTSIDE : (long long)(p.z.at[i] * slice);
+#pragma unroll
+        for (int j = 0; j < TAPS; ++j) y[j] = p.y.at[j] < 0 ? OUTSIDE : (long long)(p.y.at[j] * row);
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) x[k] = p.x.at[k] < 0 ? OUTSIDE : (long long)(p.x.at[k] * column);
+    }
+
+    __device__ Real value(const Element* array, size_t plane, int i, int j, int k) const {
+        const long long tap = (long long)plane + z[i] + y[j] + x[k];
+        return tap < 0 ? Real(0) : Real(array[tap]);
     }
 };
 
@@ -223,11 +238,12 @@ __device__ void sample(const Element* __restrict__ input, const Element* __restr
     const size_t part = (image.c + gridDim.y - 1) / gridDim.y;
     const size_t first = blockIdx.y * part, last = min(first + part, size_t(image.c));
     const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
-    for (size_t n = blockIdx.z; n < image.n; n += gridDim.z)
+    for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
         for (size_t position = start; position < image.positions; position += step) {
             const P p(grid + AXES * (n * image.positions + position), image);
+            const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
             for (size_t channel = first; channel < last; ++channel) {
-                const Element* plane = input + n * image.image_stride + channel * image.channel_stride;
+                const size_t plane = n * image.image_stride + channel * image.channel_stride;
                 Real sum = 0;
 #pragma unroll
                 for (int i = 0; i < P::SLICES; ++i) {
@@ -237,12 +253,12 @@ __device__ void sample(const Element* __restrict__ input, const Element* __restr
                         Real row = 0;
 #pragma unroll
                         for (int k = 0; k < TAPS; ++k)
-                            row = added(k, row, p.value(plane, image, i, j, k), p.x.weight[k]);
+                            row = added(k, row, from.value(input, plane, i, j, k), p.x.weight[k]);
                         slice = added(j, slice, row, p.y.weight[j]);
                     }
                     sum = added(i, sum, slice, p.z.weight[i]);
                 }
-                output[(n * image.c + channel) * image.positions + position] = Element(sum);
+                output[(size_t(n) * image.c + channel) * image.positions + position] = Element(sum);
             }
         }
 }
@@ -341,40 +357,49 @@ __device__ void gradients(const Element* __restrict__ dout, const Element* __res
     const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
     const size_t row_size = image.width, slice_size = image.height * row_size;
     const size_t plane_size = (AXES == 3 ? image.depth : 1) * slice_size;
-    for (size_t n = blockIdx.z; n < image.n; n += gridDim.z)
+    for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
         for (size_t position = start; position < image.positions; position += step) {
             const size_t place = AXES * (n * image.positions + position);
             const P p(grid + place, image);
+            const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
+            const Places<TAPS, AXES> to(p, slice_size, row_size, 1);
+            const size_t channels = p.touches() ? image.c : 0;
+
+            // grad_input, row by row of the taps: what all of them need at once would be more than the registers.
+#pragma unroll
+            for (int i = 0; i < P::SLICES; ++i)
+#pragma unroll
+                for (int j = 0; j < TAPS; ++j) {
+                    const long long row = to.z[i] + to.y[j];
+                    const Real weight = p.z.weight[i] * p.y.weight[j];
+                    for (size_t channel = row < 0 ? channels : 0; channel < channels; ++channel) {
+                        const size_t plane = size_t(n) * image.c + channel;
+                        const Real go = Real(dout[plane * image.positions + position]);
+                        sums.begin(plane);
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k) {
+                            const long long tap = (long long)(plane * plane_size) + row + to.x[k];
+                            if (tap >= 0) sums.add(tap, go, weight * p.x.weight[k]);
+                        }
+                    }
+                }
+
+            // grad_grid.
             Real along_x = 0, along_y = 0, along_z = 0;
-            for (size_t channel = p.touches() ? 0 : image.c; channel < image.c; ++channel) {
-                const size_t number = n * image.c + channel;
-                const Real go = Real(dout[number * image.positions + position]);
-                sums.begin(number);
+            for (size_t channel = TAPS == 1 ? channels : 0; channel < channels; ++channel) {
+                const Real go = Real(dout[(size_t(n) * image.c + channel) * image.positions + position]);
+                const size_t plane = n * image.image_stride + channel * image.channel_stride;
+                Real values[P::SLICES * TAPS * TAPS];
 #pragma unroll
                 for (int i = 0; i < P::SLICES; ++i)
 #pragma unroll
                     for (int j = 0; j < TAPS; ++j)
 #pragma unroll
                         for (int k = 0; k < TAPS; ++k)
-                            if (p.inside(i, j, k)) {
-                                const size_t tap = p.z.at[i] * slice_size + p.y.at[j] * row_size + p.x.at[k];
-                                const Real weight = p.z.weight[i] * p.y.weight[j] * p.x.weight[k];
-                                sums.add(number * plane_size + tap, go, weight);
-                            }
-                if constexpr (TAPS > 1) {
-                    const Element* plane = input + n * image.image_stride + channel * image.channel_stride;
-                    Real values[P::SLICES * TAPS * TAPS];
-#pragma unroll
-                    for (int i = 0; i < P::SLICES; ++i)
-#pragma unroll
-                        for (int j = 0; j < TAPS; ++j)
-#pragma unroll
-                            for (int k = 0; k < TAPS; ++k)
-                                values[(i * TAPS + j) * TAPS + k] = p.value(plane, image, i, j, k);
-                    along_x = multiply_add(go, slope<0>(values, p, p.x), along_x);
-                    along_y = multiply_add(go, slope<1>(values, p, p.y), along_y);
-                    if constexpr (AXES == 3) along_z = multiply_add(go, slope<2>(values, p, p.z), along_z);
-                }
+                            values[(i * TAPS + j) * TAPS + k] = from.value(input, plane, i, j, k);
+                along_x = multiply_add(go, slope<0>(values, p, p.x), along_x);
+                along_y = multiply_add(go, slope<1>(values, p, p.y), along_y);
+                if constexpr (AXES == 3) along_z = multiply_add(go, slope<2>(values, p, p.z), along_z);
             }
             dgrid[place] = Element(TAPS == 1 ? Real(0) : along_x * p.x.m);
             dgrid[place + 1] = Element(TAPS == 1 ? Real(0) : along_y * p.y.m);
@@ -394,7 +419,7 @@ __device__ void gradients(const Element* __restrict__ dout, const Element* __res
                       image_stride, channel_stride, {{ "depth_stride" if axes == 3 else "0" }}, row_stride, column_stride};
 //% endmacro
 //% if entry in (none, "grid_sample_modes_" ~ mode ~ "_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_{{ mode }}_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_{{ mode }}_{{ T.name }}(
     const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, {{ sizes }},
     unsigned padding, unsigned align, {{ strides }}) {
 {{ image() }}    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image);
@@ -402,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_{{ mode }}_{
 
 //% endif
 //% if entry in (none, "grid_sample_modes_backward_" ~ mode ~ "_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_{{ mode }}_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_backward_{{ mode }}_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Real* dinput_ptr, Element* dgrid_ptr,
     {{ sizes }},
     unsigned padding, unsigned align, {{ strides }}) {
@@ -411,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_{{ 
 
 //% endif
 //% if entry in (none, "grid_sample_modes_backward_fixed_" ~ mode ~ "_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_fixed_{{ mode }}_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_backward_fixed_{{ mode }}_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Word* sums_ptr, unsigned* flags_ptr,
     const Word* largest_ptr, int places, Element* dgrid_ptr, {{ sizes }},
     unsigned padding, unsigned align, {{ strides }}) {
@@ -422,7 +447,7 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_modes_backward_fix
 //% endif
 //% endfor
 //% if entry in (none, "grid_sample_modes_backward_clear_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 grid_sample_modes_backward_clear_{{ T.name }}(Word* words_ptr, size_t count) {
     const size_t step = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) words_ptr[i] = 0;
@@ -430,7 +455,7 @@ grid_sample_modes_backward_clear_{{ T.name }}(Word* words_ptr, size_t count) {
 
 //% endif
 //% if entry in (none, "grid_sample_modes_backward_largest_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* largest_ptr, size_t positions,
                                                 size_t planes) {
     __shared__ Word most[256];
@@ -455,7 +480,7 @@ grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* l
 
 //% endif
 //% if entry in (none, "grid_sample_modes_backward_collect_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsigned* flags_ptr, const Word* largest_ptr,
                                                 int places, Element* dinput_ptr, size_t count, size_t plane) {
     const double infinity = __longlong_as_double(0x7FF0000000000000ll);
@@ -471,7 +496,7 @@ grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsi
 }
 //% endif
 //% if T.size == 2 and entry in (none, "grid_sample_modes_backward_round_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 grid_sample_modes_backward_round_{{ T.name }}(const Real* sums_ptr, Element* dinput_ptr, size_t count) {
     const size_t step = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)

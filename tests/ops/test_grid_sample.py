@@ -97,7 +97,8 @@ def test_drawn_shapes(device: Device, name: str) -> None:
     few = st.integers(1, 9)
     for_drawn(
         device, body, n=st.integers(1, 3), c=few, ih=few, iw=few, oh=few, ow=st.integers(1, 140),
-        variant=st.sampled_from([key for key in variants(GridSamplePlan, device) if key in VARIANTS]), seed=st.integers(0, 2**32 - 1),
+        variant=st.sampled_from([key for key in variants(GridSamplePlan, device) if key in VARIANTS]),
+        seed=st.integers(0, 2**32 - 1),
     )  # fmt: skip
 
 

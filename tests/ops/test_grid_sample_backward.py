@@ -123,7 +123,8 @@ def test_drawn_shapes(device: Device, name: str) -> None:
     few = st.integers(1, 9)
     for_drawn(
         device, body, n=st.integers(1, 3), c=st.integers(1, 40), ih=few, iw=few, oh=few, ow=st.integers(1, 40),
-        variant=st.sampled_from([key for key in variants(GridSampleBackwardPlan, device) if key in VARIANTS]), seed=st.integers(0, 2**32 - 1),
+        variant=st.sampled_from([key for key in variants(GridSampleBackwardPlan, device) if key in VARIANTS]),
+        seed=st.integers(0, 2**32 - 1),
     )  # fmt: skip
 
 
