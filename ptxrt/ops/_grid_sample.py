@@ -466,7 +466,8 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     Variants: ``channels_last`` adds to grad_input in a workspace where a pixel's channels lie side by side;
     ``baseline`` in place, without a workspace. Both use float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds 64-bit integers (f64: pairs of them) in a workspace, for PlanPreference(deterministic=True),
-    and where so many positions add to a pixel that atomics in the element type lose too much.
+    and where so many positions add to a pixel that atomics in the element type lose too much. ``general`` and
+    ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position.
     grad_grid has no atomics and is deterministic in all of them.
     """
 
@@ -524,29 +525,43 @@ def grid_sample(
 ) -> DeviceArray:
     """Read images at the points of a grid.
 
-    ``y[n, c, i, j] = sum of wy * wx * x[n, c, row, column]`` over the four pixels round the point (sx, sy), weighted by
-    nearness, ``1 - abs(sx - column)``, where ``sx = ((grid[n, i, j, 0] + 1) * IW - 1) / 2``, and sy likewise from
-    grid[n, i, j, 1] and IH: -1 and 1 are the outer edges of the image (Jaderberg et al., Spatial Transformer Networks,
-    2015; the coordinates are PyTorch's with align_corners=False). A pixel outside of the image is 0, each by itself; so
-    a point that is NaN, infinite or far away gives 0. A pixel inside counts even with weight 0: infinity there is NaN.
+    ``y[n, c, i, j] = sum of wy * wx * x[n, c, row, column]`` over pixels near the point (sx, sy), where
+    ``sx = ((grid[n, i, j, 0] + 1) * IW - 1) / 2``, and sy likewise from grid[n, i, j, 1] and IH: -1 and 1 are the outer
+    edges of the image (Jaderberg et al., Spatial Transformer Networks, 2015). With align_corners they are the middles
+    of its outer pixels, ``sx = (grid[n, i, j, 0] + 1) / 2 * (IW - 1)``. All is as PyTorch has it. Along each axis:
+
+    - bilinear takes floor(s) and the next pixel, weighted by nearness, 1 minus their distance from s;
+    - nearest takes the pixel nearest to s, the even one of two;
+    - bicubic takes floor(s) - 1 to floor(s) + 2, weighted by cubic convolution with a = -0.75 (Keys, 1981).
+
+    Under padding_mode "zeros" a pixel outside of the image is 0, each by itself; so a point that is NaN, infinite or
+    far away gives 0. "border" clips s to the image; NaN is read as 0. "reflection" reflects s about the outer edges of
+    the image, with align_corners about the middles of the outer pixels, as often as needed; NaN and infinity are read
+    as 0, and what is too large to have a fraction goes somewhere inside. Bicubic pads each of its pixels in place of s.
+    A pixel inside counts even with weight 0: infinity there is NaN. An image without pixels gives 0.
 
     Parameters
     ----------
     x
-        ``[N, C, IH, IW]``, float32 or float64, contiguous.
+        ``[N, C, IH, IW]``, or volumes ``[N, C, ID, IH, IW]``; float32, float64, float16 or bfloat16. In any strides,
+        such as channels-last ones; the fastest kernels take contiguous images.
     grid
-        ``[N, OH, OW, 2]``, of x's type: x first, then y.
-    mode, padding_mode, align_corners
-        "bilinear", "zeros" and False; others that PyTorch knows are Unsupported.
+        ``[N, OH, OW, 2]``, of x's type: x first, then y; for volumes ``[N, OD, OH, OW, 3]``, x, y, z. Contiguous.
+    mode
+        "bilinear", which is trilinear in volumes, "nearest" or, of images alone, "bicubic".
+    padding_mode
+        "zeros", "border" or "reflection".
+    align_corners
+        Whether -1 and 1 are the middles of the outer pixels.
     out
-        Where to write, ``[N, C, OH, OW]``, not shared with x and grid.
+        Where to write, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``, contiguous, not shared with x and grid.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        y, ``[N, C, OH, OW]``; `out` if given.
+        y, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``; `out` if given.
 
     Raises
     ------
@@ -571,24 +586,30 @@ def grid_sample_backward(
 ) -> GridSampleGradients:
     """Return the gradients of :func:`grid_sample` by x and by grid.
 
-    Each pixel of a point that lies in the image gets ``grad_out * wy * wx``. With 0 for pixels outside, and 0 and 1 for
-    the lower and the upper row and column::
+    Each pixel of a point that lies in the image gets ``grad_out * wy * wx``. grad_grid is the derivative by the point,
+    in bilinear, with 0 for pixels outside, and 0 and 1 for the lower and the upper row and column::
 
         grad_grid.x = IW / 2 * sum over c of grad_out * (wy0 * (x01 - x00) + wy1 * (x11 - x10))
         grad_grid.y = IH / 2 * sum over c of grad_out * (wx0 * (x10 - x00) + wx1 * (x11 - x01))
 
-    grad_input is added up with float atomics: its last bits may differ from run to run, and denormals of float32 may
-    count as 0. A plan of GridSampleBackwardPlan with PlanPreference(deterministic=True) is free of both.
+    With align_corners (IW - 1) / 2 and (IH - 1) / 2 stand there. In nearest grad_grid is 0. Under border and reflection
+    it is 0 along an axis where the point was clipped to the edge or is read as 0, and its sign turns with each
+    reflection; in bicubic, whose pixels are padded each by itself, only where the point is read as 0.
+
+    grad_input is added up with float atomics, in float32 for 16 bits: its last bits may differ from run to run, and
+    denormals of float32 may count as 0. A plan of GridSampleBackwardPlan with PlanPreference(deterministic=True) is
+    free of both. It adds pairs of 64-bit integers: of up to 2**p positions in an image, each part is rounded to at
+    least 122 - 2 * p bits below the power of two that is above the largest finite grad_out of its image and channel.
 
     Parameters
     ----------
     grad_out
-        ``[N, C, OH, OW]``, of x's type.
+        ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``, of x's type, contiguous.
     x, grid, mode, padding_mode, align_corners
         As for :func:`grid_sample`.
     out
-        (grad_input, grad_grid): where to write, of the shapes of x and grid, not shared with each other or the rest;
-        what is in them before does not matter.
+        (grad_input, grad_grid): where to write, of the shapes of x and grid, contiguous, not shared with each other or
+        the rest; what is in them before does not matter.
     stream
         The device's default stream if left out.
 
