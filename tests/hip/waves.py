@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import ops
-from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero
+from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero, read_kernel
 from ptxrt.ops.framework.plan import Plan
 from ptxrt.runtime.signature import Signature
 
@@ -188,7 +188,8 @@ def run(
     def launch(step: Launch, values: Sequence[Any], memory: Sequence[Memory]) -> None:
         kernel = step.kernel
         family = [spec.entry for spec in ops.kernels() if _same_text(spec, kernel)]
-        program = compiled(text or kernel.source.text, tuple(family))
+        whole = read_kernel(kernel.family, language="hip", dtype=kernel.dtype).text
+        program = compiled(text or whole, tuple(family))
         program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
 
     return run_launches(plan, given, launch)
