@@ -75,15 +75,14 @@ struct Padded {
         const Real last = Real(length - 1);
         if (padding.kind == REFLECTION) {
             const Real low = padding.corners ? Real(0) : Real(-0.5), span = padding.corners ? last : Real(length);
-            // Whole spans from low on, whose number says which way the rest counts. It is one too high where the quotient
-            // was rounded to the next number, and the rest is negative then.
+            // Whole spans from low on, whose number says which way the rest counts. What is an ulp or more below a
+            // multiple of the span has a quotient that is rounded to less than that.
             const Real from_low = s - low, way = magnitude(from_low), turns = round_down(way / span);
             const Real rest = multiply_add(-turns, span, way), pairs = turns * Real(0.5);
             const bool odd = round_down(pairs) != pairs;
             if (from_low < Real(0)) slope = -slope;
-            if (rest < Real(0)) slope = -slope;
             if (odd) slope = -slope;
-            s = (odd ? span - magnitude(rest) : magnitude(rest)) + low;
+            s = (odd ? span - rest : rest) + low;
         }
         if (!(s > Real(0) && s < last)) slope = Real(0);
         s = smaller(larger(s, Real(0)), last);  // 0 for NaN
