@@ -56,6 +56,9 @@ const long long OUTSIDE = -(1ll << 60);
 __device__ inline Real multiply_add(Real a, Real b, Real c) { return fma{{ f }}(a, b, c); }
 __device__ inline Real round_down(Real value) { return floor{{ f }}(value); }
 __device__ inline Real round_to_even(Real value) { return rint{{ f }}(value); }
+__device__ inline Real magnitude(Real value) { return fabs{{ f }}(value); }
+__device__ inline Real smaller(Real a, Real b) { return fmin{{ f }}(a, b); }
+__device__ inline Real larger(Real a, Real b) { return fmax{{ f }}(a, b); }
 
 // Where a point is: its axes ------------------------------------------------------------------------------------------
 
@@ -72,34 +75,17 @@ struct Padded {
         const Real last = Real(length - 1);
         if (padding.kind == REFLECTION) {
             const Real low = padding.corners ? Real(0) : Real(-0.5), span = padding.corners ? last : Real(length);
-            Real way = s - low;
-            if (way < Real(0)) {
-                way = -way;
-                slope = Real(-1);
-            }
-            // way = turns * span + rest; the quotient may have been rounded to the next number.
-            Real turns = round_down(way / span);
-            Real rest = multiply_add(-turns, span, way);
-            if (rest < Real(0)) {
-                rest += span;
-                turns -= Real(1);
-            } else if (rest >= span) {
-                rest -= span;
-                turns += Real(1);
-            }
-            const Real pairs = turns * Real(0.5);
-            if (round_down(pairs) != pairs) {
-                rest = span - rest;
-                slope = -slope;
-            }
-            s = rest + low;
+            // Whole spans from low on, whose number says which way the rest counts. What is an ulp or more below a
+            // multiple of the span has a quotient that is rounded to less than that.
+            const Real from_low = s - low, way = magnitude(from_low), turns = round_down(way / span);
+            const Real rest = multiply_add(-turns, span, way), pairs = turns * Real(0.5);
+            const bool odd = round_down(pairs) != pairs;
+            if (from_low < Real(0)) slope = -slope;
+            if (odd) slope = -slope;
+            s = (odd ? span - rest : rest) + low;
         }
-        if (!(s > Real(0))) {  // NaN too
-            s = slope = Real(0);
-        } else if (s >= last) {
-            s = last;
-            slope = Real(0);
-        }
+        if (!(s > Real(0) && s < last)) slope = Real(0);
+        s = smaller(larger(s, Real(0)), last);  // 0 for NaN
     }
 };
 

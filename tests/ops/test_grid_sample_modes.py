@@ -380,6 +380,23 @@ def test_sums_of_16_bits_are_rounded_once(device: Device, variant: str, name: st
         assert gi.item() == kind.type(count)
 
 
+@each_variant
+@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize(("mode", "axes"), [("bilinear", 2), ("bicubic", 2), ("bilinear", 3)])
+def test_a_large_mean_costs_grad_grid_no_digits(
+    device: Device, rng: Rng, variant: str, name: str, mode: str, axes: int
+) -> None:
+    skip_stand_in(device)
+    if variant != "general" and name != "f32":
+        return
+    how = {"mode": mode, "padding_mode": "reflection"}
+    go, x, grid = problem(rng, name, axes)
+    x += x.dtype.type(1e4)
+    _, want = references.grid_sample_backward(go.astype(np.longdouble), x.astype(np.longdouble), grid, **how)
+    _, got = backward(device, variant, go, x, grid, **how)
+    check_error("grid_sample_backward grad_grid", device, got, want, bar(name, x.shape, want), how)
+
+
 # Strides ------------------------------------------------------------------------------------------------------------
 
 
