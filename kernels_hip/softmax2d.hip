@@ -18,15 +18,20 @@
 // exp is our own, since those of the compilers' libraries differ. No product that is rounded is added to anything but
 // by fma, so that what a compiler contracts changes no bit: every device has the same.
 //
-// Launch: a thread a column, total = N * HW of them, in blocks of any size. A thread alone reads what it writes:
-// in place is fine, and so no pointer is __restrict__. Each pass over a column reads it again; neighbouring threads
-// have neighbouring positions.
+// Launch: any grid and block. A thread takes a column, total = N * HW of them, and goes on in steps of the grid. It
+// alone reads what it writes: in place is fine, and so no pointer is __restrict__. Each pass over a column reads it
+// again; neighbouring threads have neighbouring positions.
 // ABI: (in_ptr, out_ptr, u32 total, u32 channels, u32 hw); (go_ptr, y_ptr, gi_ptr, u32 total, u32 channels, u32 hw).
+// The tiled entries have u64 batch in place of total, so that columns are counted with 64 bits, and behind hw
+// u32 positions, u32 lanes: how blocks share columns in PTX. Here they share none, and these are not read.
+
+constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a block
 
 //% include "elements.jinja"
 
-// Where channel 0 of a column is. Those of the others are hw apart.
-__device__ inline size_t start_of(unsigned column, unsigned channels, unsigned hw) {
+// Where channel 0 of a column is. Those of the others are hw apart. Columns have numbers of the type Count.
+template <typename Count>
+__device__ inline size_t start_of(Count column, unsigned channels, unsigned hw) {
     return size_t(column / hw) * channels * hw + column % hw;
 }
 
@@ -124,42 +129,67 @@ __device__ inline Real exponential(Real x) {
     return power * real_of(scale) * {{ 2.0 ** -scaled }}{{ f }};
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
-softmax2d_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, unsigned total, unsigned channels, unsigned hw) {
-    const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= total) return;
-    const size_t start = start_of(column, channels, hw);
-    const Element* in = in_ptr + start;
-    Element* out = out_ptr + start;
+template <typename Count>
+__device__ void forward(const Element* in_ptr, Element* out_ptr, Count total, unsigned channels, unsigned hw) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
+        const size_t start = start_of(Count(column), channels, hw);
+        const Element* in = in_ptr + start;
+        Element* out = out_ptr + start;
 
-    Real maximum = real_of(0x{{ number(-inf, R)[2:] }});
-    for (size_t c = 0; c < channels; ++c) {
-        if (Real(in[c * hw]) > maximum) maximum = in[c * hw];
-    }
+        Real maximum = real_of(0x{{ number(-inf, R)[2:] }});
+        for (size_t c = 0; c < channels; ++c) {
+            if (Real(in[c * hw]) > maximum) maximum = in[c * hw];
+        }
 
-    Sum sum;
+        Sum sum;
 //% if R.name == "f64"
-    sum.high = 1.0;  // no addend is larger
+        sum.high = 1.0;  // no addend is larger
 //% endif
-    for (size_t c = 0; c < channels; ++c) sum.add(exponential(Real(in[c * hw]) - maximum));
+        for (size_t c = 0; c < channels; ++c) sum.add(exponential(Real(in[c * hw]) - maximum));
 
-    const Inverse inverse(sum);
-    for (size_t c = 0; c < channels; ++c) {
-        out[c * hw] = Element(inverse.times(exponential(Real(in[c * hw]) - maximum)));
+        const Inverse inverse(sum);
+        for (size_t c = 0; c < channels; ++c) {
+            out[c * hw] = Element(inverse.times(exponential(Real(in[c * hw]) - maximum)));
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+template <typename Count>
+__device__ void backward(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, Count total, unsigned channels,
+                         unsigned hw) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
+        const size_t start = start_of(Count(column), channels, hw);
+        const Element *go = go_ptr + start, *y = y_ptr + start;
+        Element* gi = gi_ptr + start;
+
+        Sum dot;
+        for (size_t c = 0; c < channels; ++c) dot.add_product(go[c * hw], y[c * hw]);
+
+        for (size_t c = 0; c < channels; ++c) gi[c * hw] = Element(Real(dot.less_than(go[c * hw]) * Real(y[c * hw])));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+softmax2d_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, unsigned total, unsigned channels, unsigned hw) {
+    forward(in_ptr, out_ptr, total, channels, hw);
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+softmax2d_tiled_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, size_t batch, unsigned channels, unsigned hw,
+                       unsigned positions, unsigned lanes) {
+    forward(in_ptr, out_ptr, batch * hw, channels, hw);
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 softmax2d_backward_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, unsigned total,
                           unsigned channels, unsigned hw) {
-    const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= total) return;
-    const size_t start = start_of(column, channels, hw);
-    const Element *go = go_ptr + start, *y = y_ptr + start;
-    Element* gi = gi_ptr + start;
+    backward(go_ptr, y_ptr, gi_ptr, total, channels, hw);
+}
 
-    Sum dot;
-    for (size_t c = 0; c < channels; ++c) dot.add_product(go[c * hw], y[c * hw]);
-
-    for (size_t c = 0; c < channels; ++c) gi[c * hw] = Element(Real(dot.less_than(go[c * hw]) * Real(y[c * hw])));
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+softmax2d_backward_tiled_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, size_t batch,
+                                unsigned channels, unsigned hw, unsigned positions, unsigned lanes) {
+    backward(go_ptr, y_ptr, gi_ptr, batch * hw, channels, hw);
 }

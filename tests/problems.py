@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from op_testing import key_of, on_device
-from tolerances import bar, grid_sample_bar, rounded_bar
+from tolerances import BARS, bar, grid_sample_bar, rounded_bar
 
 import ptxrt
 from ptxrt import ops
@@ -58,7 +58,7 @@ class Case:
 
     def bar(self, want: Array) -> float:
         """Return what the first output is held to."""
-        op = self.plan.op.removesuffix("_backward")
+        op = self.plan.op if self.plan.op in BARS else self.plan.op.removesuffix("_backward")
         if op == "grid_sample":
             return rounded_bar(float(grid_sample_bar(self.dtype, *self.problem.shape[2:])), self.dtype, want)
         return bar(op, self.dtype, want)
@@ -221,6 +221,19 @@ def _upsample_nearest2d(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple
             a["x"], out_h, out_w, out=out, stream=stream
         ),
     )
+    if BY_NAME[dtype].kind != "float":
+        return
+    out_shape, (in_h, in_w) = (*shape[:2], *size), shape[2:]
+    yield Case(
+        _named("upsample_nearest2d_backward", dtype, shape, _IMAGE),
+        ops.UpsampleNearest2dBackwardPlan,
+        ops.UpsampleNearest2dBackwardDescriptor(out_shape, contiguous(out_shape), in_h, in_w, BY_NAME[dtype]),
+        lambda rng: {"grad_out": made(rng, out_shape, dtype)},
+        lambda grad_out: (references.upsample_nearest2d_backward(grad_out, in_h, in_w),),
+        lambda a, out, stream, in_h=in_h, in_w=in_w: ops.upsample_nearest2d_backward(
+            a["grad_out"], in_h, in_w, out=out, stream=stream
+        ),
+    )
 
 
 def _grid_sample(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple[int, int] = (6, 7)) -> Iterator[Case]:
@@ -300,7 +313,7 @@ _OPS: dict[str, Callable[..., Iterator[Case]]] = {
 
 
 def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> list[Case]:
-    """Return the cases of every op, in each element type that its family of kernels has.
+    """Return the cases of every op, in each element type that its family of kernels has; by default, that it takes.
 
     Parameters
     ----------
@@ -311,6 +324,8 @@ def cases(sizes: dict[str, dict[str, list[tuple[Any, ...]]]] | None = None) -> l
     dtypes: dict[str, dict[str, None]] = {}
     for spec in ops.kernels():
         dtypes.setdefault(spec.family, {})[spec.dtype] = None
+    if sizes is None:
+        dtypes["upsample_nearest2d"] |= dict.fromkeys(BY_NAME)  # by the entries of as many bytes
     found = []
     for op, build in _OPS.items():
         for dtype in dtypes[op]:

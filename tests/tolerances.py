@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxrt.dtypes import BY_NAME
+
 Array = NDArray[Any]
 
 __all__ = [
@@ -36,7 +38,7 @@ _SIXTEEN_BIT = {"f16": (11, -14), "bf16": (8, -126)}  # significant bits, smalle
 # error is smaller still because they are summed in pieces: 1.7 epsilon in f32, 4.5 in f64, where 1e-15 allows for too
 # the exp, log2 and pow that we write ourselves. 16-bit kernels compute in f32 and round once: no entry, see `bar`.
 _NORMALIZATION = {"f32": 2e-7, "f64": 1e-15}
-_EXACT = dict.fromkeys(("f32", "f64", "f16", "bf16", "u8", "u32"), 0.0)  # elements are moved, nothing is computed
+_EXACT = dict.fromkeys(BY_NAME, 0.0)  # elements are moved, nothing is computed
 
 BARS: dict[str, dict[str, float]] = {
     "group_norm": _NORMALIZATION,
@@ -44,6 +46,7 @@ BARS: dict[str, dict[str, float]] = {
     "batch_norm": _NORMALIZATION,
     "local_response_norm": _NORMALIZATION,
     "upsample_nearest2d": _EXACT,
+    "upsample_nearest2d_backward": _NORMALIZATION,  # sums of a few elements; its own tests know each bit of larger ones
 }
 
 # Inputs of mean 1e4, deviation 1. Rounding the mean to the element type would cost 1e4 * eps / 2 = 6e-4 of a deviation
@@ -78,8 +81,8 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
     Parameters
     ----------
     op
-        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"`` or ``"upsample_nearest2d"``;
-        grid_sample's depends on the sizes: `grid_sample_bar`.
+        ``"group_norm"``, ``"softmax2d"``, ``"batch_norm"``, ``"local_response_norm"``, ``"upsample_nearest2d"`` or
+        ``"upsample_nearest2d_backward"``; grid_sample's depends on the sizes: `grid_sample_bar`.
     dtype
         The element type: ``"f32"``.
     ref
@@ -98,7 +101,7 @@ def bar(op: str, dtype: str, ref: Array | None = None, *, large_mean: bool = Fal
 
 
 def rounded_bar(before: float, dtype: str, ref: Array) -> float:
-    """Return the bar of a result that is held to `before` in f32, once f16 or bf16 is made of it; others' is `before`."""
+    """Return the bar of one rounding to f16 or bf16 of what is held to `before`; in other types nothing is rounded."""
     if dtype not in _SIXTEEN_BIT:
         return before
     wide = np.asarray(ref, np.float64)

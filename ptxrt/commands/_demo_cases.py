@@ -263,6 +263,22 @@ def _upsample_nearest2d(device: Device, rng: np.random.Generator, network: str, 
     )
 
 
+def _upsample_nearest2d_backward(
+    device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]
+) -> Case:
+    n, c, h, w = shape
+    go = _normal(rng, n, c, 2 * h, 2 * w)
+    (there,), out = _there(device, go), empty(shape, np.float32, device)
+    return Case(
+        "upsample_nearest2d_backward x2",
+        network,
+        shape,
+        lambda: (ops.upsample_nearest2d_backward(there, h, w, out=out),),
+        lambda: (references.upsample_nearest2d_backward(go, h, w),),
+        _NORMALISATION,
+    )
+
+
 def _points(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Return images, and a grid of their own size over each: turned by a small angle, and scaled."""
     n, _, h, w = shape
@@ -323,6 +339,7 @@ _ROWS: list[tuple[Callable[..., Case], str, tuple[int, ...], tuple[int, ...]]] =
     (_group_norm, "Stable Diffusion, UNet", (8, 320, 64, 64), (2, 320, 16, 16)),
     (_group_norm_backward, "Stable Diffusion, UNet", (8, 640, 32, 32), (2, 640, 8, 8)),
     (_upsample_nearest2d, "Stable Diffusion, VAE", (1, 512, 64, 64), (1, 128, 32, 32)),
+    (_upsample_nearest2d_backward, "Stable Diffusion, VAE", (1, 512, 64, 64), (1, 32, 32, 32)),
     (_batch_norm, "ResNet-50, conv1, training", (32, 64, 112, 112), (2, 64, 28, 28)),
     (_batch_norm_eval, "ResNet-50, layer4, eval", (32, 2048, 7, 7), (2, 2048, 7, 7)),
     (_batch_norm_backward, "ResNet-50, layer1, training", (32, 256, 56, 56), (2, 256, 14, 14)),

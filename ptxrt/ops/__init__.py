@@ -63,9 +63,13 @@ from ptxrt.ops._softmax2d import (
 )
 from ptxrt.ops._upsample_nearest2d import (
     UpsampleNearest2dArgs,
+    UpsampleNearest2dBackwardArgs,
+    UpsampleNearest2dBackwardDescriptor,
+    UpsampleNearest2dBackwardPlan,
     UpsampleNearest2dDescriptor,
     UpsampleNearest2dPlan,
     upsample_nearest2d,
+    upsample_nearest2d_backward,
 )
 from ptxrt.ops.framework import KernelSpec, Plan, forget_plans, read_kernel
 
@@ -106,6 +110,9 @@ __all__ = [
     "Softmax2dDescriptor",
     "Softmax2dPlan",
     "UpsampleNearest2dArgs",
+    "UpsampleNearest2dBackwardArgs",
+    "UpsampleNearest2dBackwardDescriptor",
+    "UpsampleNearest2dBackwardPlan",
     "UpsampleNearest2dDescriptor",
     "UpsampleNearest2dPlan",
     "batch_norm",
@@ -123,6 +130,7 @@ __all__ = [
     "softmax2d",
     "softmax2d_backward",
     "upsample_nearest2d",
+    "upsample_nearest2d_backward",
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
     Argument,
     Config,
     ImageDescriptor,
@@ -83,8 +84,9 @@ _SIGNATURES = {
 _IN_HIP = ("kernel", "running", "backward_kernel", "backward_handed_kernel")
 FAMILY = KernelFamily(
     "batch_norm",
-    ("f32",),
+    ("f32", "f16", "bf16", "f64"),
     {f"batch_norm_{name}": Role(signature, hip=name in _IN_HIP) for name, signature in _SIGNATURES.items()},
+    targets=ROUNDING_TARGETS,
 )
 
 
@@ -122,6 +124,32 @@ class _Problem(ImageDescriptor):
     def sizes(self) -> tuple[int, int, int]:
         """As the kernels take them."""
         return self.batch, self.channels, self.hw
+
+    @property
+    def parts(self) -> int:
+        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
+        return 2 if self.dtype.name == "f64" else 1
+
+    @property
+    def vector(self) -> int:
+        """The values of 16 bytes."""
+        return 16 // self.dtype.size
+
+    @property
+    def places(self) -> int:
+        """Of an image, that a block takes where channels lie side by side."""
+        return 1024 // self.parts
+
+    @property
+    def side_by_side(self) -> int:
+        """Threads of such a block, which have a vector each."""
+        return self.places // self.vector
+
+    @property
+    def guarantee(self) -> PrecisionGuarantee:
+        """Sums are f64, or two of them for f64 values."""
+        sums = "2 x f64" if self.parts == 2 else "f64"
+        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
     def kernel(self, name: str, language: str) -> KernelSpec:
         """Return an entry for this element type."""
@@ -258,8 +286,6 @@ class BatchNormGradients(NamedTuple):
 
 # How the work is shared out: functions of the problem alone ----------------------------------------------------------
 
-_PLACES = 1024  # of an image that a block takes where all channels lie side by side
-_MOST_COLUMNS = 1023  # whose rows the kernel finds without a division
 _ENOUGH_BLOCKS = 512  # more images a block, while so many blocks remain
 _APPLIED = 4  # images a block at most where coefficients are read, the vectors that a thread loads at once
 _TURN = 4096  # values that 256 threads load at once, four vectors each
@@ -271,7 +297,7 @@ def _ceil(count: int, part: int) -> int:
 
 
 def _images(batch: int, across: int, least: int, most: int) -> int:
-    """Return how many images a block takes, which has 1024 places of each: more, where enough blocks remain."""
+    """Return how many images a block takes, which has some places of each: more, where enough blocks remain."""
     images = max(1, least)
     while images < most and across * _ceil(batch, 2 * images) >= _ENOUGH_BLOCKS:
         images *= 2
@@ -280,8 +306,8 @@ def _images(batch: int, across: int, least: int, most: int) -> int:
 
 def _group(problem: _Problem) -> int:
     """Return the channels of a block that adds up columns."""
-    group = max(1, min(problem.channels, _PLACES // max(1, problem.hw)))
-    return group - group % 4 if group > 4 else group  # whole vectors
+    group = max(1, min(problem.channels, problem.places // max(1, problem.hw)))
+    return group - group % problem.vector if group > problem.vector else group  # whole vectors
 
 
 @dataclass(frozen=True)
@@ -293,12 +319,12 @@ class WriteConfig(Config):
     @staticmethod
     def images_written(problem: _Problem) -> int:
         """Return the images that pay for what a block does first."""
-        across, least = _ceil(problem.channels * problem.hw, _PLACES), _ceil(problem.batch, _GRID_Y)
+        across, least = _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, _GRID_Y)
         return _images(problem.batch, across, least, _APPLIED if problem.training else 16)
 
     def grid(self, problem: _Problem) -> tuple[int, int]:
         """Return the grid of the pass."""
-        return _ceil(problem.channels * problem.hw, _PLACES), _ceil(problem.batch, self.written)
+        return _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, self.written)
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> WriteConfig:
@@ -357,11 +383,8 @@ class ColumnsConfig(WriteConfig):
     def tiles(self, problem: _Problem) -> tuple[int, int, int, int]:
         """Return slices, images and channels of a block, and the threads that add one channel up."""
         group = _group(problem)
-        lanes = 1 << min(5, max(0, (256 // group).bit_length() - 1))
+        lanes = 1 << min(5, max(0, (problem.side_by_side // group).bit_length() - 1))
         return _ceil(problem.batch, self.added), self.added, group, lanes
-
-
-_GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
 def _shared_bytes(problem: _Problem, arrays: int) -> int:
@@ -372,8 +395,8 @@ def _worth_caching(problem: _Problem, arrays: int) -> bool:
     """Return whether one block a channel is fastest: as measured on an H200."""
     size, values = _shared_bytes(problem, arrays), problem.channels * problem.count
     if size > 112 << 10:  # else two blocks fit a multiprocessor, and one reads while the other writes
-        return arrays == 1 and size <= 224 << 10 and problem.channels >= 256 and problem.hw % 4 == 0
-    long_rows = problem.hw >= 8 and (problem.hw % 4 == 0 or arrays == 2 or values <= 10 << 20)
+        return arrays == 1 and size <= 224 << 10 and problem.channels >= 256 and problem.hw % problem.vector == 0
+    long_rows = problem.hw >= 8 and (problem.hw % problem.vector == 0 or arrays == 2 or values <= 10 << 20)
     return long_rows or values <= 1 << 19  # few values: the launches count
 
 
@@ -382,17 +405,22 @@ def _short_rows(problem: _Problem) -> bool:
 
 
 def _too_long(problem: _Problem) -> Refusal | None:
-    long = problem.hw > _MOST_COLUMNS
-    return Refusal(f"hw = {problem.hw} is above {_MOST_COLUMNS}") if long else None
+    most = problem.places - 1  # whose rows the kernel finds without a division
+    return Refusal(f"hw = {problem.hw} is above {most}") if problem.hw > most else None
 
 
 _NO_STATISTICS = Refusal("has statistics to compute, and eval has none")
 
 
+def _adders(problem: _Problem, name: str) -> int:
+    """Return the threads of a block that adds up, by the entry `name`."""
+    return problem.side_by_side if name == "columns" else 256
+
+
 def _workspace(problem: _Problem, sums: int, coefficients: int) -> tuple[Workspace, Region, Region]:
-    """Return a workspace with so many sums, and coefficients, for each channel."""
+    """Return a workspace with so many sums, and so many f64 of coefficients, for each channel."""
     workspace = Workspace()
-    added = workspace.region("sums", "f64", sums * problem.channels)
+    added = workspace.region("sums", "f64", problem.parts * sums * problem.channels)
     return workspace, added, workspace.region("coefficients", "f64", coefficients * problem.channels)
 
 
@@ -413,7 +441,7 @@ class Channels(Variant[BatchNormDescriptor, Config]):
             running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
             kernel = problem.kernel("running", self.language)
             steps.append(Launch(kernel, (_ceil(problem.channels, 256),), 256, running))
-        return Schedule(tuple(steps), _GUARANTEE)
+        return Schedule(tuple(steps), problem.guarantee)
 
 
 class Cached(Variant[BatchNormDescriptor, Config]):
@@ -432,7 +460,9 @@ class Cached(Variant[BatchNormDescriptor, Config]):
         arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, problem.momentum)
         kernel = problem.kernel("cached", self.language)
-        return Schedule((Launch(kernel, (problem.channels,), 256, arguments, _shared_bytes(problem, 1)),), _GUARANTEE)
+        return Schedule(
+            (Launch(kernel, (problem.channels,), 256, arguments, _shared_bytes(problem, 1)),), problem.guarantee
+        )
 
 
 def _summed(
@@ -445,17 +475,17 @@ def _summed(
     cut: tuple[int, ...],
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
-    workspace, sums, coefficients = _workspace(problem, 2 * slices, 3)
+    workspace, sums, coefficients = _workspace(problem, 2 * slices, 2 * problem.parts + 1)
     arrays = ("x", "weight", "batch_mean", "batch_var", "running_mean", "running_var", "bias", coefficients, sums)
     finish = (*arrays, *problem.sizes, problem.eps, problem.momentum, slices)
     write = ("x", "y", coefficients, *problem.sizes, config.written)
     return Schedule(
         (
-            Launch(problem.kernel(name, language), grid, 256, ("x", sums, *problem.sizes, *cut)),
+            Launch(problem.kernel(name, language), grid, _adders(problem, name), ("x", sums, *problem.sizes, *cut)),
             Launch(problem.kernel("finish", language), (problem.channels,), 128, finish),
-            Launch(problem.kernel("apply", language), config.grid(problem), 256, write),
+            Launch(problem.kernel("apply", language), config.grid(problem), problem.side_by_side, write),
         ),
-        _GUARANTEE,
+        problem.guarantee,
         workspace,
     )
 
@@ -509,7 +539,8 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
         arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, config.written)
         return Schedule(
-            (Launch(problem.kernel("eval", self.language), config.grid(problem), 256, arguments),), _GUARANTEE
+            (Launch(problem.kernel("eval", self.language), config.grid(problem), problem.side_by_side, arguments),),
+            problem.guarantee,
         )
 
 
@@ -568,7 +599,9 @@ class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
         arguments: tuple[Argument, ...] = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
         name = "backward_handed_kernel" if problem.handed else "backward_kernel"
         arguments += () if problem.handed else (int(problem.training),)
-        return Schedule((Launch(problem.kernel(name, self.language), (problem.channels,), 256, arguments),), _GUARANTEE)
+        return Schedule(
+            (Launch(problem.kernel(name, self.language), (problem.channels,), 256, arguments),), problem.guarantee
+        )
 
 
 class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
@@ -586,7 +619,9 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
             return _NO_STATISTICS
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
         kernel = problem.kernel("backward_cached", self.language)
-        return Schedule((Launch(kernel, (problem.channels,), 512, arguments, _shared_bytes(problem, 2)),), _GUARANTEE)
+        return Schedule(
+            (Launch(kernel, (problem.channels,), 512, arguments, _shared_bytes(problem, 2)),), problem.guarantee
+        )
 
 
 def _backward_summed(
@@ -599,7 +634,8 @@ def _backward_summed(
     cut: tuple[int, ...],
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
-    workspace, sums, coefficients = _workspace(problem, 4 * slices, 4)
+    workspace, sums, coefficients = _workspace(problem, 4 * slices, 4 * problem.parts)
+    threads = _adders(problem, name)
     statistics: tuple[Argument, ...] = problem.mean_and_var
     scalars: tuple[Argument, ...] = (*problem.sizes, problem.eps, slices)
 
@@ -610,18 +646,18 @@ def _backward_summed(
         gradients = ("grad_weight", "grad_bias", coefficients)
         written = (coefficients, *problem.sizes, config.written)
         steps: tuple[Launch, ...] = (
-            launch(name, grid, 256, "x", "grad_out", statistics[0], sums, *problem.sizes, *cut),
+            launch(name, grid, threads, "x", "grad_out", statistics[0], sums, *problem.sizes, *cut),
             launch("finish", (problem.channels,), 128, "x", "weight", *statistics, *gradients, sums, *scalars),
-            launch("apply", config.grid(problem), 256, "x", "grad_out", "grad_input", *written),
+            launch("apply", config.grid(problem), problem.side_by_side, "x", "grad_out", "grad_input", *written),
         )
     else:  # the first launch writes, too
         name = "eval" if name == "partial" else f"eval_{name}"
         arrays = ("x", "grad_out", "grad_input", "weight", *statistics, sums)
         steps = (
-            launch(name, grid, 256, *arrays, *problem.sizes, problem.eps, *cut),
+            launch(name, grid, threads, *arrays, *problem.sizes, problem.eps, *cut),
             launch("eval_finish", (problem.channels,), 128, *statistics, "grad_weight", "grad_bias", sums, *scalars),
         )
-    return Schedule(steps, _GUARANTEE, workspace)
+    return Schedule(steps, problem.guarantee, workspace)
 
 
 class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):

@@ -11,6 +11,7 @@ from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
     Argument,
     Config,
     KernelFamily,
@@ -27,6 +28,7 @@ from ptxrt.ops.framework import (
     Variant,
     Workspace,
     Zero,
+    blocks_in_hip,
     parameter_type,
     plan_cache,
 )
@@ -51,22 +53,24 @@ __all__ = [
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, T* dinput_ptr, T* dgrid_ptr"
 _FIXED = "const u64* largest_ptr, i32 places"
+_IN_PLACE = ("f32", "f64")  # in 16 bits, atomics on grad_input would round at each addition
 FAMILY = KernelFamily(
     "grid_sample",
-    ("f32", "f64"),
+    ("f32", "f16", "bf16", "f64"),
     {
         "grid_sample": Role(f"const T* input_ptr, const T* grid_ptr, T* output_ptr, {_SIZES}", hip=True),
-        "grid_sample_backward": Role(f"{_GRADIENTS}, {_SIZES}", hip=True),
-        "grid_sample_backward_last": Role(f"{_GRADIENTS}, T* sums_ptr, i32 shift, {_SIZES}"),
+        "grid_sample_backward": Role(f"{_GRADIENTS}, {_SIZES}", hip=True, dtypes=_IN_PLACE),
+        "grid_sample_backward_last": Role(f"{_GRADIENTS}, P* sums_ptr, i32 shift, {_SIZES}"),
         "grid_sample_backward_fixed": Role(f"{_GRADIENTS}, u64* sums_ptr, i32 shift, {_FIXED}, {_SIZES}"),
-        "grid_sample_backward_collect": Role("const T* sums_ptr, T* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane"),
+        "grid_sample_backward_collect": Role("const P* sums_ptr, T* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane"),
         "grid_sample_backward_collect_fixed": Role(
             f"const u64* sums_ptr, T* dinput_ptr, i32 shift, {_FIXED}, i32 n, i32 c, u64 plane"
         ),
         "grid_sample_backward_clear": Role("u64* words_ptr, u64 count"),
-        "grid_sample_backward_largest": Role("const T* values_ptr, u64* largest_ptr, u64 count"),
+        "grid_sample_backward_largest": Role("const T* values_ptr, u64* largest_ptr, u64 planes, u64 positions"),
     },
     unnamed=None,
+    targets=ROUNDING_TARGETS,
 )
 
 _MODES = {
@@ -331,6 +335,8 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
         if refusal := _refusal(problem):
             return refusal
         blocks, threads = _blocks(problem)
+        if self.language == "hip":
+            blocks = blocks_in_hip(blocks * threads, threads)
         grid = (blocks, min(-(-problem.c // config.channels), _GRID_YZ), min(problem.n, _GRID_YZ))
         arguments: tuple[Argument, ...] = ("x", "grid", "out", *problem.sizes)
         launch = Launch(problem.kernel("grid_sample", self.language), grid, threads, arguments)
@@ -360,8 +366,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
 
 # Backward -------------------------------------------------------------------------------------------------------------
 
-_MOST_PLACES = 30  # leaves 32 bits below the largest gradient
-_MOST_BLOCKS = (1 << 24) - 1  # of 256 threads: HIP launches fewer than 2**32 along x; the rest takes turns
+_MOST_PLACES = 30  # leaves 62 bits below the largest gradient
 _ALL = ("grad_out", "x", "grid", "grad_input", "grad_grid")
 
 
@@ -374,9 +379,12 @@ class Direct(Variant[GridSampleBackwardDescriptor, Config]):
         """Return zeros and one launch."""
         if refusal := _refusal(problem):
             return refusal
-        grid = (min(problem.n * -(-problem.positions // 32), _MOST_BLOCKS),)
+        if problem.dtype.name not in _IN_PLACE:
+            return Refusal(f"atomics on {problem.dtype} would round at each addition")
+        threads = 32 * min(problem.c, 8)
+        grid = (blocks_in_hip(problem.n * -(-problem.positions // 32) * threads, threads),)
         kernel = problem.kernel("grid_sample_backward", self.language)
-        launch = Launch(kernel, grid, 32 * min(problem.c, 8), (*_ALL, *problem.sizes))
+        launch = Launch(kernel, grid, threads, (*_ALL, *problem.sizes))
         return Schedule((Zero("grad_input"), launch), problem.guarantee(atomics=True))
 
 
@@ -387,19 +395,15 @@ class _Summed(Variant[GridSampleBackwardDescriptor, Config]):
     def _shift(problem: GridSampleBackwardDescriptor) -> int:
         return min((problem.c - 1).bit_length(), 5)
 
-    def _workspace(self, problem: GridSampleBackwardDescriptor, words: int) -> tuple[Workspace, Region, Region, Region]:
-        """Return it, with all its words, the largest gradient, and sums of so many words of 4 bytes each."""
-        places = problem.n * problem.ih * problem.iw * max(problem.c, 1 << self._shift(problem))
-        workspace = Workspace()
-        whole = workspace.region("words", "u64", 32 + -(-places * words // 2))
-        sums = problem.dtype.name if 4 * words == problem.dtype.size else "u64"
-        count = 4 * words * places // BY_NAME[sums].size
-        return workspace, whole, whole.part("largest", "u64", 0, 1), whole.part("sums", sums, 256, count)
+    def _sums(self, problem: GridSampleBackwardDescriptor) -> int:
+        """Return how many there are."""
+        return problem.n * problem.ih * problem.iw * max(problem.c, 1 << self._shift(problem))
 
-    def _each(self, problem: GridSampleBackwardDescriptor, role: str, count: int, *arguments: Argument) -> Launch:
-        """Return a launch over `count` values, four a thread at least."""
-        kernel = problem.kernel(f"grid_sample_backward_{role}", self.language)
-        return Launch(kernel, (min(-(-count // (4 * _THREADS)), 4096),), _THREADS, (*arguments, count))
+    def _clear(self, problem: GridSampleBackwardDescriptor, workspace: Workspace) -> Launch:
+        """Return zeros for all of it, four words a thread at least."""
+        words = Region("words", BY_NAME["u64"], workspace.size // 8, 0)
+        kernel = problem.kernel("grid_sample_backward_clear", self.language)
+        return Launch(kernel, (min(-(-words.count // (4 * _THREADS)), 4096),), _THREADS, (words, words.count))
 
     def _launches(
         self, problem: GridSampleBackwardDescriptor, add: str, collect: str, sums: Region, *scale: Argument
@@ -417,27 +421,33 @@ class _Summed(Variant[GridSampleBackwardDescriptor, Config]):
 
 
 class ChannelsLast(_Summed):
-    """Float atomics on sums in which a pixel's channels are neighbours."""
+    """Float atomics on sums in which a pixel's channels are neighbours; float32 sums of elements of 16 bits."""
 
     name = "channels_last"
 
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
         """Where what two more launches and passes over all pixels cost comes back; measured on an H200."""
         dense = 4 * problem.positions >= problem.ih * problem.iw and problem.positions >= _THREADS
-        return dense and problem.c > 1 and problem.n * problem.c * problem.positions >= 1 << 19
+        large = dense and problem.c > 1 and problem.n * problem.c * problem.positions >= 1 << 19
+        return large or problem.dtype.name not in _IN_PLACE
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         if refusal := _refusal(problem):
             return refusal
-        workspace, whole, _, sums = self._workspace(problem, problem.dtype.size // 4)
-        clear = self._each(problem, "clear", whole.count, whole)
-        launches = self._launches(problem, "last", "collect", sums)
-        return Schedule((clear, *launches), problem.guarantee(atomics=True), workspace)
+        kind, count, workspace = parameter_type(problem.dtype), self._sums(problem), Workspace()
+        words = workspace.region("sums", "u64", -(-count * kind.size // 8))
+        launches = self._launches(problem, "last", "collect", words.part("sums", kind.name, 0, count))
+        return Schedule((self._clear(problem, workspace), *launches), problem.guarantee(atomics=True), workspace)
 
 
 class FixedPoint(_Summed):
-    """Integer atomics on sums scaled by the largest gradient."""
+    """Integer atomics on sums of two words of 64 bits, scaled by the largest gradient of their plane.
+
+    Of an image with up to 2**places positions, a part of a sum is rounded to 122 - 2 * places bits below the power of
+    two that is above the largest finite grad_out of its image and channel; what lies below is lost. Parts that are
+    infinite or NaN set bits of the sum, which make it so.
+    """
 
     name = "fixed_point"
 
@@ -446,27 +456,31 @@ class FixedPoint(_Summed):
         return problem.crowded
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
-        """Return zeros and four launches."""
+        """Return four launches."""
         if refusal := _refusal(problem):
             return refusal
         if problem.positions > 1 << _MOST_PLACES:
             positions = f"oh * ow = {problem.positions} positions"
             return Refusal(f"the {positions} of an image leave a sum of integers too few bits")
-        workspace, whole, largest, sums = self._workspace(problem, problem.dtype.size // 2)
-        places = (problem.positions - 1).bit_length()
-        find = self._each(problem, "largest", math.prod(problem.out_shape), "grad_out", largest)
+        planes, places, workspace = problem.n * problem.c, (problem.positions - 1).bit_length(), Workspace()
+        largest = workspace.region("largest", "u64", planes)
+        sums = workspace.region("sums", "u64", 2 * self._sums(problem))
+        grid = (min(-(-planes * -(-problem.positions // 1024) // 8), 4096),)
+        arguments = ("grad_out", largest, planes, problem.positions)
+        find = Launch(problem.kernel("grid_sample_backward_largest", self.language), grid, _THREADS, arguments)
         launches = self._launches(problem, "fixed", "collect_fixed", sums, largest, places)
-        steps = (Zero("grad_input"), self._each(problem, "clear", whole.count, whole), find, *launches)
-        return Schedule(steps, problem.guarantee("i64"), workspace)
+        steps = (self._clear(problem, workspace), find, *launches)
+        return Schedule(steps, problem.guarantee("2 x i64"), workspace)
 
 
 class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwardArgs, GridSampleGradients]):
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
-    Variants: ``channels_last`` adds to grad_input in a workspace where a pixel's channels lie side by side;
-    ``baseline`` in place, without a workspace. Both use float atomics, so grad_input is not deterministic.
-    ``fixed_point`` adds 64-bit integers (f64: pairs of them) in a workspace, for PlanPreference(deterministic=True),
-    and where so many positions add to a pixel that atomics in the element type lose too much. ``general`` and
+    Variants: ``channels_last`` adds to sums in a workspace where a pixel's channels lie side by side; ``baseline`` to
+    grad_input in place, without a workspace, and not in 16 bits, where atomics would round at each addition. Both use
+    float atomics, so grad_input is not deterministic.
+    ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
+    many positions add to a pixel that atomics in the element type lose too much. ``general`` and
     ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position.
     grad_grid has no atomics and is deterministic in all of them.
     """

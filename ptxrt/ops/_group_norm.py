@@ -25,6 +25,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     Workspace,
+    blocks_in_hip,
     number,
     parameter_type,
     plan_cache,
@@ -128,6 +129,10 @@ class _Problem(ImageDescriptor):
         """Return an entry for this element type; in PTX, one warp wide is another entry."""
         small = warps == 1 and language == "ptx"
         return FAMILY.kernel(f"{name}_small" if small else name, self.dtype, language)
+
+    def grid(self, rows: int, threads: int, language: str) -> tuple[int, int]:
+        """Return a block of so many threads for each row of each image; in HIP they may take turns."""
+        return (blocks_in_hip(rows * threads, threads) if language == "hip" else rows), self.images
 
     @property
     def parts(self) -> int:
@@ -242,9 +247,9 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
         """Return one launch."""
         kernel = problem.kernel("group_norm_kernel", self.language, config.warps)
         arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
-        return Schedule(
-            (Launch(kernel, (problem.groups, problem.images), WARP * config.warps, arguments),), problem.guarantee
-        )
+        threads = WARP * config.warps
+        grid = problem.grid(problem.groups, threads, self.language)
+        return Schedule((Launch(kernel, grid, threads, arguments),), problem.guarantee)
 
 
 @dataclass(frozen=True)
@@ -355,7 +360,8 @@ def _parameters_launch(problem: _Problem, language: str, units: _Units, partials
     kernel = problem.kernel("group_norm_backward_parameters_kernel", language, warps)
     arrays = (partials, statistics, "grad_weight", "grad_bias")
     sizes = (problem.batch, problem.channels, problem.groups, units.slices)
-    return Launch(kernel, (problem.channels,), WARP * warps, (*arrays, *sizes))
+    blocks, _ = problem.grid(problem.channels, WARP * warps, language)
+    return Launch(kernel, (blocks,), WARP * warps, (*arrays, *sizes))
 
 
 @dataclass(frozen=True)
@@ -393,9 +399,11 @@ class WholeBackward(Variant[GroupNormBackwardDescriptor, WholeBackwardConfig]):
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         cut = (units.slices, units.length, units.lanes)
         arguments = (*arrays, *problem.sizes, problem.eps, *cut)
+        threads = WARP * config.warps
+        grid = problem.grid(problem.groups, threads, self.language)
         return Schedule(
             (
-                Launch(kernel, (problem.groups, problem.images), WARP * config.warps, arguments),
+                Launch(kernel, grid, threads, arguments),
                 _parameters_launch(problem, self.language, units, partials, statistics),
             ),
             problem.guarantee,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
-    Argument,
     Config,
     ImageDescriptor,
     KernelFamily,
@@ -22,6 +21,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    blocks_in_hip,
     plan_cache,
 )
 from ptxrt.runtime.array import DeviceArray
@@ -46,6 +46,8 @@ HELD = 32
 SECTOR = 32
 """Bytes of memory that are read at once."""
 
+_COUNTED = 1 << 32  # columns, which a u32 does not count
+
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
 _TILE = "u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes"
@@ -54,9 +56,9 @@ FAMILY = KernelFamily(
     ("f32", "f64", "f16", "bf16"),
     {
         "softmax2d_kernel": Role(_FORWARD + _COUNTS, hip=True),
-        "softmax2d_tiled_kernel": Role(_FORWARD + _TILE),
+        "softmax2d_tiled_kernel": Role(_FORWARD + _TILE, hip=True),
         "softmax2d_backward_kernel": Role(_BACKWARD + _COUNTS, hip=True),
-        "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE),
+        "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE, hip=True),
     },
     targets=ROUNDING_TARGETS,
 )
@@ -224,10 +226,16 @@ class Columns(Variant[_Problem, ThreadsConfig]):
         most = self.way.most_threads(problem.dtype)
         if self.language == "ptx" and config.threads > most:
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
-        kernel = FAMILY.kernel(f"{self.way.name}_kernel", problem.dtype, self.language)
-        arguments: tuple[Argument, ...] = (*self.way.arrays, problem.positions, problem.channels, problem.hw)
-        grid = (_parts(problem.positions, config.threads),)
-        return Schedule((Launch(kernel, grid, config.threads, arguments),), _guarantee(problem))
+        name = f"{self.way.name}_kernel"
+        sizes: tuple[int, ...] = (problem.positions, problem.channels, problem.hw)
+        blocks = _parts(problem.positions, config.threads)
+        if self.language == "hip":
+            blocks = blocks_in_hip(problem.positions, config.threads)
+            if problem.positions >= _COUNTED:  # a tile of one column and one lane is a thread
+                name, sizes = f"{self.way.name}_tiled_kernel", (problem.batch, problem.channels, problem.hw, 1, 1)
+        kernel = FAMILY.kernel(name, problem.dtype, self.language)
+        launch = Launch(kernel, (blocks,), config.threads, (*self.way.arrays, *sizes))
+        return Schedule((launch,), _guarantee(problem))
 
 
 class Tiled(Variant[_Problem, ThreadsConfig]):
@@ -256,7 +264,7 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
     Variants: ``baseline``, a thread for each column, best where registers hold it; ``tiled``, several threads for each
-    column, and the only one for more than 2**32 columns.
+    column, and in PTX the only one for 2**32 columns and more.
     """
 
     op = "softmax2d"

@@ -1,13 +1,14 @@
-"""upsample_nearest2d: resize images by repeating or dropping rows and columns."""
+"""upsample_nearest2d and its backward: resize images by repeating or dropping rows and columns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch, shown
@@ -15,6 +16,7 @@ from ptxrt.ops.framework import (
     Argument,
     Config,
     KernelFamily,
+    KernelSpec,
     Launch,
     Limits,
     Operand,
@@ -24,6 +26,8 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    blocks_in_hip,
+    parameter_type,
     plan_cache,
     whole_number,
 )
@@ -35,12 +39,19 @@ from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 __all__ = [
     "FAMILY",
     "UpsampleNearest2dArgs",
+    "UpsampleNearest2dBackwardArgs",
+    "UpsampleNearest2dBackwardDescriptor",
+    "UpsampleNearest2dBackwardPlan",
     "UpsampleNearest2dDescriptor",
     "UpsampleNearest2dPlan",
     "upsample_nearest2d",
+    "upsample_nearest2d_backward",
 ]
 
 THREADS = 256
+_MOST_PLACES = 1 << 28  # of the tables of a plan, 2 GiB
+_FLOATS = ("f32", "f64", "f16", "bf16")
+_OF_SIZE = {1: "u8", 2: "f16", 4: "u32", 8: "f64"}  # bytes -> the type whose entry moves elements of so many
 FAMILY = KernelFamily(
     "upsample_nearest2d",
     ("f32", "f64", "f16", "bf16", "u8", "u32"),
@@ -53,13 +64,94 @@ FAMILY = KernelFamily(
             "u32 channels, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, f64 column_scale, "
             "u64 image_stride, u64 channel_stride, u64 row_stride, u32 column_stride"
         ),
+        "upsample_nearest2d_backward": Role(
+            "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
+            "u64 in_h, u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
+            hip=True,
+            dtypes=_FLOATS,
+        ),
     },
     unnamed=None,
 )
 
 
+class _Problem:
+    """What forward and backward have in common: images of any strides, `first`, and another size of image.
+
+    Attributes
+    ----------
+    op, first
+        For messages: the op, and the operand that has this shape and these strides.
+    target
+        The fields that are the other size.
+    types
+        Names of the element types that the op has.
+    """
+
+    op: ClassVar[str]
+    first: ClassVar[str]
+    target: ClassVar[tuple[str, str]]
+    types: ClassVar[tuple[str, ...]]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: ElementType
+
+    def __post_init__(self) -> None:
+        op, first = self.op, self.first
+        shape = checked_shape(self.shape, op)
+        if len(shape) != 4:
+            raise ShapeMismatch(op=op, argument=first, expected="four axes, [N, C, H, W]", given=str(shape))
+        strides = whole_numbers(self.strides)
+        if strides is None or len(strides) != 4 or min(strides) < 0:
+            expected = "four strides of 0 or more, in elements"
+            raise LayoutError(op=op, argument="strides", expected=expected, given=shown(self.strides))
+        for name in self.target:
+            object.__setattr__(self, name, whole_number(getattr(self, name), op, name, self._least(shape)))
+        if 0 in shape[2:] and 0 not in shape[:2]:
+            raise ShapeMismatch(
+                op=op,
+                argument=first,
+                expected="H and W of at least 1",
+                given=str(shape),
+                fix="There is nothing to read for the output's elements",
+            )
+        kind = element_type(self.dtype, op=op, argument=first)
+        if BY_NAME.get(kind.name) is not kind or kind.name not in self.types:
+            expected = ", ".join(self.types)
+            raise DTypeMismatch(op=op, argument=first, expected=expected, given=str(kind), fix="Convert it")
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "strides", strides)
+        object.__setattr__(self, "dtype", kind)
+
+    def _least(self, shape: tuple[int, ...]) -> int:
+        """Return the least of the other size."""
+        del shape
+        return 1
+
+    @property
+    def result_shape(self) -> tuple[int, int, int, int]:
+        """Of what is written: ``[N, C]`` and the other size."""
+        height, width = (getattr(self, name) for name in self.target)
+        return self.shape[0], self.shape[1], height, width
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides, but 0 on an axis of length 1, whose stride says nothing and may be any number."""
+        return tuple(0 if n == 1 else step for n, step in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes from the first element that is read to the end of the last."""
+        return span(self.shape, self.strides) * self.dtype.size
+
+    @property
+    def empty(self) -> bool:
+        """Whether what is written has no elements."""
+        return not math.prod(self.result_shape)
+
+
 @dataclass(frozen=True)
-class UpsampleNearest2dDescriptor:
+class UpsampleNearest2dDescriptor(_Problem):
     """A problem of upsample_nearest2d: pure data, hashable.
 
     Parameters
@@ -69,7 +161,7 @@ class UpsampleNearest2dDescriptor:
     out_h, out_w
         At least 1.
     dtype
-        Of x and y: f32, f64, f16, bf16, u8 or u32.
+        Of x and y: any element type.
 
     Raises
     ------
@@ -82,37 +174,10 @@ class UpsampleNearest2dDescriptor:
     out_w: int
     dtype: ElementType = BY_NAME["f32"]
 
-    def __post_init__(self) -> None:
-        op = "upsample_nearest2d"
-        shape = checked_shape(self.shape, op)
-        if len(shape) != 4:
-            raise ShapeMismatch(op=op, argument="x", expected="four axes, [N, C, H, W]", given=str(shape))
-        strides = whole_numbers(self.strides)
-        if strides is None or len(strides) != 4 or min(strides) < 0:
-            expected = "four strides of 0 or more, in elements"
-            raise LayoutError(op=op, argument="strides", expected=expected, given=shown(self.strides))
-        for name in ("out_h", "out_w"):
-            object.__setattr__(self, name, whole_number(getattr(self, name), op, name, 1))
-        if 0 in shape[2:] and 0 not in shape[:2]:
-            raise ShapeMismatch(
-                op=op,
-                argument="x",
-                expected="H and W of at least 1",
-                given=str(shape),
-                fix="There is nothing to read for the output's elements",
-            )
-        kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in FAMILY.dtypes:
-            expected = ", ".join(FAMILY.dtypes)
-            raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "strides", strides)
-        object.__setattr__(self, "dtype", kind)
-
-    @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Of y, ``[N, C, out_h, out_w]``."""
-        return self.shape[0], self.shape[1], self.out_h, self.out_w
+    op = "upsample_nearest2d"
+    first = "x"
+    target = ("out_h", "out_w")
+    types = tuple(BY_NAME)
 
     @property
     def in_h(self) -> int:
@@ -130,24 +195,47 @@ class UpsampleNearest2dDescriptor:
         return self.in_h / self.out_h, self.in_w / self.out_w
 
     @property
-    def steps(self) -> tuple[int, ...]:
-        """The strides, but 0 on an axis of length 1, whose stride says nothing and may be any number."""
-        return tuple(0 if n == 1 else step for n, step in zip(self.shape, self.strides, strict=True))
-
-    @property
-    def x_bytes(self) -> int:
-        """Bytes from x's first element to the end of its last."""
-        return span(self.shape, self.strides) * self.dtype.size
-
-    @property
     def row_span(self) -> int:
         """Elements from the first of a row of x to its last."""
         return (self.in_w - 1) * self.steps[3]
 
-    @property
-    def empty(self) -> bool:
-        """Whether y has no elements."""
-        return not math.prod(self.out_shape)
+    def kernel(self, role: str, language: str) -> KernelSpec:
+        """Return an entry for elements of this size: bits are moved, of whatever type."""
+        named = self.dtype.name in FAMILY.dtypes
+        return FAMILY.kernel(role, self.dtype if named else BY_NAME[_OF_SIZE[self.dtype.size]], language)
+
+
+@dataclass(frozen=True)
+class UpsampleNearest2dBackwardDescriptor(_Problem):
+    """A problem of upsample_nearest2d_backward: pure data, hashable.
+
+    Parameters
+    ----------
+    shape, strides
+        Of grad_out, ``[N, C, OH, OW]``; strides of 0 or more, in elements.
+    in_h, in_w
+        H and W of grad_input; at least 1, unless N or C is 0.
+    dtype
+        Of grad_out and grad_input: f32, f64, f16 or bf16.
+
+    Raises
+    ------
+    ShapeMismatch, LayoutError, InvalidArgument, DTypeMismatch
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    in_h: int
+    in_w: int
+    dtype: ElementType = BY_NAME["f32"]
+
+    op = "upsample_nearest2d_backward"
+    first = "grad_out"
+    target = ("in_h", "in_w")
+    types = _FLOATS
+
+    def _least(self, shape: tuple[int, ...]) -> int:
+        return 0 if 0 in shape[:2] else 1
 
 
 class UpsampleNearest2dArgs(NamedTuple):
@@ -164,9 +252,9 @@ _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
 _GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
-def _refusal(problem: UpsampleNearest2dDescriptor) -> Refusal | None:
-    far = problem.x_bytes >> 63
-    return Refusal(f"x_bytes = {shown(problem.x_bytes)} does not fit 64-bit offsets") if far else None
+def _refusal(problem: _Problem) -> Refusal | None:
+    far, what = problem.read_bytes >> 63, f"{problem.first}_bytes"
+    return Refusal(f"{what} = {shown(problem.read_bytes)} does not fit 64-bit offsets") if far else None
 
 
 class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
@@ -180,8 +268,9 @@ class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
             return refusal
         info = np.array([*problem.shape, *problem.steps], np.uint64)
         arguments: tuple[Argument, ...] = (problem.out_h, problem.out_w, *problem.scales, info, "x", "out")
-        kernel = FAMILY.kernel("upsample_nearest2d", problem.dtype, self.language)
-        blocks = -(-math.prod(problem.out_shape) // THREADS)
+        kernel = problem.kernel("upsample_nearest2d", self.language)
+        elements = math.prod(problem.result_shape)
+        blocks = blocks_in_hip(elements, THREADS) if self.language == "hip" else -(-elements // THREADS)
         return Schedule((Launch(kernel, (blocks,), THREADS, arguments),), _GUARANTEE)
 
 
@@ -201,7 +290,7 @@ class BandedConfig(Config):
         # Rows of y that are one row of x go together; more of them where it takes many loads to fill a thread's bytes,
         # and there is work for many threads all the same.
         same = min(max(problem.out_h // max(problem.in_h, 1), 1), _HEIGHT)
-        pieces = math.prod(problem.out_shape[:3]) * chunks
+        pieces = math.prod(problem.result_shape[:3]) * chunks
         more = min(columns // 4, _HEIGHT // same) if pieces >= _MANY else 1
         return cls(max(same * max(more, 1), 2))
 
@@ -231,7 +320,7 @@ class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
         sizes = (problem.shape[1], problem.out_h, problem.out_w, problem.in_h, problem.in_w)
         arguments: tuple[Argument, ...] = (threads, chunks, bands, config.height, *sizes)
         arguments = ("x", "out", *arguments, *problem.scales, *problem.steps)
-        kernel = FAMILY.kernel("upsample_nearest2d_banded", problem.dtype, self.language)
+        kernel = problem.kernel("upsample_nearest2d_banded", self.language)
         launch = Launch(kernel, (-(-threads // THREADS),), THREADS, arguments)
         return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
@@ -251,11 +340,82 @@ class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dA
         problem = self.descriptor
         return (
             Operand("x", problem.shape, problem.dtype, problem.strides),
-            Operand("out", problem.out_shape, problem.dtype, output=True),
+            Operand("out", problem.result_shape, problem.dtype, output=True),
+        )
+
+
+# Backward -------------------------------------------------------------------------------------------------------------
+
+
+class UpsampleNearest2dBackwardArgs(NamedTuple):
+    """Operands of :class:`UpsampleNearest2dBackwardPlan`; without `out`, which is grad_input, it is allocated."""
+
+    grad_out: DeviceArrayLike
+    out: DeviceArrayLike | None = None
+
+
+def _first_places(length: int, count: int) -> NDArray[np.uint64]:
+    """Return for each place along an axis of x the first along that of y that has its value from there or behind it.
+
+    x has `length` places and y `count`, which is the last number. The forward's own product never falls from one place
+    to the next: each is looked for between 0 and `count`, in halves.
+    """
+    places = np.arange(length, dtype=np.uint64)
+    low, high = np.zeros(length, np.uint64), np.full(length, count, np.uint64)
+    for _ in range(count.bit_length()):
+        middle = low + (high - low) // 2
+        behind = (middle.astype(np.float64) * (length / count)).astype(np.uint64) >= places
+        low, high = np.where(behind, low, np.minimum(middle + 1, high)), np.where(behind, middle, high)
+    return np.append(low, np.uint64(count))
+
+
+class Sums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
+    """An element of grad_input a thread, which adds up what it was copied to."""
+
+    name = "baseline"
+
+    def schedule(
+        self, problem: UpsampleNearest2dBackwardDescriptor, config: Config, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        if refusal := _refusal(problem):
+            return refusal
+        _, channels, in_h, in_w = problem.result_shape
+        if in_h + in_w > _MOST_PLACES:
+            return Refusal(f"in_h + in_w = {in_h + in_w} are more than the {_MOST_PLACES} that tables hold")
+        total, (out_h, out_w) = math.prod(problem.result_shape), problem.shape[2:]
+        tables = _first_places(in_h, out_h), _first_places(in_w, out_w)
+        arguments: tuple[Argument, ...] = ("grad_out", "out", *tables, total, channels, in_h, in_w, *problem.steps)
+        kernel = FAMILY.kernel("upsample_nearest2d_backward", problem.dtype, self.language)
+        real = parameter_type(problem.dtype).name
+        guarantee = PrecisionGuarantee(real, real, deterministic=True, bit_stable_on_same_hardware=True)
+        # Threads take turns in PTX too.
+        return Schedule((Launch(kernel, (blocks_in_hip(total, THREADS),), THREADS, arguments),), guarantee)
+
+
+class UpsampleNearest2dBackwardPlan(
+    Plan[UpsampleNearest2dBackwardDescriptor, UpsampleNearest2dBackwardArgs, DeviceArray]
+):
+    """Plan of :func:`upsample_nearest2d_backward`; run it with :class:`UpsampleNearest2dBackwardArgs`.
+
+    Variants: ``baseline``, an element of grad_input a thread. The plan holds tables, 8 bytes a row and a column of it.
+    """
+
+    op = "upsample_nearest2d_backward"
+    category = "resampling"
+    descriptor_type = UpsampleNearest2dBackwardDescriptor
+    variants = (Sums(), Sums("hip"))
+
+    def _operands(self) -> tuple[Operand, ...]:
+        problem = self.descriptor
+        return (
+            Operand("grad_out", problem.shape, problem.dtype, problem.strides),
+            Operand("out", problem.result_shape, problem.dtype, output=True),
         )
 
 
 _plan = plan_cache(UpsampleNearest2dPlan)
+_backward_plan = plan_cache(UpsampleNearest2dBackwardPlan)
 
 
 def upsample_nearest2d(
@@ -270,8 +430,8 @@ def upsample_nearest2d(
     Parameters
     ----------
     x
-        ``[N, C, H, W]``; float32, float64, float16, bfloat16, uint8 or uint32, in any strides. H and W are at least 1,
-        unless N or C is 0.
+        ``[N, C, H, W]`` of any element type, of 1, 2, 4 or 8 bytes, in any strides. H and W are at least 1, unless N or
+        C is 0.
     out_h, out_w
         At least 1.
     out
@@ -293,3 +453,45 @@ def upsample_nearest2d(
         x = as_array(x, None, "upsample_nearest2d", "x", stream)
     plan = _plan(x.device, x.shape, x.strides, out_h, out_w, x.dtype)
     return plan._run((x, out), stream)
+
+
+def upsample_nearest2d_backward(
+    grad_out: DeviceArrayLike,
+    in_h: int,
+    in_w: int,
+    *,
+    out: DeviceArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Gradient of :func:`upsample_nearest2d`: each element of x gets the sum of what it was copied to.
+
+    ``grad_input[n, c, r, s]`` is the sum of ``grad_out[n, c, i, j]`` over the i with ``row(i) = r`` and the j with
+    ``column(j) = s``, by the forward's own double products, from +0 on in the order of grad_out, in float32 (float64 of
+    float64); it is rounded once. An element that was copied to no place gets 0.
+
+    Parameters
+    ----------
+    grad_out
+        ``[N, C, OH, OW]``; float32, float64, float16 or bfloat16, in any strides. OH and OW are at least 1, unless N or
+        C is 0.
+    in_h, in_w
+        H and W of x; at least 1, unless N or C is 0.
+    out
+        Where to write grad_input, contiguous, not shared with grad_out.
+    stream
+        The device's default stream if left out.
+
+    Returns
+    -------
+    DeviceArray
+        grad_input, ``[N, C, in_h, in_w]`` of grad_out's type; `out` if given.
+
+    Raises
+    ------
+    ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
+        Naming the operand; nothing has been launched then.
+    """
+    if type(grad_out) is not DeviceArray:
+        grad_out = as_array(grad_out, None, "upsample_nearest2d_backward", "grad_out", stream)
+    plan = _backward_plan(grad_out.device, grad_out.shape, grad_out.strides, in_h, in_w, grad_out.dtype)
+    return plan._run((grad_out, out), stream)

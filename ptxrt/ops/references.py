@@ -38,6 +38,7 @@ __all__ = [
     "softmax2d_backward",
     "updated_running_statistics",
     "upsample_nearest2d",
+    "upsample_nearest2d_backward",
     "work_dtype",
 ]
 
@@ -369,6 +370,21 @@ def upsample_nearest2d(x: Array, out_h: int, out_w: int) -> Array:
         for j, column in enumerate(columns):
             y[:, :, i, j] = x[:, :, row, column]
     return y
+
+
+def upsample_nearest2d_backward(grad_out: Array, in_h: int, in_w: int) -> Array:
+    """Gradient of `upsample_nearest2d` by its input, [N, C, in_h, in_w], from ``grad_out`` [N, C, OH, OW].
+
+    ``grad_input[n, c, rows[i], columns[j]] += grad_out[n, c, i, j]``, from zeros on, with rows and columns by
+    `nearest_source_indices`.
+    """
+    work = work_dtype(grad_out)
+    grad_input = np.zeros((*grad_out.shape[:2], in_h, in_w), work)
+    columns = nearest_source_indices(in_w, grad_out.shape[3])
+    for i, row in enumerate(nearest_source_indices(in_h, grad_out.shape[2])):
+        for j, column in enumerate(columns):
+            grad_input[:, :, row, column] += grad_out[:, :, i, j].astype(work)
+    return grad_input
 
 
 def grid_sample_coordinates(

@@ -37,6 +37,7 @@ class Fault(Exception):
 VECTOR = {
     "v_mov_b32": "u32(1)",
     "v_mov_b16 l": "(u32(0) & 0xffff0000) | (u32(1) & 0xffff)",
+    "v_mov_b16 h": "(u32(0) & 0xffff) | u32(1) << 16",
     "v_mov_b64": "u64(1)",
     "v_not_b32": "~u32(1)",
     "v_and_b32": "u32(1) & u32(2)",
@@ -71,6 +72,7 @@ VECTOR = {
     "v_fmaak_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmamk_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmac_f32": "std::fma(f32(1), f32(2), f32(0))",
+    "v_fma_mixlo_f16": "(u32(0) & 0xffff0000) | half(std::fma(f32(1), f32(2), f32(3)))",
     "v_madmk_f32": "mad(f32(1), f32(2), f32(3))",
     "v_mac_f32": "mad(f32(1), f32(2), f32(0))",
     "v_rcp_f32": "reciprocal(f32(1))",
@@ -97,6 +99,7 @@ VECTOR = {
     "v_cvt_f32_f16": "of_half(u32(1))",
     "v_cvt_f32_f16 l": "of_half(u32(1))",
     "v_cvt_f32_f16 h": "of_half(u32(1) >> 16)",
+    "v_cvt_f32_f16_sdwa": "of_half(u32(1) >> 16)",
     "v_cvt_f32_f64": "float(f64(1))",
     "v_cvt_f32_i32": "float(i32(1))",
     "v_cvt_f32_u32": "float(u32(1))",
@@ -466,6 +469,8 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         return [result]
     if modifiers:
         raise ValueError
+    if name.endswith("_sdwa"):  # which may take any part of an operand: here the upper half
+        operands[-1] = operands[-1].removesuffix(" dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1")
     if operands and operands[-1].endswith(" clamp"):
         name, operands[-1] = f"{name} clamp", operands[-1].removesuffix(" clamp")
     for i, each in enumerate(operands):

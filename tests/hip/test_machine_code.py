@@ -314,7 +314,7 @@ def test_a_missing_barrier_is_noticed(family: str, entry: str, number: int, targ
         ("grid_sample", "grid_sample_backward_f64", 0),
         ("group_norm", "group_norm_kernel", 0),
         ("local_response_norm", "lrn_forward_kernel", 0),
-        ("upsample_nearest2d", "upsample_nearest2d_u8", 3),
+        ("upsample_nearest2d", "upsample_nearest2d_backward_f32", 0),
     ],
 )
 def test_a_missing_guard_is_noticed(family: str, entry: str, number: int, target: str) -> None:
@@ -349,8 +349,9 @@ def moved(which: str, size: int, number: int) -> Edit:
 @pytest.mark.parametrize(("family", "entry"), [(spec.family, spec.entry) for spec in HIP])
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
-    # What group_norm loads first is the number about which it takes moments, any will do; grid_sample its block's size.
-    number = {"group_norm": -1, "grid_sample": 1}.get(family, 0)
+    # What the norms load first is the number about which they take moments, any will do; others the size of a block.
+    first = {"group_norm": -1, "batch_norm": -1, "grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
+    number = first.get(family, 0)
     assert noticed(family, target, entry, moved(which, size, -1 if which == "store" else number))
 
 

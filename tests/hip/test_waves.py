@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops.framework import Launch, parameter_type, read_kernel
+from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel
+from ptxrt.runtime.layout import contiguous
 from ptxrt.runtime.signature import Signature
 
 if waves.compiler() is None:
@@ -42,6 +43,7 @@ class Case:
     problem: Any
     given: dict[str, Any]
     want: dict[str, tuple[Any, float]]
+    counted: int = 1 << 32  # what _softmax2d._COUNTED is
     variant: str = "baseline"
 
 
@@ -97,6 +99,10 @@ def softmax2d_backward(shape: Shape, name: str = "f32") -> Case:
     want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
     problem = ops.Softmax2dBackwardDescriptor(shape, kind)
     return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
+
+
+def softmax2d_of_many_columns(make: Callable[..., Case], shape: Shape, name: str) -> Case:
+    return replace(make(shape, name), counted=1)
 
 
 def softmax2d_backward_rounded_twice(name: str) -> Case:
@@ -163,6 +169,14 @@ def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int) -> Case:
     return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want)
 
 
+def upsample_nearest2d_backward(name: str, shape: Shape, in_h: int, in_w: int) -> Case:
+    dtype = ptxrt.dtypes.BY_NAME[name]
+    go = normal(*shape, dtype=dtype.numpy)
+    problem = ops.UpsampleNearest2dBackwardDescriptor(shape, contiguous(shape), in_h, in_w, dtype)
+    want = within("upsample_nearest2d_backward", name, out=references.upsample_nearest2d_backward(go, in_h, in_w))
+    return Case(ops.UpsampleNearest2dBackwardPlan, problem, given(grad_out=go), want)
+
+
 def points(shape: Shape, size: Shape, dtype: Any) -> Any:
     """Return a grid of points in all cells and outside, none of them close to an integer coordinate."""
     rng = np.random.default_rng(2026)
@@ -174,7 +188,8 @@ def points(shape: Shape, size: Shape, dtype: Any) -> Any:
 def grid_sample(name: str, shape: Shape, size: Shape) -> Case:
     dtype = ptxrt.dtypes.BY_NAME[name]
     x, grid = normal(*shape, dtype=dtype.numpy), points(shape, size, dtype.numpy)
-    want = {"out": (references.grid_sample(x, grid), float(grid_sample_bar(name, *shape[2:])))}
+    y = references.grid_sample(x, grid)
+    want = {"out": (y, rounded_bar(float(grid_sample_bar(name, *shape[2:])), name, y))}
     return Case(ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid.shape, dtype), given(x=x, grid=grid), want)
 
 
@@ -198,7 +213,7 @@ def grid_sample_modes(mode: str, axes: int, padding: str, name: str = "f32") -> 
     y = references.grid_sample(x, grid, **modes)
     want = {"out": (y, rounded_bar(float(grid_sample_bar(name, *shape[2:])), name, y))}
     problem = ops.GridSampleDescriptor(shape, grid.shape, dtype, **modes)
-    return Case(ops.GridSamplePlan, problem, given(x=x, grid=grid), want, "general")
+    return Case(ops.GridSamplePlan, problem, given(x=x, grid=grid), want, variant="general")
 
 
 def grid_sample_modes_backward(variant: str, mode: str, axes: int, padding: str, name: str = "f32") -> Case:
@@ -215,7 +230,7 @@ def grid_sample_modes_backward(variant: str, mode: str, axes: int, padding: str,
         for name_of, each in zip(("grad_input", "grad_grid"), gradients, strict=True)
     }
     descriptor = ops.GridSampleBackwardDescriptor(x.shape, grid.shape, problem.dtype, **modes)
-    return Case(ops.GridSampleBackwardPlan, descriptor, given(grad_out=go, x=x, grid=grid), want, variant)
+    return Case(ops.GridSampleBackwardPlan, descriptor, given(grad_out=go, x=x, grid=grid), want, variant=variant)
 
 
 def others(family: str) -> list[str]:
@@ -249,6 +264,11 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
         *((each, ((2, 9, 7, 19), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
+        *(
+            (softmax2d_of_many_columns, (each, (2, 9, 7, 19), name))
+            for name in ("f32", *others("softmax2d"))
+            for each in (softmax2d, softmax2d_backward)
+        ),
         (softmax2d_backward_rounded_twice, ("f16",)),
         (softmax2d_backward_rounded_twice, ("bf16",)),
     ],
@@ -262,6 +282,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (batch_norm_backward, ((3, 3, 31), False)),
         *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
+        *((batch_norm_backward, ((3, 2, 97), True, True, True, name)) for name in others("batch_norm")),
     ],
     "local_response_norm": [
         (local_response_norm, ((2, 7, 5, 9), 5)),
@@ -274,6 +295,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
+        *((upsample_nearest2d_backward, (name, (2, 3, 9, 20), 5, 31)) for name in ("f32", "f64", "f16", "bf16")),
+        (upsample_nearest2d_backward, ("f32", (1, 1, 4, 4), 2, 3)),  # less elements than a block has threads
     ],
     "grid_sample": [
         *((grid_sample, (name, (5, 6, 7, 9), (3, 43))) for name in ("f32", "f64")),
@@ -281,6 +304,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((grid_sample_backward, (name, (5, 11, 7, 9), (3, 15))) for name in ("f32", "f64")),
         (grid_sample_backward, ("f32", (3, 1, 7, 9), (5, 13))),
         (grid_sample_backward, ("f32", (1, 3, 9, 5), (1, 40))),
+        *((grid_sample, (name, (3, 5, 4, 5), (3, 13))) for name in ("f16", "bf16")),
+        (grid_sample, ("f32", (1, 1, 3, 5), (1, 800))),  # more positions than the threads of all blocks
     ],
     "grid_sample_modes": [
         *(
@@ -294,16 +319,25 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
 }
 
 
+def few_blocks(count: int, threads: int) -> int:
+    """Return two blocks at most, for a small problem."""
+    return min(blocks_in_hip(count, threads), 2) if count < 1 << 20 else blocks_in_hip(count, threads)
+
+
 @pytest.fixture(autouse=True)
 def short_grids(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
+    for name in ("group_norm", "softmax2d", "upsample_nearest2d"):
+        monkeypatch.setattr(sys.modules[f"ptxrt.ops._{name}"], "blocks_in_hip", few_blocks)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
-    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample_modes"], "_GRID_YZ", 2)
 
 
 def planned(case: Case) -> waves.AnyPlan:
-    plan: waves.AnyPlan = case.plan.select("sim:0", case.problem, wish(f"hip/{case.variant}"))
+    with Patch.context() as patch:
+        patch.setattr(sys.modules["ptxrt.ops._softmax2d"], "_COUNTED", case.counted)
+        plan: waves.AnyPlan = case.plan.select("sim:0", case.problem, wish(f"hip/{case.variant}"))
     assert plan.variant.language == "hip"
     return plan
 

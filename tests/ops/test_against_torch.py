@@ -1,6 +1,7 @@
 """The ops, and the NumPy references, against PyTorch on the CPU: over torch's own operator samples where it has them.
 
-torch computes in float64 from the same float32 values, and by its own autograd. ``make test-torch`` installs it.
+torch computes in float64 from the same values, of float32 or of 16 bits, and by its own autograd. ``make test-torch``
+installs it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from op_testing import check_error, on_device
 from tolerances import bar, grid_sample_bar, rounded_bar
 
 from ptxrt import Device, ops
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import references
 
 torch = pytest.importorskip("torch")
@@ -36,12 +37,13 @@ def gradients(y: Any, grad_out: Any, inputs: Any) -> list[Any]:
     return [None if t is None else next(found).numpy() for t in inputs]
 
 
-def same(op: str, device: Any, got: Any, want: Any, limit: float, case: object) -> None:
-    """Hold results of an op to the bar; a None must be None."""
+def same(op: str, device: Device, got: Any, want: Any, case: object, times: int = 1) -> None:
+    """Hold results of an op to so many times their bars; a None must be None."""
     for name, g, w in zip(("", " 2", " 3"), got, want, strict=False):
         if w is None:
             assert g is None
         else:
+            limit = times * bar(op.removesuffix("_backward"), BY_NUMPY[g.dtype].name, w)
             check_error(f"{op}{name}, torch", device, g.to_host(), w, limit, case)
 
 
@@ -60,23 +62,30 @@ def operators() -> dict[str, Any]:
     return {info.name: info for info in reversed(op_db) if info.variant_test_name in ("", "nearest")}
 
 
-def samples(name: str, **more: Any) -> Iterator[Any]:
-    """Give torch's samples of an operator, as NumPy arrays: (x, args, kwargs)."""
+def samples(name: str, dtype: str = "f32", **more: Any) -> Iterator[Any]:
+    """Give torch's samples of an operator, as NumPy arrays: (x, args, kwargs), of which x is rounded to `dtype`."""
     torch.manual_seed(2026)
     for sample in operators()[name].sample_inputs("cpu", torch.float32, **more):
         plain = [t.detach().numpy() if isinstance(t, torch.Tensor) else t for t in (sample.input, *sample.args)]
         words = {k: v.detach().numpy() if isinstance(v, torch.Tensor) else v for k, v in sample.kwargs.items()}
-        yield plain[0], plain[1:], words
+        yield plain[0].astype(BY_NAME[dtype].numpy), plain[1:], words
 
 
 def like(rng: Rng, x: Any) -> Any:
-    return rng.standard_normal(x.shape).astype(np.float32)
+    return rng.standard_normal(x.shape).astype(x.dtype)
+
+
+def each_type(op: str) -> pytest.MarkDecorator:
+    """Parametrize over the element types of an op that torch's samples, which are of float32, can be rounded to."""
+    types = {spec.dtype for spec in ops.kernels() if spec.op == op} & {"f32", "f16", "bf16"}
+    return pytest.mark.parametrize("dtype", sorted(types))
 
 
 # The samples ----------------------------------------------------------------------------------------------------------
 
 
-def test_softmax2d(device: Device, rng: Rng) -> None:
+@each_type("softmax2d")
+def test_softmax2d(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
     cases = [(x, args[0] % max(x.ndim, 1)) for x, args, _ in samples("softmax")]
     cases += [
@@ -84,43 +93,41 @@ def test_softmax2d(device: Device, rng: Rng) -> None:
     ]
     spoilt = rng.standard_normal((2, 5, 6)).astype(np.float32)
     spoilt[0, :, 0], spoilt[0, 1, 1], spoilt[0, 2, 2], spoilt[1, 3, 3] = -np.inf, np.nan, np.inf, -np.inf
-    for x, axis in [*cases, (spoilt, 1)]:
+    for x, axis in ((array.astype(BY_NAME[dtype].numpy), axis) for array, axis in [*cases, (spoilt, 1)]):
         if x.ndim < 2 or axis != 1:
             continue
         t, go = wide(x), like(rng, x)
         y = torch.softmax(t, 1)
-        limit = bar("softmax2d", "f32")
         ours = ops.softmax2d(on_device(x, device))
-        same("softmax2d", device, (ours,), (y.detach().numpy(),), limit, x.shape)
+        same("softmax2d", device, (ours,), (y.detach().numpy(),), x.shape)
         reference_agrees([references.softmax2d(x)], [y.detach().numpy()])
         if np.isfinite(x).all():
             gx = ops.softmax2d_backward(on_device(go, device), ours)
             # From our own output, which is what the op is given.
-            exact = references.softmax2d_backward(go, ours.to_host())
-            check_error("softmax2d_backward, torch", device, gx.to_host(), exact, limit, x.shape)
+            same("softmax2d_backward", device, (gx,), (references.softmax2d_backward(go, ours.to_host()),), x.shape)
             reference_agrees([references.softmax2d_backward(go, y.detach().numpy())], gradients(y, go, [t]))
         done += 1
     assert done >= 6
 
 
-def test_group_norm(device: Device, rng: Rng) -> None:
+@each_type("group_norm")
+def test_group_norm(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
-    for x, (groups,), words in samples("nn.functional.group_norm"):
+    for x, (groups,), words in samples("nn.functional.group_norm", dtype):
         w, b, eps = words.get("weight"), words.get("bias"), words.get("eps", 1e-5)
         eps = float(np.float32(eps))
         if eps < 0:  # which ptxrt refuses
             continue
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.group_norm(tx, groups, tw, tb, eps), like(rng, x)
-        limit = bar("group_norm", "f32")
         ours = [on_device(a, device) for a in (x, w, b)]
         got = ops.group_norm(ours[0], ours[1], ours[2], groups, eps)
-        same("group_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
+        same("group_norm", device, (got,), (y.detach().numpy(),), x.shape)
         reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
         if x.size:
             grads = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
             want = gradients(y, go, [tx, tw, tb])
-            same("group_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
+            same("group_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
             reference_agrees(
                 references.group_norm_backward(go, x, w, groups, eps)[: 3 - (b is None)], want[: 3 - (b is None)]
             )
@@ -128,10 +135,11 @@ def test_group_norm(device: Device, rng: Rng) -> None:
     assert done >= 15
 
 
+@each_type("batch_norm")
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
+def test_batch_norm(device: Device, rng: Rng, training: bool, dtype: str) -> None:
     done = 0
-    for x, args, words in samples("nn.functional.batch_norm"):
+    for x, args, words in samples("nn.functional.batch_norm", dtype):
         running = [*args, None, None][:2]
         w, b = ([*args, None, None, None, None][2:4]) if len(args) > 2 else (words.get("weight"), words.get("bias"))
         momentum, eps = (words.get(name, default) for name, default in (("momentum", 0.1), ("eps", 1e-5)))
@@ -143,10 +151,9 @@ def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
         after: Any = [wide(r).detach() if r is not None else None for r in before]
         tx, tw, tb = wide(x), wide(w), wide(b)
         y, go = F.batch_norm(tx, *after, tw, tb, training, momentum, eps), like(rng, x)
-        limit = bar("batch_norm", "f32")
         ours, held = [on_device(a, device) for a in (x, w, b)], [on_device(r, device) for r in before]
         got, mean, var = ops.batch_norm(*ours, *held, training=training, momentum=momentum, eps=eps)
-        same("batch_norm", device, (got,), (y.detach().numpy(),), limit, x.shape)
+        same("batch_norm", device, (got,), (y.detach().numpy(),), x.shape)
         assert ((mean is None), (var is None)) == (not training, not training)
         for k, a, r in zip(held, after, before, strict=True):
             if k is not None:
@@ -157,36 +164,37 @@ def test_batch_norm(device: Device, rng: Rng, training: bool) -> None:
         stats = [on_device(r, device) for r in before]
         grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
         want = gradients(y, go, [tx, tw, tb])
-        same("batch_norm_backward", device, grads, want[:2] if b is None else want, limit, x.shape)
+        same("batch_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
         done += 1
     assert done >= 4
 
 
-def test_local_response_norm(device: Device, rng: Rng) -> None:
+@each_type("local_response_norm")
+def test_local_response_norm(device: Device, rng: Rng, dtype: str) -> None:
     done = 0
     shapes = [
         ((2, 7, 5), (2,), {}),
         ((1, 5, 3, 4), (9,), {"alpha": 0.5, "beta": 0.75, "k": 2.0}),
         ((2, 4, 3), (1,), {}),
     ]
-    cases = [(like(rng, np.empty(shape)), args, words) for shape, args, words in shapes]
-    for x, (size,), given in [*samples("nn.functional.local_response_norm"), *cases]:
+    kind = BY_NAME[dtype].numpy
+    cases = [(rng.standard_normal(shape).astype(kind), args, words) for shape, args, words in shapes]
+    for x, (size,), given in [*samples("nn.functional.local_response_norm", dtype), *cases]:
         # As the kernel gets them, the defaults too.
         words: Any = {
             name: float(np.float32(v)) for name, v in {"alpha": 1e-4, "beta": 0.75, "k": 1.0, **given}.items()
         }
         tx, go = wide(x), like(rng, x)
         y = F.local_response_norm(tx, size, **words)
-        limit = bar("local_response_norm", "f32")
         there = on_device(x, device)
         ours, denom = ops.local_response_norm(there, size, **words)
-        same("local_response_norm", device, (ours,), (y.detach().numpy(),), limit, (x.shape, size))
+        same("local_response_norm", device, (ours,), (y.detach().numpy(),), (x.shape, size))
         reference_agrees(references.local_response_norm(x, size, **words)[:1], [y.detach().numpy()])
         if x.size:
             words.pop("k", None)
             gx = ops.local_response_norm_backward(on_device(go, device), there, denom, size, **words)
             # denom comes rounded from the forward, so the bar is that of two roundings.
-            same("local_response_norm_backward", device, (gx,), gradients(y, go, [tx]), 2 * limit, (x.shape, size))
+            same("local_response_norm_backward", device, (gx,), gradients(y, go, [tx]), (x.shape, size), 2)
         done += 1
     assert done >= 10
 
@@ -204,6 +212,24 @@ def test_upsample_nearest2d(device: Device) -> None:
     assert done >= 2
 
 
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((2, 3, 4, 5), (8, 10)), ((1, 2, 7, 11), (3, 5)), ((2, 1, 9, 33), (20, 70)), ((1, 3, 6, 6), (1, 1))],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
+def test_upsample_nearest2d_backward(device: Device, rng: Rng, name: str, shape: Any, size: Any) -> None:
+    t = wide(like(rng, np.empty(shape)))
+    y = F.interpolate(t, size=size, mode="nearest")
+    np.testing.assert_array_equal(references.upsample_nearest2d(t.detach().numpy(), *size), y.detach().numpy())
+    go = like(rng, np.empty((*shape[:2], *size))).astype(BY_NAME[name].numpy)
+    got = ops.upsample_nearest2d_backward(on_device(go, device), *shape[2:]).to_host()
+    (want,) = gradients(y, go, [t])
+    limit = 4 * bar("upsample_nearest2d_backward", name, want)
+    check_error("upsample_nearest2d_backward, torch", device, got, want, limit, (shape, size))
+    reference_agrees([references.upsample_nearest2d_backward(go, *shape[2:])], [want])
+
+
 def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(device: Device) -> None:
     """30 -> 44 at 22: the double product gives 14, an exact division 15; torch's float32 scale gives 15."""
     x = np.arange(30, dtype=np.float32).reshape(1, 1, 1, 30)
@@ -213,7 +239,6 @@ def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(devi
     assert [place for place in range(44) if ours[0, 0, 0, place] != y[0, 0, 0, place]] == [22]
 
 
-GRID_TYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 GRID_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 5, 7), (4, 6)),
     ((1, 1, 1, 1), (3, 5)),
@@ -234,7 +259,7 @@ def grid_cases(rng: Rng, mode: str, padding_mode: str, align_corners: bool) -> I
             yield rng.standard_normal(shape), rng.uniform(-1.7, 1.7, (shape[0], *size, len(size)))
 
 
-@pytest.mark.parametrize("name", GRID_TYPES)
+@pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
@@ -251,9 +276,8 @@ def test_grid_sample(device: Device, rng: Rng, name: str, mode: str, padding_mod
         s = (grid.astype(np.float64) + 1) / 2 * spans - (0 if align_corners else 0.5)
         near = s + (0.5 if mode == "nearest" else 0)
         smooth = ((np.abs(near - np.rint(near)) > 2 * limit) | (spans == 0)).all(axis=-1)
-        grid[~smooth] = (
-            kind.type(9) if padding_mode == "zeros" else grid[smooth][0]
-        )  # elsewhere, so that all is compared
+        elsewhere = kind.type(9) if padding_mode == "zeros" else grid[smooth][0]
+        grid[~smooth] = elsewhere  # so that all is compared
         tx, tg = wide(x), wide(grid)
         y = F.grid_sample(tx, tg, **how)
         want = [y.detach().numpy(), *gradients(y, go, [tx, tg])]
@@ -269,7 +293,7 @@ def test_grid_sample(device: Device, rng: Rng, name: str, mode: str, padding_mod
             else:
                 check_error(f"grid_sample{result}, torch", device, out, w, rounded_bar(limit, name, w), case)
         exact = references.grid_sample(x, grid, **how), *references.grid_sample_backward(go, x, grid, **how)
-        for g, w in zip(exact, want, strict=True):
-            np.testing.assert_allclose(g.astype(np.float64), w, rtol=1e-10, atol=1e-10)
+        for e, w in zip(exact, want, strict=True):
+            np.testing.assert_allclose(e.astype(np.float64), w, rtol=1e-10, atol=1e-10)
         done += 1
     assert done >= 4

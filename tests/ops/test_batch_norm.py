@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Array, Guarded, check_error, for_drawn, key_of, on_device, variants, wish
+from op_testing import (
+    Array,
+    Guarded,
+    assert_rounded_once,
+    check_error,
+    for_drawn,
+    group_norm_rounded_twice,
+    key_of,
+    on_device,
+    variants,
+    wish,
+)
 from tolerances import bar, relative_error
 
 import ptxrt
 from ptxrt import Device, ops
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
-from ptxrt.ops._batch_norm import ColumnsConfig, SplitConfig, WriteConfig
+from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, SplitConfig, WriteConfig
+from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")
 EVAL = ("elementwise", "baseline", "hip/baseline")
 WAYS = [(True, variant) for variant in TRAINING] + [(False, variant) for variant in EVAL]
-RESULTS = ("y", "batch_mean", "batch_var", "running_mean", "running_var")
+OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
 
 
-def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
+def kinds_of(name: str) -> tuple[Any, Any]:
+    """Return NumPy's types of a type's elements and of its vectors."""
+    return BY_NAME[name].numpy, parameter_type(BY_NAME[name]).numpy
+
+
+def problem(rng: Rng, shape: Shape, mean: float = 0.0, name: str = "f32") -> tuple[Array, ...]:
     """Return x, weight, bias, running_mean, running_var."""
-    x = (rng.standard_normal(shape) + mean).astype(np.float32)
-    w, b = (rng.standard_normal(shape[1]).astype(np.float32) for _ in "wb")
-    running = (rng.standard_normal(shape[1]) + mean).astype(np.float32)
-    return x, w, b, running, (rng.random(shape[1]) + 0.5).astype(np.float32)
+    kind, real = kinds_of(name)
+    x = (rng.standard_normal(shape) + mean).astype(kind)
+    w, b = (rng.standard_normal(shape[1]).astype(real) for _ in "wb")
+    running = (rng.standard_normal(shape[1]) + mean).astype(real)
+    return x, w, b, running, (rng.random(shape[1]) + 0.5).astype(real)
 
 
 def run(
@@ -38,11 +58,12 @@ def run(
 ) -> dict[str, Array]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results, by name."""
     x, *vectors = values
-    descriptor = BatchNormDescriptor(x.shape, training, BY_NAME["f32"], eps, momentum, vectors[2] is not None)
+    dtype = element_type(x.dtype)
+    descriptor = BatchNormDescriptor(x.shape, training, dtype, eps, momentum, vectors[2] is not None)
     plan = BatchNormPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (x, *vectors)]
-    y = Guarded(x.shape, np.float32, device, out_offset)
-    mean, var = (Guarded(x.shape[1:2], np.float32, device) for _ in "mv")
+    y = Guarded(x.shape, x.dtype, device, out_offset)
+    mean, var = (Guarded(x.shape[1:2], parameter_type(dtype).numpy, device) for _ in "mv")
     results = [y.array, *(each.array if training else None for each in (mean, var))]
     got = plan.run(BatchNormArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
@@ -69,9 +90,8 @@ def expected(values: Any, *, training: bool, momentum: float = 0.1, eps: float =
 def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: bool = False) -> None:
     assert got.keys() == want.keys()
     for name, value in got.items():
-        check_error(
-            f"batch_norm {name}", device, value, want[name], bar("batch_norm", "f32", large_mean=large_mean), case
-        )
+        limit = bar("batch_norm", element_type(value.dtype).name, want[name], large_mean=large_mean)
+        check_error(f"batch_norm {name}", device, value, want[name], limit, case)
 
 
 def check(
@@ -146,13 +166,17 @@ def test_eval_matches_the_reference(device: Device, rng: Rng, shape: Shape, vari
     check(device, problem(rng, shape), training=False, variant=variant)
 
 
+LARGE = {"f32": 1e4, "f64": 1e4, "f16": 1e3, "bf16": 1e2}  # a mean beside which a deviation of 1 is seen
+
+
 def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
     def body(
-        batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, which: Any
+        batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, which: Any, name: str
     ) -> None:
         training, variant = which
         assume(not training or batch * hw >= 2)
-        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
+        mean, hw = min(mean, LARGE[name]), hw if name != "f64" else hw % 60 + 2  # pairs take time on sim
+        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean, name)
         how = {"offset": offset, "out_offset": out_offset, "variant": variant}
         check(device, values, training=training, large_mean=mean != 0, **how)
 
@@ -167,6 +191,7 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
         out_offset=st.integers(0, 4),
         seed=st.integers(0, 2**32 - 1),
         which=st.sampled_from([way for way in WAYS if way[1] in variants(BatchNormPlan, device)]),
+        name=st.sampled_from(["f32", "f32", *FAMILY.dtypes]),
     )
 
 
@@ -354,6 +379,180 @@ def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, varia
     x = (rng.standard_normal((1, 2, 500)) * 3e37).astype(np.float32)
     got = run(device, (x, None, None, None, None), training=True, variant=variant)
     check_error("batch_norm y", device, got["y"], references.batch_norm(x, *[None] * 4, training=True)[0], 2e-7)
+
+
+# The types beside f32 ------------------------------------------------------------------------------------------------
+
+every_other = pytest.mark.parametrize("name", OTHERS)
+every_way = pytest.mark.parametrize(("training", "variant"), WAYS)
+every_training = pytest.mark.parametrize("variant", TRAINING)
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("f16", (2, 9, 136)),  # more channels than a block of the writing pass takes, in vectors
+        ("bf16", (1, 9, 131)),  # and without
+        ("f16", (1, 1, 4104)),  # more than one turn of vectors
+        ("f64", (2, 5, 104)),
+        ("f64", (1, 5, 107)),
+        ("f64", (1, 1, 2052)),
+    ],
+    ids=str,
+)
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, training: bool, variant: str) -> None:
+    values = problem(rng, shape, name=name)
+    if variant == "columns" and shape[2] > 1023:
+        with pytest.raises(ptxrt.Unsupported, match="is above 1023" if name == "f16" else "is above 511"):
+            run(device, values, training=training, variant=variant)
+    else:
+        check(device, values, training=training, variant=variant)
+
+
+@pytest.mark.sanitize
+@every_other
+@pytest.mark.parametrize("shape", [(19, 3, 7), (18, 2, 16)], ids=str)
+@pytest.mark.ptx
+def test_several_images_a_block_and_many_slices_of_them(
+    device: Device, rng: Rng, monkeypatch: Patch, shape: Shape, name: str
+) -> None:
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    values = problem(rng, shape, name=name)
+    for variant, config in SMALL_SHARES.items():
+        check(device, values, training=variant != "elementwise", variant=variant, config=config)
+
+
+@every_way
+@pytest.mark.parametrize(("name", "mean"), [("f16", 1e3), ("bf16", 1e2), ("f64", 1e4), ("f64", -1e12)])
+def test_nor_does_a_large_offset_cost_them_accuracy(
+    device: Device, rng: Rng, mean: float, name: str, training: bool, variant: str
+) -> None:
+    values = problem(rng, (2, 2, 28), mean, name)
+    got, want = run(device, values, training=training, variant=variant), expected(values, training=training)
+    if name == "f64":  # less the mean, which is exact, the reference loses no digits to it
+        less = [values[0].astype(np.longdouble) - mean, *values[1:3], values[3] - np.longdouble(mean), values[4]]
+        exact = expected(less, training=training)
+        want |= {name: exact[name] for name in exact if not name.endswith("mean")}
+    compare(device, got, want, f"{name} {mean}")
+
+
+@every_training
+@pytest.mark.parametrize(("name", "outlier"), [("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
+def test_nor_does_an_outlier_in_front(device: Device, rng: Rng, name: str, outlier: float, variant: str) -> None:
+    values = problem(rng, (1, 4, 200), name=name)
+    values[0][0, ::2, 0] = outlier
+    check(device, values, training=True, variant=variant)
+
+
+@every_training
+@pytest.mark.parametrize(("name", "size"), [("f16", 1e4), ("bf16", 3e37), ("f64", 1e150)])
+def test_nor_do_they_overflow_near_the_largest(device: Device, rng: Rng, name: str, size: float, variant: str) -> None:
+    """The sums and squares of these are far above what a half holds."""
+    x = (rng.standard_normal((1, 2, 100)) * size).astype(kinds_of(name)[0])
+    check(device, (x, *[None] * 4), training=True, variant=variant)
+
+
+@every_training
+def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device: Device, rng: Rng, variant: str) -> None:
+    x = problem(rng, (2, 2, 25), name="f64")[0]
+    x[:, 1] *= 1e160
+    y = run(device, (x, *[None] * 4), training=True, variant=variant)["y"]
+    assert np.isnan(y[:, 1]).all()
+    assert np.isfinite(y[:, 0]).all()
+
+
+@every_training
+@pytest.mark.parametrize(("name", "value"), [("f16", 65504), ("bf16", 0.1), ("f64", 0.1)])
+def test_equal_values_of_them_give_the_bias(device: Device, name: str, value: float, variant: str) -> None:
+    kind, real = kinds_of(name)
+    x, b = np.full((2, 3, 40), value, kind), np.arange(3).astype(real)
+    got = run(device, (x, None, b, None, None), training=True, variant=variant)
+    np.testing.assert_array_equal(got["y"], np.broadcast_to(b[None, :, None], x.shape))
+    np.testing.assert_array_equal(got["batch_mean"], x[0, :, 0].astype(real))
+    np.testing.assert_array_equal(got["batch_var"], 0)
+
+
+@every_way
+@every_other
+def test_what_is_not_a_number_or_infinite_spoils_no_other_channel_of_them(
+    device: Device, rng: Rng, name: str, training: bool, variant: str
+) -> None:
+    values = problem(rng, (2, 4, 24), name=name)
+    x = values[0]
+    x[0, 0, 0], x[1, 1, 7], x[1, 2, 5] = np.inf, np.nan, -np.inf
+    got = run(device, values, training=training, variant=variant)
+    if training:
+        assert np.isnan(got["y"][:, :3]).all()
+        assert np.isnan(got["batch_var"][:3]).all()
+        assert not np.isfinite(got["batch_mean"][:3]).any()
+        got = {key: value[:, 3:] if key == "y" else value[3:] for key, value in got.items()}
+        compare(device, got, expected((x[:, 3:], *(v[3:] for v in values[1:])), training=True))
+    else:
+        compare(device, got, expected(values, training=False))
+
+
+@every_way
+@pytest.mark.parametrize(("name", "scale"), [("f16", 1), ("f16", 40000), ("bf16", 1), ("f64", 1)])
+def test_a_result_of_them_is_rounded_once(
+    device: Device, rng: Rng, name: str, scale: int, training: bool, variant: str
+) -> None:
+    x, w, b, *running = problem(rng, (2, 3, 26), name=name)
+    got = run(device, (x, w * scale, b, *running), training=training, variant=variant)
+    want = expected((x, w * scale, b, *running), training=training)
+    assert_rounded_once(got["y"], want["y"])
+    assert np.isfinite(got["y"]).all() == (scale == 1)  # what f16 cannot hold is infinite
+    if training:
+        for key in ("batch_mean", "batch_var"):  # so are the statistics, to f32 or f64
+            assert_rounded_once(got[key], want[key])
+
+
+@every_way
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, training: bool, variant: str) -> None:
+    x, w, b, want = group_norm_rounded_twice(name)
+    zeros, ones = np.zeros(2, np.float32), np.ones(2, np.float32)
+    got = run(device, (x, w, b, zeros, ones), training=training, variant=variant, eps=0.0)
+    np.testing.assert_array_equal(got["y"], want)
+
+
+@every_way
+@every_other
+def test_denormals_of_them_are_preserved(device: Device, rng: Rng, name: str, training: bool, variant: str) -> None:
+    """In x, and in the result, to half of one of them; f64 rounds the weight times the inverse root, too."""
+    kind, real = kinds_of(name)
+    limits, wide = ml_dtypes.finfo(kind), name == "f64"
+    x, ones = problem(rng, (1, 2, 32), name=name)[0], np.ones(2, real)
+    small = (rng.uniform(-1, 1, (1, 2, 32)) * float(limits.tiny)).astype(kind)
+    values: Any = (small, None, None, ones * 0, ones)
+    eps = 1e-5 if wide else 0.0  # f64 cannot hold their squares
+    got, want = (
+        run(device, values, training=training, variant=variant, eps=eps),
+        expected(values, training=training, eps=eps),
+    )
+    compare(device, {"y": got["y"]}, {"y": want["y"]})
+    smallest = float(limits.smallest_subnormal)
+    weight = (rng.integers(1, 100, 2) * smallest).astype(real)
+    values = x, weight, None, ones * 0, ones
+    y, want = run(device, values, training=training, variant=variant)["y"], expected(values, training=training)["y"]
+    assert (np.abs(y.astype(want.dtype) - want) <= (2.5 if wide else 0.75) * smallest).all()
+    assert np.count_nonzero(y) > 50
+
+
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+@pytest.mark.parametrize(
+    "role",
+    ["cached", "apply", "eval", "backward_cached", "backward_apply", "backward_eval", "backward_eval_columns"],
+)
+def test_neighbours_are_read_and_written_by_16_bytes(name: str, role: str) -> None:
+    text = FAMILY.kernel(f"batch_norm_{role}", BY_NAME[name], "ptx").source.text
+    word = max(32, 8 * BY_NAME[name].size)
+    assert {(way, 128 // word, word) for way in ("ld", "st")} == {
+        (way, int(count), int(bits)) for way, count, bits in re.findall(r"(ld|st)\.global\.v(\d)\.[bf](\d+)", text)
+    }
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)

@@ -9,12 +9,12 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Array, Guarded, check_error, for_drawn, on_device, variants, wish
-from tolerances import bar, relative_error
+from op_testing import Array, Guarded, assert_rounded_once, check_error, for_drawn, on_device, variants, wish
+from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
 from ptxrt import Device, ops
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import (
     BatchNormBackwardArgs,
     BatchNormBackwardDescriptor,
@@ -23,23 +23,31 @@ from ptxrt.ops import (
     batch_norm_backward,
     references,
 )
-from ptxrt.ops._batch_norm import ColumnsConfig, SplitConfig
+from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, SplitConfig
+from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")
 EVAL = ("columns", "split", "baseline", "hip/baseline")
 RESULTS = ("grad_input", "grad_weight", "grad_bias")
 # How the statistics come: computed, handed over, or running.
 KINDS = ("training", "handed", "eval")
+OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
 WAYS = [(kind, variant) for kind in KINDS for variant in (EVAL if kind == "eval" else TRAINING)]
 
 
-def problem(rng: Rng, shape: Shape, mean: float = 0.0) -> tuple[Array, ...]:
+def kinds_of(name: str) -> tuple[Any, Any]:
+    """Return NumPy's types of a type's elements and of its vectors."""
+    return BY_NAME[name].numpy, parameter_type(BY_NAME[name]).numpy
+
+
+def problem(rng: Rng, shape: Shape, mean: float = 0.0, name: str = "f32") -> tuple[Array, ...]:
     """Return grad_out, x, weight, mean, var; the last two are not quite those of x."""
-    go = rng.standard_normal(shape).astype(np.float32)
-    x = (rng.standard_normal(shape) + mean).astype(np.float32)
-    w = rng.standard_normal(shape[1]).astype(np.float32)
-    given = (rng.standard_normal(shape[1]) + mean).astype(np.float32)
-    return go, x, w, given, (rng.random(shape[1]) + 0.5).astype(np.float32)
+    kind, real = kinds_of(name)
+    go = rng.standard_normal(shape).astype(kind)
+    x = (rng.standard_normal(shape) + mean).astype(kind)
+    w = rng.standard_normal(shape[1]).astype(real)
+    given = (rng.standard_normal(shape[1]) + mean).astype(real)
+    return go, x, w, given, (rng.random(shape[1]) + 0.5).astype(real)
 
 
 def statistics(kind: str, values: Any) -> Any:
@@ -54,11 +62,12 @@ def run(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Run the plan of `variant` on `device` into guarded outputs; return the host results."""
     go, x, w = values[:3]
-    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", BY_NAME["f32"], eps, kind == "handed")
+    dtype = element_type(go.dtype)
+    descriptor = BatchNormBackwardDescriptor(go.shape, kind != "eval", dtype, eps, kind == "handed")
     plan = BatchNormBackwardPlan.select(device, descriptor, wish(variant, config=config))
     arrays = [on_device(a, device, offset) for a in (go, x, w, *statistics(kind, values))]
-    gi = Guarded(go.shape, np.float32, device, out_offset)
-    gw, gb = (Guarded(go.shape[1:2], np.float32, device) for _ in "wb")
+    gi = Guarded(go.shape, go.dtype, device, out_offset)
+    gw, gb = (Guarded(go.shape[1:2], parameter_type(dtype).numpy, device) for _ in "wb")
     results = [gi.array, None if w is None else gw.array, gb.array]
     got = plan.run(BatchNormBackwardArgs(*arrays, *results), **how)
     assert all(a is b for a, b in zip(got, results, strict=True))
@@ -75,7 +84,7 @@ def compare(device: Device, got: Any, want: Any, case: str = "", large_mean: boo
     for name, value, reference in zip(RESULTS, got, want, strict=True):
         assert (value is None) == (reference is None), name
         if value is not None:
-            limit = bar("batch_norm", "f32", large_mean=large_mean)
+            limit = bar("batch_norm", element_type(value.dtype).name, reference, large_mean=large_mean)
             check_error(f"batch_norm {name}", device, value, reference, limit, case)
 
 
@@ -131,10 +140,16 @@ def test_a_forward_and_a_backward(device: Device, rng: Rng, shape: Shape, kind: 
     check(device, (go, x, w, mean, var), kind=kind, variant=variant)
 
 
+LARGE = {"f32": 1e4, "f64": 1e4, "f16": 1e3, "bf16": 1e2}  # a mean beside which a deviation of 1 is seen
+
+
 def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
-    def body(batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, way: str) -> None:
+    def body(
+        batch: Any, channels: Any, hw: Any, mean: Any, offset: Any, out_offset: Any, seed: Any, way: str, name: str
+    ) -> None:
         assume(way[0] == "eval" or batch * hw >= 3)  # with two values grad_input cancels to nothing
-        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean)
+        mean, hw = min(mean, LARGE[name]), hw if name != "f64" else hw % 60 + 2  # pairs take time on sim
+        values = problem(np.random.default_rng(seed), (batch, channels, hw), mean, name)
         how = {"offset": offset, "out_offset": out_offset, "variant": way[1]}
         check(device, values, kind=way[0], large_mean=mean != 0, **how)
 
@@ -149,6 +164,7 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
         out_offset=st.integers(0, 4),
         seed=st.integers(0, 2**32 - 1),
         way=st.sampled_from([way for way in WAYS if way[1] in variants(BatchNormBackwardPlan, device)]),
+        name=st.sampled_from(["f32", "f32", *FAMILY.dtypes]),
     )
 
 
@@ -321,6 +337,140 @@ def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, kind:
     check_error("batch_norm grad_bias", device, got[2], want[2], 2e-7)
     if kind == "training":
         compare(device, got, want)
+
+
+# The types beside f32 ------------------------------------------------------------------------------------------------
+
+every_way = pytest.mark.parametrize(("kind", "variant"), WAYS)
+every_training = pytest.mark.parametrize("variant", TRAINING)
+
+
+@pytest.mark.parametrize(("kind", "variant"), [way for way in WAYS if way[0] != "handed"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("f16", (2, 9, 136)),  # more channels than a block of the writing pass takes, in vectors
+        ("bf16", (1, 9, 131)),  # and without
+        ("f16", (1, 1, 4104)),  # more than one turn of vectors
+        ("f64", (2, 5, 104)),
+        ("f64", (1, 5, 107)),
+        ("f64", (1, 1, 2052)),
+    ],
+    ids=str,
+)
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape, kind: str, variant: str) -> None:
+    values = problem(rng, shape, name=name)
+    if variant == "columns" and shape[2] > 1023:
+        with pytest.raises(ptxrt.Unsupported, match="is above 1023" if name == "f16" else "is above 511"):
+            run(device, values, kind=kind, variant=variant)
+    else:
+        check(device, values, kind=kind, variant=variant)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("shape", [(19, 3, 7), (18, 2, 16)], ids=str)
+@pytest.mark.ptx
+def test_several_images_a_block_and_many_slices_of_them(
+    device: Device, rng: Rng, monkeypatch: Patch, shape: Shape, name: str
+) -> None:
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    values = problem(rng, shape, name=name)
+    for kind, variant in WAYS:
+        if variant in SMALL_SHARES:
+            check(device, values, kind=kind, variant=variant, config=SMALL_SHARES[variant])
+
+
+@every_way
+@pytest.mark.parametrize(("name", "mean"), [("f16", 1e3), ("bf16", 1e2), ("f64", 1e4), ("f64", -1e12)])
+def test_nor_does_a_large_offset_cost_them_accuracy(
+    device: Device, rng: Rng, mean: float, name: str, kind: str, variant: str
+) -> None:
+    values = problem(rng, (2, 2, 28), mean, name)
+    got, case = run(device, values, kind=kind, variant=variant), f"{name} {mean} {kind} {variant}"
+    if name == "f64":  # less the mean, which is exact, the reference loses no digits to it
+        values = values[0], values[1] - np.longdouble(mean), values[2], values[3] - np.longdouble(mean), values[4]
+    compare(device, got, expected(values, kind=kind), case)
+
+
+@every_way
+@pytest.mark.parametrize(("name", "mean"), [("f16", 1e3), ("bf16", 1e2), ("f64", 1e8)])
+def test_nor_does_a_large_offset_of_the_gradient(
+    device: Device, rng: Rng, mean: float, name: str, kind: str, variant: str
+) -> None:
+    go, *rest = problem(rng, (2, 2, 28), name=name)
+    go = go + go.dtype.type(mean)
+    got, case = run(device, (go, *rest), kind=kind, variant=variant), f"{name} {mean} {kind} {variant}"
+    want = expected((go, *rest), kind=kind)
+    if name == "f64" and kind == "training":  # a constant in grad_out counts for grad_bias alone
+        less = expected((go - np.longdouble(mean), *rest), kind=kind)
+        want = *less[:2], less[2] + 56 * np.longdouble(mean)
+    compare(device, got, want, case)
+
+
+@every_training
+@pytest.mark.parametrize(("name", "outlier"), [("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
+def test_nor_does_an_outlier_in_front(device: Device, rng: Rng, name: str, outlier: float, variant: str) -> None:
+    values = problem(rng, (1, 4, 104), name=name)
+    values[1][0, ::2, 0] = outlier
+    check(device, values, kind="training", variant=variant)
+
+
+@every_way
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_sums_that_a_half_cannot_hold(device: Device, rng: Rng, name: str, kind: str, variant: str) -> None:
+    """Of 40 values of 60000 in f16, and of as many near 1, which bf16 could not count."""
+    go, x, w, *given = problem(rng, (2, 3, 20), name=name)
+    go = np.full_like(go, 60000 if name == "f16" else 1)
+    _, grad_weight, grad_bias = run(device, (go, x, w, *given), kind=kind, variant=variant)
+    want = expected((go, x, w, *given), kind=kind)
+    np.testing.assert_array_equal(grad_bias, 40 * go[0, :, 0].astype(np.float32))
+    scale = np.sqrt((go.astype(np.float64) ** 2).sum()) * np.sqrt(40)
+    assert np.abs(grad_weight - want[1]).max() <= 1e-7 * np.abs(want[1]).max() + 1e-12 * scale
+
+
+@every_way
+@pytest.mark.parametrize("name", OTHERS)
+def test_bad_values_of_them_spoil_their_channel_alone(
+    device: Device, rng: Rng, name: str, kind: str, variant: str
+) -> None:
+    go, x, *rest = problem(rng, (2, 4, 24), name=name)
+    x[0, 0, 0], x[1, 1, 7], go[1, 2, 5] = np.inf, np.nan, -np.inf
+    gi, gw, gb = run(device, (go, x, *rest), kind=kind, variant=variant)
+    assert not np.isfinite(gw[:3]).any()
+    assert gb[2] == -np.inf
+    assert np.isfinite(gi[:, :2]).all() if kind == "eval" else not np.isfinite(gi[:, :3]).any()
+    want = expected((go[:, 3:], x[:, 3:], *(v[3:] for v in rest)), kind=kind)
+    compare(device, (gi[:, 3:], gw[3:], gb[3:]), want)
+
+
+@every_way
+@pytest.mark.parametrize(("name", "scale"), [("f16", 1), ("f16", 1e6), ("bf16", 1), ("f64", 1)])
+def test_a_gradient_of_them_is_rounded_once(
+    device: Device, rng: Rng, name: str, scale: float, kind: str, variant: str
+) -> None:
+    go, x, w, *given = problem(rng, (2, 3, 26), name=name)
+    w = w * w.dtype.type(scale)
+    got = run(device, (go, x, w, *given), kind=kind, variant=variant)
+    want = expected((go, x, w, *given), kind=kind)
+    for value, exact in zip(got, want, strict=True):
+        assert_rounded_once(value, exact)
+    assert np.isfinite(got[0]).all() == (scale == 1)  # what f16 cannot hold is infinite
+
+
+@pytest.mark.parametrize("variant", EVAL)
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_a_gradient_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
+    """A product a little above the middle of two numbers of the type: f32 rounds it to the middle."""
+    half = EPSILON[name] / 2
+    go, x = (np.ones((1, 2, 8), kinds_of(name)[0]) for _ in range(2))
+    weight = np.array([1 + half, 1 + 3 * half], np.float32)  # times 1 / sqrt(1 - 2^-24), a little above 1
+    values = go, x, weight, np.zeros(2, np.float32), np.full(2, 1 - 2.0**-24, np.float32)
+    got = run(device, values, kind="eval", variant=variant, eps=0.0)[0]
+    np.testing.assert_array_equal(got, np.broadcast_to(np.array([[[1], [1 + 4 * half]]]), go.shape))
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)

@@ -10,16 +10,20 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, on_device, variants, wish
-from tolerances import grid_sample_bar, relative_error
+from tolerances import grid_sample_bar, relative_error, rounded_bar
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, grid_sample, references
+from ptxrt.ops._grid_sample import FAMILY
 
-TYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
+TYPES: dict[str, Any] = {name: BY_NAME[name].numpy.type for name in FAMILY.dtypes}
+HALVES = ("f16", "bf16")
 OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
-both_types = pytest.mark.parametrize("name", TYPES)
+both_types = pytest.mark.parametrize("name", ["f32", "f64"])
+each_type = pytest.mark.parametrize("name", TYPES)
+of_16_bits = pytest.mark.parametrize("name", HALVES)
 # The others have their own tests in test_grid_sample_modes.py.
 VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -33,7 +37,7 @@ def problem(rng: Rng, shape: Shape, size: Any, name: str = "f32", spread: float 
 
 def run(device: Device, variant: Any, x: Any, grid: Any, offsets: Any = (0, 0, 0)) -> Any:
     """Run into a poisoned, guarded output; check the guards; return the host result."""
-    plan = select(device, x.shape, grid.shape, "f32" if x.dtype == np.float32 else "f64", variant)
+    plan = select(device, x.shape, grid.shape, BY_NUMPY[x.dtype].name, variant)
     out = Guarded((*x.shape[:2], *grid.shape[1:3]), x.dtype, device, offsets[2])
     there = on_device(x, device, offsets[0]), on_device(grid, device, offsets[1])
     assert plan.run(GridSampleArgs(*there, out.array)) is out.array
@@ -41,11 +45,10 @@ def run(device: Device, variant: Any, x: Any, grid: Any, offsets: Any = (0, 0, 0
 
 
 def check(device: Device, variant: Any, x: Any, grid: Any, **how: Any) -> None:
-    name = "f32" if x.dtype == np.float32 else "f64"
-    bar = float(grid_sample_bar(name, *x.shape[2:]))
+    name, want = BY_NUMPY[x.dtype].name, references.grid_sample(x, grid)
+    bar = rounded_bar(float(grid_sample_bar(name, *x.shape[2:])), name, want)
     case = f"{x.shape} -> {grid.shape[1:3]} {variant}"
-    got = run(device, variant, x, grid, **how)
-    check_error("grid_sample", device, got, references.grid_sample(x, grid), bar, case)
+    check_error("grid_sample", device, run(device, variant, x, grid, **how), want, bar, case)
 
 
 def pixels(ih: Any, iw: Any, name: str = "f32") -> Any:
@@ -88,7 +91,22 @@ def test_any_number_of_channels(device: Device, rng: Rng, variant: str, channels
     check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 5)))
 
 
-@both_types
+@of_16_bits
+@pytest.mark.parametrize(
+    ("shape", "size"), [((2, 3, 4, 5), (5, 6)), ((1, 9, 5, 3), (1, 257)), ((2, 1, 3, 5), (33, 161))], ids=str
+)
+@pytest.mark.sanitize
+@each_variant
+def test_a_result_of_16_bits_is_one_rounding_of_that_of_f32(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any
+) -> None:
+    x, grid = problem(rng, shape, size, name)
+    want = run(device, variant, x.astype(np.float32), grid.astype(np.float32)).astype(TYPES[name])
+    for offset in (0, 1):  # of a grid whose points lie in words, and of one whose do not
+        assert run(device, variant, x, grid, (1, offset, 1)).tobytes() == want.tobytes()
+
+
+@each_type
 def test_drawn_shapes(device: Device, name: str) -> None:
     def body(n: Any, c: Any, ih: Any, iw: Any, oh: Any, ow: Any, variant: str, seed: Any) -> None:
         rng = np.random.default_rng(seed)
@@ -102,7 +120,7 @@ def test_drawn_shapes(device: Device, name: str) -> None:
     )  # fmt: skip
 
 
-@both_types
+@each_type
 @each_variant
 def test_at_the_pixels_the_result_is_the_image(device: Device, rng: Rng, variant: str, name: str) -> None:
     x, _ = problem(rng, (1, 3, 8, 16), (1, 1), name)
@@ -124,7 +142,8 @@ def test_the_border_fades_to_zero(device: Device, variant: str) -> None:
     np.testing.assert_array_equal(run(device, variant, x, grid).ravel(), [4, 4, 2, 0, 0, 2])
 
 
-@both_types
+@pytest.mark.filterwarnings("ignore:overflow")
+@each_type
 @pytest.mark.parametrize("axis", [0, 1])
 @each_variant
 def test_a_point_outside_reads_nothing_and_gives_zero(device: Device, variant: str, name: str, axis: int) -> None:
@@ -166,7 +185,7 @@ def test_a_border_pixel_counts_from_the_coordinate_minus_one_on(device: Device, 
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 0, 4), (2, 3, 4, 0), (2, 3, 0, 0)])
-@both_types
+@each_type
 @each_variant
 def test_an_image_without_pixels_is_zero(device: Device, rng: Rng, variant: str, name: str, shape: Shape) -> None:
     x, grid = problem(rng, shape, (3, 5), name)
@@ -174,17 +193,20 @@ def test_an_image_without_pixels_is_zero(device: Device, rng: Rng, variant: str,
     np.testing.assert_array_equal(run(device, variant, x, grid), np.zeros((2, 3, 3, 5)))
 
 
-@pytest.mark.parametrize(("name", "least"), [("f32", 1.4e-45), ("f64", 5e-324)])
+@pytest.mark.parametrize(("name", "least"), [("f32", 1.4e-45), ("f16", 2.0**-24), ("bf16", 2.0**-133), ("f64", 5e-324)])
 @each_variant
 def test_denormals_are_preserved(device: Device, rng: Rng, variant: str, name: str, least: float) -> None:
     x = (rng.integers(-100, 100, (1, 2, 8, 8)) * least).astype(TYPES[name])
     np.testing.assert_array_equal(run(device, variant, x, pixels(8, 8, name)), x)
 
 
+@pytest.mark.parametrize(("name", "most"), [("f32", 3.4e38), ("f16", 65504), ("bf16", 3.38e38)])
 @each_variant
-def test_values_near_the_largest_do_not_overflow(device: Device, rng: Rng, variant: str) -> None:
-    x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
-    check(device, variant, np.sign(x) * np.float32(3.4e38), grid)
+def test_values_near_the_largest_do_not_overflow(
+    device: Device, rng: Rng, variant: str, name: str, most: float
+) -> None:
+    x, grid = problem(rng, (1, 2, 6, 6), (9, 9), name)
+    check(device, variant, np.sign(x) * TYPES[name](most), grid)
 
 
 @pytest.mark.sanitize
@@ -212,7 +234,7 @@ def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> 
 @each_variant
 def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str) -> None:
     torch = pytest.importorskip("torch")
-    for name in TYPES:
+    for name in ("f32", "f64"):
         x, grid = problem(rng, (2, 5, 40, 30), (50, 140), name)
         a, b = torch.tensor(x, device="cuda"), torch.tensor(grid, device="cuda")
         want = torch.nn.functional.grid_sample(a, b, align_corners=False).cpu().numpy()
@@ -276,6 +298,21 @@ def test_sizes_above_i32_are_refused(device: Device, axis: int) -> None:
 def test_more_blocks_than_a_grid_holds_are_refused(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
         select(device, (1, 1, 1, 1), (1, (1 << 31) - 1, 512, 2), key="baseline")
+
+
+@pytest.mark.parametrize("size", [(1 << 16, 1 << 16), (1, (1 << 31) - 1), ((1 << 31) - 1, 512)], ids=str)
+def test_threads_take_turns_in_hip(device: Device, size: Any) -> None:
+    plan = select(device, (3, 5, 1, 1), (3, *size, 2), key="hip/baseline")
+    (launch,) = plan.schedule.launches
+    assert launch.grid[0] * launch.block < 1 << 32
+
+
+@pytest.mark.parametrize("size", [(3, 130), (34, 130)], ids=str)
+@pytest.mark.sanitize
+def test_positions_in_turns(device: Device, rng: Rng, monkeypatch: Patch, size: Any) -> None:
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 1)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_THREADS", 64)
+    check(device, "hip/baseline", *problem(rng, (2, 3, 4, 5), size))
 
 
 def test_a_descriptor_takes_lists_and_names() -> None:

@@ -10,12 +10,12 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, variants, wish
-from test_grid_sample import OUTSIDE, TYPES, both_types, pixels
-from tolerances import far_from_jumps, grid_sample_bar, relative_error
+from test_grid_sample import HALVES, OUTSIDE, TYPES, both_types, of_16_bits, pixels
+from tolerances import EPSILON, far_from_jumps, grid_sample_bar, relative_error, rounded_bar
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import BY_NAME
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import (
     GridSampleBackwardArgs,
     GridSampleBackwardDescriptor,
@@ -27,6 +27,8 @@ from ptxrt.ops import (
 # The others have their own tests in test_grid_sample_modes.py.
 VARIANTS = [key for key in variants(GridSampleBackwardPlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+OF_16_BITS = [variant for variant in VARIANTS if not variant.endswith("baseline")]  # in which all but these add halves
+each_variant_of_16_bits = pytest.mark.parametrize("variant", OF_16_BITS)
 
 
 def problem(rng: Rng, shape: Shape, size: Any, name: str = "f32", spread: float = 1.4) -> Any:
@@ -44,8 +46,7 @@ def select(
 
 def run(device: Device, variant: Any, go: Any, x: Any, grid: Any, offsets: Any = (0,) * 5) -> Any:
     """Run into poisoned, guarded outputs with a poisoned workspace; check the guards; return the host results."""
-    name = "f32" if x.dtype == np.float32 else "f64"
-    plan = select(device, x.shape, grid.shape, name, variant)
+    plan = select(device, x.shape, grid.shape, BY_NUMPY[x.dtype].name, variant)
     outs = [Guarded(a.shape, a.dtype, device, o) for a, o in zip((x, grid), offsets[3:], strict=True)]
     there = [on_device(a, device, o) for a, o in zip((go, x, grid), offsets[:3], strict=True)]
     workspace = Guarded((plan.workspace_size,), np.uint8, device)
@@ -61,7 +62,7 @@ def check(device: Device, variant: Any, go: Any, x: Any, grid: Any, **how: Any) 
     Where eight points or fewer make a result, and where atomics add up what a plan would add in fixed point, sums may
     cancel: the bar is that of the sum of magnitudes.
     """
-    name = "f32" if x.dtype == np.float32 else "f64"
+    name = BY_NUMPY[x.dtype].name
     size, points = x.shape[2:], grid.shape[1] * grid.shape[2]
     bar, case = float(grid_sample_bar(name, *size)), f"{x.shape} -> {grid.shape[1:3]} {variant}"
     keep = far_from_jumps(name, size[0], size[1], *references.grid_sample_coordinates(grid, *size))
@@ -73,9 +74,11 @@ def check(device: Device, variant: Any, go: Any, x: Any, grid: Any, **how: Any) 
     if (few or crowded) and variant != "fixed_point" and want_dx.any():
         magnitude, _ = references.grid_sample_backward(np.abs(go), x, grid)
         input_bar *= max(1, np.linalg.norm(magnitude.ravel()) / np.linalg.norm(want_dx.ravel()))
+    input_bar = rounded_bar(input_bar, name, want_dx)
     if few and want.any():
         magnitude = np.abs(go).sum(axis=1)[keep] * np.abs(x).max() * max(size) / 2
         grid_bar *= max(1, np.linalg.norm(magnitude[want.any(axis=-1)]) / np.linalg.norm(want.astype(np.float64)))
+    grid_bar = rounded_bar(grid_bar, name, want)
     of_few = " of few points" if few else ""
     of_many = " of many points a pixel" if crowded else ""
     check_error(f"grid_sample grad_input{of_few or of_many}", device, dx, want_dx, input_bar, case)
@@ -111,6 +114,40 @@ def test_matches_the_reference(device: Device, rng: Rng, variant: str, name: str
 @each_variant
 def test_any_number_of_channels(device: Device, rng: Rng, variant: str, channels: int) -> None:
     check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 13)))
+
+
+@each_variant_of_16_bits
+@of_16_bits
+@pytest.mark.parametrize(("shape", "size"), [((2, 3, 4, 5), (5, 6)), ((1, 33, 5, 3), (1, 70))], ids=str)
+@pytest.mark.sanitize
+def test_gradients_of_16_bits_are_one_rounding_of_those_of_f32(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any
+) -> None:
+    go, x, grid = problem(rng, shape, size, name)
+    check(device, variant, go, x, grid)
+    wide = run(device, variant, go.astype(np.float32), x.astype(np.float32), grid.astype(np.float32))
+    certain = variant == "fixed_point" or device.kind == "sim"  # atomics add up in the same order
+    for offset in (0, 1):
+        got = run(device, variant, go, x, grid, (offset,) * 5)
+        for one, other in list(zip(got, wide, strict=True))[0 if certain else 1 :]:
+            assert one.tobytes() == other.astype(TYPES[name]).tobytes()
+
+
+@each_variant_of_16_bits
+@of_16_bits
+def test_sums_of_16_bits_lose_nothing(device: Device, variant: str, name: str) -> None:
+    # From 2 / eps on, one more is nothing in the type itself.
+    count = int(5 / EPSILON[name])
+    one = np.ones((1, 1, 1, count), TYPES[name])
+    dx, _ = run(device, variant, one, one[..., :1], np.zeros((1, 1, count, 2), TYPES[name]))
+    assert dx.item() == TYPES[name](count)
+
+
+def test_float_atomics_in_place_take_no_16_bits(device: Device) -> None:
+    for name in HALVES:
+        for variant in {"baseline", "hip/baseline"} & set(variants(GridSampleBackwardPlan, device)):
+            with pytest.raises(ptxrt.Unsupported, match=f"atomics on {name} would round at each addition"):
+                select(device, SHAPES["x"], SHAPES["grid"], name, variant)
 
 
 @both_types
@@ -198,6 +235,17 @@ def test_infinities_of_both_signs_are_not_a_number(device: Device, variant: str)
 
 
 @each_variant
+def test_an_infinite_gradient_is_not_a_number_where_its_weight_is_zero(device: Device, variant: str) -> None:
+    want = np.zeros((1, 1, 4, 4))
+    want[0, 0, 1, 2:] = np.inf, np.nan
+    want[0, 0, 2, 2:] = np.nan
+    for name in TYPES if variant in OF_16_BITS else ("f32", "f64"):
+        go = np.where(want == np.inf, -np.inf, 0).astype(TYPES[name])
+        dx, _ = run(device, variant, go, np.zeros((1, 1, 4, 4), TYPES[name]), pixels(4, 4, name))
+        np.testing.assert_array_equal(dx.astype(np.float64), -want)
+
+
+@each_variant
 def test_bad_pixels_spoil_the_slope_of_what_touches_them_alone(device: Device, rng: Rng, variant: str) -> None:
     go, x, grid = problem(rng, (1, 2, 6, 6), (9, 9))
     x[0, 1, 2, 3] = np.nan
@@ -229,16 +277,99 @@ def test_gradients_of_any_size(device: Device, rng: Rng, variant: str, name: str
 
 
 @pytest.mark.ptx
-def test_fixed_point_keeps_what_is_small_beside_the_largest(device: Device, rng: Rng) -> None:
-    for name, small in (("f32", 1e-6), ("f64", 1e-9)):
-        go, x, _ = problem(rng, (1, 3, 16, 16), (1, 1), name)
-        go = np.repeat(go * TYPES[name](small), 4, axis=3).reshape(1, 3, 1, 4)
-        go[0, 0, 0, 1] = 1
-        grid = rng.uniform(-0.9, 0.9, (1, 1, 4, 2)).astype(TYPES[name])
-        dx, _ = run(device, "fixed_point", go, x, grid)
-        want, _ = references.grid_sample_backward(go, x, grid)
-        assert relative_error(dx[0, 0], want[0, 0]) <= grid_sample_bar(name, 16, 16)
-        assert relative_error(dx[0, 1:], want[0, 1:]) <= grid_sample_bar(name, 16, 16)
+@pytest.mark.parametrize(("name", "size"), [("f16", 2.0**-24), ("f16", 65504), ("bf16", 2.0**-133), ("bf16", 3.38e38)])
+def test_gradients_of_16_bits_of_any_size(device: Device, rng: Rng, name: str, size: float) -> None:
+    go = (rng.integers(-1, 2, (1, 3, 4, 8)) * size).astype(TYPES[name])
+    for variant in OF_16_BITS if size > 1e-30 else ["fixed_point"]:  # float atomics may flush f32 denormals
+        dx, _ = run(device, variant, go, np.zeros((1, 3, 4, 8), TYPES[name]), pixels(4, 8, name))
+        np.testing.assert_array_equal(dx, go)
+
+
+# Fixed point ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(("name", "large"), [("f32", 1e30), ("f64", 1e300), ("bf16", 1e30), ("f16", 1e3)])
+def test_fixed_point_has_a_scale_for_each_plane(device: Device, rng: Rng, name: str, large: float) -> None:
+    go, x, grid = problem(rng, (2, 35, 4, 4), (3, 7), name, spread=0.9)
+    alone, _ = run(device, "fixed_point", go, x, grid)
+    go[0, 33] = go[1, 2] = large
+    dx, _ = run(device, "fixed_point", go, x, grid)
+    others = np.ones((2, 35), bool)
+    others[0, 33] = others[1, 2] = False
+    np.testing.assert_array_equal(dx[others], alone[others])
+    check(device, "fixed_point", go, x, grid)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("name", "more"), [("f32", 40), ("f32", 60), ("f32", 88), ("f64", 40), ("f64", 60), ("bf16", 88)]
+)
+def test_fixed_point_holds_what_is_small_in_a_plane(device: Device, rng: Rng, name: str, more: int) -> None:
+    # 4 positions: 118 bits below the largest. No two points share a pixel, so that each element has its own error.
+    go, x, _ = problem(rng, (1, 2, 4, 16), (1, 4), name)
+    go[0, :, 0, 1] = 2.0**more
+    sx, sy = 4 * np.arange(4) + rng.uniform(0.2, 0.8, 4), rng.uniform(0.2, 1.8, 4)
+    grid = (np.stack([2 * sx + 1, 2 * sy + 1], -1) / (16, 4) - 1).astype(TYPES[name]).reshape(1, 1, 4, 2)
+    dx, _ = run(device, "fixed_point", go, x, grid)
+    want, _ = references.grid_sample_backward(go, x, grid)
+    # An error of the coordinate is one of the weight.
+    near = float(grid_sample_bar(name, 4, 16)) * np.repeat(np.abs(go.astype(want.dtype)), 4, axis=3)
+    assert (want != 0).sum() == 2 * 16
+    assert (np.abs(dx - want) <= np.where(want != 0, near, 0) + EPSILON[name] / 2 * np.abs(want)).all()
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("name", TYPES)
+def test_no_bit_of_fixed_point_depends_on_the_order(device: Device, rng: Rng, name: str) -> None:
+    go, x, grid = problem(rng, (1, 3, 3, 4), (5, 13), name)
+    go[0, 1] *= TYPES[name](2.0**10)
+    go[0, 2, 3, 4], go[0, 2, 4, 1] = np.inf, -np.inf
+    dx, _ = run(device, "fixed_point", go, x, grid)
+    order = rng.permutation(65)
+    go, grid = go.reshape(1, 3, 65)[..., order].reshape(1, 3, 13, 5), grid.reshape(65, 2)[order].reshape(1, 13, 5, 2)
+    assert run(device, "fixed_point", go, x, grid)[0].tobytes() == dx.tobytes()
+
+
+@pytest.mark.ptx
+def test_fixed_point_loses_what_is_far_below_the_largest(device: Device) -> None:
+    # 2 positions: the largest is 2^126, below 2^127, of which 120 bits are held: down to 2^7.
+    x, grid = np.zeros((1, 1, 1, 2), np.float32), np.array([[[[-0.5, 0], [0.5, 0]]]], np.float32)
+    for small, held in ((2.0**7, 2.0**7), (2.0**6 + 1, 2.0**7), (2.0**5, 0)):
+        dx, _ = run(device, "fixed_point", np.array([[[[2.0**126, small]]]], np.float32), x, grid)
+        np.testing.assert_array_equal(dx.ravel(), [2.0**126, held])
+
+
+@pytest.mark.ptx
+@both_types
+def test_sums_as_large_as_their_words(device: Device, name: str) -> None:
+    # 64 parts just below the power of two that is above the largest; and 63 that the first word has none of, in all.
+    most = np.nextafter(TYPES[name](2), TYPES[name](0))
+    go = np.full((1, 2, 1, 64), most)
+    go[0, 1] = [most] + [TYPES[name](2.0**-56)] * 63
+    grid = np.zeros((1, 1, 64, 2), TYPES[name])
+    grid[..., 0] = [-0.5] + [0.5] * 63
+    for sign in (1, -1):
+        dx, _ = run(device, "fixed_point", sign * go, np.zeros((1, 2, 1, 2), TYPES[name]), grid)
+        np.testing.assert_array_equal(sign * dx[0, :, 0], [[most, 63 * most], [most, 63 * 2.0**-56]])
+
+
+@pytest.mark.ptx
+def test_the_largest_may_be_anywhere(device: Device) -> None:
+    places = (0, 31, 32, 1023, 1024, 2047, 2048, 2499)
+    go = np.zeros((1, 8, 1, 2500), np.float32)
+    go[0, range(8), 0, places] = 3
+    dx, _ = run(device, "fixed_point", go, np.zeros((1, 8, 1, 1), np.float32), np.zeros((1, 1, 2500, 2), np.float32))
+    np.testing.assert_array_equal(dx.ravel(), np.full(8, 3))
+
+
+def test_the_guarantee_says_what_adds_up(device: Device) -> None:
+    for name, sums in (("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("f64", "f64")):
+        for variant in set(variants(GridSampleBackwardPlan, device)) & {"fixed_point", "channels_last"}:
+            guarantee = select(device, SHAPES["x"], SHAPES["grid"], name, variant).precision_guarantee
+            fixed = variant == "fixed_point"
+            assert (guarantee.math_precision, guarantee.accumulator) == (sums, "2 x i64" if fixed else sums)
+            assert guarantee.deterministic == fixed
 
 
 def test_a_pixel_that_all_points_give_to(device: Device, rng: Rng) -> None:
@@ -264,7 +395,7 @@ def test_blocks_take_several_images_where_a_grid_is_too_small(
     device: Device, rng: Rng, monkeypatch: Patch, variant: str
 ) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
-    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_MOST_BLOCKS", 3)
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)
     check(device, variant, *problem(rng, (5, 70, 3, 4), (5, 7)))
 
 
@@ -282,7 +413,7 @@ def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> 
 @pytest.mark.parametrize("shape", [(2, 3, 40, 30), (2, 32, 17, 9), (1, 70, 9, 33)])
 def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape) -> None:
     torch = pytest.importorskip("torch")
-    for name in TYPES:
+    for name in ("f32", "f64"):
         go, x, grid = problem(rng, shape, (50, 140), name)
         a, b, c = (torch.tensor(v, device="cuda") for v in (go, x, grid))
         want = torch.ops.aten.grid_sampler_2d_backward(a, b, c, 0, 0, False, [True, True])
@@ -296,7 +427,7 @@ def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape)
 @each_variant
 def test_images_past_2_to_the_32_elements(cuda: Device, torch_with: Any, variant: str) -> None:
     shape, size = (1, 2, 46400, 46401), (40, 130)
-    need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 4}.get(variant, 2)
+    need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 6}.get(variant, 2)
     torch = torch_with(1.1 * need)
     x = torch.zeros(shape, device="cuda")
     go = torch.randn((1, 2, *size), device="cuda")
@@ -370,11 +501,13 @@ def test_the_variant_suits_the_problem(device: Device) -> None:
     assert chosen((999, 64, 14, 14), (15, 17)) == "baseline"  # too few points to fill a block
     assert chosen((8, 64, 32, 32), (32, 32), workspace_limit=0) == "baseline"
     assert chosen((8, 64, 32, 32), (32, 32), deterministic=True) == "fixed_point"
+    assert {chosen((1, 1, 4, 4), (3, 3), name=name) for name in HALVES} == {"channels_last"}
+    assert chosen((1, 1, 1, 1), (3, 3), name="f16") == "fixed_point"
 
 
 @pytest.mark.ptx
 def test_no_deterministic_variant_without_a_workspace(device: Device) -> None:
-    with pytest.raises(ptxrt.Unsupported, match="fixed_point: needs 1536 bytes"):
+    with pytest.raises(ptxrt.Unsupported, match="fixed_point: needs 2816 bytes"):
         select(device, SHAPES["x"], SHAPES["grid"], deterministic=True, workspace_limit=256)
 
 

@@ -389,7 +389,7 @@ def test_a_large_mean_costs_grad_grid_no_digits(
     skip_stand_in(device)
     if variant != "general" and name != "f32":
         return
-    how = {"mode": mode, "padding_mode": "reflection"}
+    how: Any = {"mode": mode, "padding_mode": "reflection"}
     go, x, grid = problem(rng, name, axes)
     x += x.dtype.type(1e4)
     _, want = references.grid_sample_backward(go.astype(np.longdouble), x.astype(np.longdouble), grid, **how)

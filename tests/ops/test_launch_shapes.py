@@ -129,6 +129,59 @@ def test_norms_in_hip_take_blocks_of_any_number_of_32_threads(device: Device, rn
     np.testing.assert_allclose(gb.host(), want[2], rtol=1e-5, atol=1e-5)
 
 
+# Where HIP launches no more threads, threads or blocks go on in steps of the grid: here of 2 blocks.
+
+
+@pytest.mark.parametrize(("tiled", "counts"), [("", (297, 6, 99)), ("tiled_", (3, 6, 99, 1, 1))])
+def test_softmax2d_in_hip_in_a_smaller_grid(device: Device, rng: Rng, tiled: str, counts: Any) -> None:
+    x = rng.standard_normal((3, 6, 99)).astype(np.float32)
+    go, there = on_device(x[::-1].copy(), device), on_device(x, device)
+    y, gi = (Guarded(x.shape, np.float32, device) for _ in range(2))
+    launch(device, "hip/baseline", f"softmax2d_{tiled}kernel", 2, 64, there, y.array, *counts)
+    launch(device, "hip/baseline", f"softmax2d_backward_{tiled}kernel", 2, 64, go, y.array, gi.array, *counts)
+    limit = bar("softmax2d", "f32")
+    check_error("softmax2d", device, y.host(), references.softmax2d(x), limit, "2 blocks", "hip")
+    want = references.softmax2d_backward(x[::-1], y.host())
+    check_error("softmax2d_backward", device, gi.host(), want, limit, "2 blocks", "hip")
+
+
+def test_group_norm_in_hip_in_a_smaller_grid(device: Device, rng: Rng) -> None:
+    x = rng.standard_normal((3, 6, 99)).astype(np.float32)
+    go, there = on_device(x[::-1].copy(), device), on_device(x, device)
+    y, gi, gw, gb = (Guarded(shape, np.float32, device) for shape in (x.shape, x.shape, (6,), (6,)))
+    sizes, weight = (3, 6, 3, 99), ptxrt.full((6,), 1, np.float32, device)
+    scratch = ptxrt.zeros(4 * 18, np.float64, device), ptxrt.zeros(5 * 9, np.float64, device)
+    for entry, grid, *arguments in (
+        ("kernel", (2, 2), there, y.array, None, None, *sizes, 1e-5),
+        ("backward_groups_kernel", (2, 2), there, go, gi.array, weight, *scratch, *sizes, 1e-5, 1, 99, 4),
+        ("backward_parameters_kernel", 2, *scratch, gw.array, gb.array, 3, 6, 3, 1),
+    ):
+        launch(device, "hip/baseline", f"group_norm_{entry}", grid, 64, *arguments)
+    limit, what = bar("group_norm", "f32"), ("", " grad_input", " grad_weight", " grad_bias")
+    wants = references.group_norm(x, None, None, 3), *references.group_norm_backward(x[::-1], x, np.ones(6), 3)
+    for name, got, want in zip(what, (y, gi, gw, gb), wants, strict=True):
+        check_error(f"group_norm{name}", device, got.host(), want, limit, "2 blocks", "hip")
+
+
+def test_upsample_nearest2d_in_hip_in_a_smaller_grid(device: Device, rng: Rng) -> None:
+    x = rng.standard_normal((3, 6, 9, 11)).astype(np.float32)
+    y = Guarded((3, 6, 13, 7), np.float32, device)
+    info = on_device(np.array([*x.shape, 594, 99, 11, 1], np.uint64), device)
+    arguments = 13, 7, 9 / 13, 11 / 7, info, on_device(x, device), y.array
+    launch(device, "hip/baseline", "upsample_nearest2d_f32", 2, 64, *arguments)
+    np.testing.assert_array_equal(y.host(), references.upsample_nearest2d(x, 13, 7))
+
+
+@in_both
+def test_upsample_nearest2d_backward_in_a_smaller_grid(device: Device, rng: Rng, variant: str) -> None:
+    go, gi = rng.standard_normal((3, 6, 13, 7)).astype(np.float32), Guarded((3, 6, 9, 11), np.float32, device)
+    places = ([*np.searchsorted(references.nearest_source_indices(n, m), range(n)), m] for n, m in ((9, 13), (11, 7)))
+    tables = (on_device(np.array(each, np.uint64), device) for each in places)
+    arguments = on_device(go, device), gi.array, *tables, 18 * 99, 6, 9, 11, 6 * 91, 91, 7, 1
+    launch(device, variant, "upsample_nearest2d_backward_f32", 2, 64, *arguments)
+    np.testing.assert_allclose(gi.host(), references.upsample_nearest2d_backward(go, 9, 11), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.ptx
 @pytest.mark.parametrize("block", [32, 255, 512])
 def test_norms_in_ptx_refuse_blocks_that_are_not_of_256(device: Device, block: int) -> None:

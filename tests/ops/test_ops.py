@@ -21,6 +21,7 @@ SIGNATURES = {
     "local_response_norm": "x, size, alpha=0.0001, beta=0.75, k=1.0",
     "local_response_norm_backward": "grad_out, x, denom, size, alpha=0.0001, beta=0.75",
     "upsample_nearest2d": "x, out_h, out_w",
+    "upsample_nearest2d_backward": "grad_out, in_h, in_w",
     "grid_sample": "x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
     "grid_sample_backward": "grad_out, x, grid, *, mode='bilinear', padding_mode='zeros', align_corners=False",
 }
@@ -35,6 +36,7 @@ PROBLEMS: dict[str, list[Any]] = {
     "local_response_norm": [ops.LocalResponseNormDescriptor((2, 8, 6), 5)],
     "local_response_norm_backward": [ops.LocalResponseNormBackwardDescriptor((2, 8, 6), 5)],
     "upsample_nearest2d": [ops.UpsampleNearest2dDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 6, 8)],
+    "upsample_nearest2d_backward": [ops.UpsampleNearest2dBackwardDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 6, 8)],
     "grid_sample": [ops.GridSampleDescriptor((1, 2, 3, 4), (1, 5, 6, 2))],
     "grid_sample_backward": [ops.GridSampleBackwardDescriptor((1, 2, 3, 4), (1, 5, 6, 2))],
 }
@@ -86,5 +88,6 @@ def test_the_baseline_entries_are_in_hip() -> None:
         "lrn_forward_kernel",
         "lrn_backward_kernel",
         *(f"upsample_nearest2d_{name}" for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
+        *(f"upsample_nearest2d_backward_{name}" for name in ("f32", "f64", "f16", "bf16")),
         *(f"grid_sample{way}_{name}" for way in ("", "_backward") for name in ("f32", "f64")),
     }

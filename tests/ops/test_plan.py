@@ -277,7 +277,9 @@ class ShiftSpec(KernelSpec):
         return ptxrt.KernelSource.ptx(SHIFT, name="shift")
 
 
-SHIFT_SPEC = ShiftSpec("none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"))
+SHIFT_SPEC = ShiftSpec(
+    "none", "shift", Signature.parse("const f32* table, const f32* x, f32* y, f32* work, f32 by"), "none"
+)
 
 
 class Shifts(Variant[Any, Any]):

@@ -351,6 +351,13 @@ def test_upsample_reads_any_strides() -> None:
     assert_array_equal(ref.upsample_nearest2d(view, 5, 7), ref.upsample_nearest2d(view.copy(), 5, 7))
 
 
+def test_upsample_backward_by_hand() -> None:
+    go = np.arange(1, 7, dtype=np.float32).reshape(1, 1, 2, 3)
+    assert_array_equal(ref.upsample_nearest2d_backward(go, 1, 1), [[[[21]]]])
+    assert_array_equal(ref.upsample_nearest2d_backward(go, 4, 2), [[[[3, 3], [0, 0], [9, 6], [0, 0]]]])
+    assert ref.upsample_nearest2d_backward(go, 1, 1).dtype == np.float64
+
+
 def test_upsample_refuses_sizes_of_zero() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         ref.upsample_nearest2d(np.zeros((1, 1, 2, 2)), 0, 3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Rng, Shape
+from helpers import Patch, Rng, Shape
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, rounded_twice, variants, wish
 from tolerances import BARS, EPSILON, bar, relative_error
@@ -440,7 +441,7 @@ def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direct
 @both
 def test_more_tiles_than_a_grid_has_blocks_are_refused(device: Device, way: Direction) -> None:
     with pytest.raises(ptxrt.Unsupported, match=r"\d+ blocks do not fit grid\.x"):
-        plan_for(way, device, (1 << 42, 1, 1))
+        plan_for(way, device, (1 << 42, 1, 1), "tiled")
 
 
 @both
@@ -456,21 +457,28 @@ def test_more_tiles_than_a_grid_has_blocks_are_refused(device: Device, way: Dire
     ],
 )
 def test_counts_that_fit_are_accepted(device: Device, way: Direction, shape: Shape) -> None:
-    # A u32 counts the columns of a kernel with a thread for each, and in HIP the threads along x as well.
-    most = {"baseline": (1 << 32) - 1, "hip/baseline": (1 << 32) - 256}
+    # A u32 counts the columns of PTX's kernel with a thread for each. In HIP, threads take turns.
     for variant in variants(way.plan, device):
-        if shape[0] * shape[2] <= most.get(variant, math.inf):
+        if variant != "baseline" or shape[0] * shape[2] < 1 << 32:
             (launch,) = plan_for(way, device, shape, variant).schedule.steps
             assert 1 <= launch.grid[0] < 1 << 31
             assert 1 <= launch.block <= (way.threads if variant == "tiled" else 256)
-            assert launch.grid[0] * launch.block >= shape[0] * shape[2]
+            assert launch.grid[0] * launch.block >= min(shape[0] * shape[2], (1 << 32) - 256)
 
 
 @both
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device, way: Direction) -> None:
-    assert key_of(plan_for(way, device, ((1 << 32) - 256, 1, 1), "hip/baseline").variant) == "hip/baseline"
-    with pytest.raises(ptxrt.Unsupported, match=r"hip/baseline: .*more than 4294967295 along x"):
-        plan_for(way, device, ((1 << 32) - 255, 1, 1), "hip/baseline")
+@each_type
+def test_in_hip_2_to_the_32_columns_are_counted_by_another_entry(
+    device: Device, rng: Rng, way: Direction, name: str, monkeypatch: Patch
+) -> None:
+    for count, entry in (((1 << 32) - 1, "kernel"), (1 << 32, "tiled_kernel")):
+        (launch,) = plan_for(way, device, (count, 1, 1), "hip/baseline", name).schedule.launches
+        assert launch.kernel.entry.removesuffix(f"_{name}") == f"{way.op}_{entry}"
+        assert launch.grid[0] * launch.block < 1 << 32
+    inputs = values_for(way, rng, (3, 7, 37), name=name)
+    want = run(way, device, inputs, "hip/baseline")
+    monkeypatch.setattr(sys.modules["ptxrt.ops._softmax2d"], "_COUNTED", 100)
+    assert check(way, device, inputs, "hip/baseline").tobytes() == want.tobytes()
 
 
 @both
@@ -504,6 +512,7 @@ def test_a_tile_fits_a_block_and_reads_whole_sectors(way: Direction, channels: i
         ((2, 9, 250_000_007), "hip/baseline", "f32"),
         ((5_000_001, 900), "tiled", "f32"),
         ((3, 2, 1_500_000_001), "tiled", "f32"),  # past 2**32 columns
+        ((3, 2, 1_500_000_001), "hip/baseline", "f32"),
         ((1, 3, (1 << 31) + 5), "tiled", "f32"),  # one image past 2**31 columns
         *(((2, 9, 250_000_007), variant, "f16") for variant in VARIANTS),
         *(((3, 5, 150_000_000), variant, "f64") for variant in VARIANTS),

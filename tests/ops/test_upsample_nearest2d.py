@@ -20,7 +20,7 @@ from op_testing import Guarded, check_error, for_drawn, key_of, on_device, varia
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import BY_NAME, BY_NUMPY
+from ptxrt.dtypes import BY_NAME, BY_NUMPY, struct_type
 from ptxrt.ops import (
     UpsampleNearest2dArgs,
     UpsampleNearest2dDescriptor,
@@ -165,6 +165,24 @@ def test_rows_are_the_third_axis_and_columns_the_fourth(device: Device, variant:
     np.testing.assert_array_equal(y, [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]])
 
 
+@pytest.mark.sanitize
+@each_variant
+@pytest.mark.parametrize("name", BY_NAME)
+def test_elements_of_every_type_are_moved_by_the_entry_of_their_size(
+    device: Device, rng: Rng, name: str, variant: str
+) -> None:
+    kind = BY_NAME[name]
+    x = any_bits(rng, (2, 3, 5, 7), kind.numpy)
+    there = ptxrt.to_device(x, device)
+    for view in (there, there[:, 1:, ::2, 1:]):
+        shown = x if view is there else x[:, 1:, ::2, 1:]
+        for out in ((10, 16), (4, 9)):
+            same_bits(run(view, *out, variant, 1), wanted(shown, *out))
+    (launch,) = plan_for(there, 10, 16, variant).schedule.launches
+    moved = launch.kernel.signature.parameters[-1 if "baseline" in variant else 1].type
+    assert (moved is kind) if name in TYPES else (moved.size == kind.size)
+
+
 # Every pair of sizes, and layouts -------------------------------------------------------------------------------------
 
 PAIRS = [(small, large) for small in range(1, 65) for large in range(1, 129)]
@@ -307,17 +325,10 @@ LARGE = [
     ("u8", (1, 1), (66_000, 66_000)),  # in one plane
     ("f64", (1, 2), (33_000, 33_000)),  # 2^31, and 2^34 bytes
 ]
-LARGE_IN_HIP = [("u8", (1, 2), (46_000, 46_680)), LARGE[-1]]  # HIP launches fewer than 2^32 threads
 
 
-@pytest.mark.parametrize(
-    ("name", "planes", "out", "variant"),
-    [
-        *((*case, variant) for case in LARGE for variant in ("banded", "baseline")),
-        *((*c, "hip/baseline") for c in LARGE_IN_HIP),
-    ],
-    ids=str,
-)
+@each_variant
+@pytest.mark.parametrize(("name", "planes", "out"), LARGE, ids=str)
 def test_outputs_past_2_to_the_32_elements(torch_with: Any, name: str, planes: Any, out: Pair, variant: str) -> None:
     torch = torch_with(40 << 30)
     dtype = {"u8": torch.uint8, "f64": torch.float64}[name]
@@ -385,6 +396,7 @@ def test_an_image_without_elements_has_nothing_to_read(device: Device, shape: Sh
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
+STRUCT = struct_type("f32", np.dtype([("a", np.float32)]))  # by the name of another
 SHAPE = (2, 3, 4, 5)
 STRIDES = (60, 20, 5, 1)
 
@@ -428,7 +440,7 @@ def test_a_descriptor_wants_strides(strides: Any) -> None:
         UpsampleNearest2dDescriptor(SHAPE, strides, 8, 10)
 
 
-@pytest.mark.parametrize("dtype", ["i32", None, np.complex64])
+@pytest.mark.parametrize("dtype", [None, np.complex64, np.complex128, STRUCT])
 def test_a_descriptor_wants_one_of_the_types(dtype: Any) -> None:
     with refused(ptxrt.DTypeMismatch, OP, "x"):
         UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)
@@ -464,28 +476,18 @@ def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
         UpsampleNearest2dPlan.select(device, problem, wish("banded"))
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides", "out", "reason"),
-    [
-        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 20, 1 << 20), "grid.x"),
-        ((2, 1, 1, 1), (1 << 62, 0, 0, 0), (1, 1), "64-bit offsets"),
-    ],
-)
-def test_what_fits_no_kernel_has_its_reasons(
-    device: Device, shape: Shape, strides: Any, out: Pair, reason: str
-) -> None:
-    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", reason):
-        UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, strides, *out))
+def test_what_fits_no_kernel_has_its_reasons(device: Device) -> None:
+    problem = UpsampleNearest2dDescriptor((2, 1, 1, 1), (1 << 62, 0, 0, 0), 1, 1)
+    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", "64-bit offsets"):
+        UpsampleNearest2dPlan.select(device, problem)
 
 
-def test_hip_has_fewer_than_2_to_the_32_threads_along_x(device: Device) -> None:
-    hip = wish("hip/baseline")
-    most, more = (
-        UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 256, columns) for columns in ((1 << 24) - 1, 1 << 24)
-    )
-    assert key_of(UpsampleNearest2dPlan.select(device, most, hip).variant) == "hip/baseline"
-    with refused(ptxrt.Unsupported, OP, "descriptor", "hip/baseline: ", "more than 4294967295 along x"):
-        UpsampleNearest2dPlan.select(device, more, hip)
+@pytest.mark.ptx
+def test_what_needs_more_blocks_than_ptx_has_is_left_to_hip(device: Device) -> None:
+    problem = UpsampleNearest2dDescriptor((1, 1, 1, 1), (0, 0, 0, 0), 1 << 20, 1 << 20)
+    with refused(ptxrt.Unsupported, OP, "descriptor", "baseline: ", "banded: ", "grid.x"):
+        UpsampleNearest2dPlan.select(device, problem, wish(language="ptx"))
+    assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) == "hip/baseline"
 
 
 def load_baseline(variant: Any, dtype: Any, device: Device) -> Any:

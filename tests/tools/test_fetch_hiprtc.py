@@ -299,7 +299,9 @@ def test_a_mirror_on_a_disk_that_apt_does_not_copy_from_is_a_reason(tmp_path: Pa
 
 @needs_apt
 @pytest.mark.parametrize("mirror", ["file:/nowhere/debian", "http://127.0.0.1:9/debian"])
-def test_a_mirror_that_is_not_there_is_a_reason(tmp_path: Path, mirror: str) -> None:
+def test_a_mirror_that_is_not_there_is_a_reason(tmp_path: Path, monkeypatch: Patch, mirror: str) -> None:
+    settings = AptRoot._settings
+    monkeypatch.setattr(AptRoot, "_settings", lambda root: [*settings(root), 'Acquire::Retries "0";'])  # which wait
     apt = AptRoot(tmp_path / "apt", "sid", mirror)
     with pytest.raises(SuiteError, match="apt-get update: E:"):
         apt.run("apt-get", "update", "-qq")

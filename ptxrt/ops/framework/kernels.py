@@ -76,13 +76,13 @@ class Role:
     parameters
         What its file is rendered with for it.
     dtypes
-        The element types that it is for, by name; None for all of the family's.
+        The element types that have it; all of the family's if left out.
     """
 
     signature: str
     hip: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
-    dtypes: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] = ()
 
 
 class KernelFamily:
@@ -95,7 +95,7 @@ class KernelFamily:
     name
         Of the files, without suffix.
     dtypes
-        The element types that every role has, by name, but for one that has its own.
+        The element types that a role has, by name, unless it says otherwise.
     roles
         Name -> :class:`Role`.
     unnamed
