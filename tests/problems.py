@@ -332,12 +332,52 @@ def _backward_of_rows(
     )
 
 
+# Of each element type a mode, and together every one of them, every padding, and a volume.
+_MODES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "f32": ({"mode": "bicubic", "padding_mode": "border", "align_corners": True}, ()),
+    "f64": ({"mode": "nearest", "padding_mode": "reflection", "align_corners": False}, ()),
+    "f16": ({"mode": "bilinear", "padding_mode": "zeros", "align_corners": True}, (3,)),
+    "bf16": ({"mode": "bilinear", "padding_mode": "reflection", "align_corners": False}, ()),
+}
+
+
+def _grid_sample_modes(dtype: str, shape: tuple[int, ...] = _IMAGE, size: tuple[int, int] = (6, 7)) -> Iterator[Case]:
+    modes, depth = _MODES[dtype]
+    shape, out_size = (*shape[:2], *depth, *shape[2:]), (*depth, *size)
+    grid_shape, out_shape = (shape[0], *out_size, len(out_size)), (*shape[:2], *out_size)
+    kind = BY_NAME[dtype]
+    name = f"{modes['mode']} {dtype} {(*shape, *out_size)}"
+
+    def points(rng: np.random.Generator) -> Array:
+        return np.asarray(rng.uniform(-1.6, 1.6, grid_shape).astype(kind.numpy))
+
+    yield Case(
+        f"grid_sample {name}",
+        ops.GridSamplePlan,
+        ops.GridSampleDescriptor(shape, grid_shape, kind, **modes),
+        lambda rng: {"x": made(rng, shape, dtype), "grid": points(rng)},
+        lambda x, grid: (references.grid_sample(x, grid, **modes),),
+        lambda a, out, stream, **more: ops.grid_sample(a["x"], a["grid"], out=out, stream=stream, **modes | more),
+    )
+    yield Case(
+        f"grid_sample_backward {name}",
+        ops.GridSampleBackwardPlan,
+        ops.GridSampleBackwardDescriptor(shape, grid_shape, kind, **modes),
+        lambda rng: {"grad_out": made(rng, out_shape, dtype), "x": made(rng, shape, dtype), "grid": points(rng)},
+        lambda **given: references.grid_sample_backward(**given, **modes),
+        lambda a, out, stream, **more: ops.grid_sample_backward(
+            a["grad_out"], a["x"], a["grid"], out=out, stream=stream, **modes | more
+        ),
+    )
+
+
 _OPS: dict[str, Callable[..., Iterator[Case]]] = {
     "group_norm": _group_norm,
     "softmax2d": _softmax2d,
     "batch_norm": _batch_norm,
     "local_response_norm": _local_response_norm,
     "upsample_nearest2d": _upsample_nearest2d,
+    "grid_sample_modes": _grid_sample_modes,
     "grid_sample": _grid_sample,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,

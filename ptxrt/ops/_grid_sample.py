@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, Unsupported, shown
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
+from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -33,7 +34,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import checked_shape
+from ptxrt.runtime.layout import checked_shape, contiguous, is_contiguous, whole_numbers
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
@@ -76,7 +77,7 @@ _MODES = {
     "mode": ("bilinear", "nearest", "bicubic"),
     "padding_mode": ("zeros", "border", "reflection"),
     "align_corners": (False, True),
-}  # the first of each is what this version has
+}
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,23 @@ class GridSampleDescriptor:
     Parameters
     ----------
     shape
-        Of x, ``[N, C, IH, IW]``.
+        Of x, ``[N, C, IH, IW]`` or ``[N, C, ID, IH, IW]``.
     grid_shape
-        ``[N, OH, OW, 2]``.
+        ``[N, OH, OW, 2]`` or ``[N, OD, OH, OW, 3]``.
     dtype
-        Of x, grid and y: float32, float16, bfloat16 or float64.
-    mode, padding_mode, align_corners
-        "bilinear", "zeros", False: the others of PyTorch are Unsupported.
+        Of x, grid and y: float32, float64, float16 or bfloat16.
+    mode
+        "bilinear", "nearest" or "bicubic", the last of images only.
+    padding_mode
+        "zeros", "border" or "reflection".
+    align_corners
+        Whether -1 and 1 are the middles of the outer pixels, and not their outer edges.
+    strides
+        Of x, of 0 or more, in elements; those of a contiguous array if left out.
 
     Raises
     ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch, Unsupported
+    ShapeMismatch, LayoutError, InvalidArgument, DTypeMismatch, Unsupported
     """
 
     op: ClassVar[str] = "grid_sample"
@@ -107,24 +114,33 @@ class GridSampleDescriptor:
     mode: str = "bilinear"
     padding_mode: str = "zeros"
     align_corners: bool = False
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         op = self.op
-        for name, field, axes in (("x", "shape", "[N, C, IH, IW]"), ("grid", "grid_shape", "[N, OH, OW, 2]")):
+        for name, field, axes in (
+            ("x", "shape", "four axes, [N, C, IH, IW], or five, [N, C, ID, IH, IW]"),
+            ("grid", "grid_shape", "four axes, [N, OH, OW, 2], or five, [N, OD, OH, OW, 3]"),
+        ):
             shape = checked_shape(getattr(self, field), op)
             object.__setattr__(self, field, shape)
-            if len(shape) != 4:
-                raise ShapeMismatch(op=op, argument=name, expected=f"four axes, {axes}", given=str(shape))
-        if self.grid_shape[0] != self.n or self.grid_shape[3] != 2:
+            if len(shape) not in (4, 5):
+                raise ShapeMismatch(op=op, argument=name, expected=axes, given=str(shape))
+        axes, coordinates = ("OD, OH, OW, 3", "x, y and z") if self.volume else ("OH, OW, 2", "x and y")
+        if (len(self.grid_shape), self.grid_shape[0], self.grid_shape[-1]) != (
+            len(self.shape),
+            self.n,
+            len(self.shape) - 2,
+        ):
             raise ShapeMismatch(
                 op=op,
                 argument="grid",
-                expected=f"({self.n}, OH, OW, 2): a grid for each image of x, x and y of each point",
+                expected=f"({self.n}, {axes}): a grid for each image of x, {coordinates} of each point",
                 given=str(self.grid_shape),
             )
         kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in FAMILY.dtypes:
-            expected = " or ".join(FAMILY.dtypes)
+        if kind.name not in modes.FAMILY.dtypes:
+            expected = " or ".join(modes.FAMILY.dtypes)
             raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
         object.__setattr__(self, "dtype", kind)
         for name, known in _MODES.items():
@@ -132,10 +148,31 @@ class GridSampleDescriptor:
             if given.__class__ is not known[0].__class__ or given not in known:
                 expected = " or ".join(repr(value) for value in known)
                 raise InvalidArgument(op=op, argument=name, expected=expected, given=shown(given))
-            if given != known[0]:
-                raise Unsupported(
-                    op=op, argument=name, expected=repr(known[0]), given=shown(given), fix="Only that is written so far"
-                )
+        if self.mode == "bicubic" and self.volume:
+            expected = "'bilinear' or 'nearest' for a volume"
+            raise Unsupported(
+                op=op, argument="mode", expected=expected, given="'bicubic'", fix="Sample it slice by slice"
+            )
+        object.__setattr__(self, "strides", self._checked_strides())
+
+    def _checked_strides(self) -> tuple[int, ...]:
+        packed = contiguous(self.shape)
+        strides = packed if self.strides == () else whole_numbers(self.strides)
+        if strides is None or len(strides) != len(packed) or min(strides) < 0:
+            expected = f"{len(packed)} strides of 0 or more, in elements"
+            raise LayoutError(op=self.op, argument="strides", expected=expected, given=shown(self.strides))
+        return packed if is_contiguous(self.shape, strides) else strides
+
+    @property
+    def volume(self) -> bool:
+        """Whether it has a depth."""
+        return len(self.shape) == 5
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the problem of the fast kernels: contiguous images, bilinear, zeros, align_corners=False."""
+        first = (self.mode, self.padding_mode, self.align_corners) == ("bilinear", "zeros", False)
+        return first and not self.volume and self.strides == contiguous(self.shape)
 
     @property
     def n(self) -> int:
@@ -149,38 +186,38 @@ class GridSampleDescriptor:
 
     @property
     def ih(self) -> int:
-        """Rows of an image."""
-        return self.shape[2]
+        """Rows of an image, or of a volume's slice."""
+        return self.shape[-2]
 
     @property
     def iw(self) -> int:
         """Columns of an image."""
-        return self.shape[3]
+        return self.shape[-1]
 
     @property
     def oh(self) -> int:
         """Rows of the result."""
-        return self.grid_shape[1]
+        return self.grid_shape[-3]
 
     @property
     def ow(self) -> int:
         """Columns of the result."""
-        return self.grid_shape[2]
+        return self.grid_shape[-2]
 
     @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Of y, ``[N, C, OH, OW]``."""
-        return (self.n, self.c, self.oh, self.ow)
+    def out_shape(self) -> tuple[int, ...]:
+        """Of y, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``."""
+        return (self.n, self.c, *self.grid_shape[1:-1])
 
     @property
     def positions(self) -> int:
         """Of an image of the result."""
-        return self.oh * self.ow
+        return math.prod(self.grid_shape[1:-1])
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, int]:
+    def sizes(self) -> tuple[int, ...]:
         """As the kernels take them."""
-        return (self.n, self.c, self.ih, self.iw, self.oh, self.ow)
+        return (*self.shape, *self.grid_shape[1:-1])
 
     @property
     def empty(self) -> bool:
@@ -207,6 +244,14 @@ class GridSampleBackwardDescriptor(GridSampleDescriptor):
     def empty(self) -> bool:
         """Whether no position adds to a gradient."""
         return not math.prod(self.shape) * math.prod(self.out_shape)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many points lie on few pixels.
+
+        The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longest side.
+        """
+        return self.positions > math.prod(self.shape[2:]) * max(self.shape[2:]) ** 2
 
 
 class GridSampleArgs(NamedTuple):
@@ -236,6 +281,13 @@ class GridSampleGradients(NamedTuple):
 
 _GRID_YZ = 65535
 _THREADS = 256
+
+
+def _refusal(problem: GridSampleDescriptor) -> Refusal | None:
+    """Return why the fast kernels cannot take a problem, or None."""
+    if problem.plain and problem.dtype.name in FAMILY.dtypes:
+        return None
+    return Refusal(f"takes {' or '.join(FAMILY.dtypes)}, contiguous, bilinear, zeros and align_corners=False alone")
 
 
 # Forward --------------------------------------------------------------------------------------------------------------
@@ -280,11 +332,13 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 
     def schedule(self, problem: GridSampleDescriptor, config: ChannelsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        if refusal := _refusal(problem):
+            return refusal
         blocks, threads = _blocks(problem)
         if self.language == "hip":
             blocks = blocks_in_hip(blocks * threads, threads)
         grid = (blocks, min(-(-problem.c // config.channels), _GRID_YZ), min(problem.n, _GRID_YZ))
-        arguments = ("x", "grid", "out", *problem.sizes)
+        arguments: tuple[Argument, ...] = ("x", "grid", "out", *problem.sizes)
         launch = Launch(problem.kernel("grid_sample", self.language), grid, threads, arguments)
         return Schedule((launch,), problem.guarantee())
 
@@ -292,18 +346,19 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
-    Variant: ``baseline``, a thread for each position and part of the channels.
+    Variants: ``baseline``, a thread for each position and part of the channels: contiguous images, bilinear, zeros,
+    align_corners=False. ``general``, the same for every mode and volumes, and any strides of x.
     """
 
     op = "grid_sample"
     category = "resampling"
     descriptor_type = GridSampleDescriptor
-    variants = (Forward(), Forward("hip"))
+    variants = (Forward(), modes.General(), Forward("hip"), modes.General("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         return (
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("grid", problem.grid_shape, problem.dtype),
             Operand("out", problem.out_shape, problem.dtype, output=True),
         )
@@ -322,6 +377,8 @@ class Direct(Variant[GridSampleBackwardDescriptor, Config]):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and one launch."""
+        if refusal := _refusal(problem):
+            return refusal
         if problem.dtype.name not in _IN_PLACE:
             return Refusal(f"atomics on {problem.dtype} would round at each addition")
         threads = 32 * min(problem.c, 8)
@@ -376,6 +433,8 @@ class ChannelsLast(_Summed):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
+        if refusal := _refusal(problem):
+            return refusal
         kind, count, workspace = parameter_type(problem.dtype), self._sums(problem), Workspace()
         words = workspace.region("sums", "u64", -(-count * kind.size // 8))
         launches = self._launches(problem, "last", "collect", words.part("sums", kind.name, 0, count))
@@ -393,14 +452,13 @@ class FixedPoint(_Summed):
     name = "fixed_point"
 
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
-        """Many points on few pixels.
-
-        The error of a pixel's sum grows with the root of how many parts it has, the bar with the image's longer side.
-        """
-        return problem.positions > problem.ih * problem.iw * max(problem.ih, problem.iw) ** 2
+        """Many points on few pixels."""
+        return problem.crowded
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return four launches."""
+        if refusal := _refusal(problem):
+            return refusal
         if problem.positions > 1 << _MOST_PLACES:
             positions = f"oh * ow = {problem.positions} positions"
             return Refusal(f"the {positions} of an image leave a sum of integers too few bits")
@@ -422,7 +480,8 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     grad_input in place, without a workspace, and not in 16 bits, where atomics would round at each addition. Both use
     float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
-    many positions add to a pixel that atomics in the element type lose too much.
+    many positions add to a pixel that atomics in the element type lose too much. ``general`` and
+    ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position.
     grad_grid has no atomics and is deterministic in all of them.
     """
 
@@ -430,13 +489,22 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     category = "resampling"
     descriptor_type = GridSampleBackwardDescriptor
     result_type = GridSampleGradients
-    variants = (FixedPoint(), ChannelsLast(), Direct(), Direct("hip"))
+    variants = (
+        FixedPoint(),
+        ChannelsLast(),
+        Direct(),
+        modes.GeneralFixedPoint(),
+        modes.GeneralBackward(),
+        Direct("hip"),
+        modes.GeneralFixedPoint("hip"),
+        modes.GeneralBackward("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
         return (
             Operand("grad_out", problem.out_shape, problem.dtype),
-            Operand("x", problem.shape, problem.dtype),
+            Operand("x", problem.shape, problem.dtype, problem.strides),
             Operand("grid", problem.grid_shape, problem.dtype),
             Operand("grad_input", problem.shape, problem.dtype, output=True),
             Operand("grad_grid", problem.grid_shape, problem.dtype, output=True),
@@ -471,29 +539,43 @@ def grid_sample(
 ) -> DeviceArray:
     """Read images at the points of a grid.
 
-    ``y[n, c, i, j] = sum of wy * wx * x[n, c, row, column]`` over the four pixels round the point (sx, sy), weighted by
-    nearness, ``1 - abs(sx - column)``, where ``sx = ((grid[n, i, j, 0] + 1) * IW - 1) / 2``, and sy likewise from
-    grid[n, i, j, 1] and IH: -1 and 1 are the outer edges of the image (Jaderberg et al., Spatial Transformer Networks,
-    2015; the coordinates are PyTorch's with align_corners=False). A pixel outside of the image is 0, each by itself; so
-    a point that is NaN, infinite or far away gives 0. A pixel inside counts even with weight 0: infinity there is NaN.
+    ``y[n, c, i, j] = sum of wy * wx * x[n, c, row, column]`` over pixels near the point (sx, sy), where
+    ``sx = ((grid[n, i, j, 0] + 1) * IW - 1) / 2``, and sy likewise from grid[n, i, j, 1] and IH: -1 and 1 are the outer
+    edges of the image (Jaderberg et al., Spatial Transformer Networks, 2015). With align_corners they are the middles
+    of its outer pixels, ``sx = (grid[n, i, j, 0] + 1) / 2 * (IW - 1)``. All is as PyTorch has it. Along each axis:
+
+    - bilinear takes floor(s) and the next pixel, weighted by nearness, 1 minus their distance from s;
+    - nearest takes the pixel nearest to s, the even one of two;
+    - bicubic takes floor(s) - 1 to floor(s) + 2, weighted by cubic convolution with a = -0.75 (Keys, 1981).
+
+    Under padding_mode "zeros" a pixel outside of the image is 0, each by itself; so a point that is NaN, infinite or
+    far away gives 0. "border" clips s to the image; NaN is read as 0. "reflection" reflects s about the outer edges of
+    the image, with align_corners about the middles of the outer pixels, as often as needed; NaN and infinity are read
+    as 0, and what is too large to have a fraction goes somewhere inside. Bicubic pads each of its pixels in place of s.
+    A pixel inside counts even with weight 0: infinity there is NaN. An image without pixels gives 0.
 
     Parameters
     ----------
     x
-        ``[N, C, IH, IW]``, float32, float16, bfloat16 or float64, contiguous.
+        ``[N, C, IH, IW]``, or volumes ``[N, C, ID, IH, IW]``; float32, float64, float16 or bfloat16. In any strides,
+        such as channels-last ones; the fastest kernels take contiguous images.
     grid
-        ``[N, OH, OW, 2]``, of x's type: x first, then y.
-    mode, padding_mode, align_corners
-        "bilinear", "zeros" and False; others that PyTorch knows are Unsupported.
+        ``[N, OH, OW, 2]``, of x's type: x first, then y; for volumes ``[N, OD, OH, OW, 3]``, x, y, z. Contiguous.
+    mode
+        "bilinear", which is trilinear in volumes, "nearest" or, of images alone, "bicubic".
+    padding_mode
+        "zeros", "border" or "reflection".
+    align_corners
+        Whether -1 and 1 are the middles of the outer pixels.
     out
-        Where to write, ``[N, C, OH, OW]``, not shared with x and grid.
+        Where to write, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``, contiguous, not shared with x and grid.
     stream
         The device's default stream if left out.
 
     Returns
     -------
     DeviceArray
-        y, ``[N, C, OH, OW]``; `out` if given.
+        y, ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``; `out` if given.
 
     Raises
     ------
@@ -501,7 +583,7 @@ def grid_sample(
         Naming the operand; nothing has been launched then.
     """
     x, grid = _arrays("grid_sample", x, grid, stream)
-    plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
+    plan = _plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners, x.strides)
     return plan._run((x, grid, out), stream)
 
 
@@ -518,25 +600,30 @@ def grid_sample_backward(
 ) -> GridSampleGradients:
     """Return the gradients of :func:`grid_sample` by x and by grid.
 
-    Each pixel of a point that lies in the image gets ``grad_out * wy * wx``. With 0 for pixels outside, and 0 and 1 for
-    the lower and the upper row and column::
+    Each pixel of a point that lies in the image gets ``grad_out * wy * wx``. grad_grid is the derivative by the point,
+    in bilinear, with 0 for pixels outside, and 0 and 1 for the lower and the upper row and column::
 
         grad_grid.x = IW / 2 * sum over c of grad_out * (wy0 * (x01 - x00) + wy1 * (x11 - x10))
         grad_grid.y = IH / 2 * sum over c of grad_out * (wx0 * (x10 - x00) + wx1 * (x11 - x01))
 
-    grad_input is added up with float atomics, in float32 for elements of 16 bits: its last bits may differ from run to
-    run, and denormals of float32 may count as 0. A plan of GridSampleBackwardPlan with
-    PlanPreference(deterministic=True) is free of both.
+    With align_corners (IW - 1) / 2 and (IH - 1) / 2 stand there. In nearest grad_grid is 0. Under border and reflection
+    it is 0 along an axis where the point was clipped to the edge or is read as 0, and its sign turns with each
+    reflection; in bicubic, whose pixels are padded each by itself, only where the point is read as 0.
+
+    grad_input is added up with float atomics, in float32 for 16 bits: its last bits may differ from run to run, and
+    denormals of float32 may count as 0. A plan of GridSampleBackwardPlan with PlanPreference(deterministic=True) is
+    free of both. It adds pairs of 64-bit integers: of up to 2**p positions in an image, each part is rounded to at
+    least 122 - 2 * p bits below the power of two that is above the largest finite grad_out of its image and channel.
 
     Parameters
     ----------
     grad_out
-        ``[N, C, OH, OW]``, of x's type.
+        ``[N, C, OH, OW]`` or ``[N, C, OD, OH, OW]``, of x's type, contiguous.
     x, grid, mode, padding_mode, align_corners
         As for :func:`grid_sample`.
     out
-        (grad_input, grad_grid): where to write, of the shapes of x and grid, not shared with each other or the rest;
-        what is in them before does not matter.
+        (grad_input, grad_grid): where to write, of the shapes of x and grid, contiguous, not shared with each other or
+        the rest; what is in them before does not matter.
     stream
         The device's default stream if left out.
 
@@ -552,5 +639,5 @@ def grid_sample_backward(
     """
     gradients = GridSampleBackwardPlan.unpacked(out)
     x, grid = _arrays("grid_sample_backward", x, grid, stream)
-    plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners)
+    plan = _backward_plan(x.device, x.shape, grid.shape, x.dtype, mode, padding_mode, align_corners, x.strides)
     return plan._run((grad_out, x, grid, *gradients), stream)

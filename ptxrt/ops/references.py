@@ -13,8 +13,10 @@ Statistics are two-pass. A ``ValueError`` is raised for what the ops refuse.
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -508,35 +510,114 @@ def upsample_nearest2d_backward(grad_out: Array, in_h: int, in_w: int) -> Array:
     return grad_input
 
 
-def grid_sample_coordinates(grid: Array, ih: int, iw: int, *, work: np.dtype[Any] | None = None) -> tuple[Array, Array]:
+def grid_sample_coordinates(
+    grid: Array, ih: int, iw: int, *, align_corners: bool = False, work: np.dtype[Any] | None = None
+) -> tuple[Array, Array]:
     """Return where the points of ``grid`` [N, OH, OW, 2] lie in an image of ih x iw, in pixels, in the work type.
 
-    ``sx = ((gx + 1) * IW - 1) / 2`` and ``sy = ((gy + 1) * IH - 1) / 2``, each [N, OH, OW] (align_corners=False).
+    ``sx = ((gx + 1) * IW - 1) / 2``, or ``(gx + 1) / 2 * (IW - 1)`` with align_corners; sy likewise; [N, OH, OW] each.
     """
-    g = grid.astype(work_dtype(grid) if work is None else work)
-    return ((g[..., 0] + 1) * iw - 1) / 2, ((g[..., 1] + 1) * ih - 1) / 2
+    sy, sx = _coordinates(grid, (ih, iw), align_corners, work_dtype(grid) if work is None else work)
+    return sx, sy
 
 
-def _only_the_first_mode(mode: str, padding_mode: str, align_corners: bool) -> None:
-    if (mode, padding_mode, align_corners) != ("bilinear", "zeros", False):
-        raise NotImplementedError("this reference knows bilinear, zeros, align_corners=False")
+def _coordinates(grid: Array, sizes: tuple[int, ...], align_corners: bool, work: np.dtype[Any]) -> list[Array]:
+    """Return the coordinates along each axis of an image of these sizes: the grid has the last axis first."""
+    g = grid.astype(work)[..., ::-1]
+    with np.errstate(invalid="ignore"):  # infinity times 0
+        return [
+            (g[..., axis] + 1) / 2 * (size - 1) if align_corners else ((g[..., axis] + 1) * size - 1) / 2
+            for axis, size in enumerate(sizes)
+        ]
 
 
-def _corners_inside(sx: Any, sy: Any, ih: int, iw: int) -> list[tuple[int, int, Any, Any, int, int]]:
-    """Return the corners of a point that lie in the image.
+def _padded(s: Array, size: int, padding_mode: str, align_corners: bool) -> tuple[Array, Array]:
+    """Return coordinates as border or reflection has them, in [0, size - 1], and their derivatives: 1, -1 or 0.
 
-    Each is ``(y, x, wy, wx, side_y, side_x)``: its indices, its weight along each axis (1 minus its distance), and
-    whether it is the upper (1) or lower (0) corner along each axis. NaN and infinity have none.
+    Reflection is about the middle of the outer pixels with align_corners, else about their outer edges. NaN is read as
+    0 with a derivative of 0, and so is infinity under reflection.
     """
-    if not (np.isfinite(sx) and np.isfinite(sy)):
-        return []
-    found = []
-    for side_y in (0, 1):
-        for side_x in (0, 1):
-            y, x = np.floor(sy) + side_y, np.floor(sx) + side_x
-            if 0 <= y < ih and 0 <= x < iw:
-                found.append((int(y), int(x), 1 - abs(sy - y), 1 - abs(sx - x), side_y, side_x))
-    return found
+    last = size - 1
+    slope = np.ones_like(s)
+    if padding_mode == "reflection":
+        low, span = (0.0, last) if align_corners else (-0.5, size)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rest = np.mod(s - low, 2 * span) if span else np.full_like(s, np.nan)
+        slope = np.where(rest < span, slope, -slope)
+        s = np.where(rest < span, rest, 2 * span - rest) + low
+    slope = np.where((s > 0) & (s < last), slope, 0)
+    return np.where(s > 0, np.minimum(s, last), 0), slope
+
+
+class _Taps(NamedTuple):
+    """The pixels along one axis that points are made of: all of one shape, the grid's and an axis of taps."""
+
+    place: Array
+    inside: NDArray[np.bool_]
+    weight: Array
+    slope: Array
+    """The weight's derivative by the grid's value."""
+
+
+def _taps(s: Array, size: int, mode: str, padding_mode: str, align_corners: bool) -> _Taps:
+    pads = padding_mode != "zeros"
+    slope = np.ones_like(s)
+    if pads and mode != "bicubic":
+        s, slope = _padded(s, size, padding_mode, align_corners)
+    elif padding_mode == "border":
+        s, slope = np.where(np.isnan(s), 0, np.clip(s, -2, size + 1)), np.where(np.isnan(s), 0, slope)
+    elif padding_mode == "reflection":
+        s, slope = np.where(np.isfinite(s), s, 0), np.where(np.isfinite(s), slope, 0)
+    finite = np.isfinite(s)
+    s = np.where(finite, s, 0)
+    if mode == "nearest":
+        places, weights, slopes = [np.rint(s)], [np.ones_like(s)], [np.zeros_like(s)]
+    elif mode == "bilinear":
+        low = np.floor(s)
+        places, weights, slopes = [low, low + 1], [low + 1 - s, s - low], [-slope, slope]
+    else:
+        low, a = np.floor(s), -0.75
+        places, t = [low + k for k in (-1, 0, 1, 2)], s - low
+        weights, slopes = [], []
+        for d, side in ((t + 1, 1), (t, 1), (1 - t, -1), (2 - t, -1)):
+            near = ((a + 2) * d - (a + 3)) * d**2 + 1, (3 * (a + 2) * d - 2 * (a + 3)) * d
+            far = ((d - 5) * d + 8) * d * a - 4 * a, ((3 * d - 10) * d + 8) * a
+            weights.append(np.where(d <= 1, near[0], far[0]))
+            slopes.append(np.where(d <= 1, near[1], far[1]) * side * slope)
+        if pads:
+            places = [_padded(place, size, padding_mode, align_corners)[0] for place in places]
+    place, weight = np.stack(places, -1), np.stack(weights, -1)
+    inside = finite[..., None] & (place >= 0) & (place < size)
+    per_pixel = s.dtype.type(size - 1 if align_corners else size) / 2
+    return _Taps(np.where(inside, place, 0).astype(np.int64), inside, weight, np.stack(slopes, -1) * per_pixel)
+
+
+def _product(factors: list[Array]) -> Array:
+    return np.asarray(np.multiply.reduce(factors))
+
+
+def _combinations(
+    x: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool, work: np.dtype[Any]
+) -> Iterator[tuple[Any, NDArray[np.bool_], Array, list[Array]]]:
+    """Give for each combination of taps: the pixels' indices but the channel, which are inside, weights, and slopes.
+
+    Slopes are the weights' derivatives by each of the grid's values, in its order.
+    """
+    known = {"bilinear", "nearest"} | ({"bicubic"} if x.ndim == 4 else set())
+    if mode not in known or padding_mode not in ("zeros", "border", "reflection"):
+        raise ValueError(f"no mode {mode!r} with padding {padding_mode!r} for {x.ndim - 2} axes")
+    sizes = x.shape[2:]
+    if 0 in sizes:
+        return
+    where = _coordinates(grid, sizes, align_corners, work)
+    axes = [_taps(s, size, mode, padding_mode, align_corners) for s, size in zip(where, sizes, strict=True)]
+    image = np.arange(x.shape[0]).reshape(-1, *(1,) * len(sizes))
+    for taps in itertools.product(*(range(axis.place.shape[-1]) for axis in axes)):
+        chosen = [_Taps(*(a[..., k] for a in axis)) for axis, k in zip(axes, taps, strict=True)]
+        weight = _product([each.weight for each in chosen])
+        slopes = [_product([each.slope if each is own else each.weight for each in chosen]) for own in reversed(chosen)]
+        inside = np.logical_and.reduce([each.inside for each in chosen])
+        yield (image, *(each.place for each in chosen)), inside, weight, slopes
 
 
 def grid_sample(
@@ -544,27 +625,29 @@ def grid_sample(
 ) -> Array:
     """Sample ``x`` [N, C, IH, IW] at the points of ``grid`` [N, OH, OW, 2] (x first, -1..1 spans the image).
 
-    Bilinear with zeros padding: ``y[n, c, i, j]`` is the sum of ``weight * x[n, c, corner]`` over the corners inside.
-    They are floor and floor + 1 of `grid_sample_coordinates` along each axis, each tested by itself. A point that is
-    NaN, infinite or far outside gives 0.
+    ``y[n, c, i, j]`` is the sum of ``weight * x[n, c, pixel]`` over the pixels inside, whose weights are products of
+    one an axis. Along an axis, with s of `grid_sample_coordinates`:
+
+    - bilinear: floor(s) and floor(s) + 1, weighted by 1 minus their distance from s;
+    - nearest: s rounded, half to even;
+    - bicubic: floor(s) - 1 to floor(s) + 2, weighted by cubic convolution with a = -0.75.
+
+    padding_mode "border" clips s to the image, "reflection" reflects it first; in bicubic they do so with each pixel's
+    place instead. Under zeros a point that is NaN, infinite or far outside gives 0; else NaN (under reflection infinity
+    too) counts as the coordinate 0. Volumes, ``x`` [N, C, ID, IH, IW], have a ``grid`` [N, OD, OH, OW, 3]; no bicubic.
 
     Returns
     -------
     Array
-        [N, C, OH, OW].
+        [N, C, OH, OW] or [N, C, OD, OH, OW].
     """
-    _only_the_first_mode(mode, padding_mode, align_corners)
     work = work_dtype(x)
-    values = x.astype(work)
-    n, channels, ih, iw = x.shape
-    _, oh, ow, _ = grid.shape
-    sx, sy = grid_sample_coordinates(grid, ih, iw, work=work)
-    out = np.zeros((n, channels, oh, ow), work)
-    for point in np.ndindex(n, oh, ow):
-        image, i, j = point
-        for yy, xx, wy, wx, _, _ in _corners_inside(sx[point], sy[point], ih, iw):
-            out[image, :, i, j] += wy * wx * values[image, :, yy, xx]
-    return out
+    values = np.moveaxis(x.astype(work), 1, -1)
+    out = np.zeros((*grid.shape[:-1], x.shape[1]), work)
+    with np.errstate(invalid="ignore"):
+        for pixels, inside, weight, _ in _combinations(x, grid, mode, padding_mode, align_corners, work):
+            out += np.where(inside[..., None], weight[..., None] * values[pixels], 0)
+    return np.moveaxis(out, -1, 1)
 
 
 def grid_sample_backward(
@@ -578,30 +661,22 @@ def grid_sample_backward(
 ) -> tuple[Array, Array]:
     """Gradients of `grid_sample` by x and by grid.
 
-    Every corner inside gets ``go * weight`` in grad_input. With v = 0 at the corners outside::
-
-        grad_grid.x = sum_c go * (wy0 * (v01 - v00) + wy1 * (v11 - v10)) * IW / 2
-        grad_grid.y = sum_c go * (wx0 * (v10 - v00) + wx1 * (v11 - v01)) * IH / 2
+    Every pixel inside gets ``go * weight`` in grad_input. grad_grid is the sum over channels and pixels inside of
+    ``go * x[pixel] *`` the weight's derivative by the grid's value: 0 in nearest, and along an axis where the padding
+    has moved the coordinate to an edge or read NaN; its sign is turned where an odd number of reflections was needed.
 
     Returns
     -------
     tuple
         (grad_input, grad_grid), shaped as x and grid.
     """
-    _only_the_first_mode(mode, padding_mode, align_corners)
     work = work_dtype(grad_out)
-    values, go = x.astype(work), grad_out.astype(work)
-    n, _, ih, iw = x.shape
-    _, oh, ow, _ = grid.shape
-    sx, sy = grid_sample_coordinates(grid, ih, iw, work=work)
-    grad_input, grad_grid = np.zeros(x.shape, work), np.zeros(grid.shape, work)
-    for point in np.ndindex(n, oh, ow):
-        image, i, j = point
-        g = go[image, :, i, j]
-        for yy, xx, wy, wx, side_y, side_x in _corners_inside(sx[point], sy[point], ih, iw):
-            grad_input[image, :, yy, xx] += g * wy * wx
-            through = (g * values[image, :, yy, xx]).sum()
-            # the weight of an upper corner grows with the coordinate, that of a lower one falls
-            grad_grid[image, i, j, 0] += through * wy * (1 if side_x else -1) * iw / 2
-            grad_grid[image, i, j, 1] += through * wx * (1 if side_y else -1) * ih / 2
-    return grad_input, grad_grid
+    values, go = (np.moveaxis(a.astype(work), 1, -1) for a in (x, grad_out))
+    grad_input, grad_grid = np.zeros(values.shape, work), np.zeros(grid.shape, work)
+    with np.errstate(invalid="ignore"):
+        for pixels, inside, weight, slopes in _combinations(x, grid, mode, padding_mode, align_corners, work):
+            np.add.at(grad_input, pixels, np.where(inside[..., None], go * weight[..., None], 0))
+            through = (go * values[pixels]).sum(axis=-1)
+            for axis, slope in enumerate(slopes if mode != "nearest" else ()):
+                grad_grid[..., axis] += np.where(inside, through * slope, 0)
+    return np.moveaxis(grad_input, -1, 1), grad_grid

@@ -268,6 +268,20 @@ T atomicAdd(T* address, T value) {
     return before;
 }
 
+template <typename T>
+T atomicMax(T* address, T value) {
+    const T before = *address;
+    if (value > before) *address = value;
+    return before;
+}
+
+template <typename T>
+T atomicOr(T* address, T value) {
+    const T before = *address;
+    *address |= value;
+    return before;
+}
+
 template <typename A, typename B>
 auto min(A a, B b) {
     using T = std::common_type_t<A, B>;

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from op_testing import laid_out
 
 from ptxrt import ops
-from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero
+from ptxrt.ops.framework import KernelSpec, Launch, Operand, Region, Zero, read_kernel
 from ptxrt.ops.framework.plan import Plan
 from ptxrt.runtime.signature import Signature
 
@@ -190,7 +190,8 @@ def run(
         kernel = step.kernel
         family = [spec.entry for spec in ops.kernels() if _same_text(spec, kernel)]
         instead = text if _same_text(kernel, plan.schedule.launches[0].kernel) else None
-        program = compiled(instead or kernel.source.text, tuple(family))
+        whole = read_kernel(kernel.family, language="hip", dtype=kernel.dtype).text
+        program = compiled(instead or whole, tuple(family))
         program.launch(kernel.entry, kernel.signature, step.grid, step.block, values, wave, schedule)
 
     return run_launches(plan, given, launch)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Rng
+from helpers import Rng, skip_stand_in
 from op_testing import check_error, on_device
-from tolerances import bar, far_from_jumps, grid_sample_bar
+from tolerances import bar, grid_sample_bar, rounded_bar
 
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
@@ -289,31 +289,61 @@ def test_upsample_nearest2d_differs_from_torch_where_its_float32_scale_does(devi
     assert [place for place in range(44) if ours[0, 0, 0, place] != y[0, 0, 0, place]] == [22]
 
 
-def test_grid_sample(device: Device, rng: Rng) -> None:
-    done = 0
-    cases = [(x, args[0], words) for x, args, words in samples("nn.functional.grid_sample") if x.ndim == 4]
-    shapes = (((2, 3, 5, 7), (4, 6)), ((1, 1, 1, 1), (3, 3)), ((3, 5, 17, 9), (11, 13)))
-    for shape, size in shapes:
-        grid = rng.uniform(-1.3, 1.3, (shape[0], *size, 2)).astype(np.float32)
-        cases.append((rng.standard_normal(shape).astype(np.float32), grid, {}))
-    for x, grid, words in cases:
-        wanted = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
-        if any(words.get(name, value) != value for name, value in wanted.items()):
-            continue
+GRID_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 3, 5, 7), (4, 6)),
+    ((1, 1, 1, 1), (3, 5)),
+    ((3, 5, 17, 9), (11, 13)),
+    ((2, 3, 4, 5, 6), (2, 3, 7)),
+)
+
+
+def grid_cases(rng: Rng, mode: str, padding_mode: str, align_corners: bool) -> Iterator[tuple[Any, Any]]:
+    """Give x and grid of torch's own samples of these modes, and of shapes of ours."""
+    wanted = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    usual = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
+    for x, (grid,), words in samples("nn.functional.grid_sample"):
+        if usual | words == wanted:
+            yield x, grid
+    for shape, size in GRID_SHAPES:
+        if mode != "bicubic" or len(shape) == 4:
+            yield rng.standard_normal(shape), rng.uniform(-1.7, 1.7, (shape[0], *size, len(size)))
+
+
+@pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample(device: Device, rng: Rng, name: str, mode: str, padding_mode: str, align_corners: bool) -> None:
+    """As torch computes in float64 from the same values, gradients too, but for points on which the result jumps."""
+    skip_stand_in(device)
+    how: Any = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    kind, done = BY_NAME[name].numpy, 0
+    for x, grid in grid_cases(rng, **how):
+        x, grid, sizes = x.astype(kind), grid.astype(kind), x.shape[2:]  # noqa: PLW2901
+        go = rng.standard_normal((*x.shape[:2], *grid.shape[1:-1])).astype(kind)
+        limit = float(grid_sample_bar(name, max(sizes), 2 * max(sizes)))
+        spans = np.array(sizes[::-1]) - align_corners
+        s = (grid.astype(np.float64) + 1) / 2 * spans - (0 if align_corners else 0.5)
+        near = s + (0.5 if mode == "nearest" else 0)
+        smooth = ((np.abs(near - np.rint(near)) > 2 * limit) | (spans == 0)).all(axis=-1)
+        elsewhere = kind.type(9) if padding_mode == "zeros" else grid[smooth][0]
+        grid[~smooth] = elsewhere  # so that all is compared
         tx, tg = wide(x), wide(grid)
-        y = F.grid_sample(tx, tg, align_corners=False)
-        ih, iw = x.shape[2:]
-        limit = grid_sample_bar("f32", ih, iw)
+        y = F.grid_sample(tx, tg, **how)
+        want = [y.detach().numpy(), *gradients(y, go, [tx, tg])]
         there = on_device(x, device), on_device(grid, device)
-        ours = ops.grid_sample(*there).to_host()
-        check_error("grid_sample, torch", device, ours, y.detach().numpy(), limit, (x.shape, grid.shape))
-        reference_agrees([references.grid_sample(x, grid)], [y.detach().numpy()])
-        go = rng.standard_normal(y.shape).astype(np.float32)
-        gx, gg = ops.grid_sample_backward(on_device(go, device), *there)
-        want_x, want_g = gradients(y, go, [tx, tg])
-        check_error("grid_sample_backward, torch", device, gx.to_host(), want_x, limit, x.shape)
-        sx, sy = references.grid_sample_coordinates(grid, ih, iw)
-        smooth = far_from_jumps("f32", ih, iw, sx, sy)
-        check_error("grid_sample_backward 2, torch", device, gg.to_host()[smooth], want_g[smooth], limit, x.shape)
+        got = [ops.grid_sample(*there, **how), *ops.grid_sample_backward(on_device(go, device), *there, **how)]
+        for result, g, w in zip(("", "_backward", "_backward 2"), got, want, strict=True):
+            # What cancels leaves torch's rounding in float64.
+            w = np.where(np.abs(w) < 1e-13, 0, w)  # noqa: PLW2901
+            case = (how, x.shape, grid.shape)
+            out = g.to_host()
+            if name == "f64":  # torch is no more precise than we are
+                np.testing.assert_allclose(out, w, rtol=1e-10, atol=1e-10)
+            else:
+                check_error(f"grid_sample{result}, torch", device, out, w, rounded_bar(limit, name, w), case)
+        exact = references.grid_sample(x, grid, **how), *references.grid_sample_backward(go, x, grid, **how)
+        for e, w in zip(exact, want, strict=True):
+            np.testing.assert_allclose(e.astype(np.float64), w, rtol=1e-10, atol=1e-10)
         done += 1
     assert done >= 4

@@ -24,7 +24,8 @@ OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
 both_types = pytest.mark.parametrize("name", ["f32", "f64"])
 each_type = pytest.mark.parametrize("name", TYPES)
 of_16_bits = pytest.mark.parametrize("name", HALVES)
-VARIANTS = variants(GridSamplePlan)
+# The others have their own tests in test_grid_sample_modes.py.
+VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -114,7 +115,8 @@ def test_drawn_shapes(device: Device, name: str) -> None:
     few = st.integers(1, 9)
     for_drawn(
         device, body, n=st.integers(1, 3), c=few, ih=few, iw=few, oh=few, ow=st.integers(1, 140),
-        variant=st.sampled_from(variants(GridSamplePlan, device)), seed=st.integers(0, 2**32 - 1),
+        variant=st.sampled_from([key for key in variants(GridSamplePlan, device) if key in VARIANTS]),
+        seed=st.integers(0, 2**32 - 1),
     )  # fmt: skip
 
 

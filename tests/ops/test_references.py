@@ -480,9 +480,15 @@ def test_grid_sample_backward_is_the_slope() -> None:
     assert_slope(grad_grid, lambda v: (go * ref.grid_sample(x, v)).sum(), grid)
 
 
-def test_grid_sample_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(NotImplementedError):
-        ref.grid_sample(np.zeros((1, 1, 2, 2)), centres(2, 2), mode="nearest")
+@pytest.mark.parametrize("modes", [{"mode": "cubic"}, {"padding_mode": "edge"}], ids=str)
+def test_grid_sample_refuses_what_it_does_not_know(modes: Any) -> None:
+    with pytest.raises(ValueError, match="no mode"):
+        ref.grid_sample(np.zeros((1, 1, 2, 2)), centres(2, 2), **modes)
+
+
+def test_grid_sample_of_a_volume_is_not_bicubic() -> None:
+    with pytest.raises(ValueError, match="3 axes"):
+        ref.grid_sample(np.zeros((1, 1, 2, 2, 2)), np.zeros((1, 1, 1, 1, 3)), mode="bicubic")
 
 
 # ---- the measures ----

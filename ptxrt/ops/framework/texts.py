@@ -36,11 +36,11 @@ def read_kernel(
 
     The file, in PTX or in HIP C++, is a Jinja template whose directives are comments: lines that begin with ``//%``;
     and ``{{ name }}`` stands for one of the `parameters`, or for what :func:`context` has of the element type.
-    docs/kernels.md tells how to write one. Given an `entry`, the others of a PTX file are left out: a first call
-    should compile what it launches.
+    docs/kernels.md tells how to write one. Given an `entry`, the others are left out, in HIP by files that look at it:
+    a first call should compile what it launches.
     """
     name = f"{family}.{language}"
-    text = templates(f"kernels_{language}").get_template(name).render(context(dtype), **parameters)
+    text = templates(f"kernels_{language}").get_template(name).render(context(dtype), entry=entry, **parameters)
     if language == "hip":
         return KernelSource.hip(text, name=name)
     return KernelSource.ptx(text if entry is None else only(text, entry), name=name)

@@ -1,0 +1,491 @@
+//% set f = "" if R.name == "f64" else "f"
+// grid_sample_modes, {{ T.name }}: grid_sample in every mode and padding, with align_corners or without, of images and volumes.
+//
+// A point has taps along each axis, pixels with a weight w; neighbours have a slope d, by which their difference counts in
+// the derivative. With v = x[n,c,z,y,x] at the taps, 0 where one is outside, and go = grad_out[n,c,p] of position p:
+//
+//   y[n,c,p] = sum over taps of w_z*w_y*w_x*v             grad_input[n,c,tap] += go * w_z*w_y*w_x
+//   grad_grid[n,p].x = m_x * sum over c of go * sum over w_z*w_y*d_x*(v of the next x - v),   y and z likewise
+//
+// g being the grid's value along an axis and L its length, the coordinate is s = (g + 1) / 2 * L - 1 / 2, with
+// align_corners (g + 1) / 2 * (L - 1), and m = (L or L - 1) / 2. By t = s - floor(s), u = 1 - t, the taps are
+//
+//   nearest    s rounded, half to even     w = 1; grad_grid is 0
+//   bilinear   floor(s) + 0, 1             w = u, t               d = 1
+//   bicubic    floor(s) - 1, 0, 1, 2       w = f(1 + t), f(t), f(u), f(1 + u) of cubic convolution, a = -0.75:
+//                                          w = a*t*u*u, u*(1 + t - 1.25*t*t), t*(1 + u - 1.25*u*u), a*u*t*t
+//                                          d = u*(3/4 - 9/4*t), 3/4 + 3/2*t*u, t*(3/4 - 9/4*u)
+//
+// Padding zeros: a tap outside counts as 0, each by itself; a point that touches no pixel, is infinite or not a number
+// gives 0 and gradients of 0. A tap inside counts with a weight of 0 too (infinity there gives NaN, as in PyTorch).
+// Border: s is clipped to 0 ... L - 1, where m is 0 then; NaN is read as 0, with m = 0. Reflection: s is first reflected
+// about 0 and L - 1, without align_corners about -0.5 and L - 0.5, as often as needed, which turns the sign of m each
+// time; infinity and NaN are read as 0, with m = 0. A coordinate too large for its fraction to be known goes somewhere
+// inside. Bicubic pads each tap in place of s, and m stays, but for NaN and under reflection infinity, as above.
+// An axis of length 0 has all taps outside, under any padding. No value of the grid becomes an address unchecked.
+//
+// All arithmetic is in {{ R.name }}{{ ", results are rounded to " ~ T.name ~ " once" if T.size == 2 }}. Sums are in the order of the taps, x innermost, and of the
+// channels. Every product that is added to something is written as an fma, but for that with a power of two, which is
+// exact; one that the point's floor is subtracted from is an fma with 0. So contraction changes no bit, and y and
+// grad_grid have the bits of the PTX twin.
+//
+// x has any strides, in elements; all else is contiguous, sums for grad_input too. Launches: blocks of up to 256 threads.
+// Grids may be of any size where threads take turns, and are said below.
+//
+//   grid_sample_modes_MODE: grid (blocks for positions, parts of the channels, images); each is taken in turns.
+//   grid_sample_modes_backward_MODE: grid (blocks for positions, 1, images). Adds to dinput_ptr, zeros at first, by float
+//     atomics: the last bits of grad_input differ from run to run, and in f32 denormals may count as 0. grad_grid does
+//     not: a thread sums over all channels of a position.
+//   grid_sample_modes_backward_fixed_MODE: the same by integer atomics, whose order does not matter. An element's sum is
+//     two 64-bit integers, of units 2^unit and 2^(unit - 62 + places), where 2^places parts, each as large as the
+//     plane's largest gradient, fit the first (places is one more in bicubic, whose weights sum to up to 1.9). Parts that
+//     are infinite or not numbers set bits of the element's flags: 1 for NaN, 2 and 4 for +infinity and -infinity.
+//   grid_sample_modes_backward_clear: zeros to count words. One-dimensional grid.
+//   grid_sample_modes_backward_largest: the largest finite magnitude of each plane of grad_out, [n, c], as the bits of an
+//     f64, whose order is that of the numbers; zeros at first. Grid (blocks for positions, planes), in turns.
+//   grid_sample_modes_backward_collect: grad_input from fixed sums. One-dimensional grid; count elements, plane a plane.
+//   grid_sample_modes_backward_round (half types): grad_input from f32 sums. One-dimensional grid.
+
+//% include "elements.jinja"
+
+typedef unsigned long long Word;
+
+const unsigned BORDER = 1, REFLECTION = 2;  // and 0 for zeros
+const long long OUTSIDE = -(1ll << 60);
+
+__device__ inline Real multiply_add(Real a, Real b, Real c) { return fma{{ f }}(a, b, c); }
+__device__ inline Real round_down(Real value) { return floor{{ f }}(value); }
+__device__ inline Real round_to_even(Real value) { return rint{{ f }}(value); }
+__device__ inline Real magnitude(Real value) { return fabs{{ f }}(value); }
+__device__ inline Real smaller(Real a, Real b) { return fmin{{ f }}(a, b); }
+__device__ inline Real larger(Real a, Real b) { return fmax{{ f }}(a, b); }
+
+// Where a point is: its axes ------------------------------------------------------------------------------------------
+
+struct Padding {
+    unsigned kind;
+    bool corners;  // align_corners
+};
+
+// A coordinate within [0, length - 1], and its derivative by what it was before the padding: 1, -1 or 0.
+struct Padded {
+    Real s, slope;
+
+    __device__ Padded(Real before, int length, Padding padding) : s(before), slope(1) {
+        const Real last = Real(length - 1);
+        if (padding.kind == REFLECTION) {
+            const Real low = padding.corners ? Real(0) : Real(-0.5), span = padding.corners ? last : Real(length);
+            // Whole spans from low on, whose number says which way the rest counts. What is an ulp or more below a
+            // multiple of the span has a quotient that is rounded to less than that.
+            const Real from_low = s - low, way = magnitude(from_low), turns = round_down(way / span);
+            const Real rest = multiply_add(-turns, span, way), pairs = turns * Real(0.5);
+            const bool odd = round_down(pairs) != pairs;
+            if (from_low < Real(0)) slope = -slope;
+            if (odd) slope = -slope;
+            s = (odd ? span - rest : rest) + low;
+        }
+        if (!(s > Real(0) && s < last)) slope = Real(0);
+        s = smaller(larger(s, Real(0)), last);  // 0 for NaN
+    }
+};
+
+// The taps along one axis: pixels, -1 for one outside, their weights, and the slopes' weights of the differences of
+// neighbours; and m.
+template <int TAPS>
+struct Axis {
+    int at[TAPS];
+    Real weight[TAPS], slope[TAPS];  // one slope less than taps
+    Real m;
+
+    __device__ Axis() : m(0) {  // of an image, that of depth
+        at[0] = 0;
+        weight[0] = Real(1);
+    }
+
+    __device__ Axis(Real g, int length, Padding padding) {
+        const Real size = Real(length);
+        Real s = multiply_add((g + Real(1)) * Real(0.5), Real(length - int(padding.corners)),
+                              padding.corners ? Real(0) : Real(-0.5));
+        Real turned = Real(1);
+        if constexpr (TAPS == 4) {
+            // What touches no pixel goes to -4, of which all taps are outside; past the border all taps are its pixel.
+            if (padding.kind == BORDER) {
+                if (s < Real(-2)) s = Real(-2);
+                if (s > size + Real(1)) s = size + Real(1);
+            }
+            if (padding.kind == 0 && !(s >= Real(-2) && s < size + Real(1))) s = Real(-4);
+            if (!(s - s == Real(0))) s = turned = Real(0);
+            const Real low = round_down(s), t = s - low, u = Real(1) - t;
+            const Real outer = (t * u) * Real(-0.75);
+            weight[0] = outer * u;
+            weight[1] = u * multiply_add(t, multiply_add(Real(-1.25), t, Real(1)), Real(1));
+            weight[2] = t * multiply_add(u, multiply_add(Real(-1.25), u, Real(1)), Real(1));
+            weight[3] = outer * t;
+            slope[0] = u * multiply_add(Real(-2.25), t, Real(0.75));
+            slope[1] = multiply_add(t * Real(1.5), u, Real(0.75));
+            slope[2] = t * multiply_add(Real(-2.25), u, Real(0.75));
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                Real tap = low + Real(k - 1);
+                if (padding.kind) tap = Padded(tap, length, padding).s;
+                at[k] = int(tap);
+            }
+        } else {
+            // What touches no pixel goes to -2, of which both pixels, -2 and -1, are outside.
+            if (padding.kind) {
+                const Padded moved(s, length, padding);
+                s = moved.s;
+                turned = moved.slope;
+            } else if (!(s >= Real(-1) && s <= size)) {
+                s = Real(-2);
+            }
+            if constexpr (TAPS == 1) {
+                at[0] = int(round_to_even(s));
+                weight[0] = Real(1);
+            } else {
+                const Real low = round_down(s);
+                at[0] = int(low);
+                at[1] = at[0] + 1;
+                weight[1] = s - low;
+                weight[0] = Real(1) - weight[1];
+                slope[0] = Real(1);
+            }
+        }
+        m = turned * (Real(length - int(padding.corners)) * Real(0.5));
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k)
+            if (unsigned(at[k]) >= unsigned(length)) at[k] = -1;
+    }
+
+    __device__ bool touches() const {
+        bool any = false;
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) any = any || at[k] >= 0;
+        return any;
+    }
+};
+
+// What a launch is given of x, and the positions of an image of the result. A depth of 0 is that of an image's.
+struct Image {
+    unsigned n, c;
+    int depth, height, width;
+    size_t positions;
+    Padding padding;
+    size_t image_stride, channel_stride, depth_stride, row_stride, column_stride;
+};
+
+// A point of `AXES` coordinates, x first.
+template <int TAPS, int AXES>
+struct Point {
+    static constexpr int SLICES = AXES == 3 ? TAPS : 1;
+    Axis<TAPS> x, y;
+    Axis<SLICES> z;
+
+    __device__ Point(const Element* g, const Image& image)
+        : x(Real(g[0]), image.width, image.padding), y(Real(g[1]), image.height, image.padding) {
+        if constexpr (AXES == 3) z = Axis<SLICES>(Real(g[2]), image.depth, image.padding);
+    }
+
+    __device__ bool touches() const { return z.touches() && y.touches() && x.touches(); }
+};
+
+// Where the taps of a point are in an array of these strides. Outside is so low that every sum with it is negative.
+template <int TAPS, int AXES>
+struct Places {
+    static constexpr int SLICES = Point<TAPS, AXES>::SLICES;
+    long long z[SLICES], y[TAPS], x[TAPS];
+
+    __device__ Places(const Point<TAPS, AXES>& p, size_t slice, size_t row, size_t column) {
+#pragma unroll
+        for (int i = 0; i < SLICES; ++i) z[i] = p.z.at[i] < 0 ? OUTSIDE : (long long)(p.z.at[i] * slice);
+#pragma unroll
+        for (int j = 0; j < TAPS; ++j) y[j] = p.y.at[j] < 0 ? OUTSIDE : (long long)(p.y.at[j] * row);
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) x[k] = p.x.at[k] < 0 ? OUTSIDE : (long long)(p.x.at[k] * column);
+    }
+
+    __device__ Real value(const Element* array, size_t plane, int i, int j, int k) const {
+        const long long tap = (long long)plane + z[i] + y[j] + x[k];
+        return tap < 0 ? Real(0) : Real(array[tap]);
+    }
+};
+
+// The next term of a sum, whose first is no sum.
+__device__ inline Real added(int number, Real sum, Real a, Real b) {
+    return number == 0 ? a * b : multiply_add(a, b, sum);
+}
+
+// Forward -------------------------------------------------------------------------------------------------------------
+
+template <int TAPS, int AXES>
+__device__ void sample(const Element* __restrict__ input, const Element* __restrict__ grid,
+                       Element* __restrict__ output, const Image& image) {
+    typedef Point<TAPS, AXES> P;
+    const size_t part = (image.c + gridDim.y - 1) / gridDim.y;
+    const size_t first = blockIdx.y * part, last = min(first + part, size_t(image.c));
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
+        for (size_t position = start; position < image.positions; position += step) {
+            const P p(grid + AXES * (n * image.positions + position), image);
+            const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
+            for (size_t channel = first; channel < last; ++channel) {
+                const size_t plane = n * image.image_stride + channel * image.channel_stride;
+                Real sum = 0;
+#pragma unroll
+                for (int i = 0; i < P::SLICES; ++i) {
+                    Real slice = 0;
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j) {
+                        Real row = 0;
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k)
+                            row = added(k, row, from.value(input, plane, i, j, k), p.x.weight[k]);
+                        slice = added(j, slice, row, p.y.weight[j]);
+                    }
+                    sum = added(i, sum, slice, p.z.weight[i]);
+                }
+                output[(size_t(n) * image.c + channel) * image.positions + position] = Element(sum);
+            }
+        }
+}
+
+// Backward ------------------------------------------------------------------------------------------------------------
+
+__device__ inline double power_of_two(int exponent) {
+    return __longlong_as_double((long long)(exponent + 1023) << 52);
+}
+
+// 2^-unit in two factors, since one alone could be out of range, and 2^(62 - places), by which the second integer is
+// finer; with sign -1 the reciprocals. The largest is below 2^(e - 1022), e being its exponent's bits.
+struct Scale {
+    double first, second, finer;
+
+    __device__ Scale(Word largest, int places, int sign) {
+        const int exponent = 1084 - int(largest >> 52) - places, half = exponent >> 1;
+        first = power_of_two(sign * half);
+        second = power_of_two(sign * (exponent - half));
+        finer = power_of_two(sign * (62 - places));
+    }
+};
+
+// Where the parts of grad_input go: into floats,
+struct Floats {
+    Real* sums;
+
+    __device__ void begin(size_t) {}
+    __device__ void add(size_t element, Real go, Real weight) const { atomicAdd(sums + element, go * weight); }
+};
+
+// or into pairs of integers.
+struct Integers {
+    Word* sums;
+    unsigned* flags;
+    const Word* largest;
+    int places;
+    double first, second, finer;
+
+    __device__ void begin(size_t plane) {
+        const Scale scale(largest[plane], places, 1);
+        first = scale.first;
+        second = scale.second;
+        finer = scale.finer;
+    }
+
+    __device__ void add(size_t element, Real go, Real weight) const {
+        const Real part = go * weight;
+        if (!(go - go == Real(0))) {
+            atomicOr(flags + element, part != part ? 1u : part > Real(0) ? 2u : 4u);
+            return;
+        }
+        const double scaled = double(go) * first * double(weight) * second, whole = rint(scaled);
+        atomicAdd(sums + 2 * element, Word((long long)whole));
+        atomicAdd(sums + 2 * element + 1, Word((long long)rint((scaled - whole) * finer)));
+    }
+};
+
+// Sums over the taps of one axis, whose values are neighbours, in place of the values.
+template <int COUNT, int TAPS>
+__device__ inline void contract(Real* values, const Axis<TAPS>& axis) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        Real sum = 0;
+#pragma unroll
+        for (int k = 0; k < TAPS; ++k) sum = added(k, sum, values[i * TAPS + k], axis.weight[k]);
+        values[i] = sum;
+    }
+}
+
+// What the values at the taps change by along one axis: of differences of neighbours there, then sums along the others.
+// Differences of sums would lose the digits that a large mean has.
+template <int AXIS, int TAPS, int AXES>
+__device__ inline Real slope(const Real* values, const Point<TAPS, AXES>& p, const Axis<TAPS>& own) {
+    constexpr int OTHERS = AXES == 3 ? TAPS * TAPS : TAPS;
+    constexpr int APART = AXIS == 0 ? 1 : AXIS == 1 ? TAPS : TAPS * TAPS;
+    Real rest[OTHERS];
+#pragma unroll
+    for (int i = 0; i < OTHERS; ++i) {
+        const Real* first = values + i / APART * APART * TAPS + i % APART;
+        rest[i] = 0;
+#pragma unroll
+        for (int k = 0; k < TAPS - 1; ++k)
+            rest[i] = added(k, rest[i], first[(k + 1) * APART] - first[k * APART], own.slope[k]);
+    }
+    contract<OTHERS / TAPS>(rest, AXIS == 0 ? p.y : p.x);
+    if constexpr (AXES == 3) contract<1>(rest, AXIS == 2 ? p.y : p.z);
+    return rest[0];
+}
+
+template <int TAPS, int AXES, typename Sums>
+__device__ void gradients(const Element* __restrict__ dout, const Element* __restrict__ input,
+                          const Element* __restrict__ grid, Sums sums, Element* __restrict__ dgrid,
+                          const Image& image) {
+    typedef Point<TAPS, AXES> P;
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    const size_t row_size = image.width, slice_size = image.height * row_size;
+    const size_t plane_size = (AXES == 3 ? image.depth : 1) * slice_size;
+    for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
+        for (size_t position = start; position < image.positions; position += step) {
+            const size_t place = AXES * (n * image.positions + position);
+            const P p(grid + place, image);
+            const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
+            const Places<TAPS, AXES> to(p, slice_size, row_size, 1);
+            const size_t channels = p.touches() ? image.c : 0;
+
+            // grad_input, row by row of the taps: what all of them need at once would be more than the registers.
+#pragma unroll
+            for (int i = 0; i < P::SLICES; ++i)
+#pragma unroll
+                for (int j = 0; j < TAPS; ++j) {
+                    const long long row = to.z[i] + to.y[j];
+                    const Real weight = p.z.weight[i] * p.y.weight[j];
+                    for (size_t channel = row < 0 ? channels : 0; channel < channels; ++channel) {
+                        const size_t plane = size_t(n) * image.c + channel;
+                        const Real go = Real(dout[plane * image.positions + position]);
+                        sums.begin(plane);
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k) {
+                            const long long tap = (long long)(plane * plane_size) + row + to.x[k];
+                            if (tap >= 0) sums.add(tap, go, weight * p.x.weight[k]);
+                        }
+                    }
+                }
+
+            // grad_grid.
+            Real along_x = 0, along_y = 0, along_z = 0;
+            for (size_t channel = TAPS == 1 ? channels : 0; channel < channels; ++channel) {
+                const Real go = Real(dout[(size_t(n) * image.c + channel) * image.positions + position]);
+                const size_t plane = n * image.image_stride + channel * image.channel_stride;
+                Real values[P::SLICES * TAPS * TAPS];
+#pragma unroll
+                for (int i = 0; i < P::SLICES; ++i)
+#pragma unroll
+                    for (int j = 0; j < TAPS; ++j)
+#pragma unroll
+                        for (int k = 0; k < TAPS; ++k)
+                            values[(i * TAPS + j) * TAPS + k] = from.value(input, plane, i, j, k);
+                along_x = multiply_add(go, slope<0>(values, p, p.x), along_x);
+                along_y = multiply_add(go, slope<1>(values, p, p.y), along_y);
+                if constexpr (AXES == 3) along_z = multiply_add(go, slope<2>(values, p, p.z), along_z);
+            }
+            dgrid[place] = Element(TAPS == 1 ? Real(0) : along_x * p.x.m);
+            dgrid[place + 1] = Element(TAPS == 1 ? Real(0) : along_y * p.y.m);
+            if constexpr (AXES == 3) dgrid[place + 2] = Element(TAPS == 1 ? Real(0) : along_z * p.z.m);
+        }
+}
+
+// The entries ---------------------------------------------------------------------------------------------------------
+
+//% for mode, taps, axes in (("bilinear", 2, 2), ("nearest", 1, 2), ("bicubic", 4, 2), ("volume_bilinear", 2, 3), ("volume_nearest", 1, 3))
+//% set depth, out_depth = ("int id, ", "int od, ") if axes == 3 else ("", "")
+//% set sizes = "int n, int c, " ~ depth ~ "int ih, int iw, " ~ out_depth ~ "int oh, int ow"
+//% set strides = "size_t image_stride, size_t channel_stride, " ~ ("size_t depth_stride, " if axes == 3 else "") ~ "size_t row_stride, size_t column_stride"
+//% macro image()
+    const Image image{unsigned(n), unsigned(c), {{ "id" if axes == 3 else "0" }}, ih, iw,
+                      size_t({{ "od" if axes == 3 else "1" }}) * oh * ow, {padding, align != 0},
+                      image_stride, channel_stride, {{ "depth_stride" if axes == 3 else "0" }}, row_stride, column_stride};
+//% endmacro
+//% if entry in (none, "grid_sample_modes_" ~ mode ~ "_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_{{ mode }}_{{ T.name }}(
+    const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image);
+}
+
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_" ~ mode ~ "_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_backward_{{ mode }}_{{ T.name }}(
+    const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Real* dinput_ptr, Element* dgrid_ptr,
+    {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, Floats{dinput_ptr}, dgrid_ptr, image);
+}
+
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_fixed_" ~ mode ~ "_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_backward_fixed_{{ mode }}_{{ T.name }}(
+    const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Word* sums_ptr, unsigned* flags_ptr,
+    const Word* largest_ptr, int places, Element* dgrid_ptr, {{ sizes }},
+    unsigned padding, unsigned align, {{ strides }}) {
+{{ image() }}    const Integers sums{sums_ptr, flags_ptr, largest_ptr, places};
+    gradients<{{ taps }}, {{ axes }}>(dout_ptr, input_ptr, grid_ptr, sums, dgrid_ptr, image);
+}
+
+//% endif
+//% endfor
+//% if entry in (none, "grid_sample_modes_backward_clear_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1)
+grid_sample_modes_backward_clear_{{ T.name }}(Word* words_ptr, size_t count) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) words_ptr[i] = 0;
+}
+
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_largest_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1)
+grid_sample_modes_backward_largest_{{ T.name }}(const Element* dout_ptr, Word* largest_ptr, size_t positions,
+                                                size_t planes) {
+    __shared__ Word most[256];
+    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
+    for (size_t plane = blockIdx.y; plane < planes; plane += gridDim.y) {
+        Word own = 0;
+        for (size_t i = start; i < positions; i += step) {
+            const double value = double(Real(dout_ptr[plane * positions + i]));
+            const Word bits = Word(__double_as_longlong(value)) & 0x7FFFFFFFFFFFFFFFull;
+            if (bits < 0x7FF0000000000000ull && bits > own) own = bits;
+        }
+        most[threadIdx.x] = own;
+        __syncthreads();
+        for (unsigned width = 128; width > 0; width /= 2) {
+            if (threadIdx.x < width && threadIdx.x + width < blockDim.x && most[threadIdx.x + width] > most[threadIdx.x])
+                most[threadIdx.x] = most[threadIdx.x + width];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) atomicMax(largest_ptr + plane, most[0]);
+    }
+}
+
+//% endif
+//% if entry in (none, "grid_sample_modes_backward_collect_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1)
+grid_sample_modes_backward_collect_{{ T.name }}(const Word* sums_ptr, const unsigned* flags_ptr, const Word* largest_ptr,
+                                                int places, Element* dinput_ptr, size_t count, size_t plane) {
+    const double infinity = __longlong_as_double(0x7FF0000000000000ll);
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        const Scale scale(largest_ptr[i / plane], places, -1);
+        const double high = double((long long)sums_ptr[2 * i]), low = double((long long)sums_ptr[2 * i + 1]);
+        double value = fma(low, scale.finer, high) * scale.second * scale.first;
+        const unsigned flags = flags_ptr[i];
+        if (flags) value = flags == 2 ? infinity : flags == 4 ? -infinity : infinity - infinity;
+        dinput_ptr[i] = Element(Real(value));
+    }
+}
+//% endif
+//% if T.size == 2 and entry in (none, "grid_sample_modes_backward_round_" ~ T.name)
+extern "C" __global__ void __launch_bounds__(256, 1)
+grid_sample_modes_backward_round_{{ T.name }}(const Real* sums_ptr, Element* dinput_ptr, size_t count) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+        dinput_ptr[i] = Element(sums_ptr[i]);
+}
+//% endif
