@@ -493,13 +493,14 @@ def test_what_is_not_a_number_or_infinite_spoils_no_other_channel_of_them(
 
 
 @every_way
-@pytest.mark.parametrize(("name", "scale"), [("f16", 1), ("f16", 40000), ("bf16", 1), ("f64", 1)])
+@pytest.mark.parametrize(("name", "scale"), [("f16", 40000), ("bf16", 1), ("f64", 1)])
 def test_a_result_of_them_is_rounded_once(
     device: Device, rng: Rng, name: str, scale: int, training: bool, variant: str
 ) -> None:
     x, w, b, *running = problem(rng, (2, 3, 26), name=name)
-    got = run(device, (x, w * scale, b, *running), training=training, variant=variant)
-    want = expected((x, w * scale, b, *running), training=training)
+    w[1:] *= scale
+    got = run(device, (x, w, b, *running), training=training, variant=variant)
+    want = expected((x, w, b, *running), training=training)
     assert_rounded_once(got["y"], want["y"])
     assert np.isfinite(got["y"]).all() == (scale == 1)  # what f16 cannot hold is infinite
     if training:
