@@ -780,11 +780,11 @@ def batch_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous; at least two values a channel in training.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous; at least two values a channel in training.
     weight, bias
-        ``[C]``, float32, or None for ones and zeros.
+        ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest, as all vectors are.
     running_mean, running_var
-        ``[C]``, float32; both or neither, and both in eval.
+        ``[C]``; both or neither, and both in eval.
     training
         True or False.
     momentum
@@ -842,17 +842,17 @@ def batch_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous; x is what went into batch_norm.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous; x is what went into batch_norm.
     weight
-        ``[C]``, float32, or None for ones.
+        ``[C]``, or None for ones; float64 where x is, float32 for the rest, as all vectors are.
     running_mean, running_var
-        ``[C]``, float32; both or neither. Eval reads them, as they were in the forward; training does not.
+        ``[C]``; both or neither. Eval reads them, as they were in the forward; training does not.
     training
         True or False, as in the forward.
     eps
         As in the forward.
     batch_mean, batch_var
-        ``[C]``, float32, what the forward returned; both or neither, in training only. Without them they are computed
+        ``[C]``, what the forward returned; both or neither, in training only. Without them they are computed
         anew.
     out
         Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input may be grad_out
