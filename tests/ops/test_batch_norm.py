@@ -410,6 +410,12 @@ def test_the_types_beside_f32(device: Device, rng: Rng, name: str, shape: Shape,
         check(device, values, training=training, variant=variant)
 
 
+@pytest.mark.parametrize(("name", "shape"), [("f16", (1, 8, 132)), ("f64", (1, 2, 257))], ids=str)
+@pytest.mark.ptx
+def test_a_block_that_begins_within_a_vector(device: Device, rng: Rng, name: str, shape: Shape) -> None:
+    check(device, problem(rng, shape, name=name), training=True, variant="columns")
+
+
 @pytest.mark.sanitize
 @every_other
 @pytest.mark.parametrize("shape", [(19, 3, 7), (18, 2, 16)], ids=str)
