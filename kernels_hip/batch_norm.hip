@@ -77,11 +77,10 @@ batch_norm_running{{ suffix }}(const Real* mean_ptr, const Real* var_ptr, Real* 
                    unsigned batch, unsigned channels, unsigned hw, Real momentum) {
     const unsigned channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= channels) return;
-    const double m = size_t(batch) * hw;
-    const Number mean = mean_ptr[channel], var = var_ptr[channel], unbiased = var * m / (m - 1);
-    const Number most = momentum, keep = 1.0 - most;
-    rmean_ptr[channel] = Real(fma(most, mean, rmean_ptr[channel] * keep));
-    rvar_ptr[channel] = Real(fma(most, unbiased, rvar_ptr[channel] * keep));
+    const double m = size_t(batch) * hw, keep = 1.0 - momentum;
+    const Number mean = mean_ptr[channel], var = var_ptr[channel], unbiased = var * m / (m - 1), share = momentum;
+    rmean_ptr[channel] = Real(fma(share, mean, Number(rmean_ptr[channel]) * keep));
+    rvar_ptr[channel] = Real(fma(share, unbiased, Number(rvar_ptr[channel]) * keep));
 }
 
 // The gradients of a block's channel. `given`: mean_ptr and var_ptr hold the statistics, else they are computed.
@@ -117,7 +116,7 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
         const Moments<Number> all = moments(sum, squares, m);
         mean = k + all.offset;
         var = all.var;
-        dot = settled(fma(-all.offset, go_sum, dot));
+        dot = fma(-all.offset, go_sum, dot);
     }
     const Number inv = inverse_root(var + eps);
     if (threadIdx.x == 0) {

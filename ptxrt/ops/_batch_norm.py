@@ -887,11 +887,12 @@ def batch_norm(
     Parameters
     ----------
     x
-        ``[N, C, *]``, float32, contiguous or channels-last; at least two values a channel in training.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or channels-last; at least two values a channel
+        in training.
     weight, bias
-        ``[C]``, float32, or None for ones and zeros.
+        ``[C]``, or None for ones and zeros; float64 where x is, float32 for the rest, as all vectors are.
     running_mean, running_var
-        ``[C]``, float32; both or neither, and both in eval.
+        ``[C]``; both or neither, and both in eval.
     training
         True or False.
     momentum
@@ -964,17 +965,18 @@ def batch_norm_backward(
     Parameters
     ----------
     grad_out, x
-        ``[N, C, *]``, float32, contiguous or both channels-last; x is what went into batch_norm.
+        ``[N, C, *]``, float32, float64, float16 or bfloat16, contiguous or both channels-last; x is what went into
+        batch_norm.
     weight
-        ``[C]``, float32, or None for ones.
+        ``[C]``, or None for ones; float64 where x is, float32 for the rest, as all vectors are.
     running_mean, running_var
-        ``[C]``, float32; both or neither. Eval reads them, as they were in the forward; training does not.
+        ``[C]``; both or neither. Eval reads them, as they were in the forward; training does not.
     training
         True or False, as in the forward.
     eps
         As in the forward.
     batch_mean, batch_var
-        ``[C]``, float32, what the forward returned; both or neither, in training only. Without them they are computed
+        ``[C]``, what the forward returned; both or neither, in training only. Without them they are computed
         anew.
     save
         As in the forward: ``"inverse_deviation"`` where `batch_var` is that. Only its inverse square is used, with no

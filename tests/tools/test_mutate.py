@@ -108,7 +108,7 @@ def test_every_entry_of_batch_norm_has_mutants_of_its_own() -> None:
     text = (ROOT / "kernels_ptx" / "batch_norm.ptx").read_text()
     counts = Counter(kernel for kernel, _, _ in ptx_text.lines(text))
     assert sum("batch_norm" in kernel for kernel in counts) == text.count("\n{{ entry(")
-    assert counts["gradient"] == 8
+    assert counts["block_images"] == 9
 
 
 def test_every_line_of_hip_belongs_to_the_function_that_it_is_in() -> None:

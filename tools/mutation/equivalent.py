@@ -23,11 +23,21 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
-        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "// left out"),
-        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, 3;", "or.b32 %low, {{ size }}, 3;"),
+        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, {{ vector - 1 }};", "// left out"),
+        (
+            "batch_norm",
+            "test_wide",
+            "and.b32 %low, {{ size }}, {{ vector - 1 }};",
+            "or.b32 %low, {{ size }}, {{ vector - 1 }};",
+        ),
         ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "or.b64 %address, %address, 15;"),
         ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "// left out"),
-        ("batch_norm", "four_places", "and.b64 %address, %address, 3;", "or.b64 %address, %address, 3;"),
+        (
+            "batch_norm",
+            "places_of_thread",
+            "and.b64 %address, %address, {{ vector - 1 }};",
+            "or.b64 %address, %address, {{ vector - 1 }};",
+        ),
         ("group_norm", "how_to_access", "mov.b64 %mixed, {{ pointers[0] }};", "// left out"),
         ("group_norm", "how_to_access", "and.b64 %mixed, %mixed, 15;", "// left out"),
     ],
@@ -35,10 +45,10 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "batch_norm",
             "over_images",
-            "mov.f32 {{ prefix }}{{ index }}, 0f00000000;",
-            "mov.f32 {{ prefix }}{{ index }}, 0f40000000;",
+            "mov.{{ R.name }} {{ value }}, {{ number(0, R) }};",
+            "mov.{{ R.name }} {{ value }}, {{ number(0 + 1, R) }};",
         ),
-        ("batch_norm", "over_images", "mov.f32 {{ prefix }}{{ index }}, 0f00000000;", "// left out"),
+        ("batch_norm", "over_images", "mov.{{ R.name }} {{ value }}, {{ number(0, R) }};", "// left out"),
     ],
     "At 0 both ways give 0.": [
         ("batch_norm", "statistics", "setp.lt.f64 %yes, %var, {{ ZERO }};", "setp.le.f64 %yes, %var, {{ ZERO }};"),
@@ -50,7 +60,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "Sums shifted by one of the values can leave a negative variance behind some 2**33 values alone.": [
-        ("batch_norm", "statistics", "@%yes mov.f64 %var, {{ ZERO }};", "// left out")
+        ("batch_norm", "statistics", "@%yes mov.f64 {{ register }}, {{ ZERO }};", "// left out")
     ],
     "At the size of the image the corner inside has weight 0, and the one beyond is tested by itself.": [
         (
@@ -153,7 +163,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ("hip/block_sum", "block_sum", "if (threadIdx.x % GROUP == 0) {", "if (threadIdx.x % GROUP == 1) {"),
     ],
     "Any value of x serves as the shift of the sums, and there are two at least.": [
-        ("hip/batch_norm", "batch_norm_kernel", "const double k = x[0];", "const double k = x[0 + 1];"),
+        ("hip/batch_norm", "batch_norm_kernel", "const double k = Real(x[0]);", "const double k = Real(x[0 + 1]);"),
     ],
     "Other blocks are laid in tiles, which give the same: threads beyond the last warp do a row of the next tile.": [
         (
