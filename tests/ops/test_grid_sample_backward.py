@@ -373,7 +373,7 @@ def test_the_guarantee_says_what_adds_up(device: Device) -> None:
 
 
 def test_a_pixel_that_all_points_give_to(device: Device, rng: Rng) -> None:
-    for variant in variants(GridSampleBackwardPlan, device):
+    for variant in set(variants(GridSampleBackwardPlan, device)) & set(VARIANTS):
         go, x, _ = problem(rng, (1, 3, 4, 4), (20, 20))
         check(device, variant, np.abs(go), x, np.full((1, 20, 20, 2), 0.1, np.float32))
 
