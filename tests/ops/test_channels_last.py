@@ -28,8 +28,11 @@ SIZES: dict[str, Any] = {
     "softmax2d": {"others": [(SHAPE, True)]},
     "batch_norm": {"others": [(SHAPE, (True, False), True)]},
     "local_response_norm": {"others": [(SHAPE, True)]},
+    "layer_norm": {},
+    "rms_norm": {},
     "upsample_nearest2d": {},
     "grid_sample": {},
+    "grid_sample_modes": {},
 }
 CASES = cases(SIZES)
 OF_EACH_OP = list({case.plan.op: case for case in CASES if case.dtype == "f32"}.values())
