@@ -38,7 +38,7 @@
 //     not: a thread sums over all channels of a position.
 //   grid_sample_modes_backward_fixed_MODE: the same by integer atomics, whose order does not matter. An element's sum is
 //     two 64-bit integers, of units 2^unit and 2^(unit - 62 + places), where 2^places parts, each as large as the
-//     plane's largest gradient, fit the first (places is one more in bicubic, whose weights sum to up to 1.9). Parts that
+//     plane's largest gradient, fit the first (three places more where padded taps fold on a pixel). Parts that
 //     are infinite or not numbers set bits of the element's flags: 1 for NaN, 2 and 4 for +infinity and -infinity.
 //   grid_sample_modes_backward_clear: zeros to count words. One-dimensional grid.
 //   grid_sample_modes_backward_largest: the largest finite magnitude of each plane of grad_out, [n, c], as the bits of an

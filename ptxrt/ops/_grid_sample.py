@@ -613,7 +613,8 @@ def grid_sample_backward(
     grad_input is added up with float atomics, in float32 for 16 bits: its last bits may differ from run to run, and
     denormals of float32 may count as 0. A plan of GridSampleBackwardPlan with PlanPreference(deterministic=True) is
     free of both. It adds pairs of 64-bit integers: of up to 2**p positions in an image, each part is rounded to at
-    least 122 - 2 * p bits below the power of two that is above the largest finite grad_out of its image and channel.
+    least 122 - 2 * p bits below the power of two that is above the largest finite grad_out of its image and channel,
+    in bicubic under border and reflection 118 - 2 * p.
 
     Parameters
     ----------

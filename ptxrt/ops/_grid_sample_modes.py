@@ -150,8 +150,9 @@ class GeneralFixedPoint(Variant["GridSampleBackwardDescriptor", Config]):
         """Return four launches."""
         if problem.positions > 1 << _MOST_PLACES:
             return Refusal(f"{problem.positions} positions of an image leave a sum of integers too few bits")
-        # Of one point the weights' magnitudes sum to 1.4 * 1.4 at most in bicubic, else to 1.
-        places = (problem.positions - 1).bit_length() + (problem.mode == "bicubic")
+        # A point gives a pixel one part, but for bicubic's padded taps, of which up to 16 are one pixel.
+        folds = problem.mode == "bicubic" and problem.padding_mode != "zeros"
+        places = (problem.positions - 1).bit_length() + (3 if folds else 0)
         count, plane = math.prod(problem.shape), math.prod(problem.shape[2:])
         planes, flag_words, workspace = problem.n * problem.c, -(-count // 2), Workspace()
         words = workspace.region("words", "u64", 2 * count + flag_words + planes)
