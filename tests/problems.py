@@ -424,7 +424,7 @@ def operands(case: Case, device: ptxrt.Device, offset: int = 0) -> dict[str, Any
     there: dict[str, Any] = {}
     for o in plan.operands:
         if not o.output:
-            there[o.name] = on_device(host[o.name], device, offset, o.strides)
+            there[o.name] = on_device(host.get(o.name), device, offset, o.strides)
         elif not o.absent:
             there[o.name] = Guarded(o.shape, o.type.numpy, device, strides=o.strides).array
     return {o.name: there.get(o.name) for o in plan.operands}
