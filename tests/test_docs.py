@@ -8,6 +8,7 @@ import re
 import tokenize
 from pathlib import Path
 
+import ops_table
 import pytest
 
 from ptxrt.dtypes import BY_NAME
@@ -79,6 +80,10 @@ def test_the_worst_errors_that_ops_md_tells_are_those_that_were_measured() -> No
     for name, pattern in ops.items():
         worst = max(row["of_bar"] for row in rows if re.match(pattern, row["op"]))
         assert re.search(rf"^\| {name} \|.*\| {worst:.0%} \|$", table, re.MULTILINE), f"{name}: {worst:.0%}"
+
+
+def test_what_serves_each_op_is_as_the_variants_say() -> None:
+    assert ops_table.written(ops_table.PAGE.read_text()) == ops_table.PAGE.read_text(), "python tools/ops_table.py"
 
 
 def words_of_python(text: str) -> str:

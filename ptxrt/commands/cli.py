@@ -25,6 +25,7 @@ from ptxrt.commands.tables import coloured, fitted, printable, size_in_words
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, PtxrtError
+from ptxrt.ops.served import Served, served
 from ptxrt.runtime.device import Device, as_device, default_device, devices
 
 __all__ = ["main"]
@@ -94,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
         description="List the kernels that come with ptxrt. Exits with 1 if none has WORD in its entry, dtype or plan.",
     )
     command.add_argument("word", metavar="WORD", nargs="?", default="", help="only those that have this somewhere")
+    command.add_argument(
+        "--variants",
+        action="store_true",
+        help="instead: for each op, kind of problem, dtype and layout, the variants that serve it, in PTX and in HIP",
+    )
     command.add_argument("--json", action="store_true", help="the same as a JSON array")
     command.set_defaults(run=_kernels)
 
@@ -227,15 +233,20 @@ def _reason(kind: str) -> str:
 
 
 def _kernels(given: argparse.Namespace) -> int:
+    head: tuple[str, ...] = ("entry", "language", "dtype", "plan", "signature")
+    searched = head[:-1]
     plans = {plan.op: plan.__name__ for plan in ops.plans()}
-    known = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
-    rows = [row for row in known if any(given.word in cell for cell in row[:4])]
+    known: list[tuple[str, ...]] = [
+        (spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()
+    ]
+    if given.variants:
+        head = searched = Served._fields
+        known = [row.cells for row in served()]
+    rows = [row for row in known if any(given.word in cell for cell in row[: len(searched)])]
     if not rows:
-        near = suggestion(given.word, {cell for row in known for cell in row[:4]})
-        return _complain(
-            f"no kernel has {given.word!r} in its entry, language, dtype or plan. {near or ''}".rstrip(" ."), 1
-        )
-    head = ("entry", "language", "dtype", "plan", "signature")
+        near = suggestion(given.word, {cell for row in known for cell in row[: len(searched)]})
+        where = f"{', '.join(searched[:-1])} or {searched[-1]}"
+        return _complain(f"no kernel has {given.word!r} in its {where}. {near or ''}".rstrip(" ."), 1)
     _say(
         json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1) if given.json else fitted(head, rows)
     )

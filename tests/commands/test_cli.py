@@ -23,6 +23,7 @@ from ptxrt.commands._demo_cases import SAXPY
 from ptxrt.commands.cli import main
 from ptxrt.compilers import nvjitlink, nvrtc
 from ptxrt.ops import references
+from ptxrt.ops.served import served
 
 ENTRY = "group_norm_kernel"
 
@@ -154,6 +155,29 @@ def test_kernels_and_devices_are_there_for_programs(capsys: Capture) -> None:
     assert set(record["missing"]) | {device.kind for device in ptxrt.devices()} == {"cuda", "hip", "sim"}
     for compiler in record["compilers"].values():
         assert (compiler["version"] is None) is (compiler["missing"] is not None)
+
+
+def test_kernels_tells_which_variants_serve_an_op(capsys: Capture) -> None:
+    assert main(["kernels", "group_norm", "--variants", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["op"] for row in rows} == {"group_norm", "group_norm_backward"}
+    found = {(row["op"], row["layouts"]): (row["dtypes"], row["ptx"], row["hip"]) for row in rows}
+    types = "f32 f64 f16 bf16"
+    assert found["group_norm", "contiguous"] == (types, "split baseline", "baseline")
+    assert found["group_norm", "channels-last"] == (types, "channels_last_split channels_last", "channels_last")
+    assert main(["kernels", "frob", "--variants"]) == 1
+    assert "layouts, ptx or hip" in capsys.readouterr().err
+
+
+def test_each_op_and_each_of_its_variants_and_types_serves_something() -> None:
+    rows = served()
+    for plan in ops.plans():
+        own = [row for row in rows if row.op == plan.op]
+        for language in ("ptx", "hip"):
+            names = {variant.name for variant in plan.variants if variant.language == language}
+            assert {name for row in own for name in getattr(row, language)} == names, (plan.op, language)
+        types = {spec.dtype for spec in ops.kernels() if spec.op == plan.op}
+        assert types <= {dtype for row in own for dtype in row.dtypes}
 
 
 def test_a_word_like_a_plan_is_answered_with_it(capsys: Capture) -> None:

@@ -399,6 +399,11 @@ LARGE: list[tuple[Any, Any]] = [
       for size in range(1, 13) for beta in (0.75, 0.6)),
     (ops.Softmax2dPlan, ops.Softmax2dDescriptor((1 << 32, 1, 1))),
     (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor((1 << 32, 1, 1))),
+    *((plan, kind((1, 1, *size), (1, *size, len(size)), mode=mode, padding_mode="border"))
+      for plan, kind in ((ops.GridSamplePlan, ops.GridSampleDescriptor),
+                         (ops.GridSampleBackwardPlan, ops.GridSampleBackwardDescriptor))
+      for size, modes in (((2, 2), ("bilinear", "nearest", "bicubic")), ((2, 2, 2), ("bilinear", "nearest")))
+      for mode in modes),
 ]  # fmt: skip
 
 
@@ -440,7 +445,8 @@ def test_every_launch_is_of_its_own_op_with_arguments_of_the_declared_types() ->
         for launch in schedule.launches:
             assert launch.kernel.op == plan.op
             moved = plan is ops.UpsampleNearest2dPlan  # whatever the type, by its size
-            assert alike(launch.kernel.dtype, problem.dtype, moved)
+            of_statistics = launch.kernel.family == "batch_norm_statistics"  # whose types are those of statistics
+            assert of_statistics or alike(launch.kernel.dtype, problem.dtype, moved)
             named = {o.name: o for o in plan.select("sim:0", problem).operands}
             for parameter, argument in zip(launch.kernel.signature.parameters, launch.arguments, strict=True):
                 where = (launch.kernel.entry, parameter.name)
@@ -457,8 +463,10 @@ def test_every_launch_is_of_its_own_op_with_arguments_of_the_declared_types() ->
                 elif isinstance(argument, np.ndarray):
                     assert parameter.pointer, where
                     assert parameter.const, where
+                elif parameter.pointer:
+                    assert parameter.nullable, where
+                    assert argument == 0, where
                 else:
-                    assert not parameter.pointer, where
                     assert isinstance(argument, int) == (parameter.type.kind == "int"), where
 
 

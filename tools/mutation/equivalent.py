@@ -66,12 +66,12 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "grid_sample",
             "axis",
-            "setp.lt.and.{{ type }} %touches, {{ s }}, %size, %touches;",
-            "setp.le.and.{{ type }} %touches, {{ s }}, %size, %touches;",
+            "setp.lt.and.{{ real }} %touches, {{ s }}, %size, %touches;",
+            "setp.le.and.{{ real }} %touches, {{ s }}, %size, %touches;",
         )
     ],
     "The pair of coordinates is read one by one then: slower.": [
-        ("grid_sample", "locate", "and.b64 %address, %points, {{ 2 * bytes | int - 1 }};", "// left out")
+        ("grid_sample", "locate", "and.b64 %address, %points, {{ 2 * bytes - 1 }};", "// left out")
     ],
     "Another power of two as the unit of the fixed-point sums, which leaves bits enough.": [
         ("grid_sample", "scale", "shr.s32 %half_unit, %unit, 1;", "shr.s32 %half_unit, %unit, 2;")
@@ -165,14 +165,6 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     "Any value of x serves as the shift of the sums, and there are two at least.": [
         ("hip/batch_norm", "batch_norm_kernel", "const double k = Real(x[0]);", "const double k = Real(x[0 + 1]);"),
     ],
-    "Other blocks are laid in tiles, which give the same: threads beyond the last warp do a row of the next tile.": [
-        (
-            "hip/grid_sample",
-            "sample",
-            "if (oh >= 32 && ow >= 128 && blockDim.x % 32 == 0 && size_t(gridDim.x / tiles) * height >= oh) {",
-            "if (oh >= 32 && ow >= 128 && blockDim.x % 32 != 0 && size_t(gridDim.x / tiles) * height >= oh) {",
-        ),
-    ],
     "Parts that are larger hold all channels too.": [
         (
             "hip/grid_sample",
@@ -185,16 +177,8 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "hip/grid_sample",
             "Axis",
-            "if (!(s >= T(-1) && s < T(length))) s = T(-2);",
-            "if (!(s >= T(-1) && s <= T(length))) s = T(-2);",
-        ),
-    ],
-    "first - part is huge where first is 0: the first block takes all channels, others write the same or nothing.": [
-        (
-            "hip/grid_sample",
-            "sample",
-            "const size_t first = size_t(blockIdx.y) * part, last = min(first + part, size_t(c));",
-            "const size_t first = size_t(blockIdx.y) * part, last = min(first - part, size_t(c));",
+            "if (!(s >= Real(-1) && s < Real(length))) s = Real(-2);",
+            "if (!(s >= Real(-1) && s <= Real(length))) s = Real(-2);",
         ),
     ],
     "Where both sides are equal, both results are.": [

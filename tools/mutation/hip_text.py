@@ -18,7 +18,7 @@ __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 FOLDER, SUFFIX = "kernels_hip", ".hip"
 INCLUDES = ("block_sum", "moments", "pairs", "power", "walk")
 
-_FUNCTION = re.compile(r"(\w+)\(")
+_FUNCTION = re.compile(r"(\w+)(?:\{\{ \w+ \}\})?\(")
 _STRUCT = re.compile(r"struct (\w+)")
 # One operand: a name, perhaps a member, an element or a call with arguments that have no brackets of their own.
 _OPERAND = r"[\w.]+(?:\[[^\[\]]*\]|\([^()]*\))?"
