@@ -52,7 +52,11 @@ def test_another_number_of_parameters_is_a_difference(other: Any) -> None:
 
 
 @pytest.mark.usefixtures("hiprtc_there")
-def test_every_entry_is_the_same_in_both_languages(capsys: Capture) -> None:
+def test_every_entry_is_the_same_in_both_languages(monkeypatch: Patch, capsys: Capture) -> None:
+    # Other types have the same text. Of the modes of grid_sample, each compiled by itself, one has all parameters.
+    specs = [spec for spec in ops.kernels() if spec.dtype == "f32"]
+    specs = [spec for spec in specs if spec.family != "grid_sample_modes" or "bilinear" in spec.entry]
+    monkeypatch.setattr(ops, "kernels", lambda: specs)
     assert main(["parity"]) == 0
     out = capsys.readouterr().out
     in_hip = [spec.entry for spec in ops.kernels() if spec.language == "hip"]

@@ -24,12 +24,15 @@ CASES = cases()
 ONE_EACH = list({case.plan.op: case for case in CASES if case.dtype == "f32"}.values())
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_op = pytest.mark.parametrize("case", ONE_EACH, ids=str)
-OPERANDS = [(case, o) for case in CASES for o in case.plan.select("sim:0", case.problem).operands]
+# One of each problem, whatever its type, which a check of an operand is the same for.
+PROBLEMS = list({(case.plan, replace(case.problem, dtype=BY_NAME["f32"])): case for case in reversed(CASES)}.values())
+OPERANDS = [(case, o) for case in PROBLEMS for o in case.plan.select("sim:0", case.problem).operands]
 
 
 def each_operand(choose: Any = lambda o: True) -> pytest.MarkDecorator:
-    """Parametrize over the operands of all cases that are given."""
-    nothing = {case: {name for name, a in case.inputs(np.random.default_rng()).items() if a is None} for case in CASES}
+    """Parametrize over the operands of all problems that are given."""
+    given = {case: case.inputs(np.random.default_rng()) for case in PROBLEMS}
+    nothing = {case: {name for name, a in given[case].items() if a is None} for case in PROBLEMS}
     chosen = [(case, o.name) for case, o in OPERANDS if not o.absent and o.name not in nothing[case] and choose(o)]
     return pytest.mark.parametrize(("case", "name"), chosen, ids=str)
 

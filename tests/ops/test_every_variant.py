@@ -131,7 +131,8 @@ def check_results(case: Case, device: Device, plan: Any, results: list[Any], wha
 @each(None)
 def test_every_config_gives_the_result_and_writes_nothing_else(device: Device, case: Case, variant: str) -> None:
     skip_stand_in(device)
-    for config in configs(case, device, variant):
+    found = configs(case, device, variant)
+    for config in found if case.dtype == "f32" else dict.fromkeys((found[0], found[-1])):
         plan = case.plan.select(device, case.problem, wish(variant, config=config))
         assert plan.config == config
         check_results(case, device, plan, run(case, device, plan), config)
@@ -158,9 +159,9 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
             # All arithmetic is explicit .rn, so the machine and the GPU agree to the bit.
             yield "on sim", run(case, sim, case.plan.select(sim, case.problem, wish(twin(case, variant))))
         if first or small:
-            for offset in ((1, 2, 3, 4) if case.dtype == "f32" else (1, 2, 4, 8)) if small else (1,):
+            for offset in ((1, 2, 3, 4) if case.dtype == "f32" else (1, 4)) if small else (1,):
                 yield f"at {offset}", run(case, device, plan, offset)
-        for place in range(len(plan.operands) if first and small else 0):
+        for place in range(len(plan.operands) if first and small and case.dtype == "f32" else 0):
             yield f"{plan.operands[place].name} at 1", run(case, device, plan, 1, place)
         for name in IN_PLACE.get(case.plan.op, ()):
             yield f"in place of {name}", run(case, device, plan, within=name)
