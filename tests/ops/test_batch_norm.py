@@ -452,7 +452,7 @@ def test_nor_does_an_outlier_in_front(device: Device, rng: Rng, name: str, outli
 
 
 @every_training
-@pytest.mark.parametrize(("name", "size"), [("f16", 1e4), ("bf16", 1e18), ("f64", 1e150)])
+@pytest.mark.parametrize(("name", "size"), [("f16", 1e4), ("bf16", 3e37), ("f64", 1e150)])
 def test_nor_do_they_overflow_near_the_largest(device: Device, rng: Rng, name: str, size: float, variant: str) -> None:
     """The sums and squares of these are far above what a half holds."""
     x = (rng.standard_normal((1, 2, 100)) * size).astype(kinds_of(name)[0])
