@@ -279,6 +279,58 @@ def _upsample_nearest2d_backward(
     )
 
 
+def _layer_norm(device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]) -> Case:
+    x, w, b = _normal(rng, *shape), _normal(rng, shape[-1]), _normal(rng, shape[-1])
+    args, out = _there(device, x, w, b), empty(shape, np.float32, device)
+    return Case(
+        "layer_norm",
+        network,
+        shape,
+        lambda: (ops.layer_norm(args[0], shape[-1], *args[1:], out=out),),
+        lambda: (references.layer_norm(x, shape[-1:], w, b),),
+        _NORMALISATION,
+    )
+
+
+def _layer_norm_backward(device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]) -> Case:
+    go, x, w = _normal(rng, *shape), _normal(rng, *shape), _normal(rng, shape[-1])
+    (go_, x_, w_), out = _there(device, go, x, w), _outputs(device, shape, shape[-1:], shape[-1:])
+    return Case(
+        "layer_norm_backward",
+        network,
+        shape,
+        lambda: tuple(ops.layer_norm_backward(go_, x_, shape[-1], w_, out=out)),
+        lambda: references.layer_norm_backward(go, x, shape[-1:], w),
+        _NORMALISATION,
+    )
+
+
+def _rms_norm(device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]) -> Case:
+    x, w = _normal(rng, *shape), _normal(rng, shape[-1])
+    (x_, w_), out = _there(device, x, w), empty(shape, np.float32, device)
+    return Case(
+        "rms_norm",
+        network,
+        shape,
+        lambda: (ops.rms_norm(x_, shape[-1], w_, out=out),),
+        lambda: (references.rms_norm(x, shape[-1:], w),),
+        _NORMALISATION,
+    )
+
+
+def _rms_norm_backward(device: Device, rng: np.random.Generator, network: str, shape: tuple[int, ...]) -> Case:
+    go, x, w = _normal(rng, *shape), _normal(rng, *shape), _normal(rng, shape[-1])
+    (go_, x_, w_), out = _there(device, go, x, w), _outputs(device, shape, shape[-1:])
+    return Case(
+        "rms_norm_backward",
+        network,
+        shape,
+        lambda: tuple(ops.rms_norm_backward(go_, x_, shape[-1], w_, out=out)),
+        lambda: references.rms_norm_backward(go, x, shape[-1:], w),
+        _NORMALISATION,
+    )
+
+
 def _points(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Return images, and a grid of their own size over each: turned by a small angle, and scaled."""
     n, _, h, w = shape
@@ -347,6 +399,10 @@ _ROWS: list[tuple[Callable[..., Case], str, tuple[int, ...], tuple[int, ...]]] =
     (_local_response_norm_backward, "AlexNet, norm1", (128, 96, 55, 55), (1, 96, 27, 27)),
     (_softmax2d, "segmentation head, 21 classes", (8, 21, 512, 512), (1, 21, 64, 64)),
     (_softmax2d_backward, "segmentation head, 21 classes", (8, 21, 512, 512), (1, 21, 64, 64)),
+    (_layer_norm, "BERT-large", (16, 512, 1024), (2, 16, 1024)),
+    (_layer_norm_backward, "BERT-large", (16, 512, 1024), (2, 16, 1024)),
+    (_rms_norm, "Llama, 7B", (2, 2048, 4096), (1, 16, 4096)),
+    (_rms_norm_backward, "Llama, 7B", (2, 2048, 4096), (1, 16, 4096)),
     (_grid_sample, "spatial transformer", (64, 3, 32, 32), (4, 3, 32, 32)),
     (_grid_sample_backward, "spatial transformer", (64, 3, 32, 32), (4, 3, 32, 32)),
 ]

@@ -422,7 +422,7 @@ def test_an_unknown_instruction_is_named(target: str, instruction: str) -> None:
     [
         ("s_endpgm", "s_branch 65535", "it does not end"),
         ("s_waitcnt .*", "ds_bpermute_b32 v0, v0, v0", "a value from a lane that is not active"),
-        ("s_waitcnt .*", "ds_read_b32 v0, v0 offset:65532", "outside of the block's LDS"),
+        ("s_waitcnt .*", "ds_read_b32 v0, v0 offset:65532", "outside of the block's LDS|not aligned in LDS"),
     ],
 )
 def test_what_the_machine_holds_wrong(target: str, pattern: str, instead: str, said: str) -> None:

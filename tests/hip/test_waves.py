@@ -514,7 +514,7 @@ def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family: str, number:
     [
         (
             "if (image >= shape[0]) return;",
-            "if (image >= shape[0]) { dst[element] = 1; return; }",
+            "if (image >= shape[0]) { if (image + channel + i + j == shape[0]) dst[element] = 1; return; }",
             "written outside of out",
         ),
         ("dst[element] =", "const_cast<Bits*>(src)[0] += 1;\ndst[element] =", "written to x"),
