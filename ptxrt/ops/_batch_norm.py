@@ -28,6 +28,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     Workspace,
+    blocks_in_hip,
     number,
     parameter_type,
     plan_cache,
@@ -154,6 +155,10 @@ class _Problem(ImageDescriptor):
         """Sums are f64, or two of them for f64 values."""
         sums = "2 x f64" if self.parts == 2 else "f64"
         return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
+
+    def blocks(self, language: str) -> tuple[int]:
+        """Return a grid of blocks of 256 threads, one a channel; in HIP they take turns where it launches no more."""
+        return (blocks_in_hip(256 * self.channels, 256) if language == "hip" else self.channels,)
 
     def kernel(self, name: str, language: str) -> KernelSpec:
         """Return an entry for this element type."""
@@ -512,11 +517,12 @@ class Channels(Variant[BatchNormDescriptor, Config]):
         """Return one launch, and one more for the running statistics."""
         statistics = ("batch_mean", "batch_var") if problem.training else ("running_mean", "running_var")
         arguments = ("x", "y", "weight", "bias", *statistics, *problem.sizes, problem.eps, int(problem.training))
-        steps = [Launch(problem.kernel("kernel", self.language), (problem.channels,), 256, arguments)]
+        steps = [Launch(problem.kernel("kernel", self.language), problem.blocks(self.language), 256, arguments)]
         if problem.training and problem.running and problem.momentum is not None:
             running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
             kernel = problem.kernel("running", self.language)
-            steps.append(Launch(kernel, (_ceil(problem.channels, 256),), 256, running))
+            blocks = blocks_in_hip if self.language == "hip" else _ceil
+            steps.append(Launch(kernel, (blocks(problem.channels, 256),), 256, running))
         return Schedule(tuple(steps), problem.guarantee)
 
 
@@ -698,9 +704,8 @@ class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
         arguments: tuple[Argument, ...] = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
         name = "backward_handed_kernel" if problem.handed else "backward_kernel"
         arguments += () if problem.handed else (int(problem.training),)
-        return Schedule(
-            (Launch(problem.kernel(name, self.language), (problem.channels,), 256, arguments),), problem.guarantee
-        )
+        kernel = problem.kernel(name, self.language)
+        return Schedule((Launch(kernel, problem.blocks(self.language), 256, arguments),), problem.guarantee)
 
 
 class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):

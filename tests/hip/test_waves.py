@@ -418,7 +418,7 @@ def few_blocks(count: int, threads: int) -> int:
 @pytest.fixture(autouse=True)
 def short_grids(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
-    for name in ("group_norm", "softmax2d", "upsample_nearest2d"):
+    for name in ("batch_norm", "group_norm", "softmax2d", "upsample_nearest2d"):
         monkeypatch.setattr(sys.modules[f"ptxrt.ops._{name}"], "blocks_in_hip", few_blocks)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)

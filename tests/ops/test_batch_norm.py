@@ -588,6 +588,20 @@ def _moments(images: Any) -> Any:
     return mean, sum(((part.double() - mean) ** 2).sum() for part in parts) / count
 
 
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+def test_hip_takes_channels_for_which_blocks_take_turns(name: str) -> None:
+    shape, wish = (2, 1 << 24, 1), ptxrt.PlanPreference(language="hip")
+    for training in (True, False):
+        forward = ops.BatchNormDescriptor(shape, training, BY_NAME[name])
+        backward = ops.BatchNormBackwardDescriptor(shape, training, BY_NAME[name])
+        plans: tuple[Any, ...] = (
+            ops.BatchNormPlan.select("sim:0", forward, wish),
+            ops.BatchNormBackwardPlan.select("sim:0", backward, wish),
+        )
+        for plan in plans:
+            assert all(launch.grid[0] * launch.block < 1 << 32 for launch in plan.schedule.launches)
+
+
 @pytest.mark.parametrize("variant", ["split", "baseline", "elementwise", "hip/baseline"])
 @pytest.mark.parametrize(
     ("shape", "name"), [((5, 2, 2**29), "f32"), ((1, 2, 2**31 + 8), "f32"), ((5, 2, 2**29), "f16")], ids=str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from problems import Case, cases, operands, ways
 from tolerances import EPSILON
 
 from ptxrt import Device
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework import Plan
 
 SIZES: dict[str, Any] = {
@@ -68,13 +69,15 @@ EMPTY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def each(sizes: Any) -> pytest.MarkDecorator:
-    """Parametrize over the cases of these sizes and the variants of each."""
-    return pytest.mark.parametrize(
-        ("case", "variant"),
-        [(case, key) for case in cases(sizes) for key in variants(case.plan) if _is_for(case, key)],
-        ids=str,
-    )
+def each(sizes: Any, sanitized: Collection[str] = ()) -> pytest.MarkDecorator:
+    """Parametrize over cases and the variants of each; compute-sanitizer runs those of some types."""
+    chosen = [
+        pytest.param(case, key, marks=[pytest.mark.sanitize] if case.dtype in sanitized else [])
+        for case in cases(sizes)
+        for key in variants(case.plan)
+        if _is_for(case, key)
+    ]
+    return pytest.mark.parametrize(("case", "variant"), chosen, ids=str)
 
 
 def _is_for(case: Case, key: str) -> bool:
@@ -127,8 +130,7 @@ def check_results(case: Case, device: Device, plan: Any, results: list[Any], wha
             np.testing.assert_allclose(got.astype(np.float64), ref.astype(np.float64), rtol=near, atol=near)
 
 
-@pytest.mark.sanitize
-@each(None)
+@each(None, sanitized=BY_NAME)
 def test_every_config_gives_the_result_and_writes_nothing_else(device: Device, case: Case, variant: str) -> None:
     skip_stand_in(device)
     found = configs(case, device, variant)
@@ -144,8 +146,7 @@ def twin(case: Case, variant: str) -> str:
     return variant if once else variant.removeprefix("hip/")
 
 
-@pytest.mark.sanitize
-@each(SIZES)
+@each(SIZES, sanitized=["f32"])
 def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
     device: Device, case: Case, variant: str
 ) -> None:
