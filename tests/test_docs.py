@@ -72,9 +72,11 @@ def test_the_worst_errors_that_ops_md_tells_are_those_that_were_measured() -> No
         "group_norm, batch_norm, forward and backward": r"(group|batch)_norm",
         "softmax2d, forward and backward": r"softmax2d",
         "local_response_norm, forward and backward": r"local_response_norm",
+        "layer_norm, rms_norm, forward and backward": r"(layer|rms)_norm",
+        "upsample_nearest2d_backward": r"upsample_nearest2d_backward",
         "upsample_nearest2d": r"upsample_nearest2d$",
         "grid_sample": r"grid_sample$",
-        "grid_sample_backward": r"grid_sample grad",
+        "grid_sample_backward": r"grid_sample(_backward| grad)",
     }
     table = (DOCS / "ops.md").read_text().partition("## Precision and determinism")[2]
     for name, pattern in ops.items():
