@@ -6,6 +6,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from ptxrt._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ptxrt import ops
     from ptxrt.check.shadowing import shadow
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from ptxrt.runtime.source import KernelSource
     from ptxrt.runtime.stream import Event, Stream
     from ptxrt.runtime.textures import Surface, Texture
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AssertionFailed",

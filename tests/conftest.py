@@ -33,6 +33,9 @@ settings.register_profile(
 )
 settings.load_profile("ptxrt")
 
+# Tests count compiles, and never touch the store of whoever runs them: those of a store name a folder of their own.
+os.environ["PTXRT_CACHE_DISABLE"] = "1"
+
 
 def need_device(name: str) -> ptxrt.Device:
     """Return the device, or skip; fail where PTXRT_REQUIRE wants its kind."""

@@ -119,6 +119,8 @@ class Backend(Protocol):
     name: str
     languages: tuple[str, ...]
     """What :meth:`compile` takes: of "ptx", "cuda" and "hip"."""
+    compiled_languages: tuple[str, ...]
+    """Those for which it calls a compiler, whose outcome is worth storing on disk."""
 
     # Discovery: never raises, never the reason why an import is slow.
     def unavailable(self) -> str | None:

@@ -33,6 +33,7 @@ class CudaBackend(CudaTextures):
 
     name = "cuda"
     languages: tuple[str, ...] = ("ptx", "cuda", "hip")
+    compiled_languages: tuple[str, ...] = ("ptx", "cuda", "hip")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

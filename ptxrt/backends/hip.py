@@ -33,6 +33,7 @@ class HipBackend:
 
     name = "hip"
     languages: tuple[str, ...] = ("hip",)
+    compiled_languages: tuple[str, ...] = ("hip",)
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -45,6 +45,7 @@ class SimBackend:
 
     name = "sim"
     languages: tuple[str, ...] = ("ptx", "cuda", "hip")
+    compiled_languages: tuple[str, ...] = ("cuda", "hip")
 
     def __init__(self) -> None:
         self._memories: dict[int, sim.GlobalMemory] = {}

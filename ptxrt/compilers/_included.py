@@ -52,8 +52,17 @@ class Included:
         """Return what stands for the contents of the files as they are now; another one each time if not `known`."""
         if not self.known:
             return secrets.token_hex(32)
-        held = [(path, _digest(path)) for path in self.files]
+        held = list(self.held().items())
         return hashlib.sha256(json.dumps(held).encode("ascii")).hexdigest() if held else ""
+
+    def key(self, text_key: str) -> str:
+        """Return the key of a text with what the files hold now."""
+        held = self.digest()
+        return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
+
+    def held(self) -> dict[str, str | None]:
+        """Return the SHA-256 of what each file holds now, None where there is no such file."""
+        return {path: _digest(path) for path in self.files}
 
     def changed_since(self, moment: float) -> bool:
         """Return whether a file may have changed after that time (``time.time()``), while the compiler read it."""

@@ -8,10 +8,12 @@ each call of Python's that is saved shows.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
@@ -245,5 +247,11 @@ def _names(rules: Sequence[object]) -> str:
 
 def _compiled(name: str, before: str, rules: Sequence[object], lines: list[str], scope: dict[str, Any]) -> Any:
     text = "\n    ".join([f"def {name}(owner, stream, {before}{_names(rules)}):", *lines])
-    exec(text, scope)  # the text is made of indices and numbers only
+    exec(_code(text), scope)  # the text is made of indices and numbers only
     return scope[name]
+
+
+@functools.lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """Return the code of a text: kernels of the same rules share it, and compiling it is most of a binder's cost."""
+    return compile(text, "<launch>", "exec")

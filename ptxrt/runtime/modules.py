@@ -6,7 +6,6 @@ others wait for that key alone. A failed compile is remembered with its error.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -15,21 +14,27 @@ import time
 import weakref
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ptxrt.errors import CompileError, InvalidArgument, Unsupported, fresh, shown
+from ptxrt.compilers import Included
+from ptxrt.errors import CompileError, InvalidArgument, fresh, shown
+from ptxrt.runtime.compiling import compiled, request_for, stored
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties, Function, PointerParam
-    from ptxrt.compilers import Binary, Included
+    from ptxrt.compilers import Binary
     from ptxrt.runtime.source import KernelSource
+    from ptxrt.store import Request
 
 __all__ = ["SCHEMA", "CacheEntry", "CacheStats", "LoadedModule", "ModuleCache"]
 
 SCHEMA = 1
-"""Version of the key and of the snapshot; both change with it."""
+"""Version of the snapshot."""
+
+_NONE = Included()
 
 
 class _Record:
@@ -169,15 +174,13 @@ class _Slot:
     """
 
     source: KernelSource
-    entry: str
-    options: tuple[str, ...]
-    arch: str
-    compiler: str
+    request: Request
     text_key: str
     created: float = field(default_factory=time.time)
     last_used: float = field(default_factory=time.time)
     uses: int = 0
     seconds: float = 0.0
+    size: int = 0
     # A signal handler may load the same text: then the thread that it interrupted compiles once more.
     lock: threading.RLock = field(default_factory=threading.RLock)
     outcome: LoadedModule | CompileError | None = None
@@ -189,10 +192,6 @@ class _Slot:
     @property
     def held(self) -> bool:
         return self.module is not None and self.module.live_kernels > 0
-
-    @property
-    def size(self) -> int:
-        return len(self.module.binary.code) if self.module else 0
 
 
 class ModuleCache:
@@ -236,16 +235,15 @@ class ModuleCache:
         CompileError
             Now, or remembered from the first time; :meth:`clear` forgets it.
         """
-        text_key, compiler = self._key(source, entry, options)
+        request = self._request(source, entry, options)
+        text_key = request.key()
         while True:
-            included = self._included.get(text_key)
-            key = _with_headers(text_key, included)
+            included = self._included.get(text_key, _NONE)
+            key = included.key(text_key)
             with self._lock:
-                if self._included.get(text_key) is not included:
+                if self._included.get(text_key, _NONE) is not included:
                     continue  # another thread has just compiled it
-                slot = self._slots.pop(key, None) or _Slot(
-                    source, entry, options, self.properties.arch, compiler, text_key
-                )
+                slot = self._slots.pop(key, None) or _Slot(source, request, text_key)
                 self._slots[key] = slot  # the last one is the most recently used
                 break
         with slot.lock:
@@ -259,28 +257,15 @@ class ModuleCache:
             raise fresh(outcome)
         return outcome
 
-    def _key(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> tuple[str, str]:
-        """Return a text's key and the compiler's name and version; the key is a digest over all but the headers."""
-        if source.language not in self.backend.languages:
-            raise Unsupported(
-                op="load",
-                argument="source",
-                expected=f"a text in {' or '.join(self.backend.languages)} on {self.name}",
-                given=source.language,
-            )
-        compiler = self.backend.compiler(source.language)
-        parts = [SCHEMA, source.language, source.digest, options, self.properties.arch, compiler]
-        if source.language != "ptx":
-            # A C++ template is instantiated for the entry asked for.
-            parts += [entry, self.backend.effective_options(source.language, options, source.name)]
-        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest(), compiler
+    def _request(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> Request:
+        return request_for(self.backend, source, entry, options, self.properties.arch, self.name)
 
     def _fill(self, key: str, slot: _Slot) -> LoadedModule | CompileError:
         """Compile and load; give the slot its module, or the error that is the text's fault."""
         try:
             outcome = self._outcome(slot)
             included = outcome.included if isinstance(outcome, CompileError) else outcome.binary.included
-            new = _with_headers(slot.text_key, included)
+            new = (included or _NONE).key(slot.text_key)
             with self._lock:
                 if self._slots.get(key) is slot:
                     del self._slots[key]
@@ -288,6 +273,7 @@ class ModuleCache:
                     self._included[slot.text_key] = included
                 # Where the next load of the text looks. A slot is there already if the headers are as they were before.
                 outcome = self._slots.setdefault(new, slot).outcome or outcome
+                slot.size = len(outcome.binary.code) if isinstance(outcome, LoadedModule) else 0
                 slot.outcome = outcome
         except BaseException:
             # The next load tries again: a lost compiler, no memory and Ctrl-C are not the text's fault.
@@ -297,46 +283,27 @@ class ModuleCache:
             raise
         return outcome
 
-    def _compiled(self, slot: _Slot, *, again: bool = True) -> Binary:
-        """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
-        source, began = slot.source, time.time()
-        try:
-            binary = self.backend.compile(
-                source.language,
-                source.text,
-                slot.arch,
-                options=slot.options,
-                defines=dict(source.defines),
-                name=source.name,
-                # A PTX module serves all its entries; whether the one asked for is there is seen later.
-                entry=slot.entry if source.language != "ptx" else None,
-            )
-        except CompileError as error:
-            if not (again and error.included and error.included.changed_since(began)):
-                raise
-        else:
-            if not (again and binary.included.changed_since(began)):
-                return binary
-        return self._compiled(slot, again=False)
-
     def _outcome(self, slot: _Slot) -> LoadedModule | CompileError:
-        started = time.perf_counter()
         try:
-            try:
-                binary = self._compiled(slot)
-            finally:
-                slot.seconds = time.perf_counter() - started
-                with self._lock:
-                    self._counts["compiles"] += 1
-                    self._seconds += slot.seconds
+            binary = stored(self.backend, slot.source, slot.request, partial(self._compiled, slot))
             return LoadedModule(self, binary, slot.source.name)
         except CompileError as error:
-            _complete(error, slot.arch, slot.options)
+            _complete(error, slot.request.arch, slot.request.options)
             with self._lock:
                 self._counts["failures"] += 1
             if error.compiler_lost:
                 raise
             return fresh(error)
+
+    def _compiled(self, slot: _Slot) -> Binary:
+        started = time.perf_counter()
+        try:
+            return compiled(self.backend, slot.source, slot.request)
+        finally:
+            slot.seconds = time.perf_counter() - started
+            with self._lock:
+                self._counts["compiles"] += 1
+                self._seconds += slot.seconds
 
     def stats(self) -> CacheStats:
         """Return the counts; see :class:`CacheStats`."""
@@ -451,13 +418,13 @@ class ModuleCache:
         return CacheEntry(
             digest=key,
             state="loaded" if module else "failed",
-            name=slot.source.name,
-            language=slot.source.language,
-            entry_names=tuple(module.binary.symbols) if module else (slot.entry,),
-            options=slot.options,
-            defines=slot.source.defines,
-            arch=slot.arch,
-            compiler=slot.compiler,
+            name=slot.request.name,
+            language=slot.request.language,
+            entry_names=tuple(module.binary.symbols) if module else (slot.request.entry,),
+            options=slot.request.options,
+            defines=slot.request.defines,
+            arch=slot.request.arch,
+            compiler=slot.request.compiler,
             size=slot.size,
             created=_iso(slot.created),
             last_used=_iso(slot.last_used),
@@ -487,12 +454,6 @@ def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> None:
     """Add what the machine's parser does not know of its caller; nor has it a log apart from its message."""
     error.arch, error.options = error.arch or arch, error.options or options
     error.log = error.log or str(error)
-
-
-def _with_headers(text_key: str, included: Included | None) -> str:
-    """Return the key of a text with what the files hold now that its last compile has read or looked for."""
-    held = included.digest() if included else ""
-    return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
 
 
 def _iso(seconds: float) -> str:

@@ -136,7 +136,7 @@ def test_pain6_the_key_has_the_whole_name_of_the_target(one: str, other: str, mo
     monkeypatch.setattr(backend, "compiler", lambda language: "hipRTC 7.2")
     source = ptxrt.KernelSource.hip(TEXT)
     keys = [
-        ModuleCache("hip:0", backend, 0, dataclasses.replace(properties, arch=arch))._key(source, "plain", ())[0]
+        ModuleCache("hip:0", backend, 0, dataclasses.replace(properties, arch=arch))._request(source, "plain", ()).key()
         for arch in (one, other, one)
     ]
     assert keys[0] == keys[2] != keys[1]

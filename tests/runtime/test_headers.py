@@ -21,8 +21,7 @@ from ptxrt import KernelSource
 from ptxrt.backends import get
 from ptxrt.compilers import _hiprtc_compile as hiprtc_compile
 from ptxrt.compilers import _included, nvrtc
-from ptxrt.compilers._included import watched
-from ptxrt.runtime import modules
+from ptxrt.compilers._included import Included, watched
 from ptxrt.runtime.modules import ModuleCache
 
 # The header's outcome can be read off the names of the entries.
@@ -338,15 +337,15 @@ def test_what_was_cleared_is_forgotten(cache: Any) -> None:
 
 def test_a_load_that_ends_while_another_one_looks_at_the_headers_is_found(cache: Any, monkeypatch: Patch) -> None:
     define("mine.h", "one")
-    with_headers = modules._with_headers
+    key_of = Included.key
 
-    def late(*args: Any) -> Any:
-        monkeypatch.setattr(modules, "_with_headers", with_headers)
-        key = with_headers(*args)
+    def late(included: Included, text_key: str) -> str:
+        monkeypatch.setattr(Included, "key", key_of)
+        key = included.key(text_key)
         assert names(cache) == {"one"}
         return key
 
-    monkeypatch.setattr(modules, "_with_headers", late)
+    monkeypatch.setattr(Included, "key", late)
     assert names(cache) == {"one"}
     assert compiles(cache) == 1
 

@@ -56,16 +56,16 @@ def test_text_options_and_arch_are_in_the_key(device: Device, clean_modules: Mod
 
     properties = dataclasses.replace(device.properties, arch="sm_80")
     monkeypatch.setattr(clean_modules, "properties", properties)
-    keys = {clean_modules._key(constant(1, device), "constant", ())[0]}
+    keys = {clean_modules._request(constant(1, device), "constant", ()).key()}
     monkeypatch.undo()
-    keys.add(clean_modules._key(constant(1, device), "constant", ())[0])
+    keys.add(clean_modules._request(constant(1, device), "constant", ()).key())
     assert len(keys) == 2
 
 
 def test_the_compilers_version_is_in_the_key(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
-    now = clean_modules._key(constant(1, device), "constant", ())
+    now = clean_modules._request(constant(1, device), "constant", ()).key()
     monkeypatch.setattr(device.backend, "compiler", lambda language: "nvJitLink 99.9")
-    assert clean_modules._key(constant(1, device), "constant", ())[0] != now[0]
+    assert clean_modules._request(constant(1, device), "constant", ()).key() != now
 
 
 def test_the_sources_name_is_not_in_the_key(device: Device, clean_modules: ModuleCache) -> None:
@@ -191,7 +191,7 @@ def test_what_is_no_fault_of_a_text_is_retried(device: Device, clean_modules: Mo
         patch.setattr(device.backend, "load", lambda *_: (_ for _ in ()).throw(ptxrt.OutOfDeviceMemory("full")))
         with pytest.raises(ptxrt.OutOfDeviceMemory):
             load(device, 20)
-    assert clean_modules._key(constant(20, device), "constant", ())[0] not in clean_modules._slots
+    assert clean_modules._request(constant(20, device), "constant", ()).key() not in clean_modules._slots
     assert run(load(device, 20)) == 20
 
 
@@ -262,7 +262,7 @@ def test_failures_are_bounded_too(device: Device, clean_modules: ModuleCache) ->
 def test_a_running_compile_is_not_unloaded(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
     gate = threading.Event()
     slow_compiles(monkeypatch, device, gate)
-    digest = clean_modules._key(constant(0, device), "constant", ())[0]
+    digest = clean_modules._request(constant(0, device), "constant", ()).key()
     threads, results = in_threads(1, lambda _: load(device, 0))
     try:
         while digest not in clean_modules._slots:

@@ -1,0 +1,85 @@
+"""The calls of the operating system that a store is made of; another attempt where a file system is busy.
+
+No file is ever changed: what is new is written under another name, flushed, and renamed. So a reader sees a whole entry
+or none, whatever happens to the writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+__all__ = ["again", "is_gone", "private", "read", "removed", "sizes", "write"]
+
+_Given = TypeVar("_Given")
+
+# What network file systems answer for a moment: a file that another host is renaming, a handle that has gone stale.
+_BUSY = frozenset({errno.EBUSY, errno.ESTALE, errno.EAGAIN, errno.ETXTBSY, errno.EINTR})
+_PAUSES = (0.001, 0.01, 0.05)
+
+
+def again(call: Callable[[], _Given]) -> _Given:
+    """Return what `call` does; a few times more, with pauses, where the file system is busy."""
+    for pause in _PAUSES:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _BUSY:
+                raise
+        time.sleep(pause)
+    return call()
+
+
+def is_gone(error: OSError) -> bool:
+    """Return whether the error says that there is no such file."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR)
+
+
+def read(path: Path) -> bytes:
+    """Return a file's bytes. Read, not mapped: pages of a mapped file can vanish, which ends the process."""
+    return again(path.read_bytes)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a new file, its bytes on the disk when this returns."""
+
+    def once() -> None:
+        with open(path, "wb", opener=private) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    again(once)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that nobody else may read: what ``open`` takes as its `opener`."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def sizes(folder: Path) -> int:
+    """Return the bytes of all files below a folder, as far as they are there and can be looked at."""
+    return sum(status.st_size for status in _statuses(folder))
+
+
+def _statuses(folder: Path) -> Iterator[os.stat_result]:
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                yield os.lstat(os.path.join(where, name))
+
+
+def removed(path: Path) -> bool:
+    """Remove a file, or a folder with all that is in it; return whether nothing is left."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return not os.path.lexists(path)

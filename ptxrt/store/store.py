@@ -1,0 +1,380 @@
+"""BinaryStore: compiled binaries on disk, for all processes of a user."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptxrt.compilers import Binary, Included
+from ptxrt.errors import InvalidArgument, shown
+from ptxrt.store import _files
+from ptxrt.store._locks import locked
+from ptxrt.store._record import SCHEMA, Damaged, Record, Request
+
+__all__ = ["BinaryStore", "StoredEntry", "current"]
+
+_LOG = logging.getLogger("ptxrt")
+_PATIENCE = 600.0  # seconds for another process's compile; more is a process that hangs
+_TOUCHED = 60.0  # seconds within which a second use changes no time on disk
+_ORPHANED = 3600.0  # seconds after which what was being written never will be
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """An entry of a store, read and verified.
+
+    Attributes
+    ----------
+    key, path
+        Its name, and its folder.
+    record
+        What its JSON says; None where it is damaged.
+    problem
+        How it is damaged, in words; None where it is sound.
+    size
+        Bytes on disk.
+    last_used
+        Seconds since 1970, up to a minute early.
+    """
+
+    key: str
+    path: Path
+    record: Record | None
+    problem: str | None
+    size: int
+    last_used: float
+
+
+class BinaryStore:
+    """Compiled binaries in a folder, shared by the processes of a user.
+
+    An entry is a folder with the raw binary, which the vendors' tools open, and ``entry.json``, which says all that is
+    known of it; docs/cache.md has the schema. It appears whole, never changes, and is verified whenever it is read. One
+    process at a time compiles for a key, and the others wait. What is damaged is put aside and compiled once more; a
+    disk that is full or may not be written costs one warning, and the binaries stay in memory.
+
+    Parameters
+    ----------
+    folder
+        Where; made at the first use, for its owner alone.
+    max_bytes
+        Past it the least recently used entries go.
+    shared
+        Another store's folder, which is read and never written.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = 512 << 20, shared: Path | None = None) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.shared = shared
+        self._root = folder / f"v{SCHEMA}"
+        self._usable: bool | None = None
+        self._warned = False
+        self._bytes = max_bytes + 1  # as of the last time that this process looked, so it looks at its first entry
+
+    def __repr__(self) -> str:
+        return f"<BinaryStore {self.folder}>"
+
+    # Finding and storing ------------------------------------------------------------------------------------------
+
+    def binary(self, request: Request, text: str, compile: Callable[[], Binary]) -> Binary:
+        """Return the stored outcome of a request, or have it compiled, for all processes once, and store it.
+
+        Parameters
+        ----------
+        request
+            What is asked for.
+        text
+            The source's.
+        compile
+            Compiles it. What it raises is raised, and not stored.
+        """
+        found = self.find(request, text)
+        if found is not None:
+            return found
+        if not self._is_usable():
+            return compile()
+        with locked(self._root / "locks" / request.key(), _PATIENCE) as alone:
+            # Another process may have stored it meanwhile; and nobody stores now what is taken for damaged.
+            found = self.find(request, text, mend=alone is not False)
+            if found is not None:
+                return found
+            began = time.time()
+            binary = compile()
+            self._put(request, binary, began)
+        return binary
+
+    def find(self, request: Request, text: str, *, mend: bool = False) -> Binary | None:
+        """Return the stored outcome of a request, None where there is none.
+
+        Parameters
+        ----------
+        request, text
+            As for :meth:`binary`.
+        mend
+            Put aside what is damaged. Without it that counts as not there.
+        """
+        for root, ours in self._roots():
+            key, headers = self._key(root, request)
+            path = _place(root, key)
+            try:
+                read = _read(path, key)
+                if read is None:
+                    continue
+                record, code = read
+                if record.headers == headers:  # the list of files that was looked at is a hint
+                    found = record.made(code, text)
+                    if ours:
+                        _touch(path)
+                    return found
+            except Damaged as damage:
+                if ours and mend:
+                    self._put_aside(path, damage)
+                elif not ours:
+                    self._warn(f"{path} is damaged ({damage}), and another one is compiled")
+        return None
+
+    def _roots(self) -> Iterator[tuple[Path, bool]]:
+        if self._is_usable():
+            yield self._root, True
+        if self.shared is not None:
+            yield self.shared / f"v{SCHEMA}", False
+
+    def _key(self, root: Path, request: Request) -> tuple[str, dict[str, str | None]]:
+        """Return an entry's name by what the files hold now that its compile read, and what that is."""
+        key = request.key()
+        if request.language == "ptx":
+            return key, {}
+        try:
+            files = Included(tuple(os.fsdecode(_files.read(root / "headers" / key)).split("\0")))
+        except OSError:
+            return key, {}  # no headers, or nothing stored
+        return files.key(key), files.held()
+
+    def _put(self, request: Request, binary: Binary, began: float) -> None:
+        """Store an outcome, unless a file may have changed since its compile began: then nobody knows what it read."""
+        included, headers = binary.included, binary.included.held()
+        key = included.key(request.key())
+        if not included.known or included.changed_since(began):
+            return
+        record = Record.of(key, request, binary, headers)
+        part = self._root / "tmp" / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
+        try:
+            part.mkdir()
+            _files.write(part / record.file, binary.code)
+            _files.write(part / "entry.json", record.encoded())
+            place = _place(self._root, key)
+            place.parent.mkdir(exist_ok=True)
+            try:
+                _files.again(lambda: part.rename(place))
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+            if headers:
+                listed = part.with_suffix(".headers")
+                _files.write(listed, os.fsencode("\0".join(headers)))
+                _files.again(lambda: listed.replace(self._root / "headers" / request.key()))
+            self._bytes += record.size
+            if self._bytes > self.max_bytes:
+                self.prune()
+        except OSError as error:
+            self._warn(f"{self.folder} cannot be written ({error}): what is compiled stays in memory")
+        finally:
+            _files.removed(part)
+
+    def _put_aside(self, path: Path, damage: Damaged) -> None:
+        aside = self._root / "quarantine" / f"{path.name}.{time.time_ns()}"
+        try:
+            _files.again(lambda: path.rename(aside))
+        except OSError as error:
+            self._warn(f"{path} is damaged ({damage}) and cannot be put aside ({error}); it is compiled once more")
+        else:
+            _LOG.warning("%s was damaged (%s): it is compiled once more, and now is %s", path, damage, aside)
+
+    # The folder ---------------------------------------------------------------------------------------------------
+
+    def _is_usable(self) -> bool:
+        if self._usable is None:
+            self._usable = self._made()
+        return self._usable
+
+    def _made(self) -> bool:
+        """Make the folders; return whether they are this user's alone to write."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (
+                self._root,
+                *(self._root / name for name in ("entries", "headers", "locks", "tmp", "quarantine")),
+            ):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+        except OSError as error:
+            self._warn(f"{self.folder} cannot be made ({error}): what is compiled stays in memory")
+            if not self._root.is_dir():
+                return False
+        for folder in (self.folder, self._root):
+            status = folder.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                self._warn(
+                    f"{folder} belongs to another user, or one may write to it, who could put code there. It is not "
+                    f"used: make it yours alone (chmod 700), or name another folder in PTXRT_CACHE_DIR"
+                )
+                return False
+        return True
+
+    def _warn(self, words: str) -> None:
+        """Say what is wrong with the disk, once a process."""
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("the store of compiled kernels: %s", words)
+
+    # Upkeep -------------------------------------------------------------------------------------------------------
+
+    def entries(self) -> Iterator[StoredEntry]:
+        """Yield all entries, each read and verified; one that another process removes meanwhile is passed over."""
+        for path in self._paths():
+            try:
+                status = (path / "entry.json").stat()
+                last_used = status.st_mtime
+            except OSError:
+                last_used = 0.0
+            problem, read = None, None
+            try:
+                read = _read(path, path.name)
+                if read is None:
+                    continue
+                read[0].made(read[1], "")
+            except Damaged as damage:
+                problem = str(damage)
+            yield StoredEntry(path.name, path, read[0] if read else None, problem, _files.sizes(path), last_used)
+
+    def _paths(self) -> list[Path]:
+        return sorted((self._root / "entries").glob("*/*"))
+
+    def prune(self, max_bytes: int | None = None) -> int:
+        """Remove what no process will finish, what was put aside, then the least recently used entries.
+
+        Parameters
+        ----------
+        max_bytes
+            How much may stay; the store's own bound if None.
+
+        Returns
+        -------
+        Bytes
+            That were removed.
+        """
+        bound = self.max_bytes if max_bytes is None else max_bytes
+        with locked(self._root / "locks" / "prune", 0) as alone:
+            if alone is False:  # another process is at it: two would remove more than has to go
+                return 0
+            return self._prune(bound)
+
+    def _prune(self, bound: int) -> int:
+        freed = sum(self._remove(path) for path in self._orphans())
+        found = []
+        for path in (*(self._root / "quarantine").glob("*"), *self._paths()):
+            with contextlib.suppress(OSError):
+                used = (path / "entry.json").stat().st_mtime if path.parent.name != "quarantine" else 0.0
+                found.append((used, _files.sizes(path), path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= bound:
+                break
+            total -= size
+            freed += self._remove(path)
+        self._bytes = total
+        return freed
+
+    def _orphans(self) -> Iterator[Path]:
+        """Yield what processes have left that were ended while they wrote."""
+        for path in (self._root / "tmp").glob("*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ORPHANED:
+                    yield path
+
+    def _remove(self, path: Path) -> int:
+        """Remove an entry in one step, for readers; return its bytes, 0 where it stays."""
+        size = _files.sizes(path)
+        gone = self._root / "tmp" / f"{path.name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):
+            path.rename(gone)
+        return size if _files.removed(gone) and not os.path.lexists(path) else 0
+
+    def clear(self) -> int:
+        """Remove all entries; return how many bytes that was. A compile that is under way stores its outcome still."""
+        freed = sum(self._remove(path) for path in (*self._paths(), *(self._root / "quarantine").glob("*")))
+        for path in (self._root / "headers").glob("*"):
+            _files.removed(path)
+        return freed + sum(self._remove(path) for path in self._orphans())
+
+
+def _place(root: Path, key: str) -> Path:
+    return root / "entries" / key[:2] / key
+
+
+def _read(path: Path, key: str) -> tuple[Record, bytes] | None:
+    """Return what an entry's folder holds; None where there is none.
+
+    Raises
+    ------
+    Damaged
+        If it is not all there, as it was written.
+    """
+    try:
+        record = Record.decoded(_files.read(path / "entry.json"), key)
+        return record, _files.read(path / record.file)
+    except OSError as error:
+        if _files.is_gone(error) and not os.path.lexists(path):
+            return None
+        raise Damaged(f"it cannot be read: {error}") from error
+
+
+def _touch(path: Path) -> None:
+    """Note the use, for what is pruned first."""
+    with contextlib.suppress(OSError):
+        file = path / "entry.json"
+        if time.time() - file.stat().st_mtime > _TOUCHED:
+            os.utime(file)
+
+
+# The environment's -------------------------------------------------------------------------------------------------
+
+_STORES: dict[tuple[str, int, str | None], BinaryStore] = {}
+
+
+def current() -> BinaryStore | None:
+    """Return the store that the environment names, None where PTXRT_CACHE_DISABLE is 1.
+
+    Raises
+    ------
+    InvalidArgument
+        If PTXRT_CACHE_MAX_BYTES is no number of bytes, or PTXRT_CACHE_DISABLE neither 0 nor 1.
+    """
+    disabled = os.environ.get("PTXRT_CACHE_DISABLE") or "0"
+    if disabled not in ("0", "1"):
+        raise _wrong("PTXRT_CACHE_DISABLE", "0 or 1", disabled)
+    if disabled == "1":
+        return None
+    given = os.environ.get("PTXRT_CACHE_MAX_BYTES") or str(512 << 20)
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise _wrong("PTXRT_CACHE_MAX_BYTES", "a number of bytes", given)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.environ.get("PTXRT_CACHE_DIR") or os.path.join(base, "ptxrt")
+    which = (os.path.abspath(folder), int(given), os.environ.get("PTXRT_CACHE_SHARED") or None)
+    store = _STORES.get(which)
+    if store is None:
+        shared = Path(which[2]) if which[2] else None
+        store = _STORES.setdefault(which, BinaryStore(Path(which[0]), max_bytes=which[1], shared=shared))
+    return store
+
+
+def _wrong(name: str, expected: str, given: str) -> InvalidArgument:
+    return InvalidArgument(op="load", argument=name, expected=expected, given=shown(given), fix="Or leave it out")
