@@ -231,6 +231,7 @@ _ENTRY = {
 _STATS = {
     "hits": _whole,
     "misses": _whole,
+    "store_hits": _whole,
     "compiles": _whole,
     "failures": _whole,
     "evictions": _whole,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ptxrt.errors import CompileError, Unsupported
+from ptxrt.events import CacheEvent, emit, marked
 from ptxrt.store import Request, current
 
 if TYPE_CHECKING:
@@ -54,14 +55,28 @@ def stored(backend: Backend, source: KernelSource, request: Request, compile: Ca
     return compile() if store is None else store.binary(request, source.text, compile)
 
 
-def compiled(backend: Backend, source: KernelSource, request: Request, *, again: bool = True) -> Binary:
-    """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw.
+def compiled(backend: Backend, source: KernelSource, request: Request) -> Binary:
+    """Compile.
 
     Raises
     ------
     CompileError
         The text is at fault.
     """
+    began, error = time.perf_counter(), None
+    try:
+        with marked(f"compile {request.shown}"):
+            return _compiled(backend, source, request)
+    except CompileError as failed:
+        error = str(failed).partition("\n")[0]
+        raise
+    finally:
+        took = time.perf_counter() - began
+        emit(CacheEvent("compile", "compiler", request.key(), request.shown, took, error))
+
+
+def _compiled(backend: Backend, source: KernelSource, request: Request, *, again: bool = True) -> Binary:
+    """Compile; once more if a header may have been written meanwhile: nobody knows which text the compiler saw."""
     began = time.time()
     try:
         binary = backend.compile(
@@ -80,4 +95,4 @@ def compiled(backend: Backend, source: KernelSource, request: Request, *, again:
     else:
         if not (again and binary.included.changed_since(began)):
             return binary
-    return compiled(backend, source, request, again=False)
+    return _compiled(backend, source, request, again=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from ptxrt import events
 from ptxrt.compilers import Included
 from ptxrt.errors import CompileError, InvalidArgument, fresh, shown
 from ptxrt.runtime.compiling import compiled, request_for, stored
@@ -56,6 +57,8 @@ class CacheStats(_Record):
     hits, misses
         Loads answered by a loaded module (or by a remembered failure), and those that were not. A load that waited
         for another thread's compile is a hit.
+    store_hits
+        The misses whose binary was in the store on disk.
     compiles, failures
         Compiles begun, and those that failed.
     evictions
@@ -68,6 +71,7 @@ class CacheStats(_Record):
 
     hits: int
     misses: int
+    store_hits: int
     compiles: int
     failures: int
     evictions: int
@@ -176,6 +180,7 @@ class _Slot:
     source: KernelSource
     request: Request
     text_key: str
+    key: str
     created: float = field(default_factory=time.time)
     last_used: float = field(default_factory=time.time)
     uses: int = 0
@@ -219,8 +224,10 @@ class ModuleCache:
         self.max_bytes = 256 << 20
         self._slots: dict[str, _Slot] = {}
         self._lock = threading.RLock()
-        self._counts = {"hits": 0, "misses": 0, "compiles": 0, "failures": 0, "evictions": 0}
+        self._counts = {"hits": 0, "misses": 0, "store_hits": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
+        # PTX that is loaded, by its text's digest and the options: nothing else is in its key.
+        self._ready: dict[tuple[str, tuple[str, ...]], _Slot] = {}
         self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
     def __repr__(self) -> str:
@@ -235,27 +242,41 @@ class ModuleCache:
         CompileError
             Now, or remembered from the first time; :meth:`clear` forgets it.
         """
+        began = time.perf_counter()
+        slot = self._ready.get((source.digest, options))
+        missed, outcome = False, slot.outcome if slot else None
+        if slot is None or outcome is None:
+            slot, missed, outcome = self._looked_up(source, entry, options)
+        with self._lock:
+            slot.uses += 1
+            slot.last_used = time.time()
+            self._counts["misses" if missed else "hits"] += 1
+            if self._slots.get(slot.key) is slot:  # the last one is the most recently used
+                del self._slots[slot.key]
+                self._slots[slot.key] = slot
+        if events.subscribers and not missed:
+            took = time.perf_counter() - began
+            events.emit(events.CacheEvent("hit", "memory", slot.key, slot.request.shown, took))
+        if isinstance(outcome, CompileError):
+            raise fresh(outcome)
+        return outcome
+
+    def _looked_up(
+        self, source: KernelSource, entry: str, options: tuple[str, ...]
+    ) -> tuple[_Slot, bool, LoadedModule | CompileError]:
+        """Return the slot of a text, whether it had to be filled, and what is in it."""
         request = self._request(source, entry, options)
         text_key = request.key()
         while True:
             included = self._included.get(text_key, _NONE)
             key = included.key(text_key)
             with self._lock:
-                if self._included.get(text_key, _NONE) is not included:
-                    continue  # another thread has just compiled it
-                slot = self._slots.pop(key, None) or _Slot(source, request, text_key)
-                self._slots[key] = slot  # the last one is the most recently used
-                break
+                if self._included.get(text_key, _NONE) is included:  # else another thread has just compiled it
+                    slot = self._slots.setdefault(key, _Slot(source, request, text_key, key))
+                    break
         with slot.lock:
             missed = slot.outcome is None
-            outcome = slot.outcome or self._fill(key, slot)
-        with self._lock:
-            slot.uses += 1
-            slot.last_used = time.time()
-            self._counts["misses" if missed else "hits"] += 1
-        if isinstance(outcome, CompileError):
-            raise fresh(outcome)
-        return outcome
+            return slot, missed, slot.outcome or self._fill(key, slot)
 
     def _request(self, source: KernelSource, entry: str, options: tuple[str, ...]) -> Request:
         return request_for(self.backend, source, entry, options, self.properties.arch, self.name)
@@ -274,7 +295,9 @@ class ModuleCache:
                 # Where the next load of the text looks. A slot is there already if the headers are as they were before.
                 outcome = self._slots.setdefault(new, slot).outcome or outcome
                 slot.size = len(outcome.binary.code) if isinstance(outcome, LoadedModule) else 0
-                slot.outcome = outcome
+                slot.outcome, slot.key = outcome, new
+                if slot.request.language == "ptx" and slot.module:
+                    self._ready[slot.source.digest, slot.request.options] = slot
         except BaseException:
             # The next load tries again: a lost compiler, no memory and Ctrl-C are not the text's fault.
             with self._lock:
@@ -286,6 +309,9 @@ class ModuleCache:
     def _outcome(self, slot: _Slot) -> LoadedModule | CompileError:
         try:
             binary = stored(self.backend, slot.source, slot.request, partial(self._compiled, slot))
+            if not slot.seconds:
+                with self._lock:
+                    self._counts["store_hits"] += 1
             return LoadedModule(self, binary, slot.source.name)
         except CompileError as error:
             _complete(error, slot.request.arch, slot.request.options)
@@ -377,7 +403,7 @@ class ModuleCache:
                     fix="entries() lists the digests; drop the Kernels first, and with ops.forget_plans() the ops' own",
                 )
             self._slots.pop(keys[0], None)
-            self._forget_headers()
+            self._forget()
 
     def clear(self) -> None:
         """Unload every module that no live Kernel holds, and forget every failure. The counts go on."""
@@ -387,7 +413,7 @@ class ModuleCache:
             unused = {key: slot for key, slot in known if slot.outcome is not None and not slot.held}
             for key in unused:
                 self._slots.pop(key, None)
-            self._forget_headers()
+            self._forget()
 
     def trim(self) -> None:
         """Unload the least recently used modules that no live Kernel holds, until the cache is within its bounds.
@@ -406,9 +432,13 @@ class ModuleCache:
                     count, size = count - 1, size - slot.size
                     self._counts["evictions"] += 1
             if unused:
-                self._forget_headers()
+                self._forget()
+        for slot in unused:
+            events.emit(events.CacheEvent("evict", "memory", slot.key, slot.request.shown))
 
-    def _forget_headers(self) -> None:
+    def _forget(self) -> None:
+        """Let go of what belongs to slots that are there no more."""
+        self._ready = {key: slot for key, slot in list(self._ready.items()) if self._slots.get(slot.key) is slot}
         texts = {slot.text_key for slot in list(self._slots.values())}
         self._included = {key: included for key, included in list(self._included.items()) if key in texts}
 
@@ -448,6 +478,7 @@ class ModuleCache:
         """Take the backend of a forked child; the lock may have been held by a thread that is not here any more."""
         self.backend = backend
         self._lock = threading.RLock()
+        self._ready = {}
 
 
 def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> None:

@@ -64,6 +64,11 @@ class Request:
     compiler: str
     effective: tuple[str, ...] = ()
 
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.name or self.entry
+
     def key(self) -> str:
         """Return the digest that a store and a module cache know it by."""
         # ptxrt's version, for what it reads out of a text or a log: parameter tables, resources.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import secrets
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 
 from ptxrt.compilers import Binary, Included
 from ptxrt.errors import InvalidArgument, shown
+from ptxrt.events import LOG, CacheEvent, emit
 from ptxrt.store import _files
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Damaged, Record, Request
 
 __all__ = ["BinaryStore", "StoredEntry", "current"]
 
-_LOG = logging.getLogger("ptxrt")
 _PATIENCE = 600.0  # seconds for another process's compile; more is a process that hangs
 _TOUCHED = 60.0  # seconds within which a second use changes no time on disk
 _ORPHANED = 3600.0  # seconds after which what was being written never will be
@@ -96,7 +95,10 @@ class BinaryStore:
         compile
             Compiles it. What it raises is raised, and not stored.
         """
+        began = time.perf_counter()
         found = self.find(request, text)
+        took = time.perf_counter() - began
+        emit(CacheEvent("miss" if found is None else "hit", "disk", request.key(), request.shown, took))
         if found is not None:
             return found
         if not self._is_usable():
@@ -106,9 +108,9 @@ class BinaryStore:
             found = self.find(request, text, mend=alone is not False)
             if found is not None:
                 return found
-            began = time.time()
+            since = time.time()
             binary = compile()
-            self._put(request, binary, began)
+            self._put(request, binary, since)
         return binary
 
     def find(self, request: Request, text: str, *, mend: bool = False) -> Binary | None:
@@ -196,7 +198,8 @@ class BinaryStore:
         except OSError as error:
             self._warn(f"{path} is damaged ({damage}) and cannot be put aside ({error}); it is compiled once more")
         else:
-            _LOG.warning("%s was damaged (%s): it is compiled once more, and now is %s", path, damage, aside)
+            why = f"{damage}; it is put aside as {aside} and compiled once more"
+            emit(CacheEvent("quarantine", "disk", path.name, str(path), error=why))
 
     # The folder ---------------------------------------------------------------------------------------------------
 
@@ -233,7 +236,7 @@ class BinaryStore:
         """Say what is wrong with the disk, once a process."""
         if not self._warned:
             self._warned = True
-            _LOG.warning("the store of compiled kernels: %s", words)
+            LOG.warning("the store of compiled kernels: %s", words)
 
     # Upkeep -------------------------------------------------------------------------------------------------------
 
@@ -290,6 +293,7 @@ class BinaryStore:
                 break
             total -= size
             freed += self._remove(path)
+            emit(CacheEvent("evict", "disk", path.name, str(path)))
         self._bytes = total
         return freed
 

@@ -345,7 +345,7 @@ WRONG: dict[str, list[Any]] = {
     "bounds.max_modules": [-1, "512"],
     "bounds.max_bytes": [1.5, 1 << 70],
     "stats": [[]],
-    **{f"stats.{name}": [None, -1] for name in ("hits", "misses", "compiles", "failures", "evictions")},
+    **{f"stats.{name}": [None, -1] for name in ("hits", "misses", "store_hits", "compiles", "failures", "evictions")},
     "stats.compile_seconds": ["1", -1.0, float("nan"), float("inf"), 10**400],
     "stats.modules": [True],
     "stats.bytes": ["0"],
