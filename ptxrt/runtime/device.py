@@ -101,6 +101,10 @@ class Device:
         device.properties = backend.properties(ordinal)
         device.modules = ModuleCache(str(device), backend, ordinal, device.properties)
         device.default_stream = Stream._wrap(device, 0)
+        if file := os.environ.get("PTXRT_CACHE_SNAPSHOT"):
+            from ptxrt.runtime._snapshots import watch  # noqa: PLC0415 (for few)
+
+            watch(device.modules, file)
         for call in WHEN_OPENED:
             call(device)
         return device
