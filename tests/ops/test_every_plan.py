@@ -327,6 +327,8 @@ def test_a_plan_says_what_it_is(device: Device, case: Case) -> None:
         assert {plan.key, plan_of(case, device, key).key} == {plan.key}
         assert case.plan.op in repr(plan)
         assert plan.precision_guarantee is plan.schedule.guarantee
+        if case.plan.category == "normalization":
+            assert plan.precision_guarantee.accumulator == ("2 x f64" if case.dtype == "f64" else "f64")
 
 
 @each_op
