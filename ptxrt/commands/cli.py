@@ -233,15 +233,14 @@ def _reason(kind: str) -> str:
 
 
 def _kernels(given: argparse.Namespace) -> int:
-    head: tuple[str, ...] = ("entry", "language", "dtype", "plan", "signature")
-    searched = head[:-1]
-    plans = {plan.op: plan.__name__ for plan in ops.plans()}
-    known: list[tuple[str, ...]] = [
-        (spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()
-    ]
     if given.variants:
-        head = searched = Served._fields
-        known = [row.cells for row in served()]
+        head: tuple[str, ...] = Served._fields
+        known: list[tuple[str, ...]] = [row.cells for row in served()]
+    else:
+        head = ("entry", "language", "dtype", "plan", "signature")
+        plans = {plan.op: plan.__name__ for plan in ops.plans()}
+        known = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+    searched = head if given.variants else head[:-1]
     rows = [row for row in known if any(given.word in cell for cell in row[: len(searched)])]
     if not rows:
         near = suggestion(given.word, {cell for row in known for cell in row[: len(searched)]})

@@ -14,6 +14,7 @@ from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
     Config,
+    F64Sums,
     ImageDescriptor,
     KernelFamily,
     KernelSpec,
@@ -21,7 +22,6 @@ from ptxrt.ops.framework import (
     Limits,
     Operand,
     Plan,
-    PrecisionGuarantee,
     Refusal,
     Region,
     Role,
@@ -96,7 +96,7 @@ FAMILY = KernelFamily(
 
 
 @dataclass(frozen=True)
-class _Problem(ImageDescriptor):
+class _Problem(F64Sums, ImageDescriptor):
     """What both directions' descriptors have."""
 
     shape: tuple[int, ...]
@@ -131,11 +131,6 @@ class _Problem(ImageDescriptor):
         return self.batch, self.channels, self.hw
 
     @property
-    def parts(self) -> int:
-        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
-        return 2 if self.dtype.name == "f64" else 1
-
-    @property
     def vector(self) -> int:
         """The values of 16 bytes."""
         return 16 // self.dtype.size
@@ -149,12 +144,6 @@ class _Problem(ImageDescriptor):
     def side_by_side(self) -> int:
         """Threads of such a block, which have a vector each."""
         return self.places // self.vector
-
-    @property
-    def guarantee(self) -> PrecisionGuarantee:
-        """Sums are f64, or two of them for f64 values."""
-        sums = "2 x f64" if self.parts == 2 else "f64"
-        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
     def blocks(self, language: str) -> tuple[int]:
         """Return a grid of blocks of 256 threads, one a channel; in HIP they take turns where it launches no more."""

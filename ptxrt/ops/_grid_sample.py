@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.errors import InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -29,6 +29,7 @@ from ptxrt.ops.framework import (
     Workspace,
     Zero,
     blocks_in_hip,
+    checked_type,
     parameter_type,
     plan_cache,
 )
@@ -138,11 +139,7 @@ class GridSampleDescriptor:
                 expected=f"({self.n}, {axes}): a grid for each image of x, {coordinates} of each point",
                 given=str(self.grid_shape),
             )
-        kind = element_type(self.dtype, op=op, argument="x")
-        if kind.name not in modes.FAMILY.dtypes:
-            expected = " or ".join(modes.FAMILY.dtypes)
-            raise DTypeMismatch(op=op, argument="x", expected=expected, given=str(kind), fix="Convert it")
-        object.__setattr__(self, "dtype", kind)
+        object.__setattr__(self, "dtype", checked_type(self.dtype, op, "x", modes.FAMILY.dtypes))
         for name, known in _MODES.items():
             given = getattr(self, name)
             if given.__class__ is not known[0].__class__ or given not in known:

@@ -14,10 +14,13 @@ from ptxrt.ops._group_norm_last import (
     ChannelsLastBackward,
     ChannelsLastSplit,
     ChannelsLastSplitBackward,
+    SplitConfig,
+    WholeConfig,
 )
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
+    F64Sums,
     ImageDescriptor,
     KernelFamily,
     KernelSpec,
@@ -25,7 +28,6 @@ from ptxrt.ops.framework import (
     Limits,
     Operand,
     Plan,
-    PrecisionGuarantee,
     Refusal,
     Region,
     Role,
@@ -94,7 +96,7 @@ FAMILY = KernelFamily(
 
 
 @dataclass(frozen=True)
-class _Problem(ImageDescriptor):
+class _Problem(F64Sums, ImageDescriptor):
     """What forward and backward have in common."""
 
     shape: tuple[int, ...]
@@ -152,11 +154,6 @@ class _Problem(ImageDescriptor):
         """Return a block of so many threads for each row of each image; in HIP they may take turns."""
         return (blocks_in_hip(rows * threads, threads) if language == "hip" else rows), self.images
 
-    @property
-    def parts(self) -> int:
-        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
-        return 2 if self.dtype.name == "f64" else 1
-
     def refusal(self, *, channels_last: bool) -> Refusal | None:
         """Return why kernels for one layout do not take this problem, or None."""
         wanted = "channels-last" if channels_last else "contiguous"
@@ -166,12 +163,6 @@ class _Problem(ImageDescriptor):
     def warps(self) -> int:
         """Of a block that has a group: one for a small group, where such blocks are many."""
         return 1 if self.group <= 1 << 10 and self.batch * self.groups >= 1 << 11 else 8
-
-    @property
-    def guarantee(self) -> PrecisionGuarantee:
-        """Sums are f64, or two of them for f64 values."""
-        sums = "2 x f64" if self.parts == 2 else "f64"
-        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
 @dataclass(frozen=True)
@@ -265,24 +256,6 @@ def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
 # Forward --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WholeConfig(Config):
-    """Knobs of a block for each group: its warps, 1 or 8."""
-
-    warps: int
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> WholeConfig:
-        """One warp for a small group, where there are many."""
-        return cls(problem.warps)
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[WholeConfig]:
-        """Return both widths."""
-        del problem
-        return cls(8), cls(1)
-
-
 class Whole(Variant[GroupNormDescriptor, WholeConfig]):
     """A block for each group of each image, which reads it twice."""
 
@@ -298,25 +271,6 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
         return problem.refusal(channels_last=False) or Schedule(
             (Launch(kernel, grid, threads, arguments),), problem.guarantee
         )
-
-
-@dataclass(frozen=True)
-class SplitConfig(Config):
-    """Knobs of several blocks for each group: the values of one, about."""
-
-    values: int
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> SplitConfig:
-        """As measured on an H200."""
-        del problem
-        return cls(1 << 13)
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
-        """Return slices from 16 to 128 KiB of float32."""
-        del problem
-        return tuple(cls(1 << bits) for bits in (12, 13, 14, 15))
 
 
 class Split(Variant[GroupNormDescriptor, SplitConfig]):

@@ -1,4 +1,4 @@
-"""The variants of group_norm and its backward for channels-last arrays."""
+"""The variants of group_norm and its backward for channels-last arrays; the configs that those for others have too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["FAMILY", "ChannelsLast", "ChannelsLastBackward", "ChannelsLastSplit", "ChannelsLastSplitBackward"]
+__all__ = [
+    "FAMILY",
+    "ChannelsLast",
+    "ChannelsLastBackward",
+    "ChannelsLastSplit",
+    "ChannelsLastSplitBackward",
+    "SplitConfig",
+    "WholeConfig",
+]
 
 WARP = 32
 _VECTOR_BYTES = 16
@@ -76,18 +84,18 @@ def _cut(problem: Problem, values: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class GroupConfig(Config):
+class WholeConfig(Config):
     """Knobs of a block for each group: its warps, 1 or 8."""
 
     warps: int
 
     @classmethod
-    def heuristic(cls, problem: Problem) -> GroupConfig:
+    def heuristic(cls, problem: Problem) -> WholeConfig:
         """One warp for a small group, where there are many."""
         return cls(problem.warps)
 
     @classmethod
-    def candidates(cls, problem: Problem) -> Sequence[GroupConfig]:
+    def candidates(cls, problem: Problem) -> Sequence[WholeConfig]:
         """Return both widths."""
         del problem
         return cls(8), cls(1)
@@ -101,26 +109,26 @@ def _whole(problem: Problem, name: str, language: str, warps: int, *arrays: Argu
     return Launch(kernel, grid, WARP * warps, (*arrays, *problem.sizes, problem.eps, _lanes(problem, language)))
 
 
-class ChannelsLast(Variant["GroupNormDescriptor", GroupConfig]):
+class ChannelsLast(Variant["GroupNormDescriptor", WholeConfig]):
     """A block for each group of each image, which reads it twice."""
 
     name = "channels_last"
-    config_type = GroupConfig
+    config_type = WholeConfig
 
-    def schedule(self, problem: GroupNormDescriptor, config: GroupConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arrays = ("x", "out", "weight", "bias")
         launch = _whole(problem, "group_norm_last_kernel", self.language, config.warps, *arrays)
         return problem.refusal(channels_last=True) or Schedule((launch,), problem.guarantee)
 
 
-class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", GroupConfig]):
+class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", WholeConfig]):
     """A block for each group of each image, which reads it twice: for the sums, and for grad_input."""
 
     name = "channels_last"
-    config_type = GroupConfig
+    config_type = WholeConfig
 
-    def schedule(self, problem: GroupNormBackwardDescriptor, config: GroupConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch of the groups, and that of the parameters' gradients."""
         workspace, partials, statistics = problem.workspace(1)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
@@ -130,35 +138,35 @@ class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", GroupConfig]):
 
 
 @dataclass(frozen=True)
-class SliceConfig(Config):
+class SplitConfig(Config):
     """Knobs of several blocks for each group: the values of one, about."""
 
     values: int
 
     @classmethod
-    def heuristic(cls, problem: Problem) -> SliceConfig:
-        """As for contiguous arrays."""
+    def heuristic(cls, problem: Problem) -> SplitConfig:
+        """As measured on an H200."""
         del problem
         return cls(1 << 13)
 
     @classmethod
-    def candidates(cls, problem: Problem) -> Sequence[SliceConfig]:
+    def candidates(cls, problem: Problem) -> Sequence[SplitConfig]:
         """Return slices from 16 to 128 KiB of float32."""
         del problem
         return tuple(cls(1 << bits) for bits in (12, 13, 14, 15))
 
 
-class ChannelsLastSplit(Variant["GroupNormDescriptor", SliceConfig]):
+class ChannelsLastSplit(Variant["GroupNormDescriptor", SplitConfig]):
     """Several blocks for each group: a pass for the sums of its slices, a pass that writes."""
 
     name = "channels_last_split"
-    config_type = SliceConfig
+    config_type = SplitConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Few large groups."""
         return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
 
-    def schedule(self, problem: GroupNormDescriptor, config: SliceConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
         slices, length = _cut(problem, config.values)
         workspace = Workspace()
@@ -172,17 +180,17 @@ class ChannelsLastSplit(Variant["GroupNormDescriptor", SliceConfig]):
         return problem.refusal(channels_last=True) or Schedule(steps, problem.guarantee, workspace)
 
 
-class ChannelsLastSplitBackward(Variant["GroupNormBackwardDescriptor", SliceConfig]):
+class ChannelsLastSplitBackward(Variant["GroupNormBackwardDescriptor", SplitConfig]):
     """Several blocks for each group: a pass for the sums of its slices, a pass that writes grad_input."""
 
     name = "channels_last_split"
-    config_type = SliceConfig
+    config_type = SplitConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
         """Few large groups."""
         return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
 
-    def schedule(self, problem: GroupNormBackwardDescriptor, config: SliceConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         slices, length = _cut(problem, config.values)
         workspace, partials, statistics = problem.workspace(slices)

@@ -12,13 +12,13 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
+    F64Sums,
     ImageDescriptor,
     KernelFamily,
     Launch,
     Limits,
     Operand,
     Plan,
-    PrecisionGuarantee,
     Refusal,
     Role,
     Schedule,
@@ -72,7 +72,7 @@ FAMILY = KernelFamily(
 
 
 @dataclass(frozen=True)
-class _Problem(ImageDescriptor):
+class _Problem(F64Sums, ImageDescriptor):
     """What the descriptors of both directions have."""
 
     shape: tuple[int, ...]
@@ -102,9 +102,7 @@ class _Problem(ImageDescriptor):
         sizes = (self.batch, self.channels, self.hw, count)
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
         spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
-        accumulator = "2 x f64" if self.dtype.name == "f64" else "f64"
-        guarantee = PrecisionGuarantee("f64", accumulator, deterministic=True, bit_stable_on_same_hardware=True)
-        return Schedule((Launch(spec, (blocks,), THREADS, arguments),), guarantee)
+        return Schedule((Launch(spec, (blocks,), THREADS, arguments),), self.guarantee)
 
 
 @dataclass(frozen=True)

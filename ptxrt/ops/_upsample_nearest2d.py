@@ -10,8 +10,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, LayoutError, ShapeMismatch, shown
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.errors import LayoutError, ShapeMismatch, shown
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -27,6 +27,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     blocks_in_hip,
+    checked_type,
     parameter_type,
     plan_cache,
     whole_number,
@@ -115,10 +116,7 @@ class _Problem:
                 given=str(shape),
                 fix="There is nothing to read for the output's elements",
             )
-        kind = element_type(self.dtype, op=op, argument=first)
-        if BY_NAME.get(kind.name) is not kind or kind.name not in self.types:
-            expected = ", ".join(self.types)
-            raise DTypeMismatch(op=op, argument=first, expected=expected, given=str(kind), fix="Convert it")
+        kind = checked_type(self.dtype, op, first, self.types, between=", ")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "dtype", kind)

@@ -18,7 +18,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
-from ptxrt.ops._group_norm_last import FAMILY, SliceConfig
+from ptxrt.ops._group_norm_last import FAMILY, SplitConfig
 from ptxrt.ops.framework import Limits, Schedule, parameter_type
 from ptxrt.runtime.layout import channels_last, contiguous
 
@@ -114,7 +114,7 @@ def test_a_large_offset_costs_batch_norm_no_accuracy(device: Device, rng: Rng, m
 def sliced(device: Device, problem: Any, values: int) -> Any:
     """Return the plan that cuts each group into slices of so many values, about."""
     plan = ops.GroupNormPlan if isinstance(problem, ops.GroupNormDescriptor) else ops.GroupNormBackwardPlan
-    return plan.select(device, problem, wish("channels_last_split", config=SliceConfig(values)))
+    return plan.select(device, problem, wish("channels_last_split", config=SplitConfig(values)))
 
 
 def needs_ptx(device: Device) -> None:
@@ -198,7 +198,7 @@ def test_group_norm_whose_blocks_take_images_in_turn(device: Device, rng: Rng, m
     for key in variants(ops.GroupNormPlan, device):
         if "channels_last" not in key:
             continue
-        config = SliceConfig(10) if "split" in key else None
+        config = SplitConfig(10) if "split" in key else None
         plan = ops.GroupNormPlan.select(
             device, ops.GroupNormDescriptor(shape, 2, kind, strides=strides), wish(key, config=config)
         )

@@ -15,7 +15,7 @@ from problems import Case, cases, operands, ways
 
 import ptxrt
 from ptxrt import Device, ops
-from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.dtypes import BY_NAME, ElementType, struct_type
 from ptxrt.ops.framework import Launch, Limits, Operand, Region, Schedule
 from ptxrt.runtime.layout import contiguous
 
@@ -327,6 +327,8 @@ def test_a_plan_says_what_it_is(device: Device, case: Case) -> None:
         assert {plan.key, plan_of(case, device, key).key} == {plan.key}
         assert case.plan.op in repr(plan)
         assert plan.precision_guarantee is plan.schedule.guarantee
+        if case.plan.category == "normalization":
+            assert plan.precision_guarantee.accumulator == ("2 x f64" if case.dtype == "f64" else "f64")
 
 
 @each_op
@@ -555,6 +557,12 @@ def test_the_function_refuses_the_element_types_that_its_op_does_not_have(
             replace(case.problem, dtype=BY_NAME[name])
         with refused(ptxrt.DTypeMismatch, case.plan.op, first, *dtypes):
             case.call({**good, first: ptxrt.zeros(good[first].shape, BY_NAME[name].numpy, device)}, None, None)
+
+
+@each_op
+def test_a_descriptor_refuses_a_struct_that_has_the_name_of_its_element_type(case: Case) -> None:
+    with refused(ptxrt.DTypeMismatch, case.plan.op, getattr(case.problem, "first", "x")):
+        replace(case.problem, dtype=struct_type(case.dtype, [("a", np.float32)]))
 
 
 @each_op

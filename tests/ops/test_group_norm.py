@@ -29,7 +29,8 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
-from ptxrt.ops._group_norm import FAMILY, WholeConfig
+from ptxrt.ops._group_norm import FAMILY
+from ptxrt.ops._group_norm_last import WholeConfig
 from ptxrt.ops.framework import parameter_type
 from ptxrt.ops.framework.texts import read_kernel
 from ptxrt.runtime.layout import channels_last

@@ -20,7 +20,7 @@ from op_testing import Guarded, check_error, for_drawn, key_of, on_device, varia
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import BY_NAME, BY_NUMPY, struct_type
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import (
     UpsampleNearest2dArgs,
     UpsampleNearest2dDescriptor,
@@ -397,7 +397,6 @@ def test_an_image_without_elements_has_nothing_to_read(device: Device, shape: Sh
 
 # Plans ----------------------------------------------------------------------------------------------------------------
 
-STRUCT = struct_type("f32", np.dtype([("a", np.float32)]))  # by the name of another
 SHAPE = (2, 3, 4, 5)
 STRIDES = (60, 20, 5, 1)
 
@@ -441,7 +440,7 @@ def test_a_descriptor_wants_strides(strides: Any) -> None:
         UpsampleNearest2dDescriptor(SHAPE, strides, 8, 10)
 
 
-@pytest.mark.parametrize("dtype", [None, np.complex64, np.complex128, STRUCT])
+@pytest.mark.parametrize("dtype", [None, np.complex64, np.complex128])
 def test_a_descriptor_wants_one_of_the_types(dtype: Any) -> None:
     with refused(ptxrt.DTypeMismatch, OP, "x"):
         UpsampleNearest2dDescriptor(SHAPE, STRIDES, 8, 10, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxrt.ops.framework.descriptors import Descriptor, ImageDescriptor, number, whole_number
+from ptxrt.ops.framework.descriptors import Descriptor, F64Sums, ImageDescriptor, checked_type, number, whole_number
 from ptxrt.ops.framework.kernels import KernelFamily, KernelSpec, Role, parameter_type
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.plan import Plan, forget_plans, plan_cache
@@ -27,6 +27,7 @@ __all__ = [
     "Argument",
     "Config",
     "Descriptor",
+    "F64Sums",
     "ImageDescriptor",
     "KernelFamily",
     "KernelSpec",
@@ -45,6 +46,7 @@ __all__ = [
     "Workspace",
     "Zero",
     "blocks_in_hip",
+    "checked_type",
     "forget_plans",
     "number",
     "parameter_type",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ptxrt.dtypes import ElementType, element_type
+from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
+from ptxrt.ops.framework.schedule import PrecisionGuarantee
+from ptxrt.ops.framework.texts import parts_of
 from ptxrt.runtime.layout import channels_last, checked_shape, contiguous, same_layout, whole_numbers
 
-__all__ = ["Descriptor", "ImageDescriptor", "number", "whole_number"]
+__all__ = ["Descriptor", "F64Sums", "ImageDescriptor", "checked_type", "number", "whole_number"]
 
 
 class Descriptor(Protocol):
@@ -24,6 +27,23 @@ class Descriptor(Protocol):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to compute: outputs that have elements all the same are zeros."""
+
+
+class F64Sums:
+    """Mixin of a descriptor whose kernels compute in f64, with sums of two f64 for f64 values."""
+
+    dtype: ElementType
+
+    @property
+    def parts(self) -> int:
+        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
+        return parts_of(self.dtype)
+
+    @property
+    def guarantee(self) -> PrecisionGuarantee:
+        """Sums are f64, or two of them for f64 values."""
+        sums = "2 x f64" if self.parts == 2 else "f64"
+        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
 class ImageDescriptor:
@@ -57,10 +77,7 @@ class ImageDescriptor:
             raise ShapeMismatch(
                 op=self.op, argument=self.first, expected="at least two axes, [N, C, *]", given=str(shape)
             )
-        kind = element_type(self.dtype, op=self.op, argument=self.first)
-        if kind.name not in self.types:
-            expected = " or ".join(self.types)
-            raise DTypeMismatch(op=self.op, argument=self.first, expected=expected, given=str(kind), fix="Convert it")
+        kind = checked_type(self.dtype, self.op, self.first, self.types)
         self._set(shape=shape, dtype=kind, strides=self._checked_strides(shape))
 
     def _set(self, **fields: Any) -> None:
@@ -115,6 +132,15 @@ class ImageDescriptor:
     def empty(self) -> bool:
         """Whether there are no elements."""
         return not self.elements
+
+
+def checked_type(dtype: Any, op: str, argument: str, types: Sequence[str], between: str = " or ") -> ElementType:
+    """Return `dtype` as one of the element types named in `types`; DTypeMismatch, which lists them, for others."""
+    kind = element_type(dtype, op=op, argument=argument)
+    if kind not in [BY_NAME[name] for name in types]:  # a struct may have the name of one
+        expected = between.join(types)
+        raise DTypeMismatch(op=op, argument=argument, expected=expected, given=str(kind), fix="Convert it")
+    return kind
 
 
 def whole_number(value: Any, op: str, argument: str, least: int) -> int:

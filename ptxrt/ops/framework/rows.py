@@ -7,22 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_args
 
-from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DTypeMismatch, InvalidArgument, ShapeMismatch, shown
-from ptxrt.ops.framework.descriptors import number
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops.framework.descriptors import F64Sums, checked_type, number
 from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.plan import ArgsT, Plan, PlanT, ResultT, plan_cache
-from ptxrt.ops.framework.schedule import (
-    Argument,
-    Config,
-    Launch,
-    Limits,
-    PrecisionGuarantee,
-    Schedule,
-    Workspace,
-    blocks_in_hip,
-)
+from ptxrt.ops.framework.schedule import Argument, Config, Launch, Limits, Schedule, Workspace, blocks_in_hip
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT, Variant
 from ptxrt.runtime.array import DeviceArray
@@ -74,7 +65,7 @@ def rows_family(name: str, **signatures: str) -> KernelFamily:
 
 
 @dataclass(frozen=True)
-class RowsDescriptor:
+class RowsDescriptor(F64Sums):
     """Base of a problem of a norm of rows: pure data, hashable.
 
     Parameters
@@ -109,10 +100,7 @@ class RowsDescriptor:
         if not axes or shape[-len(axes) :] != axes:
             expected = f"the last axes of x, {shape}, at least one of them"
             raise ShapeMismatch(op=self.op, argument="normalized_shape", expected=expected, given=str(axes))
-        kind = element_type(self.dtype, op=self.op, argument="x")
-        if kind.name not in self.types:
-            expected = " or ".join(self.types)
-            raise DTypeMismatch(op=self.op, argument="x", expected=expected, given=str(kind), fix="Convert it")
+        kind = checked_type(self.dtype, self.op, "x", self.types)
         eps = number(self.eps, self.op, "eps", parameter_type(kind))
         for name, value in {"shape": shape, "normalized_shape": axes, "dtype": kind, "eps": eps}.items():
             object.__setattr__(self, name, value)
@@ -131,17 +119,6 @@ class RowsDescriptor:
     def empty(self) -> bool:
         """Whether x has no elements."""
         return 0 in self.shape
-
-    @property
-    def parts(self) -> int:
-        """What a number of the workspace is made of: one f64, or two for f64 values, a high and a low part."""
-        return 2 if self.dtype.name == "f64" else 1
-
-    @property
-    def guarantee(self) -> PrecisionGuarantee:
-        """Sums are f64, or two of them for f64 values."""
-        sums = "2 x f64" if self.parts == 2 else "f64"
-        return PrecisionGuarantee("f64", sums, deterministic=True, bit_stable_on_same_hardware=True)
 
 
 @dataclass(frozen=True)

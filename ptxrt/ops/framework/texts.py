@@ -16,7 +16,7 @@ from ptxrt.runtime.source import KernelSource
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["ROUNDING_TARGETS", "context", "only", "read_kernel", "templates"]
+__all__ = ["ROUNDING_TARGETS", "context", "only", "parts_of", "read_kernel", "templates"]
 
 ROUNDING_TARGETS = {"bf16": 80}
 """Element type -> the number of the oldest architecture that rounds to it, where others are older: sm_80."""
@@ -98,6 +98,11 @@ def literal(value: float, dtype: Any) -> str:
     return f"{prefix}{int(np.array(value, kind).view(word)):0{digits}X}"
 
 
+def parts_of(dtype: Any) -> int:
+    """Return of how many f64 a sum of elements is made: one, or for f64 elements two, a high and a low part."""
+    return 2 if dtype.name == "f64" else 1
+
+
 def numbers(names: str, dtype: Any) -> list[list[str]]:
-    """Return each name's registers as pairs.jinja has them: one of f64, or for f64 elements a high and a low one."""
-    return [[f"%{name}", f"%{name}_low"][: 2 if dtype.name == "f64" else 1] for name in names.split()]
+    """Return each name's registers as pairs.jinja has them, one for each of a number's parts."""
+    return [[f"%{name}", f"%{name}_low"][: parts_of(dtype)] for name in names.split()]
