@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ptxrt._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ptxrt import ops
+    from ptxrt import events, ops
     from ptxrt.check.shadowing import shadow
     from ptxrt.errors import (
         AssertionFailed,
@@ -94,6 +94,7 @@ __all__ = [
     "default_device",
     "devices",
     "empty",
+    "events",
     "from_dlpack",
     "full",
     "grid_for",
@@ -132,7 +133,9 @@ _WHERE = {
     "runtime.textures": ("Surface", "Texture"),
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
-_MODULES = {name: name for name in ("check", "compilers", "backends", "dtypes", "errors", "ops", "runtime", "sim")}
+_MODULES = {
+    name: name for name in ("check", "compilers", "backends", "dtypes", "errors", "events", "ops", "runtime", "sim")
+}
 _MODULES["references"] = "ops.references"
 
 
