@@ -21,8 +21,7 @@ import numpy as np
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
 from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
-from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
-from ptxrt.compilers.ptx_text import output_arch, scan
+from ptxrt.compilers import Binary, ParamInfo, installed
 from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
 
 __all__ = ["BACKEND"]
@@ -348,15 +347,24 @@ class CudaBackend(CudaTextures):
 
     def compiler(self, language: str) -> str:
         if language == "ptx":
-            return f"nvJitLink {nvjitlink.version()}"
-        return f"NVRTC {nvrtc.version()}"
+            return f"nvJitLink {installed.version('nvJitLink')}"
+        return f"NVRTC {installed.version('NVRTC')}"
 
     def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
-        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, options, name)
+        if language == "ptx":
+            return options
+        from ptxrt.compilers import hip_on_nvrtc  # noqa: PLC0415 (most kernels are in PTX)
+
+        return hip_on_nvrtc.cxx_options(language, options, name)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":
+            from ptxrt.compilers import hip_on_nvrtc  # noqa: PLC0415 (where all is in the store nothing is compiled)
+
             return hip_on_nvrtc.compile_cxx(language, text, arch, output="cubin", **how)
+        from ptxrt.compilers import nvjitlink  # noqa: PLC0415 (as above)
+        from ptxrt.compilers.ptx_text import output_arch, scan  # noqa: PLC0415
+
         del how["defines"]  # PTX has no preprocessor, and KernelSource.ptx takes no defines
         return nvjitlink.compile_ptx(text, output_arch(scan(text, how["name"]).target, arch), **how)
 

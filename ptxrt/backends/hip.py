@@ -17,7 +17,7 @@ import numpy as np
 
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
 from ptxrt.backends._recent import RecentLaunches
-from ptxrt.compilers import Binary, hiprtc
+from ptxrt.compilers import Binary, hiprtc, installed
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 
 __all__ = ["BACKEND"]
@@ -342,7 +342,7 @@ class HipBackend:
     # Modules ----------------------------------------------------------------------------------------------------
 
     def compiler(self, language: str) -> str:
-        return f"hipRTC {hiprtc.version()}"
+        return f"hipRTC {installed.version('hipRTC')}"
 
     def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
         return hiprtc.effective_options(options, name)

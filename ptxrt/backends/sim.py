@@ -19,7 +19,7 @@ import numpy as np
 
 from ptxrt import sim
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
-from ptxrt.compilers import Binary, EntryInfo, ParamInfo, hip_on_nvrtc, nvjitlink, nvrtc
+from ptxrt.compilers import Binary, EntryInfo, ParamInfo, installed, nvjitlink
 from ptxrt.compilers.occupancy import occupancy
 from ptxrt.compilers.ptx_text import PtxHeader, scan
 from ptxrt.compilers.variables import variables_of
@@ -217,13 +217,19 @@ class SimBackend:
         machine = f"PTX machine {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}"
         if language == "ptx":
             return machine
-        return f"NVRTC {nvrtc.version()}, {machine}"
+        return f"NVRTC {installed.version('NVRTC')}, {machine}"
 
     def effective_options(self, language: str, options: tuple[str, ...], name: str | None) -> tuple[str, ...]:
-        return options if language == "ptx" else hip_on_nvrtc.cxx_options(language, options, name)
+        if language == "ptx":
+            return options
+        from ptxrt.compilers import hip_on_nvrtc  # noqa: PLC0415 (most kernels are in PTX)
+
+        return hip_on_nvrtc.cxx_options(language, options, name)
 
     def compile(self, language: str, text: str, arch: str, **how: Any) -> Binary:
         if language != "ptx":
+            from ptxrt.compilers import hip_on_nvrtc  # noqa: PLC0415 (as above)
+
             # The PTX on the way to a cubin, which is what the machine runs.
             binary = hip_on_nvrtc.compile_cxx(language, text, arch, output="ptx", line_info=True, **how)
             try:

@@ -6,10 +6,14 @@ import functools
 import importlib
 import os
 
+from ptxrt.compilers import installed
 from ptxrt.compilers._nvrtc_names import standard_header
 from ptxrt.compilers.toolkit import cuda_extra, standard_header_fix
 
 __all__ = ["header_fix", "include_directories"]
+
+_FACT = "headers"
+_HEADERS = ("cuda_fp16.h", "cuda/std/type_traits")
 
 
 @functools.lru_cache(maxsize=1)
@@ -19,6 +23,15 @@ def include_directories() -> tuple[str, ...]:
     They come with the package nvidia-cuda-runtime (nvidia-cuda-cccl for libcu++) or with a toolkit, which CUDA_HOME
     or CUDA_PATH names.
     """
+    known = installed.recall(_FACT)
+    if isinstance(known, list):
+        return tuple(known)
+    folders = _search()
+    installed.found(_FACT, folders, [os.path.join(folder, header) for folder in folders for header in _HEADERS])
+    return tuple(folders)
+
+
+def _search() -> list[str]:
     candidates: list[str] = []
     try:
         find = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory
@@ -28,9 +41,8 @@ def include_directories() -> tuple[str, ...]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if root := os.environ.get(variable):
             candidates += [os.path.join(root, "include"), os.path.join(root, "include", "cccl")]
-    wanted = ("cuda_fp16.h", "cuda/std/type_traits")
-    found = [d for d in candidates if any(os.path.exists(os.path.join(d, header)) for header in wanted)]
-    return tuple(dict.fromkeys(found))
+    found = [d for d in candidates if any(os.path.exists(os.path.join(d, header)) for header in _HEADERS)]
+    return list(dict.fromkeys(found))
 
 
 def header_fix(header: str) -> str:

@@ -22,6 +22,7 @@ from ptxrt.compilers._hiprtc_compile import HiprtcCompile
 from ptxrt.compilers._hiprtc_faults import OWN_OPTIONS, Job
 from ptxrt.compilers._hiprtc_process import Lost, Worker
 from ptxrt.compilers._options import HIPRTC
+from ptxrt.compilers.installed import found
 from ptxrt.compilers.toolkit import current_folder
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
@@ -247,6 +248,7 @@ def _hired() -> _Hired:
         raise _unusable(_garbled())
     in_name = re.search(r"\.so\.(\d+(?:\.\d+)+)$", file)
     _worker = _Hired(worker, in_name[1] if in_name else ".".join(map(str, numbers)), tuple(map(str, targets)))
+    found("hipRTC", _worker.version, [file])
     return _worker
 
 

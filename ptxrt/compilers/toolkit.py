@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ptxrt.compilers.installed import found
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 
 __all__ = [
@@ -65,6 +65,8 @@ def standard_header_fix(header: str) -> str | None:
 
 def cuda_extra() -> str:
     """Return the extra of ptxrt that goes with the installed cuda-bindings: ``"cuda12"`` or ``"cuda13"``."""
+    from importlib import metadata  # noqa: PLC0415 (it brings half of the package email along)
+
     try:
         return "cuda12" if metadata.version("cuda-bindings").startswith("12.") else "cuda13"
     except metadata.PackageNotFoundError:
@@ -104,14 +106,22 @@ def exact_version(library: str, major: int, minor: int) -> str:
     """
     short = f"{major}.{minor}"
     try:
-        path = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library).abs_path
+        path = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library).abs_path or ""
     except (ImportError, AttributeError, OSError, RuntimeError):
         return short
-    path = os.path.realpath(path or "")
+    exact = _third_number(library, short, os.path.realpath(path))
+    if path:
+        found({"nvJitLink": "nvJitLink", "nvrtc": "NVRTC"}[library], exact, [path])
+    return exact
+
+
+def _third_number(library: str, short: str, path: str) -> str:
+    from importlib import metadata  # noqa: PLC0415 (as above)
+
     if in_name := re.search(r"\.so\.(\d+\.\d+\.\d+)$", path):  # a toolkit's own file
         return in_name[1] if in_name[1].startswith(f"{short}.") else short
     package = {"nvJitLink": "nvidia-nvjitlink", "nvrtc": "nvidia-cuda-nvrtc"}[library]
-    for name in (package, f"{package}-cu{major}"):
+    for name in (package, f"{package}-cu{short.partition('.')[0]}"):
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
 
 from ptxrt.backends import capsules
 from ptxrt.dtypes import element_type
@@ -18,6 +18,9 @@ from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
 from ptxrt.runtime.protocols import StreamLike, SupportsDLPack
 from ptxrt.runtime.stream import as_stream
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["DeviceArray", "empty", "full", "ones", "to_device", "zeros"]
 
@@ -436,7 +439,8 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
     try:
         if array is None:
             raise TypeError("None")
-        if np.ma.is_masked(array):
+        # Where nobody has imported numpy.ma there is no masked array, and importing it takes 20 ms.
+        if "numpy.ma" in sys.modules and np.ma.is_masked(array):
             raise TypeError("elements of it are masked")
         try:
             return np.asarray(array)

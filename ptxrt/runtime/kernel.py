@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ptxrt.backends import PointerParam, Resources
 from ptxrt.compilers.ptx_text import file_hint, require_entry
@@ -27,7 +26,6 @@ from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, Rule, ScalarRule,
 from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.geometry import check_cooperative, checked_geometry
-from ptxrt.runtime.inference import Lengths, declared_signature
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
@@ -36,9 +34,12 @@ from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import ENTERED, Stream, as_stream
 from ptxrt.runtime.structs import check_members, packed_struct
-from ptxrt.runtime.textures import resolved_handle
-from ptxrt.runtime.variables import variable_array
 from ptxrt.symbols import function_name
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from ptxrt.runtime.inference import Lengths
 
 __all__ = ["Kernel", "KernelIdentity", "load"]
 
@@ -119,6 +120,8 @@ def load(
     try:
         module = where.modules.module(source, entry, tuple(options))
         if signature is None:
+            from ptxrt.runtime.inference import declared_signature  # noqa: PLC0415 (most kernels have a signature)
+
             signature = declared_signature(source, entry, module.binary, lengths, structs, module.names)
         return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
@@ -324,6 +327,8 @@ class Kernel:
         DTypeMismatch
             For a `dtype` that is not the declared one, or of which the variable does not hold a whole number.
         """
+        from ptxrt.runtime.variables import variable_array  # noqa: PLC0415 (few kernels are asked for one)
+
         return variable_array(self.device, self._module, name, dtype, f"{self.entry}.variable")
 
     def sibling(
@@ -357,6 +362,8 @@ class Kernel:
         if len(named) == 1:
             binary.symbols.setdefault(entry, named[0])
         if declared is None:
+            from ptxrt.runtime.inference import declared_signature  # noqa: PLC0415 (as above)
+
             declared = declared_signature(source, entry, binary, None, structs, module.names)
         return Kernel(self.device, module, KernelIdentity(source, entry, declared, options))
 
@@ -452,6 +459,8 @@ class Kernel:
 
     def resolve_handle(self, stream: Stream, index: int, given: Any) -> int:
         """Return the handle of a texture or a surface that is alive on the kernel's device, or a number."""
+        from ptxrt.runtime.textures import resolved_handle  # noqa: PLC0415 (few kernels take one)
+
         return resolved_handle(given, self._params[index], self.device, self.entry, stream)
 
     def packing_error(self, args: Sequence[Any]) -> PtxrtError:

@@ -117,30 +117,46 @@ class KernelFamily:
         op: str | None = None,
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
-        self._kernels = {
-            (role, dtype, language): KernelSpec(
-                name,
-                role if dtype == unnamed else f"{role}_{dtype}",
-                _signature(described.signature, BY_NAME[dtype]),
-                (op or name) + ("_backward" if "backward" in role else ""),
-                dtype,
-                language,
-                tuple(sorted(described.parameters.items())),
-                (targets or {}).get(dtype) if language == "ptx" else None,
-            )
+        self._unnamed, self._targets, self._op = unnamed, targets or {}, op or name
+        self._keys = {
+            (role, dtype, language)
             for dtype in dtypes
             for role, described in roles.items()
             if dtype in (described.dtypes or dtypes)
-            for language in (("ptx", "hip") if described.hip else ("ptx",))
+            for language in ("ptx", "hip")
+            if language == "ptx" or described.hip
         }
+        self._kernels: dict[tuple[str, str, str], KernelSpec] = {}
 
     def kernel(self, role: str, dtype: ElementType, language: str) -> KernelSpec:
         """Return the entry of a role."""
-        return self._kernels[role, dtype.name, language]
+        key = role, dtype.name, language
+        # Made when it is asked for: of many entries a program calls few.
+        return self._kernels.get(key) or self._kernels.setdefault(key, self._kernel(*key))
 
     def kernels(self) -> list[KernelSpec]:
         """Return all entries, those in PTX first."""
-        return sorted(self._kernels.values(), key=lambda spec: spec.language != "ptx")
+        return [
+            self.kernel(role, BY_NAME[dtype], language)
+            for language in ("ptx", "hip")
+            for dtype in self.dtypes
+            for role in self.roles
+            if (role, dtype, language) in self._keys
+        ]
+
+    def _kernel(self, role: str, dtype: str, language: str) -> KernelSpec:
+        if (role, dtype, language) not in self._keys:
+            raise KeyError((role, dtype, language))
+        return KernelSpec(
+            self.name,
+            role if dtype == self._unnamed else f"{role}_{dtype}",
+            _signature(self.roles[role].signature, BY_NAME[dtype]),
+            self._op + ("_backward" if "backward" in role else ""),
+            dtype,
+            language,
+            tuple(sorted(self.roles[role].parameters.items())),
+            self._targets.get(dtype) if language == "ptx" else None,
+        )
 
 
 def _signature(text: str, dtype: ElementType) -> Signature:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
+import numpy as np
 
 from ptxrt.backends import DeviceProperties
 from ptxrt.dtypes import BY_NAME, ElementType
@@ -138,7 +138,7 @@ class Workspace:
         return region
 
 
-Argument = str | Region | NDArray[Any] | int | float
+Argument = str | Region | np.ndarray[Any, Any] | int | float
 """Of a launch: an operand by its name, a region of the workspace, a table that the plan uploads once, or a scalar."""
 
 
