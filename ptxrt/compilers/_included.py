@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +50,7 @@ class Included:
     def digest(self) -> str:
         """Return what stands for the contents of the files as they are now; another one each time if not `known`."""
         if not self.known:
-            return secrets.token_hex(32)
+            return os.urandom(32).hex()
         held = list(self.held().items())
         return hashlib.sha256(json.dumps(held).encode("ascii")).hexdigest() if held else ""
 

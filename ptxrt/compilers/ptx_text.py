@@ -6,7 +6,6 @@ the assembler. Grammar: PTX ISA, "Directives" and "Kernel Function Parameters".
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -136,6 +135,8 @@ def require_entry(
 
 def suggestion(word: str, words: Iterable[str]) -> str | None:
     """Return "Did you mean ...?" for the names close to `word`, None where there is none."""
+    import difflib  # noqa: PLC0415 (for messages alone)
+
     close = difflib.get_close_matches(word, list(words), n=3)
     return f"Did you mean {' or '.join(close)}?" if close else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +204,8 @@ def __dir__() -> list[str]:
 
 def kernels() -> list[KernelSpec]:
     """Return every kernel that the ops use: those of the FAMILY of each file here."""
+    import pkgutil  # noqa: PLC0415 (for tools and tests alone)
+
     names = sorted(info.name for info in pkgutil.iter_modules(__path__) if info.name.startswith("_"))
     families = [importlib.import_module(f"{__name__}.{name}").FAMILY for name in names]
     return [spec for family in families for spec in family.kernels()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import threading
@@ -148,6 +147,8 @@ class Device:
 
 def _near(name: object) -> str:
     """Return "Did you mean ...? " for what is almost a device's name, nothing for any other."""
+    import difflib  # noqa: PLC0415 (for messages alone)
+
     kind, _, ordinal = name.partition(":") if isinstance(name, str) else ("", "", "")
     close = difflib.get_close_matches(
         {"gpu": "cuda", "amd": "hip", "rocm": "hip"}.get(kind.lower(), kind.lower()), _KINDS, n=1
