@@ -19,7 +19,7 @@ import ptxrt
 from benchmarks.launch_peers import Burst, peers
 from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
 
-__all__ = ["BASE", "BOUNDS", "HELP", "KIND", "NAME", "add_arguments", "measure", "ratios", "run"]
+__all__ = ["BASE", "BOUNDS", "HELP", "KIND", "NAME", "add_arguments", "measure", "positive", "ratios", "run"]
 
 NAME = "launch"
 HELP = "host cost of one launch: ptxrt, cuda.core, cuda.bindings, C, CuPy, Triton, torch"
@@ -41,8 +41,8 @@ _WARM_UP = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--device", help="where to run; the default device if left out")
-    parser.add_argument("--bursts", type=_positive, help="bursts timed of each row (60; on sim 5)")
-    parser.add_argument("--launches", type=_positive, help="launches a burst (256; on sim 16)")
+    parser.add_argument("--bursts", type=positive, help="bursts timed of each row (60; on sim 5)")
+    parser.add_argument("--launches", type=positive, help="launches a burst (256; on sim 16)")
     add_out(parser)
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed, or cannot be told")
 
@@ -161,7 +161,8 @@ def _verdict(name: str, ratio: float | None, bound: float) -> str:
     return f"{name} is {ratio:.2f} times {BASE}: {'within' if ratio <= bound else 'ABOVE'} the bound of {bound:g}"
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return the whole number that an option gives, at least 1; for argparse."""
     value = int(text) if text.isascii() and text.isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, given {text!r}")
