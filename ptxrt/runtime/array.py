@@ -439,7 +439,7 @@ def _host(array: Any, op: str, argument: str) -> np.ndarray[Any, Any]:
     try:
         if array is None:
             raise TypeError("None")
-        # Where nobody has imported numpy.ma there is no masked array, and importing it takes 20 ms.
+        # Where nobody has imported numpy.ma there is no masked array, and importing it takes long.
         if "numpy.ma" in sys.modules and np.ma.is_masked(array):
             raise TypeError("elements of it are masked")
         try:

@@ -70,11 +70,12 @@ def test_the_warm_store_is_one_folder_and_the_cold_one_a_new_one_each_time(tmp_p
 
     def run(command: list[str], env: dict[str, str], **_: Any) -> Any:
         assert command[-2] == "ptxrt"
-        assert "PTXRT_CACHE_DISABLE" not in env
+        assert not {"PTXRT_CACHE_DISABLE", "PTXRT_CACHE_SHARED", "PYTHONDONTWRITEBYTECODE"} & env.keys()
         seen.append(Path(env["PTXRT_CACHE_DIR"]))
         return type("Done", (), {"returncode": 0, "stdout": '{"at": 0, "error": 0.0}', "stderr": ""})
 
-    monkeypatch.setenv("PTXRT_CACHE_DISABLE", "1")
+    for variable in ("PTXRT_CACHE_DISABLE", "PTXRT_CACHE_SHARED", "PYTHONDONTWRITEBYTECODE"):
+        monkeypatch.setenv(variable, "1")
     monkeypatch.setattr("subprocess.run", run)
     rows = cold.rows(ptxrt.Device("sim:0"), tmp_path)
     for name in (WARM, COLD, WARM, COLD):

@@ -133,12 +133,12 @@ def measure(
         first = turn % max(1, len(names))  # so that no row always runs behind the same one
         for name in names[first:] + names[:first]:
             try:
-                taken = timed(asked[name])
+                found_ms = timed(asked[name])
             except (OSError, ValueError, subprocess.SubprocessError) as error:
                 failed[name] = str(error)
                 continue
             if turn:
-                times[name].append(taken)
+                times[name].append(found_ms)
     return {name: values for name, values in times.items() if name not in failed}, failed
 
 
@@ -151,7 +151,9 @@ def cold_ms(row: Row, problem: Path, folder: Path) -> float:
         The process has failed, or its result is wrong.
     """
     store = row.store or Path(mkdtemp(prefix="store-", dir=folder))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PTXRT_CACHE_")}
+    # Without its bytecode ptxrt would be compiled in each process, which the packages beside it are not.
+    without = ("PTXRT_CACHE_", "PYTHONDONTWRITEBYTECODE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))
     environment |= {"PYTHONPATH": path, "PTXRT_CACHE_DIR": str(store), **row.environment}
     command = [sys.executable, "-m", "benchmarks.cold_worker", row.way, str(problem)]

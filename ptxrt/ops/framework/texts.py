@@ -49,7 +49,7 @@ def read_kernel(
 
 
 def _remembered_text(name: str, entry: str | None, language: str, dtype: str, parameters: dict[str, str]) -> str:
-    """Return the text as a memo has it, if that was made of the files of today: making it takes 100 ms and more."""
+    """Return the text as a memo has it, if that was made of the files of today: Jinja is slow to begin with."""
     memo = f"text-{_digest(repr((name, entry, dtype, sorted(parameters.items()))).encode())[:32]}"
     made_of, known = _made_of(name, language), memos.recall(memo)
     if isinstance(known, dict) and known.get("made of") == made_of and isinstance(known.get("text"), str):
