@@ -17,13 +17,13 @@ from typing import Any
 __all__ = ["recall", "use", "write"]
 
 _MOST_BYTES = 1 << 22
-_HEAD, _MIDDLE, _END = b'{"sha256": "', b'", "value": ', b"}\n"
+_HEAD, _MIDDLE, _END = b'{"sha256": "', b'", "memo": ', b"}\n"
 _START = len(_HEAD) + 64 + len(_MIDDLE)
 _folder: Path | None = None
 
 
 def use(folder: Path | None) -> None:
-    """Have memos in `folder` from now on, which the first one makes; None for no memos, as it is at the beginning."""
+    """Have memos in `folder`, which the first one makes; None for no memos, as it is at the beginning."""
     global _folder  # noqa: PLW0603
     _folder = folder
 
@@ -37,8 +37,9 @@ def recall(name: str) -> Any:
         body = whole[_START : -len(_END)]
         if whole != _framed(body):
             return None
-        return json.loads(body)
-    except (OSError, ValueError, RecursionError):
+        written, value = json.loads(body)
+        return value if written == name else None  # else it was renamed
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -48,10 +49,11 @@ def write(name: str, value: Any) -> None:
         return
     part = _folder / f".{name}.{os.getpid()}.part"
     with contextlib.suppress(OSError, ValueError):
-        _folder.mkdir(mode=0o700, exist_ok=True)
+        for folder in () if _folder.is_dir() else (*reversed(_folder.parents), _folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
         try:
             with open(part, "xb", opener=_private) as file:
-                file.write(_framed(json.dumps(value).encode("ascii")))
+                file.write(_framed(json.dumps([name, value]).encode("ascii")))
             part.replace(_folder / f"{name}.json")
         finally:
             part.unlink(missing_ok=True)

@@ -18,8 +18,8 @@ VALUE = {"version": "13.5.37", "files": ["/a", "\udc80"], "n": [1, None]}
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """The folder of the memos, which nobody has made yet."""
-    memos.use(tmp_path / "memos")
-    yield tmp_path / "memos"
+    memos.use(tmp_path / "cache" / "memos")
+    yield tmp_path / "cache" / "memos"
     memos.use(None)
 
 
@@ -29,8 +29,9 @@ def test_what_was_written_is_recalled_and_only_this_user_can_read_it(folder: Pat
     memos.write("fact", VALUE)
     assert memos.recall("fact") == VALUE
     assert [path.name for path in folder.iterdir()] == ["fact.json"]
-    assert (folder.stat().st_mode & 0o777, (folder / "fact.json").stat().st_mode & 0o777) == (0o700, 0o600)
-    assert json.loads((folder / "fact.json").read_text())["value"] == VALUE
+    modes = [path.stat().st_mode & 0o777 for path in (folder.parent, folder, folder / "fact.json")]
+    assert modes == [0o700, 0o700, 0o600]
+    assert json.loads((folder / "fact.json").read_text())["memo"] == ["fact", VALUE]
 
 
 def test_without_a_folder_nothing_is_written(folder: Path) -> None:
@@ -70,12 +71,17 @@ def _link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
+def _renamed(path: Path) -> None:
+    memos.write("another", 1)
+    path.with_name("another.json").replace(path)
+
+
 def _folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [_large, _pipe, _link, _folder, Path.unlink])
+@pytest.mark.parametrize("damage", [_large, _pipe, _link, _renamed, _folder, Path.unlink])
 def test_what_is_no_file_of_ours_is_as_none_and_is_not_waited_for(folder: Path, damage: Callable[[Path], None]) -> None:
     memos.write("fact", VALUE)
     damage(folder / "fact.json")

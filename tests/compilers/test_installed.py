@@ -144,7 +144,7 @@ def test_the_latest_environments_alone_are_remembered(library: Path, monkeypatch
         monkeypatch.setenv("CUDA_HOME", str(number))
         installed.found("NVRTC", str(number), [str(library)])
     record = json.loads((memos._folder / "installed-NVRTC.json").read_text())  # type: ignore[operator]
-    assert [entry["value"] for entry in record["value"].values()] == [str(number) for number in range(19, 3, -1)]
+    assert [entry["value"] for entry in record["memo"][1].values()] == [str(number) for number in range(19, 3, -1)]
 
 
 def test_a_launcher_is_a_file_and_a_command_of_several_words_may_be_anything(library: Path, monkeypatch: Patch) -> None:
