@@ -109,14 +109,16 @@ def _environment() -> str:
         *_FOLDERS,
         *site.getsitepackages(),  # pip writes into it whatever it installs
         *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
-        *(f"{folder}/cuda/pathfinder" for folder in sys.path),
         *get("LD_LIBRARY_PATH", "").split(":"),
         *(f"{get('CONDA_PREFIX')}/{name}" for name in ("lib", "conda-meta")),
         *(f"{get(name)}/lib" for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")),
         get("PTXRT_HIPRTC_PYTHON") or sys.executable,
     ]
-    python = [sys.version, sys.executable, sys.prefix, sys.base_prefix, *sys.path]
-    seen = [python, [get(name) for name in _VARIABLES], _states(folders)]
+    # Of the folders of modules those that have the search, or AMD's; the folder of the program is another each time.
+    searches = _states(f"{folder or '.'}/{name}" for folder in sys.path for name in ("cuda/pathfinder", "hip"))
+    python = [sys.version, sys.executable, sys.prefix, sys.base_prefix]
+    variables = [get(name) for name in _VARIABLES]
+    seen = [python, variables, _states(folders), [found for found in searches.items() if found[1]]]
     return hashlib.sha256(json.dumps(seen).encode("ascii")).hexdigest()
 
 

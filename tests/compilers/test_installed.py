@@ -36,6 +36,11 @@ def test_it_is_believed_where_nothing_has_changed(library: Path, monkeypatch: Pa
     assert installed.version("NVRTC") == "13.5.37"
 
 
+def test_the_folder_of_the_program_does_not_matter(library: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys, "path", [str(library.parent), "", *sys.path])
+    assert installed.recall("NVRTC") == "13.5.37"
+
+
 def _replaced(library: Path) -> None:
     new = library.with_name("new")
     new.write_bytes(library.read_bytes())
