@@ -57,10 +57,6 @@ def test_a_file_that_is_cut_or_has_a_flipped_bit_is_as_none(folder: Path) -> Non
     assert memos.recall("fact") == VALUE
 
 
-def _large(path: Path) -> None:
-    os.truncate(path, 1 << 30)
-
-
 def _pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
@@ -81,10 +77,16 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [_large, _pipe, _link, _renamed, _folder, Path.unlink])
+@pytest.mark.parametrize("damage", [_pipe, _link, _renamed, _folder, Path.unlink])
 def test_what_is_no_file_of_ours_is_as_none_and_is_not_waited_for(folder: Path, damage: Callable[[Path], None]) -> None:
     memos.write("fact", VALUE)
     damage(folder / "fact.json")
+    assert memos.recall("fact") is None
+
+
+def test_a_file_that_is_too_large_is_not_read(folder: Path, monkeypatch: Patch) -> None:
+    memos.write("fact", VALUE)
+    monkeypatch.setattr(memos, "_MOST_BYTES", (folder / "fact.json").stat().st_size - 1)
     assert memos.recall("fact") is None
 
 
