@@ -44,16 +44,17 @@ def recall(name: str) -> Any:
 
 def write(name: str, value: Any) -> None:
     """Write what JSON can hold under a name; readers see it whole or not at all. Where that fails nothing happens."""
-    if _folder is None:
+    folder = _folder
+    if folder is None:
         return
-    part = _folder / f".{name}.{os.getpid()}.part"
+    part = folder / f".{name}.{os.urandom(4).hex()}.part"
     with contextlib.suppress(OSError, ValueError):
-        for folder in () if _folder.is_dir() else (*reversed(_folder.parents), _folder):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        for missing in () if folder.is_dir() else (*reversed(folder.parents), folder):
+            missing.mkdir(mode=0o700, exist_ok=True)
         try:
             with open(part, "xb", opener=_private) as file:
                 file.write(_framed(json.dumps([name, value]).encode("ascii")))
-            part.replace(_folder / f"{name}.json")
+            part.replace(folder / f"{name}.json")
         finally:
             part.unlink(missing_ok=True)
 
