@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ptxrt import backends
+from ptxrt import backends, memos
 from ptxrt.errors import BackendUnavailable, InvalidArgument, shown
 from ptxrt.runtime.modules import ModuleCache
 from ptxrt.runtime.stream import Stream
+from ptxrt.store import current
 
 if TYPE_CHECKING:
     from ptxrt.backends import Backend, DeviceProperties
@@ -86,6 +87,8 @@ class Device:
         reason = backend.unavailable()
         if reason is not None:
             raise BackendUnavailable(f"Device: {kind}:{ordinal} cannot be used: {reason}", op="Device", argument="name")
+        store = current()
+        memos.use(store.memos if store else None)
         count = backend.device_count()
         if ordinal >= count:
             raise InvalidArgument(

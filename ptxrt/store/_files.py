@@ -63,16 +63,16 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def sizes(folder: Path) -> int:
-    """Return the bytes of all files below a folder, as far as they are there and can be looked at."""
-    return sum(status.st_size for status in _statuses(folder))
+def sizes(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder, as far as they are there and can be looked at."""
+    return sum(status.st_size for status in _statuses(path))
 
 
-def _statuses(folder: Path) -> Iterator[os.stat_result]:
-    for where, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # gone meanwhile
-                yield os.lstat(os.path.join(where, name))
+def _statuses(path: Path) -> Iterator[os.stat_result]:
+    below = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
+    for file in below if path.is_dir() else (path,):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            yield os.lstat(file)
 
 
 def removed(path: Path) -> bool:

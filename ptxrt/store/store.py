@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -80,6 +79,11 @@ class BinaryStore:
 
     def __repr__(self) -> str:
         return f"<BinaryStore {self.folder}>"
+
+    @property
+    def memos(self) -> Path:
+        """The folder of :mod:`ptxrt.memos`."""
+        return self._root / "memos"
 
     # Finding and storing ------------------------------------------------------------------------------------------
 
@@ -166,8 +170,10 @@ class BinaryStore:
         key = included.key(request.key())
         if not included.known or included.changed_since(began):
             return
+        if not request.compiler.startswith(binary.compiler):
+            return  # another version than a memo said: the next process has it right
         record = Record.of(key, request, binary, headers)
-        part = self._root / "tmp" / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
+        part = self._root / "tmp" / f"{key}.{os.getpid()}.{os.urandom(4).hex()}"
         try:
             part.mkdir()
             _files.write(part / record.file, binary.code)
@@ -283,10 +289,10 @@ class BinaryStore:
     def _prune(self, bound: int) -> int:
         freed = sum(self._remove(path) for path in self._orphans())
         found = []
-        for path in (*(self._root / "quarantine").glob("*"), *self._paths()):
+        for path in (*(self._root / "quarantine").glob("*"), *self._paths(), *self.memos.glob("*")):
             with contextlib.suppress(OSError):
-                used = (path / "entry.json").stat().st_mtime if path.parent.name != "quarantine" else 0.0
-                found.append((used, _files.sizes(path), path))
+                status = (path if path.parent == self.memos else path / "entry.json").stat()
+                found.append((status.st_mtime if path.parent.name != "quarantine" else 0.0, _files.sizes(path), path))
         total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
             if total <= bound:
@@ -307,7 +313,7 @@ class BinaryStore:
     def _remove(self, path: Path) -> int:
         """Remove an entry in one step, for readers; return its bytes, 0 where it stays."""
         size = _files.sizes(path)
-        gone = self._root / "tmp" / f"{path.name}.{secrets.token_hex(4)}"
+        gone = self._root / "tmp" / f"{path.name}.{os.urandom(4).hex()}"
         with contextlib.suppress(OSError):
             path.rename(gone)
         return size if _files.removed(gone) and not os.path.lexists(path) else 0
@@ -315,7 +321,7 @@ class BinaryStore:
     def clear(self) -> int:
         """Remove all entries; return how many bytes that was. A compile that is under way stores its outcome still."""
         freed = sum(self._remove(path) for path in (*self._paths(), *(self._root / "quarantine").glob("*")))
-        for path in (self._root / "headers").glob("*"):
+        for path in (*(self._root / "headers").glob("*"), *self.memos.glob("*")):
             _files.removed(path)
         return freed + sum(self._remove(path) for path in self._orphans())
 
