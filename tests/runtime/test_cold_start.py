@@ -6,11 +6,10 @@ import pytest
 from helpers import printed_by
 
 FIRST = """
+    import os
     import sys
     import numpy as np
-    from pathlib import Path
-    from ptxrt import memos
-    memos.use(Path({folder!r}))
+    os.environ |= {{"PTXRT_CACHE_DISABLE": "0", "PTXRT_CACHE_DIR": {folder!r}}}
     before = set(sys.modules)
     import ptxrt
     x = ptxrt.to_device(np.arange(32, dtype=np.float32).reshape(1, 4, 8), "sim:0")
@@ -51,7 +50,7 @@ def among(modules: str, needless: tuple[str, ...]) -> list[str]:
 def test_a_first_op_on_sim_imports_nothing_else_and_the_second_time_no_templates(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    script = FIRST.format(folder=str(tmp_path_factory.mktemp("store") / "memos"))
+    script = FIRST.format(folder=str(tmp_path_factory.mktemp("store")))
     first, second = printed_by(script), printed_by(script)
     assert among(first, NEEDLESS) == []
     assert among(second, (*NEEDLESS, "jinja2")) == []
