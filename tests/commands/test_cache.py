@@ -15,7 +15,7 @@ from helpers import refused
 import ptxrt
 from ptxrt import ops
 from ptxrt.commands._snapshot import read_snapshot
-from ptxrt.commands.cache import SORT_KEYS, inspect
+from ptxrt.commands._snapshot_report import KEYS, inspect
 from ptxrt.commands.tables import printable
 
 Rewrite: TypeAlias = Callable[[Callable[[Any], object]], Path]
@@ -212,7 +212,7 @@ def test_entries_are_sorted(rewritten: Rewrite, sort: str, expected: Any) -> Non
         assert names(path, sort=sort, reverse=True) == expected[::-1]
 
 
-@pytest.mark.parametrize("sort", SORT_KEYS)
+@pytest.mark.parametrize("sort", KEYS)
 def test_every_key_sorts(written: Path, sort: Any) -> None:
     assert sorted(names(written, sort=sort)) == ["first", "second", "wrong"]
 
