@@ -15,7 +15,7 @@ __all__ = ["DURATION", "Keys", "only_one", "seconds_in"]
 
 Item = TypeVar("Item")
 
-DURATION = "a time such as 90s, 30min, 12h or 7d"
+DURATION = "a time such as 30min, 12h or 7d"
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 

@@ -105,6 +105,7 @@ def _listing(snapshot: Snapshot, entries: Sequence[Entry]) -> str:
         f"written {record['created']}",
         f"{stats['modules']} modules of at most {bounds['max_modules']}, {size_in_words(stats['bytes'])} of at most "
         f"{size_in_words(bounds['max_bytes'])}; {stats['hits']} hits, {stats['misses']} misses, "
+        f"{stats['store_hits']} of these on disk, "
         f"{stats['compiles']} compiles ({stats['failures']} failed) in {stats['compile_seconds']:.3f} s, "
         f"{stats['evictions']} evictions",
         "",

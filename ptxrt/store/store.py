@@ -211,7 +211,7 @@ class BinaryStore:
 
     @property
     def usable(self) -> bool:
-        """Whether the folder is there, or could be made now, and is this user's alone to write; else the log says why."""
+        """Whether the folder is there, or could be made, and is this user's alone to write; else the log says why."""
         return self._is_usable()
 
     def _is_usable(self) -> bool:

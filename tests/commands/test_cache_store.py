@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -208,8 +209,8 @@ def test_an_empty_store_is_no_error(capsys: Capture) -> None:
 
 
 def documented(head: str) -> set[str]:
-    """The fields that docs/cache.md lists in the table below a head."""
-    section = DOCS.partition(f"## {head}\n")[2].partition("\n## ")[0]
+    """The fields that docs/cache.md lists in the first table below a head."""
+    section = DOCS.partition(f"## {head}\n")[2].partition("\n| ")[2].partition("\n\n")[0]
     return {
         name for row in re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
@@ -228,7 +229,7 @@ def test_the_entry_that_was_asked_for_is_named_first() -> None:
     put("second")
     (entry,) = store().entries()
     assert entry.record is not None
-    entry.record.binary["symbols"].update(a="second", b="second")  # type: ignore[attr-defined]
+    entry.record.binary["symbols"].update(a="second", b="second")
     assert _store_report._row(entry)["entries"] == ["second", "a", "b"]
 
 
@@ -279,7 +280,7 @@ def test_filters_of_the_store_must_all_hold(filters: list[str], expected: list[s
         assert f"\n{len(expected)} of 3 entries\n" in run(capsys, "list", *given)[1]
 
 
-@pytest.mark.parametrize("key", _store_report.KEYS)
+@pytest.mark.parametrize("key", list(_store_report.KEYS))
 def test_every_key_of_the_store_sorts(key: str, capsys: Capture) -> None:
     put("first", "b.ptx", days=1)
     put("second", "a.ptx", days=2)
@@ -319,13 +320,13 @@ def test_show_tells_all_that_is_known(folder: Path, tmp_path: Path, capsys: Capt
     key = put(language="cuda", name="mine.cu", included=Included((str(header), missing)), effective=("-I/x",))
     code, out, err = run(capsys, "show", key[:8])
     assert (code, err) == (0, "")
-    for fact in (
-        f"key {key}", f"binary {path_of(key) / 'kernel.cubin'}", "name mine.cu", "language cuda", "entries first",
-        "asked for first", "added -I/x", "arch sm_90, for cuda", "compiler nvJitLink 13.0", "compile time 250.0 ms",
-    ):  # fmt: skip
-        name, _, value = fact.partition(" " if fact[:5] not in ("asked", "compi") or "nvJit" in fact else "r ")
-        assert re.search(rf"^{name}.* {re.escape(value)}$", out, re.MULTILINE), fact
-    assert f"  {'2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881'}  {header}" in out
+    facts = {
+        "key": key, "binary": path_of(key) / "kernel.cubin", "name": "mine.cu", "language": "cuda", "entries": "first",
+        "asked for": "first", "options": "-", "added": "-I/x", "arch": "sm_90, for cuda", "compiler": "nvJitLink 13.0",
+        "compile time": "250.0 ms", "op": "-",
+    }  # fmt: skip
+    assert {f"{name:13} {value}" for name, value in facts.items()} <= set(out.splitlines())
+    assert f"  {hashlib.sha256(b'x').hexdigest()}  {header}" in out
     assert re.search(rf"^  none there +{re.escape(missing)}$", out, re.MULTILINE)
     assert re.search(r"^ +1 +- +a +float +4 +8$", out, re.MULTILINE)
     assert re.search(r"^  registers a thread +32$", out, re.MULTILINE)
@@ -370,9 +371,6 @@ def test_show_disassembles_where_it_is_asked_to(monkeypatch: Patch, capsys: Capt
 
 
 def test_show_wants_one_key(monkeypatch: Patch, capsys: Capture) -> None:
-    entries = [
-        dataclasses.replace(each, key=f"abc{index}") for index, each in enumerate(store().entries()) for _ in "ab"
-    ]
     put()
     (entry,) = store().entries()
     entries = [dataclasses.replace(entry, key=f"abc{index}") for index in range(2)]
@@ -402,7 +400,8 @@ def test_verify_of_a_sound_store_exits_with_0(folder: Path, capsys: Capture) -> 
     put_library()
     assert run(capsys, "verify")[:2] == (
         0,
-        f"{folder}: 2 entries, 1 of them the library's kernels as they are now; 0 damaged, 0 files or folders left over\n",
+        f"{folder}: 2 entries, 1 of them the library's kernels as they are now; "
+        "0 damaged, 0 files or folders left over\n",
     )
     assert printed(capsys, "verify") == {
         "folder": str(folder), "entries": 2, "current_kernels": 1, "damaged": [], "leftovers": [],
@@ -498,7 +497,7 @@ def test_prune_keeps_to_the_bound_of_the_environment(monkeypatch: Patch, capsys:
     ("argument", "value", "words"),
     [
         *(("--max-bytes", value, "a number of bytes") for value in ("", "-1", "1.5", "1MiB", "\u0663", "9" * 19)),
-        *(("--older-than", value, "a time such as 90s, 30min, 12h or 7d") for value in ("", "7", "week", "7d..")),
+        *(("--older-than", value, "a time such as 30min, 12h or 7d") for value in ("", "7", "week", "7d..")),
     ],
 )
 def test_prune_refuses_what_is_no_bound(argument: str, value: str, words: str, capsys: Capture) -> None:
@@ -681,7 +680,7 @@ def test_what_fails_is_named_and_the_rest_is_stored(cxx: str, capsys: Capture) -
     how = ("--file", cxx, "--arch", "sm_90", "--jobs", "1", "--define", "N=4")
     code, out, err = run(capsys, "warm", *how, "--entry", "k<float>", "--entry", "nothing")
     assert (code, "1 compiled, 0 there before, 1 failed" in out) == (1, True)
-    assert err.startswith("ptxrt: nothing for sm_90: mine.cu: ")
+    assert err.startswith("ptxrt: nothing for sm_90: nothing: no entry 'nothing'")
     assert len(err.splitlines()) == 1
     code, _, err = run(capsys, "warm", *how, *(word for n in range(7) for word in ("--entry", f"none{n}")))
     assert (code, len(err.splitlines()), err.splitlines()[-1]) == (1, 6, "ptxrt: and 2 more")
