@@ -33,10 +33,10 @@ from ptxrt.store import Request
 
 __all__ = ["Job", "jobs_of_file", "jobs_of_ops", "run", "wanted_architectures"]
 
-# What a device of AMD names beside its processor, and so do its binaries: LLVM's table of AMDGPU's target features.
+# What a device of AMD reports behind its processor, by LLVM's table of AMDGPU's target features, in this order.
 _BOTH = ("gfx906", "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950")
 _XNACK = ("gfx900", "gfx902", "gfx904", "gfx909", "gfx90c", "gfx1010", "gfx1011", "gfx1012", "gfx1013")
-_FLAGS = {**dict.fromkeys(_BOTH, ("sramecc", "xnack")), **dict.fromkeys(_XNACK, ("xnack",))}
+_FLAGS = {**dict.fromkeys(_BOTH, ":sramecc+:xnack-"), **dict.fromkeys(_XNACK, ":xnack-")}
 _NOT_STORED = "it was compiled, but not stored: the folder cannot be written, or its headers cannot be known"
 _SHOWN = 5
 
@@ -101,10 +101,8 @@ def wanted_architectures(given: str | None) -> list[str]:
         if arch.startswith("gfx"):
             hiprtc.check_target(arch)
             processor, *flags = arch.split(":")
-            if {flag[:-1] for flag in flags} != {*_FLAGS.get(processor, ())}:
-                whole = ":".join(
-                    (processor, *(f"{flag}{'-' if flag == 'xnack' else '+'}" for flag in _FLAGS.get(processor, ())))
-                )
+            whole = processor + _FLAGS.get(processor, "")
+            if "generic" in arch or [f[:-1] for f in flags] != [f[:-1] for f in whole.split(":")[1:]]:
                 raise _wrong("--arch", f"the whole name that a device reports, such as {whole}", repr(arch))
         elif not re.fullmatch("sm_[0-9]{2,3}", arch):
             raise _wrong("--arch", "names as devices report them, such as sm_90 or gfx1100, with commas", repr(arch))

@@ -585,7 +585,19 @@ def test_warm_follows_the_language_that_the_ops_follow(monkeypatch: Patch) -> No
 def test_warm_takes_the_names_that_devices_report() -> None:
     names = "sm_90,gfx942:sramecc+:xnack-,gfx1100,sm_90,gfx1010:xnack-,sm_120"
     assert _warm.wanted_architectures(names) == [*dict.fromkeys(names.split(","))]
-    for arch in ("", "sm_9", "sm_90a", "sm_90,", "ada", "gfx", "gfx942", "gfx942:xnack-", "gfx1100:xnack-"):
+    for arch in (
+        "",
+        "sm_9",
+        "sm_90a",
+        "sm_90,",
+        "ada",
+        "gfx",
+        "gfx942",
+        "gfx942:xnack-",
+        "gfx942:xnack-:sramecc+",
+        "gfx1100:xnack-",
+        "gfx9-4-generic",
+    ):
         with pytest.raises(ptxrt.InvalidArgument, match="expected"):
             _warm.wanted_architectures(arch)
     with refused(ptxrt.InvalidArgument, "cache", "--arch", "such as gfx90a:sramecc+:xnack-, given 'gfx90a'"):
