@@ -100,9 +100,9 @@ def wanted_architectures(given: str | None) -> list[str]:
     for arch in architectures:
         if arch.startswith("gfx"):
             hiprtc.check_target(arch)
-            processor, *flags = arch.split(":")
-            whole = processor + _FLAGS.get(processor, "")
-            if "generic" in arch or [f[:-1] for f in flags] != [f[:-1] for f in whole.split(":")[1:]]:
+            processor = arch.partition(":")[0]
+            whole = "gfx1100" if "generic" in arch else processor + _FLAGS.get(processor, "")
+            if arch.replace("+", "-") != whole.replace("+", "-"):
                 raise _wrong("--arch", f"the whole name that a device reports, such as {whole}", repr(arch))
         elif not re.fullmatch("sm_[0-9]{2,3}", arch):
             raise _wrong("--arch", "names as devices report them, such as sm_90 or gfx1100, with commas", repr(arch))
