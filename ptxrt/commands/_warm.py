@@ -217,7 +217,7 @@ def run(
     Raises
     ------
     InvalidArgument
-        For a number of processes that is none.
+        For a number of processes that is none, and where there is nothing to compile.
     PtxrtError
         If there is no compiler, or it does not take the language; before any compile.
     """
@@ -227,6 +227,8 @@ def run(
         workers = int(processes)
     else:
         raise _wrong("--jobs", "a number of processes", shown(processes))
+    if not jobs:
+        raise _wrong("warm", "a kernel for one of the architectures", "none")
     store = open_store()
     if not store.usable:
         return complain(f"{store.folder} cannot be used", 1)

@@ -766,6 +766,14 @@ def test_an_entry_that_ptx_does_not_have_is_refused(two: list[_warm.Job]) -> Non
         _warm.jobs_of_file(str(source.file), ["second"], [], {}, ["sm_90"])
 
 
+def test_nothing_to_compile_is_refused(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    (tmp_path / "none.ptx").write_text(".version 7.0\n.target sm_70\n.address_size 64\n")
+    code, _, err = run(capsys, "warm", "--file", str(tmp_path / "none.ptx"), "--arch", "sm_90")
+    assert (code, "expected a kernel for one of the architectures, given none" in err) == (2, True)
+    only(monkeypatch, library())
+    assert run(capsys, "warm", "--arch", "gfx1100")[0] == 2
+
+
 @needs_linker
 def test_processes_of_their_own_compile_too(two: list[_warm.Job], monkeypatch: Patch) -> None:
     assert [outcome[::2] for outcome in _warm._outcomes(two, 2)] == [(True, None), (True, None)]
