@@ -1,4 +1,4 @@
-"""``python tools/inspect_cache.py FILE`` is ``ptxrt cache FILE``, from a checkout that need not be installed."""
+"""``python tools/inspect_cache.py ...`` is ``ptxrt cache ...``, from a checkout that need not be installed."""
 
 import sys
 from pathlib import Path

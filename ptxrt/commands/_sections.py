@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from ptxrt.commands.tables import table
-from ptxrt.compilers import Binary, Report
+from ptxrt.compilers import Binary, ParamInfo, Report
 from ptxrt.compilers.disassembly import disassemble, sass
 from ptxrt.compilers.occupancy import occupancy
 from ptxrt.errors import BackendUnavailable
 
-__all__ = ["sections"]
+__all__ = ["machine_code", "parameters", "resources", "sections"]
 
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 
 
 def sections(binary: Binary, symbol: str) -> tuple[list[str], list[str]]:
     """Return lines on the kernel that is called `symbol` in `binary`, and what is missing for more of them."""
+    lines = ["", *resources(binary, symbol)]
+    try:
+        return [*lines, "", *machine_code(binary, symbol)], []
+    except BackendUnavailable as error:
+        return lines, [str(error)]
+
+
+def resources(binary: Binary, symbol: str) -> list[str]:
+    """Return lines on what the kernel uses, and how many of its blocks a multiprocessor holds."""
     report = binary.reports.get(symbol, Report())
     amd = binary.kind == "hsaco"
     rows = [*(_of_amd(report) if amd else _of_nvidia(report)), ("code bytes", len(binary.code))]
     lines = [f"  {what:29} {'not reported' if number is None else number}" for what, number in rows]
-    lines = ["", f"Resources, {binary.compiler} for {binary.arch}", *lines]
-    if not amd:
-        lines += _occupancy(binary.arch, report)
-    try:
-        code = (disassemble if amd else sass)(binary.code, symbol)
-    except BackendUnavailable as error:
-        return lines, [str(error)]
+    lines = [f"Resources, {binary.compiler} for {binary.arch}", *lines]
+    return lines if amd else lines + _occupancy(binary.arch, report)
+
+
+def machine_code(binary: Binary, symbol: str) -> list[str]:
+    """Return the kernel's instructions, one a line, under a head.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no disassembler.
+    """
+    amd = binary.kind == "hsaco"
+    code = (disassemble if amd else sass)(binary.code, symbol)
     head = "Machine code, by address" if amd else "SASS, by address"
-    return [*lines, "", head, *(f"  {line}" for line in code.splitlines())], []
+    return [head, *(f"  {line}" for line in code.splitlines())]
+
+
+def parameters(params: Sequence[ParamInfo] | None, signature: str = "") -> list[str]:
+    """Return a kernel's parameter table, and the signature, if given, as lines."""
+    if params is None:
+        return ["  not told by the text"]
+    rows = []
+    for index, p in enumerate(params):
+        name = "" if re.search(r"_param_\d+$", p.name) else p.name  # NVRTC's own
+        rows.append((str(index), p.cxx or "-", name or "-", p.kind or "any", str(p.size), str(p.offset)))
+    head = ("#", "type", "name", "class", "bytes", "offset")
+    if not rows:
+        return ["  none"]
+    declared = [f"signature: {signature}"] if signature else []
+    return [f"  {line}" for line in (*table(head, rows, (0, 4, 5)).splitlines(), *declared)]
 
 
 def _of_nvidia(report: Report) -> list[tuple[str, object]]:

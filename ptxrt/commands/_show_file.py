@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
-from ptxrt.commands._sections import sections
-from ptxrt.commands.tables import printable, table
+from ptxrt.commands._sections import parameters, sections
+from ptxrt.commands.tables import printable
 from ptxrt.compilers import Binary, ParamInfo, hip_on_nvrtc, hiprtc, nvjitlink
 from ptxrt.compilers.ptx_text import output_arch, require_entry, scan
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, PtxrtError
@@ -61,7 +60,7 @@ def _ptx(source: KernelSource, entry: str | None, arch: str, say: _Say, complain
         lines = [
             line
             for name in names
-            for line in (name, *_parameters(header.entries[name].params, _in_ptx(header.entries[name].params)), "")
+            for line in (name, *parameters(header.entries[name].params, _in_ptx(header.entries[name].params)), "")
         ]
         _print(source.text, lines, say)
         return complain(f"no resources for {arch}: {error}", 0)
@@ -87,7 +86,7 @@ def _tell(text: str, binary: Binary, source: KernelSource, entry: str | None, sa
         shown = demangled(symbol)
         lines += [shown if shown == symbol else f"{shown}, {symbol}"]
         signature = _signature(source, binary, symbol, entry)
-        lines += ["", "Parameters", *_parameters(binary.entries[symbol].params, signature), *behind, ""]
+        lines += ["", "Parameters", *parameters(binary.entries[symbol].params, signature), *behind, ""]
         missing += without
     _print(text, lines, say)
     return complain(missing[0], 0) if missing else 0
@@ -105,20 +104,6 @@ def _signature(source: KernelSource, binary: Binary, symbol: str, entry: str | N
 
 def _in_ptx(params: Sequence[ParamInfo] | None) -> str:
     return "" if params is None else untyped_signature(params)
-
-
-def _parameters(params: Sequence[ParamInfo] | None, signature: str) -> list[str]:
-    if params is None:
-        return ["  not told by the text"]
-    rows = []
-    for index, p in enumerate(params):
-        name = "" if re.search(r"_param_\d+$", p.name) else p.name  # NVRTC's own
-        rows.append((str(index), p.cxx or "-", name or "-", p.kind or "any", str(p.size), str(p.offset)))
-    head = ("#", "type", "name", "class", "bytes", "offset")
-    if not rows:
-        return ["  none"]
-    told = [f"signature: {signature}"] if signature else []
-    return [f"  {line}" for line in (*table(head, rows, (0, 4, 5)).splitlines(), *told)]
 
 
 def _print(text: str, lines: Sequence[str], say: _Say) -> None:

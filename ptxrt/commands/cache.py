@@ -1,242 +1,204 @@
-"""What ``ptxrt cache`` prints of a snapshot: the entries filtered, sorted, as a table, one in full, or as JSON."""
+"""``ptxrt cache``: the store of compiled binaries on disk, and snapshots of a process's module cache."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+import argparse
+from collections.abc import Callable, Iterable, Sequence
 
-from ptxrt.commands._snapshot import Entry, Snapshot, read_snapshot
-from ptxrt.commands.tables import fitted, printable, size_in_words, table
-from ptxrt.errors import InvalidArgument, shown
+from ptxrt.commands import _store_report, _store_upkeep, _warm
+from ptxrt.commands._choosing import DURATION
+from ptxrt.commands._snapshot_report import KEYS, inspect
+from ptxrt.errors import InvalidArgument
 
-__all__ = ["FILTER_KEYS", "SORT_KEYS", "inspect"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run", "with_word"]
 
+Say = Callable[[str], None]
+Complain = Callable[[str, int], int]
 
-# Choosing ---------------------------------------------------------------------------------------------------------
-
-# What --filter and --sort call a field. Numbers are compared as such, texts without regard to case.
-_TEXTS: dict[str, Callable[[Entry], str]] = {
-    "digest": lambda entry: entry["digest"],
-    "state": lambda entry: entry["state"],
-    "name": lambda entry: entry["name"] or "",
-    "language": lambda entry: entry["language"],
-    "entry": lambda entry: "\n".join(entry["entry_names"]),
-    "options": lambda entry: " ".join(entry["options"]),
-    "defines": lambda entry: " ".join("=".join(pair) for pair in entry["defines"]),
-    "arch": lambda entry: entry["arch"],
-    "compiler": lambda entry: entry["compiler"],
-    "error": lambda entry: entry["error"] or "",
-}
-_NUMBERS: dict[str, Callable[[Entry], float]] = {
-    "size": lambda entry: entry["size"],
-    "uses": lambda entry: entry["uses"],
-    "live": lambda entry: entry["live_kernels"],
-}
-_ORDERS: dict[str, Callable[[Entry], Any]] = {
-    "compile_ms": lambda entry: entry["compile_seconds"],
-    "age": lambda entry: -datetime.fromisoformat(entry["created"]).timestamp(),
-    "idle": lambda entry: -datetime.fromisoformat(entry["last_used"]).timestamp(),
-}
-FILTER_KEYS = (*_TEXTS, *_NUMBERS)
-SORT_KEYS = (*FILTER_KEYS, *_ORDERS)
+HELP = (
+    "the store of compiled kernels on disk: path, list, show, verify, prune, clear, warm; and a module cache's snapshot"
+)
+DESCRIPTION = (
+    "The store of compiled kernels on disk, and snapshots of a process's module cache. ptxrt cache FILE is ptxrt cache "
+    "snapshot FILE, unless FILE is one of the words below. Exits with 1 where the answer is no (nothing matches, "
+    "something is damaged or failed), with 2 for wrong usage."
+)
+_WORDS = ("path", "list", "show", "verify", "prune", "clear", "warm", "snapshot")
 
 
-def _chosen(entries: Sequence[Entry], filters: Iterable[str]) -> list[Entry]:
-    """Return the entries that pass every filter, each ``KEY=VALUE``."""
-    left = list(entries)
-    for condition in filters:
-        key, equals, value = condition.partition("=")
-        if not equals:
-            raise InvalidArgument(op="cache", argument="--filter", expected="KEY=VALUE", given=repr(condition))
-        _known(key, FILTER_KEYS, "--filter")
-        if key in _TEXTS:
-            left = [entry for entry in left if value.casefold() in _TEXTS[key](entry).casefold()]
-            continue
-        if not re.fullmatch("[0-9]{1,19}", value):
-            raise InvalidArgument(
-                op="cache", argument="--filter", expected=f"a whole number after {key}=", given=shown(value)
-            )
-        left = [entry for entry in left if _NUMBERS[key](entry) == int(value)]
-    return left
+def with_word(arguments: Sequence[str]) -> list[str]:
+    """Return the command's arguments with ``snapshot`` put where ``ptxrt cache FILE`` leaves it out."""
+    given = list(arguments)
+    if given[:1] == ["cache"] and len(given) > 1 and given[1] not in (*_WORDS, "-h", "--help"):
+        given.insert(1, "snapshot")
+    return given
 
 
-def _sorted(entries: list[Entry], key: str | None, reverse: bool) -> list[Entry]:
-    if key is None:
-        return entries[::-1] if reverse else entries
-    _known(key, SORT_KEYS, "--sort")
-    order = {**_TEXTS, **_NUMBERS, **_ORDERS}[key]
-    return sorted(entries, key=order, reverse=reverse)
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the words of ``ptxrt cache``, each with its arguments."""
+    words = command.add_subparsers(required=True, metavar="WORD")
+
+    def add(
+        word: str, act: Callable[[argparse.Namespace, Say, Complain], int], help: str, more: str = ""
+    ) -> argparse.ArgumentParser:
+        added = words.add_parser(word, help=help, description=f"{help[0].upper()}{help[1:]}.{more}")
+        added.add_argument("--json", action="store_true", help="as JSON; docs/cache.md has the schema")
+        added.set_defaults(act=act)
+        return added
+
+    add("path", _path, "where the store is, and whether it can be used", " Exits with 1 if not.")
+
+    word = add("list", _list, "the store's entries, the least recently used first", " Exits with 1 if no entry passes.")
+    _add_choice(word, _store_report.KEYS)
+
+    word = add("show", _show, "all that is known of one entry", " Exits with 1 if there is none.")
+    word.add_argument("key", metavar="KEY", help="its key, or an unambiguous beginning of it")
+    word.add_argument("--disassemble", action="store_true", help="the machine code too, where there is a disassembler")
+
+    add(
+        "verify",
+        _verify,
+        "read every entry, compare the digests, and the parameter tables with the library's kernels; list leftovers",
+        " Changes nothing. Exits with 1 if an entry is damaged.",
+    )
+
+    word = add(
+        "prune", _prune, "remove leftovers, then the least recently used entries", " Exits with 1 if more is left."
+    )
+    word.add_argument("--max-bytes", metavar="N", help="how much may stay; what PTXRT_CACHE_MAX_BYTES says if left out")
+    word.add_argument("--older-than", metavar="TIME", help=f"remove in any case what was not used for {DURATION}")
+
+    word = add("clear", _clear, "remove all entries", " Asks first, on a terminal. Exits with 1 if any is left.")
+    word.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+
+    word = add(
+        "warm",
+        _warm_up,
+        "compile into the store what later processes will load; no GPU is needed",
+        " Every kernel of the library that plans can select, of the named ops or of all; or those of a file. Exits "
+        "with 1 if any fails. PTXRT_LANGUAGE=hip in the environment chooses the kernels in HIP on NVIDIA too.",
+    )
+    word.add_argument("ops", metavar="OP", nargs="*", help="an op, such as group_norm_backward; all if left out")
+    word.add_argument(
+        "--arch",
+        metavar="ARCH,...",
+        help="for these architectures, as devices report them: sm_90, gfx942:sramecc+:xnack-; those of the GPUs here "
+        "if left out",
+    )
+    word.add_argument("--file", metavar="FILE", help="instead of the library's: a .ptx, .cu or .hip file, by the path "
+                      "by which it is loaded later")  # fmt: skip
+    word.add_argument(
+        "--entry",
+        action="append",
+        default=[],
+        help='of FILE in C++: a kernel, "scale<float>"; may be given several times',
+    )
+    word.add_argument(
+        "--option", metavar="OPTION", action="append", default=[], help="of FILE: one of those of the load"
+    )
+    word.add_argument(
+        "--define", metavar="NAME[=VALUE]", action="append", default=[], help="of FILE: a macro of the source"
+    )
+    word.add_argument("--jobs", metavar="N", help="processes; one for each CPU if left out")
+
+    word = add(
+        "snapshot",
+        _snapshot,
+        "print a snapshot of a module cache, as device.modules.snapshot(FILE) writes it",
+        " The word may be left out. Exits with 1 if --filter or --entry match nothing.",
+    )
+    word.add_argument("file", metavar="FILE")
+    _add_choice(word, KEYS)
+    word.add_argument("--entry", metavar="DIGEST", help="one entry in full, by an unambiguous beginning of its digest")
 
 
-def _known(key: str, keys: Sequence[str], argument: str) -> None:
-    if key not in keys:
-        close = difflib.get_close_matches(key, keys, n=2)
-        raise InvalidArgument(
-            op="cache",
-            argument=argument,
-            expected="one of " + ", ".join(keys),
-            given=repr(key),
-            fix=f"Did you mean {' or '.join(close)}?" if close else None,
-        )
+def _add_choice(word: argparse.ArgumentParser, keys: Iterable[str]) -> None:
+    names = ", ".join(keys)
+    word.add_argument(
+        "--filter",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="only entries whose KEY contains VALUE; a number: is VALUE, or in a range 2..5, 2.. or ..5; age and idle: "
+        f"a range of times, 7d.. or ..12h. May be given several times, and then all must hold. Keys: {names}",
+    )
+    word.add_argument("--sort", metavar="KEY", help="order by KEY")
+    word.add_argument("--reverse", action="store_true", help="from the last to the first")
 
 
-def inspect(
-    path: str | os.PathLike[str],
-    *,
-    filters: Sequence[str] = (),
-    sort: str | None = None,
-    reverse: bool = False,
-    entry: str | None = None,
-    as_json: bool = False,
-) -> tuple[str, bool]:
-    """Return what ``ptxrt cache`` prints, and whether anything matched.
-
-    Parameters
-    ----------
-    path
-        The snapshot.
-    filters
-        ``KEY=VALUE`` each, all of which must hold; keys are :data:`FILTER_KEYS`. A text matches where it contains
-        the value, whatever the case (``entry=`` looks at every entry's name), a number where it is equal.
-    sort, reverse
-        One of :data:`SORT_KEYS`, and whether from the last to the first. The file's order is the least recently used
-        first.
-    entry
-        Show one entry in full: its digest, or an unambiguous beginning of it.
-    as_json
-        The entries as a JSON array, as they are in the file.
+def run(given: argparse.Namespace, say: Say, complain: Complain) -> int:
+    """Do what the word says, print through `say`, complain through `complain`, and return the exit code.
 
     Raises
     ------
-    InvalidArgument
-        For a file that is no snapshot, a key that there is not, a digest that several entries begin with.
+    PtxrtError
+        InvalidArgument for wrong usage; for what fails.
     """
-    snapshot = read_snapshot(path)
-    found = _sorted(_chosen(snapshot.entries, filters), sort, reverse)
-    if entry is not None:
-        found = [each for each in found if entry and each["digest"].startswith(entry.lower())]
-        if len(found) > 1:
-            raise InvalidArgument(
-                op="cache",
-                argument="--entry",
-                expected="a digest that one entry begins with",
-                given=f"{entry!r}, which {len(found)} do: " + ", ".join(each["digest"][:16] for each in found[:8]),
-                fix="Give more digits",
-            )
-    matched = bool(found) or (entry is None and not filters)
-    if as_json:
-        return json.dumps(found, indent=1), matched
-    if entry is not None:
-        return _in_full(found[0], snapshot) if found else f"no entry's digest begins with {entry}", matched
-    return _listing(snapshot, found), matched
+    code: int = given.act(given, say, complain)
+    return code
 
 
-# Printing ---------------------------------------------------------------------------------------------------------
+def _path(given: argparse.Namespace, say: Say, _: Complain) -> int:
+    return _store_upkeep.path(_store_report.open_store(), given.json, say)
 
 
-def _abi_table(params: Sequence[Mapping[str, Any]]) -> str:
-    """Return a kernel's own parameter table, one line a parameter; `params` as in a snapshot."""
-    rows = [
-        (str(i), p["name"] or "-", p["kind"] or "any", f"{p['size']}", f"{p['offset']}") for i, p in enumerate(params)
-    ]
-    return table(("#", "name", "class", "bytes", "offset"), rows, (0, 3, 4)) if rows else "no parameters"
+def _list(given: argparse.Namespace, say: Say, _: Complain) -> int:
+    store = _store_report.open_store()
+    text, matched = _store_report.listing(
+        store, filters=given.filter, sort=given.sort, reverse=given.reverse, as_json=given.json
+    )
+    say(text)
+    return 0 if matched else 1
 
 
-def _listing(snapshot: Snapshot, entries: Sequence[Entry]) -> str:
-    record = snapshot.record
-    device, stats, bounds = record["device"], record["stats"], record["bounds"]
-    lines = [
-        f"{device['device']}: {device['name']}, {device['arch']}, driver {device['driver']}; "
-        f"written {record['created']}",
-        f"{stats['modules']} modules of at most {bounds['max_modules']}, {size_in_words(stats['bytes'])} of at most "
-        f"{size_in_words(bounds['max_bytes'])}; {stats['hits']} hits, {stats['misses']} misses, "
-        f"{stats['compiles']} compiles ({stats['failures']} failed) in {stats['compile_seconds']:.3f} s, "
-        f"{stats['evictions']} evictions",
-        "",
-    ]
-    if not entries:
-        return printable("\n".join([*lines, "no entry matches" if snapshot.entries else "the cache is empty"]))
-    rows = [
-        (
-            entry["digest"][:12],
-            entry["state"],
-            entry["language"],
-            _entry_names(entry),
-            entry["arch"],
-            entry["compiler"],
-            size_in_words(entry["size"]),
-            str(entry["uses"]),
-            str(entry["live_kernels"]),
-            f"{entry['compile_seconds'] * 1e3:.1f}",
-            _age(entry["created"], snapshot.created),
-        )
-        for entry in entries
-    ]
-    head = ("digest", "state", "language", "entries", "arch", "compiler", "size", "uses", "live", "compile ms", "age")
-    # Each cell is made printable by itself: a line break in a name would tear the table.
-    clean = [tuple(printable(cell).replace("\n", " ") for cell in row) for row in rows]
-    lines.append(fitted(head, clean, (6, 7, 8, 9, 10)))
-    if len(entries) < len(snapshot.entries):
-        lines += ["", f"{len(entries)} of {len(snapshot.entries)} entries"]
-    return "\n".join(printable(line) for line in lines)
+def _show(given: argparse.Namespace, say: Say, complain: Complain) -> int:
+    text, missing, found = _store_report.show(
+        _store_report.open_store(), given.key, disassembly=given.disassemble, as_json=given.json
+    )
+    say(text)
+    if missing:
+        complain(missing, 0)
+    return 0 if found else 1
 
 
-def _entry_names(entry: Entry) -> str:
-    names = entry["entry_names"]
-    if not names:
-        return f"({entry['name']})" if entry["name"] else "-"
-    return ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
+def _verify(given: argparse.Namespace, say: Say, _: Complain) -> int:
+    return _store_upkeep.verify(_store_report.open_store(), given.json, say)
 
 
-def _in_full(entry: Entry, snapshot: Snapshot) -> str:
-    facts = [
-        ("digest", entry["digest"]),
-        ("state", entry["state"]),
-        ("name", entry["name"] or "-"),
-        ("language", entry["language"]),
-        ("entries", ", ".join(entry["entry_names"]) or "-"),
-        ("options", " ".join(entry["options"]) or "-"),
-        ("defines", " ".join(f"-D{key}" + (f"={value}" if value else "") for key, value in entry["defines"]) or "-"),
-        ("arch", entry["arch"]),
-        ("compiler", entry["compiler"]),
-        ("size", f"{entry['size']} bytes"),
-        ("created", f"{entry['created']} ({_age(entry['created'], snapshot.created)} before the snapshot)"),
-        ("last used", f"{entry['last_used']} ({_age(entry['last_used'], snapshot.created)} before the snapshot)"),
-        ("uses", str(entry["uses"])),
-        ("live kernels", str(entry["live_kernels"])),
-        ("compile time", f"{entry['compile_seconds'] * 1e3:.1f} ms"),
-    ]
-    parts = ["\n".join(f"{key:13} {value}" for key, value in facts)]
-    for name, kernel in entry["kernels"].items():
-        used = kernel["resources"]
-        spills = (used["spill_store_bytes"], used["spill_load_bytes"])
-        spilled = "not reported" if None in spills else f"{spills[0]} bytes stored, {spills[1]} bytes loaded"
-        parts.append(
-            f"{name}\n{_indent(_abi_table(kernel['params']))}\n"
-            f"  registers {used['registers']}, shared {used['shared_bytes']} bytes, local {used['local_bytes']} bytes, "
-            f"constant {used['constant_bytes']} bytes, at most {used['max_threads']} threads a block, spills {spilled}"
-        )
-    if entry["state"] == "loaded" and not entry["kernels"]:
-        parts.append("no entry has been looked up yet, so no parameter table was read")
-    if entry["error"]:
-        parts.append(f"error\n{_indent(entry['error'])}")
-    numbered = "\n".join(f"{n:6d} | {line}" for n, line in enumerate(entry["source"].splitlines(), 1))
-    parts.append(f"source\n{numbered}")
-    return printable("\n\n".join(parts))
+def _prune(given: argparse.Namespace, say: Say, complain: Complain) -> int:
+    store = _store_report.open_store()
+    return _store_upkeep.prune(store, given.max_bytes, given.older_than, given.json, say, complain)
 
 
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _clear(given: argparse.Namespace, say: Say, complain: Complain) -> int:
+    return _store_upkeep.clear(_store_report.open_store(), given.yes, given.json, say, complain)
 
 
-def _age(then: str, now: datetime) -> str:
-    seconds = (now - datetime.fromisoformat(then)).total_seconds()
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{max(seconds, 0.0):.1f} s"
+def _warm_up(given: argparse.Namespace, say: Say, complain: Complain) -> int:
+    if given.file is None:
+        for argument in ("entry", "option", "define"):
+            if getattr(given, argument):
+                raise InvalidArgument(op="cache", argument=f"--{argument}", expected="--file beside it", given="none")
+        jobs = _warm.jobs_of_ops(given.ops, _warm.wanted_architectures(given.arch))
+    else:
+        if given.ops:
+            raise InvalidArgument(op="cache", argument="OP", expected="none beside --file", given=repr(given.ops[0]))
+        defines = {
+            name: value if equals else None for name, equals, value in (each.partition("=") for each in given.define)
+        }
+        architectures = _warm.wanted_architectures(given.arch)
+        jobs = _warm.jobs_of_file(given.file, given.entry, given.option, defines, architectures)
+    return _warm.run(jobs, given.jobs, given.json, say, complain)
+
+
+def _snapshot(given: argparse.Namespace, say: Say, _: Complain) -> int:
+    text, matched = inspect(
+        given.file,
+        filters=given.filter,
+        sort=given.sort,
+        reverse=given.reverse,
+        entry=given.entry,
+        as_json=given.json,
+    )
+    say(text)
+    return 0 if matched else 1

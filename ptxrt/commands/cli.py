@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ptxrt import __version__, ops
 from ptxrt.commands import _show_file, parity, show
+from ptxrt.commands import cache as cache_command
 from ptxrt.commands import check as check_command
 from ptxrt.commands import verify as verify_command
-from ptxrt.commands.cache import FILTER_KEYS, SORT_KEYS, inspect
 from ptxrt.commands.tables import coloured, fitted, printable, size_in_words
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
 from ptxrt.compilers.ptx_text import suggestion
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SystemExit
         From argparse, with code 2 for arguments that it does not take, 0 for --help and --version.
     """
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_args(cache_command.with_word(sys.argv[1:] if arguments is None else arguments))
     try:
         code: int = given.run(given)
         if sys.stdout is not None:
@@ -154,27 +154,8 @@ def _parser() -> argparse.ArgumentParser:
     verify_command.add_arguments(command)
     command.set_defaults(run=_verify)
 
-    command = commands.add_parser(
-        "cache",
-        help="print a snapshot of a module cache, as device.modules.snapshot(FILE) writes it",
-        description="Print a snapshot of a module cache as a table, one entry in full, or as JSON. Exits with 1 if "
-        "--filter or --entry match nothing, with 2 if FILE is no snapshot.",
-    )
-    command.add_argument("file", metavar="FILE")
-    command.add_argument(
-        "--filter",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="only entries whose KEY contains VALUE (a number: is VALUE); may be given several times, and then all "
-        "must hold. Keys: " + ", ".join(FILTER_KEYS),
-    )
-    command.add_argument("--sort", metavar="KEY", help="order by KEY: " + ", ".join(SORT_KEYS))
-    command.add_argument("--reverse", action="store_true", help="from the last to the first")
-    command.add_argument(
-        "--entry", metavar="DIGEST", help="one entry in full, by an unambiguous beginning of its digest"
-    )
-    command.add_argument("--json", action="store_true", help="the entries as a JSON array")
+    command = commands.add_parser("cache", help=cache_command.HELP, description=cache_command.DESCRIPTION)
+    cache_command.add_arguments(command)
     command.set_defaults(run=_cache)
     return parser
 
@@ -295,13 +276,4 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def _cache(given: argparse.Namespace) -> int:
-    text, matched = inspect(
-        given.file,
-        filters=given.filter,
-        sort=given.sort,
-        reverse=given.reverse,
-        entry=given.entry,
-        as_json=given.json,
-    )
-    _say(text)
-    return 0 if matched else 1
+    return cache_command.run(given, _say, _complain)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["coloured", "columns", "fitted", "printable", "size_in_words", "table"]
+__all__ = ["coloured", "columns", "fitted", "printable", "size_in_words", "span_in_words", "table"]
 
 _LEAST = 20
 _COLOURS = {r"\bpass$": "green", r"\b(FAIL|MISS|DIFFERENT)\b": "bold red", r"^ptxrt: ": "bold red"}
@@ -93,3 +93,11 @@ def size_in_words(count: int) -> str:
         size /= 1024
         del units[0]
     return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def span_in_words(seconds: float) -> str:
+    """Return a time as people say it: ``"2.5 h"``."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{max(seconds, 0.0):.1f} s"

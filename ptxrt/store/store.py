@@ -209,6 +209,11 @@ class BinaryStore:
 
     # The folder ---------------------------------------------------------------------------------------------------
 
+    @property
+    def usable(self) -> bool:
+        """Whether the folder is there, or could be made, and is this user's alone to write; else the log says why."""
+        return self._is_usable()
+
     def _is_usable(self) -> bool:
         if self._usable is None:
             self._usable = self._made()
@@ -267,13 +272,15 @@ class BinaryStore:
     def _paths(self) -> list[Path]:
         return sorted((self._root / "entries").glob("*/*"))
 
-    def prune(self, max_bytes: int | None = None) -> int:
+    def prune(self, max_bytes: int | None = None, *, idle_seconds: float | None = None) -> int:
         """Remove what no process will finish, what was put aside, then the least recently used entries.
 
         Parameters
         ----------
         max_bytes
             How much may stay; the store's own bound if None.
+        idle_seconds
+            An entry that was not used for longer goes in any case.
 
         Returns
         -------
@@ -284,9 +291,9 @@ class BinaryStore:
         with locked(self._root / "locks" / "prune", 0) as alone:
             if alone is False:  # another process is at it: two would remove more than has to go
                 return 0
-            return self._prune(bound)
+            return self._prune(bound, 0.0 if idle_seconds is None else time.time() - idle_seconds)
 
-    def _prune(self, bound: int) -> int:
+    def _prune(self, bound: int, oldest: float) -> int:
         freed = sum(self._remove(path) for path in self._orphans())
         found = []
         for path in (*(self._root / "quarantine").glob("*"), *self._paths(), *self.memos.glob("*")):
@@ -294,8 +301,8 @@ class BinaryStore:
                 status = (path if path.parent == self.memos else path / "entry.json").stat()
                 found.append((status.st_mtime if path.parent.name != "quarantine" else 0.0, _files.sizes(path), path))
         total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
-            if total <= bound:
+        for used, size, path in sorted(found):
+            if total <= bound and used >= oldest:
                 break
             total -= size
             freed += self._remove(path)

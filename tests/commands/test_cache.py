@@ -15,7 +15,7 @@ from helpers import refused
 import ptxrt
 from ptxrt import ops
 from ptxrt.commands._snapshot import read_snapshot
-from ptxrt.commands.cache import SORT_KEYS, inspect
+from ptxrt.commands._snapshot_report import KEYS, inspect
 from ptxrt.commands.tables import printable
 
 Rewrite: TypeAlias = Callable[[Callable[[Any], object]], Path]
@@ -88,7 +88,7 @@ def test_the_table_has_a_line_for_each_entry(written: Path, record: Any) -> None
     lines = text.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("digest"))
     assert " ".join(lines[head].split()) == "digest state language entries arch compiler size uses live compile ms age"
-    cells = [re.split(r"\s{2,}", line) for line in lines[head + 1 :]]
+    cells = [re.split(r"\s{2,}", line) for line in lines[head + 1 : lines.index("", head)]]
     assert [row[0] for row in cells] == [entry["digest"][:12] for entry in record["entries"]]
     assert [row[1:5] for row in cells] == [
         ["loaded", "ptx", "inspect_first", "sm_90"],
@@ -98,6 +98,13 @@ def test_the_table_has_a_line_for_each_entry(written: Path, record: Any) -> None
     uses, live = zip(*(row[7:9] for row in cells), strict=True)
     assert uses == ("1", "3", "1")
     assert live[0] == "1"
+
+
+def test_the_first_line_of_each_error_stands_below_the_table(written: Path, record: Any) -> None:
+    failed = record["entries"][2]
+    below = inspect(written)[0].split("\n\nfailed\n")[1]
+    assert below == f"{failed['digest'][:12]}  {failed['error'].splitlines()[0]}"
+    assert "failed\n" not in inspect(written, filters=["state=loaded"])[0]
 
 
 def test_the_head_tells_of_the_device_and_the_counts(written: Path, record: Any) -> None:
@@ -182,7 +189,21 @@ def test_a_number_is_filtered_as_a_number(rewritten: Rewrite) -> None:
         for entry, uses in zip(record["entries"], (1, 10, 100), strict=True):
             entry["uses"] = uses
 
-    assert names(rewritten(number), filters=["uses=10"]) == ["second"]
+    path = rewritten(number)
+    assert names(path, filters=["uses=10"]) == ["second"]
+    assert names(path, filters=["uses=10.."]) == ["second", "wrong"]
+    assert names(path, filters=["uses=2..99"]) == ["second"]
+
+
+def test_an_age_is_the_time_up_to_the_snapshot(rewritten: Rewrite) -> None:
+    def times(record: Any) -> None:
+        record["created"] = "2026-01-10T00:00:00+00:00"
+        for day, entry in enumerate(record["entries"], 1):
+            entry["created"] = f"2026-01-0{day}T00:00:00+00:00"
+
+    path = rewritten(times)
+    assert names(path, filters=["age=8d.."]) == ["first", "second"]
+    assert names(path, filters=["age=..7d"]) == ["wrong"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +233,7 @@ def test_entries_are_sorted(rewritten: Rewrite, sort: str, expected: Any) -> Non
         assert names(path, sort=sort, reverse=True) == expected[::-1]
 
 
-@pytest.mark.parametrize("sort", SORT_KEYS)
+@pytest.mark.parametrize("sort", list(KEYS))
 def test_every_key_sorts(written: Path, sort: Any) -> None:
     assert sorted(names(written, sort=sort)) == ["first", "second", "wrong"]
 
@@ -232,7 +253,7 @@ def test_an_unknown_filter_key_is_refused_with_the_nearest(written: Path) -> Non
         inspect(written, filters=["archs=sm_90"])
 
 
-@pytest.mark.parametrize("value", ["", "-1", "1.5", "two", "\u0663", "9" * 5000], ids=range(6))
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "two", "\u0663", "9" * 5000, "..", "5..x"], ids=range(8))
 def test_a_number_filtered_by_no_number_is_refused(written: Path, value: Any) -> None:
     with refused(ptxrt.InvalidArgument, "cache", "--filter", "a whole number after uses="):
         inspect(written, filters=[f"uses={value}"])
