@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import AMD_GPU, REQUIRED, covering, need_hip_compilers, need_nvrtc
+from helpers import AMD_GPU, NVIDIA_GPU, REQUIRED, covering, need_hip_compilers, need_nvrtc
 from hypothesis import HealthCheck, settings
 from standin import StandIn, default_folder
 
@@ -84,18 +84,21 @@ _skip_without(hip_backend.BACKEND, need_hip_compilers)
 _skip_without(sim_backend.BACKEND, need_nvrtc)
 
 
-def _only_repeats_sim(item: pytest.Item) -> bool:
-    """Whether it is a test of an op on AMD's stand-in, which runs what sim runs of the same text.
+def _says_little(item: pytest.Item) -> bool:
+    """Whether it is skipped for want of a GPU, or is a test of an op on AMD's stand-in, which runs what sim runs of it.
 
     test_every_plan.py stays whole: what differs is how arguments reach the kernels, and it has each op in each type.
     """
-    where = item.path.parent.name == "ops" and item.path.name != "test_every_plan.py"
-    return not AMD_GPU and where and hasattr(item, "callspec") and item.callspec.params.get("device") == "hip:0"
+    device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    if device == "cuda:0":
+        return not NVIDIA_GPU and "cuda" not in REQUIRED
+    of_an_op = item.path.parent.name == "ops" and item.path.name != "test_every_plan.py"
+    return device == "hip:0" and not AMD_GPU and of_an_op
 
 
-def _facts_of_hip(item: Any) -> Iterator[Any]:
+def _facts(item: Any) -> Iterator[Any]:
     """Each test, with each variant."""
-    yield item.path, item.originalname, item.callspec.params.get("variant")
+    yield item.path, item.originalname, item.callspec.params["device"], item.callspec.params.get("variant")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -108,8 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         params = item.callspec.params if hasattr(item, "callspec") else {}
         ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
         (left_out if params.get("device") == "hip:0" and ptx else chosen).append(item)
-    thin = [item for item in chosen if _only_repeats_sim(item)]
-    left = set(thin).difference(covering(thin, _facts_of_hip))
+    thin = [item for item in chosen if _says_little(item)]
+    left = set(thin).difference(covering(thin, _facts))
     left_out += left
     chosen = [item for item in chosen if item not in left]
     if left_out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import heapq
 import os
 import pickle
 import subprocess
@@ -29,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()
 EVERYTHING = os.environ.get("PTXRT_TEST_ALL") == "1"
 """Whether each product of kernels, types, targets and devices is tested in full: see `covering`."""
+NVIDIA_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+"""Whether NVIDIA's kernel driver is here, or that of Windows under Linux."""
 AMD_GPU = Path("/dev/kfd").exists()
 """Whether AMD's kernel driver is here; where it is not, tests/hip/standin.py stands in for its library."""
 
@@ -54,14 +57,17 @@ def covering(rows: Iterable[_Row], facts: Callable[[Any], Iterable[Hashable]]) -
     rows = list(rows)
     if EVERYTHING:
         return rows
-    left = {number: set(facts(row)) for number, row in enumerate(rows)}
-    chosen = []
-    while left:
-        best = max(left, key=lambda number: (len(left[number]), -number))
-        found = left.pop(best)
-        if found:
-            chosen.append(best)
-        left = {number: rest for number, these in left.items() if (rest := these - found)}
+    chosen, found = [], set[Hashable]()
+    queue = [(-len(named), number, named) for number, row in enumerate(rows) if (named := set(facts(row)))]
+    heapq.heapify(queue)  # by how many facts are new, as of when a row was last looked at
+    while queue:
+        worth, number, named = heapq.heappop(queue)
+        if new := named - found:
+            if len(new) < -worth:
+                heapq.heappush(queue, (-len(new), number, new))
+                continue
+            chosen.append(number)
+            found |= new
     return [rows[number] for number in sorted(chosen)]
 
 

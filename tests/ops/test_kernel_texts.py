@@ -95,7 +95,12 @@ def test_our_own_text_is_ascii_and_opens_with_a_comment(name: str) -> None:
     assert text.startswith(f"// {name.split('-', maxsplit=1)[0]}")
 
 
-@pytest.mark.parametrize("spec", IN_PTX, ids=lambda spec: spec.entry)
+@pytest.mark.parametrize(
+    "spec",
+    # One of those whose names differ by numbers alone, which are made by one template of a text and one line of Python.
+    covering(IN_PTX, lambda spec: [(spec.dtype, re.sub(r"\d+", "", spec.entry.removesuffix(spec.dtype)))]),
+    ids=lambda spec: spec.entry,
+)
 def test_each_declared_signature_agrees_with_its_text(spec: Any) -> None:
     program = sim.parse(spec.source.text, spec.family)
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
