@@ -6,7 +6,7 @@ from collections import Counter
 
 import mutate
 import pytest
-from helpers import EVERYTHING, ROOT, Capture
+from helpers import ROOT, Capture
 from mutation import hip_text, mutants, ptx_text
 from mutation.equivalent import EQUIVALENT
 from mutation.mutants import Mutant
@@ -129,7 +129,7 @@ __device__ void three() { return; }
 
 def test_a_mutant_of_hip_compiles_to_another_program() -> None:
     for family in ("hip/softmax2d", "hip/block_sum"):
-        made = mutants.mutants(family, 1 + EVERYTHING, 0)
+        made = mutants.mutants(family, 2, 0)
         assert all(mutant.compiles() for mutant in made)
         assert made[0].path.parent.name == "kernels_hip"
     first = mutants.mutants("hip/softmax2d", 2, 0)[0]
