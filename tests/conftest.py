@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import AMD_GPU, REQUIRED, need_hip_compilers, need_nvrtc
+from helpers import AMD_GPU, NVIDIA_GPU, REQUIRED, covering, need_hip_compilers, need_nvrtc
 from hypothesis import HealthCheck, settings
 from standin import StandIn, default_folder
 
@@ -35,6 +36,10 @@ settings.load_profile("ptxrt")
 
 # Tests count compiles, and never touch the store of whoever runs them: those of a store name a folder of their own.
 os.environ["PTXRT_CACHE_DISABLE"] = "1"
+
+# A folder of this run, for what its processes make for each other; pytest-xdist's have the environment of the first.
+OWN_FOLDER = None if "PTXRT_TEST_RUN" in os.environ else tempfile.mkdtemp(prefix="ptxrt-tests-")
+os.environ.setdefault("PTXRT_TEST_RUN", OWN_FOLDER or "")
 
 
 def need_device(name: str) -> ptxrt.Device:
@@ -79,6 +84,23 @@ _skip_without(hip_backend.BACKEND, need_hip_compilers)
 _skip_without(sim_backend.BACKEND, need_nvrtc)
 
 
+def _says_little(item: pytest.Item) -> bool:
+    """Whether it is skipped for want of a GPU, or is a test of an op on AMD's stand-in, which runs what sim runs of it.
+
+    test_every_plan.py stays whole: what differs is how arguments reach the kernels, and it has each op in each type.
+    """
+    device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    if device == "cuda:0":
+        return not NVIDIA_GPU and "cuda" not in REQUIRED
+    of_an_op = item.path.parent.name == "ops" and item.path.name != "test_every_plan.py"
+    return device == "hip:0" and not AMD_GPU and of_an_op
+
+
+def _facts(item: Any) -> Iterator[Any]:
+    """Each test, with each variant."""
+    yield item.path, item.originalname, item.callspec.params["device"], item.callspec.params.get("variant")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what takes the fixture `cuda`, so that ``-m cuda`` is all that needs one; leave out what HIP cannot run."""
     chosen: list[pytest.Item] = []
@@ -89,6 +111,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         params = item.callspec.params if hasattr(item, "callspec") else {}
         ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
         (left_out if params.get("device") == "hip:0" and ptx else chosen).append(item)
+    thin = [item for item in chosen if _says_little(item)]
+    left = set(thin).difference(covering(thin, _facts))
+    left_out += left
+    chosen = [item for item in chosen if item not in left]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
@@ -147,6 +173,16 @@ def _few_checks(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name == "ops" and "every_variant" not in request.path.name:
             patch.setenv("PTXRT_SIM_CHECKS", "none")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _store_of_the_run(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the ops' kernels compiled once for all processes of a run, but where a test counts compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent.name in ("ops", "hip"):
+            patch.setenv("PTXRT_CACHE_DISABLE", "0")
+            patch.setenv("PTXRT_CACHE_DIR", os.path.join(os.environ["PTXRT_TEST_RUN"], "store"))
         yield
 
 
@@ -211,6 +247,12 @@ def clean_modules(device: ptxrt.Device) -> Iterator[ptxrt.ModuleCache]:
     yield cache
     cache.max_modules, cache.max_bytes = bounds
     cache.clear()
+
+
+def pytest_unconfigure() -> None:
+    """Remove the folder of this run, in the process that has made it."""
+    if OWN_FOLDER is not None:
+        shutil.rmtree(OWN_FOLDER, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

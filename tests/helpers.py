@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import heapq
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pytest
 
 import ptxrt
-from ptxrt.compilers import nvrtc
+from ptxrt.compilers import Binary, hiprtc, nvrtc
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
 Patch: TypeAlias = pytest.MonkeyPatch
@@ -24,16 +28,70 @@ Shape: TypeAlias = tuple[int, ...]
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRED = os.environ.get("PTXRT_REQUIRE", "").replace(",", " ").split()
+EVERYTHING = os.environ.get("PTXRT_TEST_ALL") == "1"
+"""Whether each product of kernels, types, targets and devices is tested in full: see `covering`."""
+NVIDIA_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+"""Whether NVIDIA's kernel driver is here, or that of Windows under Linux."""
 AMD_GPU = Path("/dev/kfd").exists()
 """Whether AMD's kernel driver is here; where it is not, tests/hip/standin.py stands in for its library."""
 
 ELEMENT_NAMES = ("f32", "f64", "f16", "bf16", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool")
 
+_Row = TypeVar("_Row")
+
+
+def covering(rows: Iterable[_Row], facts: Callable[[Any], Iterable[Hashable]]) -> list[_Row]:
+    """Return rows of a matrix in which each fact of all rows is still found; all rows with ``PTXRT_TEST_ALL=1``.
+
+    A fact is what a test has to meet somewhere: a kernel in its type, a type on a target, a kernel at the lowest
+    target. What goes wrong nearly always does so for one value of a factor or one pair of values, wherever else these
+    stand, so a row for each such fact finds it; the products of three and more are for the full run.
+
+    Parameters
+    ----------
+    rows
+        In their order the earlier one is chosen of two that are worth the same; so the choice is the same every time.
+    facts
+        Of a row. One of none is left out.
+    """
+    rows = list(rows)
+    if EVERYTHING:
+        return rows
+    chosen, found = [], set[Hashable]()
+    queue = [(-len(named), number, named) for number, row in enumerate(rows) if (named := set(facts(row)))]
+    heapq.heapify(queue)  # by how many facts are new, as of when a row was last looked at
+    while queue:
+        worth, number, named = heapq.heappop(queue)
+        if new := named - found:
+            if len(new) < -worth:
+                heapq.heappush(queue, (-len(new), number, new))
+                continue
+            chosen.append(number)
+            found |= new
+    return [rows[number] for number in sorted(chosen)]
+
+
+def once_a_run(make: Callable[[], bytes], *key: str) -> Path:
+    """Return a file of what `make` gives, which one process of a test run makes for all of them; `key` is its name."""
+    path = Path(os.environ["PTXRT_TEST_RUN"]) / hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            part = path.with_suffix(".part")
+            part.write_bytes(make())
+            part.rename(path)
+    return path
+
+
+def compiled_for_amd(text: str, arch: str, name: str) -> Binary:
+    """Return what hipRTC makes of a HIP text: once a run."""
+    file = once_a_run(lambda: pickle.dumps(hiprtc.compile_hip(text, arch, name=name)), "hipRTC", text, arch, name)
+    found: Binary = pickle.loads(file.read_bytes())
+    return found
+
 
 def need_hip_compilers() -> None:
     """Skip, or fail where PTXRT_REQUIRE wants hipRTC, unless HIP text compiles and the stand-in can run it."""
-    from ptxrt.compilers import hiprtc
-
     reason = hiprtc.available() or (None if AMD_GPU else nvrtc.available())
     if reason is None:
         return

@@ -126,7 +126,7 @@ def _run(check: str, command: Sequence[str], telling: str, **environment: str) -
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "PTXRT_REQUIRE": required, "PYTHONPATH": path, **environment},
+            env={**os.environ, "PTXRT_REQUIRE": required, "PTXRT_TEST_ALL": "1", "PYTHONPATH": path, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import waves
-from helpers import REQUIRED, Patch, Shape
+from helpers import EVERYTHING, REQUIRED, Patch, Shape
 from op_testing import group_norm_rounded_twice, rounded_twice, wish
 from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 
@@ -465,7 +465,8 @@ def passes(case: Case, text: str) -> bool:
 )
 def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make: Any, arguments: Any) -> None:
     case = make(*arguments)
-    results = [check(case, wave, schedule) for wave, schedule in RUNS]
+    whole = EVERYTHING or case.problem.dtype.name == "f32"  # other types go the same ways: each width and order once
+    results = [check(case, wave, schedule) for wave, schedule in (RUNS if whole else RUNS[::2])]
     if planned(case).precision_guarantee.deterministic:
         for other in results[1:]:
             for name, values in results[0].items():

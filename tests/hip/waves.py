@@ -5,7 +5,7 @@ Neither an AMD device nor its compiler is needed, only a C++ compiler.
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from helpers import once_a_run
 from numpy.typing import NDArray
 from op_testing import laid_out
 
@@ -28,6 +29,8 @@ from ptxrt.runtime.signature import Signature
 
 Array = NDArray[Any]
 AnyPlan: TypeAlias = Plan[Any, Any, Any]
+
+_HERE = Path(__file__).parent
 
 SCHEDULES = {"forward": 0, "backward": 1, "wave by wave": 2}
 """In which order the threads of a block run, and, for the second, its blocks; the third has its last wave first."""
@@ -45,13 +48,6 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
-@functools.cache
-def _folder() -> Path:
-    path = tempfile.mkdtemp(prefix="waves-")
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return Path(path)
-
-
 def library(text: str) -> ctypes.CDLL:
     """Compile C++ that may include the headers beside this file, and load it.
 
@@ -60,16 +56,32 @@ def library(text: str) -> ctypes.CDLL:
     RuntimeError
         The compiler refuses the text.
     """
-    number = len(list(_folder().iterdir()))
-    source, path = _folder() / f"{number}.cpp", _folder() / f"{number}.so"
-    source.write_text(text)
+    # Most of the time is for the headers, so that is read once.
+    precompiled = once_a_run(lambda: _output("-x", "c++-header", str(_HERE / "waves.h")), "waves.h.gch")
+    folder = precompiled.with_suffix(".headers")  # where the compiler finds it before the header itself
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        (folder / "waves.h.gch").symlink_to(precompiled)
+
+    def build() -> bytes:
+        with tempfile.TemporaryDirectory(prefix="waves-") as name:
+            source = Path(name, "text.cpp")
+            source.write_text(text)
+            return _output("-shared", f"-I{folder}", str(source))
+
+    return ctypes.CDLL(str(once_a_run(build, "waves", text)))
+
+
+def _output(*options: str) -> bytes:
+    """Return the file that the C++ compiler makes."""
     # Hidden, so that shared variables of one name in two libraries stay two.
-    options = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fvisibility=hidden")
-    command = (compiler() or "c++", *options, f"-I{Path(__file__).parent}", str(source), "-o", str(path))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return ctypes.CDLL(str(path))
+    same = ("-std=c++20", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fvisibility=hidden")
+    with tempfile.NamedTemporaryFile(prefix="waves-") as file:
+        command = (compiler() or "c++", *same, *options, f"-I{_HERE}", "-o", file.name)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return Path(file.name).read_bytes()
 
 
 class Program:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import compiled_for_amd, covering
 
 import ptxrt
 from ptxrt import ops, sim
@@ -31,14 +33,37 @@ TARGETS = {_name(spec): spec.target for spec in IN_PTX if spec.target is not Non
 TEXTS = OWN | {f"foreign {path.stem}": path.read_text() for path in FOREIGN}
 
 
+def _facts(family: str, dtype: str, arch: str, ends: tuple[str, ...], *parameters: str) -> Iterator[Any]:
+    """Each text in each type with each of its parameters, each family where targets differ most, each type on each."""
+    yield family, parameters
+    yield from ((family, dtype, parameter) for parameter in (*parameters, ""))
+    yield dtype, arch
+    if arch in ends:
+        yield family, arch
+
+
+def _facts_of_ptx(row: tuple[str, str]) -> Iterator[Any]:
+    name, arch = row
+    if name not in OWN:
+        yield from (name, ("foreign", arch))
+    elif int(arch.removeprefix("sm_")) < TARGETS.get(name, 0):
+        yield name.split("-")[0], "is refused"
+    else:
+        family, dtype, *parameters = name.split("-")
+        yield from _facts(family, dtype, arch, OF_OTHER_TYPES, *parameters)
+
+
 @pytest.mark.parametrize(
     ("name", "arch"),
-    [
-        (name, arch)
-        for name in TEXTS
-        for arch in ARCHITECTURES
-        if arch in OF_OTHER_TYPES or name.startswith("foreign") or name.split("-")[1] == "f32"
-    ],
+    covering(
+        (
+            (name, arch)
+            for name in TEXTS
+            for arch in ARCHITECTURES
+            if arch in OF_OTHER_TYPES or name.startswith("foreign") or name.split("-")[1] == "f32"
+        ),
+        _facts_of_ptx,
+    ),
 )
 def test_assembles_without_spills(name: str, arch: Any) -> None:
     reason = nvjitlink.available()
@@ -70,7 +95,12 @@ def test_our_own_text_is_ascii_and_opens_with_a_comment(name: str) -> None:
     assert text.startswith(f"// {name.split('-', maxsplit=1)[0]}")
 
 
-@pytest.mark.parametrize("spec", IN_PTX, ids=lambda spec: spec.entry)
+@pytest.mark.parametrize(
+    "spec",
+    # One of those whose names differ by numbers alone, which are made by one template of a text and one line of Python.
+    covering(IN_PTX, lambda spec: [(spec.dtype, re.sub(r"\d+", "", spec.entry.removesuffix(spec.dtype)))]),
+    ids=lambda spec: spec.entry,
+)
 def test_each_declared_signature_agrees_with_its_text(spec: Any) -> None:
     program = sim.parse(spec.source.text, spec.family)
     assert list(program.entries) == [spec.entry]  # and what is compiled for it is it alone
@@ -94,17 +124,20 @@ LARGE = "grid_sample_modes"  # takes seconds to compile
 @pytest.mark.usefixtures("hiprtc_there")
 @pytest.mark.parametrize(
     ("family", "dtype", "arch", "wave"),
-    [
-        (family, dtype, arch, wave)
-        for family, dtype in FAMILIES
-        for arch, wave in (("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32))
-        if family != LARGE or arch in ("gfx90a", "gfx1100")
-    ],
+    covering(
+        (
+            (family, dtype, arch, wave)
+            for family, dtype in FAMILIES
+            for arch, wave in (("gfx90a", 64), ("gfx942", 64), ("gfx1100", 32), ("gfx950", 64), ("gfx1201", 32))
+            if family != LARGE or arch in ("gfx90a", "gfx1100")
+        ),
+        lambda row: _facts(row[0], row[1], row[2], ("gfx90a", "gfx942", "gfx1100")),
+    ),
 )
 def test_hip_compiles_without_scratch_for_amd(family: Any, dtype: Any, arch: str, wave: int) -> None:
     if arch in ("gfx950", "gfx1201") and arch not in hiprtc.architectures():
         pytest.skip(f"hipRTC {hiprtc.version()} does not know {arch}")
-    binary = hiprtc.compile_hip(read_kernel(family, language="hip", dtype=dtype).text, arch, name=family)
+    binary = compiled_for_amd(read_kernel(family, language="hip", dtype=dtype).text, arch, family)
     assert set(binary.entries) == {spec.entry for spec in IN_HIP if (spec.family, spec.dtype) == (family, dtype)}
     for entry, report in binary.reports.items():
         assert (report.stack_bytes, report.spilled_registers, report.spilled_scalar_registers) == (0, 0, 0), entry
@@ -113,12 +146,15 @@ def test_hip_compiles_without_scratch_for_amd(family: Any, dtype: Any, arch: str
 
 @pytest.mark.parametrize(
     ("family", "dtype", "arch"),
-    [
-        (family, dtype, arch)
-        for family, dtype in FAMILIES
-        for arch in ARCHITECTURES
-        if family != LARGE or arch in ("sm_75", "sm_120")
-    ],
+    covering(
+        (
+            (family, dtype, arch)
+            for family, dtype in FAMILIES
+            for arch in ARCHITECTURES
+            if family != LARGE or arch in ("sm_75", "sm_120")
+        ),
+        lambda row: _facts(row[0], row[1], row[2], OF_OTHER_TYPES),
+    ),
 )
 def test_hip_compiles_without_spills_for_nvidia(family: Any, dtype: Any, arch: Any) -> None:
     if reason := nvrtc.available():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Rng, Shape
+from helpers import Rng, Shape, covering
 from hypothesis import strategies as st
 from op_testing import Guarded, check_error, for_drawn, key_of, on_device, wish
 from tolerances import EPSILON, bar
@@ -127,11 +128,20 @@ def test_matches_the_reference(device: Device, rng: Rng, shape: Shape, size: int
     check(device, rng, normal(rng, shape), size, variant)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize(
-    ("shape", "size"),
-    [((2, 7, 5, 3), 5), ((1, 1, 1), 1), ((2, 5), 3), ((1, 41, 256), 5), ((3, 9, 257), 2), ((2, 4, 17), 9)],
+    ("shape", "size", "name", "variant"),
+    covering(
+        (
+            (shape, size, name, variant)
+            for shape, size in (
+                *(((2, 7, 5, 3), 5), ((1, 1, 1), 1), ((2, 5), 3)),
+                *(((1, 41, 256), 5), ((3, 9, 257), 2), ((2, 4, 17), 9)),
+            )
+            for name in OTHERS
+            for variant in VARIANTS
+        ),
+        lambda row: itertools.combinations((row[0], *row[2:]), 2),
+    ),
     ids=str,
 )
 @pytest.mark.sanitize
@@ -144,8 +154,14 @@ def test_other_types_match_the_reference(
 
 
 @pytest.mark.ptx
-@pytest.mark.parametrize("name", FAMILY.dtypes)
-@pytest.mark.parametrize("size", SLIDING_SIZES)
+@pytest.mark.parametrize(
+    ("size", "name"),
+    covering(
+        itertools.product(SLIDING_SIZES, FAMILY.dtypes),
+        # Each size in f32 and in another type; each of these types with a text of each parity.
+        lambda row: ((row[0], row[1] == "f32"), (row[0] % 2, row[1])),
+    ),
+)
 def test_each_sliding_size(device: Device, rng: Rng, size: int, name: str) -> None:
     for beta in (0.75, 0.6) if name == "f32" else (0.6,):
         check(device, rng, normal(rng, (2, 2 * size + 3, 19), name=name), size, "sliding", alpha=0.5, beta=beta)
