@@ -5,7 +5,6 @@ Neither an AMD device nor its compiler is needed, only a C++ compiler.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -48,26 +47,20 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
-def library(text: str) -> ctypes.CDLL:
-    """Compile C++ that may include the headers beside this file, and load it.
+def library(text: str, *objects: str) -> ctypes.CDLL:
+    """Compile C++ that may include the headers beside this file, link it with `objects`, and load it.
 
     Raises
     ------
     RuntimeError
         The compiler refuses the text.
     """
-    # Most of the time is for the headers, so that is read once.
-    precompiled = once_a_run(lambda: _output("-x", "c++-header", str(_HERE / "waves.h")), "waves.h.gch")
-    folder = precompiled.with_suffix(".headers")  # where the compiler finds it before the header itself
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-        (folder / "waves.h.gch").symlink_to(precompiled)
 
     def build() -> bytes:
-        with tempfile.TemporaryDirectory(prefix="waves-") as name:
-            source = Path(name, "text.cpp")
+        with tempfile.TemporaryDirectory(prefix="waves-") as folder:
+            source = Path(folder, "text.cpp")
             source.write_text(text)
-            return _output("-shared", f"-I{folder}", str(source))
+            return _output("-shared", str(source), *objects)
 
     return ctypes.CDLL(str(once_a_run(build, "waves", text)))
 
@@ -102,7 +95,10 @@ class Program:
 
     def __init__(self, text: str, entries: Sequence[str]) -> None:
         calls = "".join(f"WAVES_ENTRY({entry})\n" for entry in entries)
-        self._library = library(f'#include "waves.h"\n#line 1 "text.hip"\n{text}\n{calls}')
+        # A scheduler in each library, whose variables are its own; compiled once, since that takes most of the time.
+        scheduler = once_a_run(lambda: _output("-c", str(_HERE / "waves.cpp")), "waves.cpp")
+        text = f'#include "waves.h"\n#line 1 "text.hip"\n{text}\n{calls}'
+        self._library = library(text, str(scheduler))
         self._library.waves_launch.restype = ctypes.c_char_p
 
     def launch(
