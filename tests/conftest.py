@@ -38,8 +38,8 @@ settings.load_profile("ptxrt")
 os.environ["PTXRT_CACHE_DISABLE"] = "1"
 
 # A folder of this run, for what its processes make for each other; pytest-xdist's have the environment of the first.
-OWN_FOLDER = None if "PTXRT_TEST_RUN" in os.environ else tempfile.mkdtemp(prefix="ptxrt-tests-")
-os.environ.setdefault("PTXRT_TEST_RUN", OWN_FOLDER or "")
+OWN_FOLDER = None if "TEST_RUN_FOLDER" in os.environ else tempfile.mkdtemp(prefix="ptxrt-tests-")
+os.environ.setdefault("TEST_RUN_FOLDER", OWN_FOLDER or "")
 
 
 def need_device(name: str) -> ptxrt.Device:
@@ -182,7 +182,7 @@ def _store_of_the_run(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name in ("ops", "hip"):
             patch.setenv("PTXRT_CACHE_DISABLE", "0")
-            patch.setenv("PTXRT_CACHE_DIR", os.path.join(os.environ["PTXRT_TEST_RUN"], "store"))
+            patch.setenv("PTXRT_CACHE_DIR", os.path.join(os.environ["TEST_RUN_FOLDER"], "store"))
         yield
 
 

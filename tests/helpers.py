@@ -73,7 +73,7 @@ def covering(rows: Iterable[_Row], facts: Callable[[Any], Iterable[Hashable]]) -
 
 def once_a_run(make: Callable[[], bytes], *key: str) -> Path:
     """Return a file of what `make` gives, which one process of a test run makes for all of them; `key` is its name."""
-    path = Path(os.environ["PTXRT_TEST_RUN"]) / hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
+    path = Path(os.environ["TEST_RUN_FOLDER"]) / hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
