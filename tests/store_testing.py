@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -190,5 +191,5 @@ def faults_in(folder: Path, patch: Patch) -> Iterator[Faults]:
                 here.setattr(accessor, name, call, raising=False)
         here.setattr(fcntl, "flock", failing("flock", fcntl.flock))
         here.setattr(_files, "open", opened, raising=False)
-        here.setattr(_files.time, "sleep", lambda _: None)
+        here.setattr(time, "sleep", lambda _: None)
         yield faults

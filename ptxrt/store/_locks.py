@@ -46,8 +46,10 @@ def locked(path: Path, seconds: float) -> Iterator[bool | None]:
                 with contextlib.suppress(OSError):
                     path.unlink()
         finally:
-            _close(opened)
-            held.discard(path)
+            try:
+                _close(opened)
+            finally:
+                held.discard(path)
 
 
 def _alone(path: Path, deadline: float, opened: list[io.FileIO]) -> bool | None:

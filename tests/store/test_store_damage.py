@@ -137,17 +137,21 @@ def _other_schemas() -> list[Callable[[dict[str, Any]], object]]:
         *(("request", name) for name in ("options", "defines", "effective", "backend")),
         *(("binary", name) for name in ("options", "entries", "reports", "variables", "sources", "kind", "ptx")),
     ]
-    where: Any = lambda held, part: held[part] if part else held  # noqa: E731
-    changes: list[Callable[[dict[str, Any]], object]] = [
-        lambda held, part=part, name=name: where(held, part).pop(name) for part, name in fields
-    ]
-    changes += [lambda held, part=part: where(held, part).update(new=1) for part in ("", "request", "binary")]
-    for value in (None, 5, "x", [5], {"a": 5}, [[1]]):
-        changes += [
-            lambda held, name=name, value=value: held["binary"].update({name: value})
-            for name in ("entries", "reports", "variables", "sources")
-        ]
-        changes += [lambda held, value=value: held.update(file=value), lambda held, value=value: held.update(key=value)]
+    changes: list[Callable[[dict[str, Any]], object]] = []
+
+    def change(part: str, how: Callable[[dict[str, Any]], object]) -> None:
+        changes.append(lambda held: how(held[part] if part else held))
+
+    for part, name in fields:
+        change(part, lambda held, name=name: held.pop(name))  # type: ignore[misc]
+    for part in ("", "request", "binary"):
+        change(part, lambda held: held.update(new=1))
+    values: tuple[Any, ...] = (None, 5, "x", [5], {"a": 5}, [[1]])
+    for value in values:
+        for name in ("entries", "reports", "variables", "sources"):
+            change("binary", lambda held, name=name, value=value: held.update({name: value}))  # type: ignore[misc]
+        for name in ("file", "key"):
+            change("", lambda held, name=name, value=value: held.update({name: value}))  # type: ignore[misc]
     return changes
 
 
