@@ -72,7 +72,18 @@ def skip_ptx(cache: Any) -> Any:
 
 
 SCRIPT = """
-import numpy, ptxrt
+import sys, numpy, ptxrt
+from ptxrt.runtime import modules
+
+stand_in, stored = getattr(sys.modules.get("sitecustomize"), "STAND_IN", None), modules.stored
+
+def known(backend, source, request, compile):
+    binary = stored(backend, source, request, compile)
+    if stand_in:  # it runs the text that a code object was made of, and may have seen no compile of this one
+        stand_in.know(binary, source.text, dict(defines=dict(source.defines), entry=request.entry))
+    return binary
+
+modules.stored = known
 device = ptxrt.Device({device!r})
 source = ptxrt.KernelSource.{language}(
     'template <typename T> __global__ void twice(T *x, int n)'
