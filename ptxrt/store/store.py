@@ -219,9 +219,6 @@ class BinaryStore:
 
     def _made(self) -> bool:
         """Make the folders; return whether they are this user's alone to write."""
-        if str(self.folder).startswith("~"):
-            self._warn(f"{self.folder}: there is no such home folder. Name another one in PTXRT_CACHE_DIR")
-            return False
         try:
             for folder in (self.folder, self._root):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -233,7 +230,10 @@ class BinaryStore:
                     )
                     return False
         except OSError as error:
-            self._warn(f"{self.folder} cannot be made ({error}): what is compiled stays in memory")
+            self._warn(
+                f"{self.folder} cannot be made ({error}): what is compiled stays in memory. "
+                f"Name another folder in PTXRT_CACHE_DIR"
+            )
             return False
         try:
             for name in ("entries", "headers", "locks", "tmp", "quarantine"):
@@ -425,9 +425,9 @@ def current() -> BinaryStore | None:
 
 
 def _absolute(folder: str) -> str:
-    """Return a folder's whole path; it begins with ``~`` still where nobody knows that home."""
+    """Return a folder's whole path; one that cannot be made if it is in the home of somebody who has none."""
     folder = os.path.expanduser(folder)
-    return folder if folder.startswith("~") else os.path.abspath(folder)
+    return os.path.join(os.devnull, folder) if folder.startswith("~") else os.path.abspath(folder)
 
 
 def _wrong(name: str, expected: str, given: str) -> InvalidArgument:

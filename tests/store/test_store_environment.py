@@ -11,6 +11,7 @@ from helpers import Patch, refused
 from store_testing import BINARY, PTX, TEXT, Compiler, warnings
 
 import ptxrt
+from ptxrt import memos
 from ptxrt.store import BinaryStore, current
 
 
@@ -79,8 +80,11 @@ def test_a_user_without_any_home_works_from_memory(
     for _ in range(2):
         assert store().binary(PTX, TEXT, compiler) == BINARY
     assert compiler.calls == 2
+    monkeypatch.setattr(memos, "_folder", None)
     (line,) = warnings(caplog)
     assert "PTXRT_CACHE_DIR" in line
+    memos.use(store().memos)
+    memos.write("something", 1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -291,7 +291,7 @@ def test_ctrl_c_at_any_point_leaves_no_lock_and_no_damage(folder: Path, header: 
             raised.append(error)  # as an interactive session holds it, with all frames
             raise
 
-    for number in range(10**6):
+    for number in range(0, 10**6, 1 if ALL else 3):
         look(folder, Compiler(), PTX)
         if not interrupted(work, number) and number:
             break

@@ -58,7 +58,7 @@ def test_pain1_and_3_64_processes_at_once_compile_each_key_once_in_all(tmp_path:
         for request in random.Random(number).sample(requests, len(requests)):
             binary = binary_of(request)
             if request.language != "ptx":
-                binary = replace(binary, included=with_header(header).included, ptx=TEXT)
+                binary = replace(with_header(header), code=binary.code)
 
             def compile(request: Request = request, binary: Binary = binary) -> Binary:
                 file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

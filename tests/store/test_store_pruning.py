@@ -55,6 +55,11 @@ def test_the_least_recently_used_go_first_and_no_more_than_must(filled: Path, co
     assert there(filled) == stays
 
 
+def test_what_was_not_used_for_long_goes_in_any_case(filled: Path) -> None:
+    BinaryStore(filled).prune(idle_seconds=1700)
+    assert there(filled) == "ef"
+
+
 def test_a_use_counts(filled: Path) -> None:
     for name in "ac":
         assert BinaryStore(filled).find(request(name), TEXT)
@@ -183,11 +188,11 @@ def test_one_prunes_and_the_other_has_nothing_to_do(filled: Path, monkeypatch: P
     freed = []
     real = BinaryStore._prune
 
-    def during(store: BinaryStore, bound: int) -> int:
+    def during(store: BinaryStore, *bounds: float) -> int:
         thread = threading.Thread(target=lambda: freed.append(BinaryStore(filled).prune(0)))
         thread.start()
         thread.join(10)
-        return real(store, bound)
+        return real(store, *bounds)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BinaryStore, "_prune", during)
     BinaryStore(filled).prune(10**9)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_testing import BINARY, CXX, PTX, TEXT, Compiler
+from store_testing import BINARY, CXX, PTX, TEXT
 from texts import SAXPY
 
 from ptxrt import KernelSource
@@ -122,7 +122,15 @@ binaries = st.builds(
 @given(binary=binaries, name=st.one_of(st.none(), names), entry=names, options=st.lists(names, max_size=2).map(tuple))
 def test_any_binary_comes_back(tmp_path_factory: Any, binary: Binary, name: Any, entry: str, options: Any) -> None:
     folder = tmp_path_factory.mktemp("store") / "store"
-    request = replace(CXX, name=name, entry=entry, options=options, defines=(("A", entry),), effective=options)
+    request = replace(
+        CXX,
+        compiler=binary.compiler,
+        name=name,
+        entry=entry,
+        options=options,
+        defines=(("A", entry),),
+        effective=options,
+    )
     assert BinaryStore(folder).binary(request, TEXT, lambda: binary) == binary
     found = BinaryStore(folder).find(request, TEXT)
     assert found == binary
@@ -162,8 +170,8 @@ def test_the_text_of_ptx_is_not_stored_again(folder: Path) -> None:
 )
 def test_pain5_and_6_all_that_the_outcome_depends_on_is_in_the_key(folder: Path, change: Any) -> None:
     for before in (CXX, replace(CXX, arch="sm_120"), replace(CXX, arch="gfx90a")):
-        compiler = Compiler()
-        BinaryStore(folder).binary(before, TEXT, compiler)
+        BinaryStore(folder).binary(before, TEXT, lambda: replace(BINARY, compiler=CXX.compiler))
+        assert BinaryStore(folder).find(before, TEXT)
         other = replace(before, **change)
         assert other.key() != before.key()
         assert BinaryStore(folder).find(other, TEXT) is None
