@@ -14,7 +14,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["Included", "may_include", "watched", "within"]
@@ -42,10 +42,13 @@ class Included:
         one starts from the current folder.
     known
         Whether that is all of them.
+    opened
+        Those that were read.
     """
 
     files: tuple[str, ...] = ()
     known: bool = True
+    opened: tuple[str, ...] = field(default=(), compare=False)
 
     def digest(self) -> str:
         """Return what stands for the contents of the files as they are now; another one each time if not `known`."""
@@ -66,7 +69,8 @@ class Included:
     def changed_since(self, moment: float) -> bool:
         """Return whether a file may have changed after that time (``time.time()``), while the compiler read it."""
         found = filter(None, map(_stat, self.files))
-        return any(status.st_ctime > moment - _TICK_SECONDS for status in found)
+        gone = any(_stat(path) is None for path in self.opened)
+        return gone or any(status.st_ctime > moment - _TICK_SECONDS for status in found)
 
 
 def may_include(text: str, options: Sequence[str] = ()) -> bool:
@@ -116,7 +120,7 @@ def watched(
             if within(path, (folder,)):  # found there, hence in none of those before
                 name = path[len(folder) :].lstrip("/")
                 files.update(os.path.join(before, name) for before in (*near, *search[:index]))
-    return Included(tuple(sorted(files)))
+    return Included(tuple(sorted(files)), opened=opened)
 
 
 def _is_computed(lines: Sequence[str]) -> bool:

@@ -11,16 +11,17 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["again", "is_gone", "private", "read", "removed", "sizes", "write"]
+__all__ = ["again", "inside", "is_gone", "is_passing", "private", "read", "removed", "sizes", "write"]
 
 _Given = TypeVar("_Given")
 
 # What network file systems answer for a moment: a file that another host is renaming, a handle that has gone stale.
 _BUSY = frozenset({errno.EBUSY, errno.ESTALE, errno.EAGAIN, errno.ETXTBSY, errno.EINTR})
+_PASSING = _BUSY | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
 _PAUSES = (0.001, 0.01, 0.05)
 
 
@@ -41,9 +42,31 @@ def is_gone(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
+def is_passing(error: OSError) -> bool:
+    """Return whether the error says nothing of the file: the file system is busy, or this process has no descriptor."""
+    return error.errno in _PASSING
+
+
 def read(path: Path) -> bytes:
     """Return a file's bytes. Read, not mapped: pages of a mapped file can vanish, which ends the process."""
-    return again(path.read_bytes)
+
+    def once() -> bytes:
+        with open(path, "rb", opener=_waiting_for_nobody) as file:
+            return file.read()
+
+    return again(once)
+
+
+def _waiting_for_nobody(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in a file's place has no writer
+
+
+def inside(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; nothing where it cannot be listed."""
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except OSError:
+        return []
 
 
 def write(path: Path, data: bytes) -> None:
@@ -59,27 +82,25 @@ def write(path: Path, data: bytes) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that nobody else may read: what ``open`` takes as its `opener`."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    """Open a file that nobody else may read, and no link to one: what ``open`` takes as its `opener`."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def sizes(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder, as far as they are there and can be looked at."""
-    return sum(status.st_size for status in _statuses(path))
-
-
-def _statuses(path: Path) -> Iterator[os.stat_result]:
-    below = (os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
-    for file in below if path.is_dir() else (path,):
+    """Return the bytes of a file, or of all below a folder, as far as they are there and can be looked at."""
+    total = 0
+    below = [os.path.join(where, name) for where, _, names in os.walk(path) for name in names]
+    for name in below if os.path.isdir(path) else [path]:
         with contextlib.suppress(OSError):  # gone meanwhile
-            yield os.lstat(file)
+            total += os.lstat(name).st_size
+    return total
 
 
 def removed(path: Path) -> bool:
     """Remove a file, or a folder with all that is in it; return whether nothing is left."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    with contextlib.suppress(OSError):
+        path.unlink()
+    if os.path.lexists(path):
+        with contextlib.suppress(OSError):  # it does not ignore all of them
+            shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)

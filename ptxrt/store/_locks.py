@@ -11,9 +11,8 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from ptxrt.store._files import is_gone, private
+from ptxrt.store._files import again, private
 
 __all__ = ["locked"]
 
@@ -31,41 +30,61 @@ def locked(path: Path, seconds: float) -> Iterator[bool | None]:
     signal handler has interrupted; None where the file system has no locks, or cannot be written.
     """
     held = _mine.__dict__.setdefault("held", set())
-    file = False if path in held else _taken(path, time.monotonic() + seconds)
-    if file is None or file is False:
-        yield file
+    if path in held:
+        yield False
         return
-    held.add(path)
+    opened: list[io.FileIO] = []  # filled by _alone, so that no Ctrl-C comes between its end and the `try` here
+    alone: bool | None = False
     try:
-        yield True
+        held.add(path)  # before it is so: a signal handler that comes in between must not wait for its own thread
+        alone = _alone(path, time.monotonic() + seconds, opened)
+        yield alone
     finally:
-        held.discard(path)
-        # Before it is released: the next one sees that this file is the lock of nothing any more.
-        with contextlib.suppress(OSError):
-            path.unlink()
-        file.close()
+        try:
+            if alone and not opened[0].closed:  # in a forked child it is closed, and the lock the parent's
+                # Before it is released: the next one sees that this file is the lock of nothing any more.
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        finally:
+            try:
+                _close(opened)
+            finally:
+                held.discard(path)
 
 
-def _taken(path: Path, deadline: float) -> io.FileIO | Literal[False] | None:
+def _alone(path: Path, deadline: float, opened: list[io.FileIO]) -> bool | None:
     pause, longest = _PAUSES
     while True:
         try:
-            # An object, for its destructor closes it after a Ctrl-C wherever that comes.
-            with contextlib.ExitStack() as unless_taken:
-                file = unless_taken.enter_context(open(path, "ab", buffering=0, opener=private))
-                _open.add(file)
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(file.fileno()).st_ino == os.stat(path).st_ino:
-                    unless_taken.pop_all()
-                    return file
+            opened.append(again(lambda: io.FileIO(path, "a", opener=private)))
+            _open.add(opened[0])
+            fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(path, opened[0]):
+                return True
         except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, longest)
-        except OSError as error:
-            if not (is_gone(error) and path.parent.is_dir()):
-                return None
+            pass
+        except OSError:
+            return None
+        _close(opened)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+def _is_at(path: Path, file: io.FileIO) -> bool:
+    """Return whether the lock of a file is that of its path: its last holder may have removed it just now."""
+    try:
+        there = again(lambda: os.stat(path))
+    except FileNotFoundError:
+        return False
+    return os.fstat(file.fileno()).st_ino == there.st_ino
+
+
+def _close(files: list[io.FileIO]) -> None:
+    while files:
+        with contextlib.suppress(OSError):
+            files.pop().close()
 
 
 def _forget() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -171,10 +172,12 @@ class Record:
                 request[name] = tuple(request[name])
             request["defines"] = tuple((macro, value) for macro, value in request["defines"])
             record = cls(request=Request(**request), **held)
+            if os.path.basename(record.file) != record.file:
+                raise ValueError(f"file: {record.file}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"entry.json is none of schema {SCHEMA}: {error}") from error
         if key is not None and record.key != key:
-            raise Damaged(f"entry.json is that of {record.key[:16]}")
+            raise Damaged(f"entry.json is that of {record.key!s:.16}")
         return record
 
 

@@ -128,9 +128,10 @@ class BinaryStore:
             Put aside what is damaged. Without it that counts as not there.
         """
         for root, ours in self._roots():
-            key, headers = self._key(root, request)
-            path = _place(root, key)
+            path = listed = root / "headers" / request.key()
             try:
+                key, headers = _key(listed, request)
+                path = _place(root, key)
                 read = _read(path, key)
                 if read is None:
                     continue
@@ -138,7 +139,8 @@ class BinaryStore:
                 if record.headers == headers:  # the list of files that was looked at is a hint
                     found = record.made(code, text)
                     if ours:
-                        _touch(path)
+                        _touch(path / "entry.json")
+                        _touch(listed)
                     return found
             except Damaged as damage:
                 if ours and mend:
@@ -153,17 +155,6 @@ class BinaryStore:
         if self.shared is not None:
             yield self.shared / f"v{SCHEMA}", False
 
-    def _key(self, root: Path, request: Request) -> tuple[str, dict[str, str | None]]:
-        """Return an entry's name by what the files hold now that its compile read, and what that is."""
-        key = request.key()
-        if request.language == "ptx":
-            return key, {}
-        try:
-            files = Included(tuple(os.fsdecode(_files.read(root / "headers" / key)).split("\0")))
-        except OSError:
-            return key, {}  # no headers, or nothing stored
-        return files.key(key), files.held()
-
     def _put(self, request: Request, binary: Binary, began: float) -> None:
         """Store an outcome, unless a file may have changed since its compile began: then nobody knows what it read."""
         included, headers = binary.included, binary.included.held()
@@ -173,27 +164,32 @@ class BinaryStore:
         if not request.compiler.startswith(binary.compiler):
             return  # another version than a memo said: the next process has it right
         record = Record.of(key, request, binary, headers)
+        encoded = record.encoded()
+        size = record.size + len(encoded)
+        if size > self.max_bytes:
+            return  # it would push out all others, and then go itself
         part = self._root / "tmp" / f"{key}.{os.getpid()}.{os.urandom(4).hex()}"
         try:
-            part.mkdir()
+            part.mkdir(mode=0o700)
+            if headers:  # first: an entry that is not found would be of no use
+                listed = part / "headers"
+                _files.write(listed, "\0".join(headers).encode("utf-8", "surrogatepass"))
+                _files.again(lambda: listed.replace(self._root / "headers" / request.key()))
             _files.write(part / record.file, binary.code)
-            _files.write(part / "entry.json", record.encoded())
+            _files.write(part / "entry.json", encoded)
             place = _place(self._root, key)
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(mode=0o700, exist_ok=True)
             try:
                 _files.again(lambda: part.rename(place))
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            if headers:
-                listed = part.with_suffix(".headers")
-                _files.write(listed, os.fsencode("\0".join(headers)))
-                _files.again(lambda: listed.replace(self._root / "headers" / request.key()))
-            self._bytes += record.size
+            self._bytes += size
             if self._bytes > self.max_bytes:
                 self.prune()
         except OSError as error:
             self._warn(f"{self.folder} cannot be written ({error}): what is compiled stays in memory")
+            self._usable = None  # looked at anew next time: somebody may have removed the folder
         finally:
             _files.removed(part)
 
@@ -202,6 +198,8 @@ class BinaryStore:
         try:
             _files.again(lambda: path.rename(aside))
         except OSError as error:
+            if not os.path.lexists(path):
+                return  # another process was first
             self._warn(f"{path} is damaged ({damage}) and cannot be put aside ({error}); it is compiled once more")
         else:
             why = f"{damage}; it is put aside as {aside} and compiled once more"
@@ -222,25 +220,26 @@ class BinaryStore:
     def _made(self) -> bool:
         """Make the folders; return whether they are this user's alone to write."""
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (
-                self._root,
-                *(self._root / name for name in ("entries", "headers", "locks", "tmp", "quarantine")),
-            ):
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(mode=0o700)
+            for folder in (self.folder, self._root):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                status = folder.stat()
+                if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                    self._warn(
+                        f"{folder} belongs to another user, or one may write to it, who could put code there. It is "
+                        f"not used: make it yours alone (chmod 700), or name another folder in PTXRT_CACHE_DIR"
+                    )
+                    return False
         except OSError as error:
-            self._warn(f"{self.folder} cannot be made ({error}): what is compiled stays in memory")
-            if not self._root.is_dir():
-                return False
-        for folder in (self.folder, self._root):
-            status = folder.stat()
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                self._warn(
-                    f"{folder} belongs to another user, or one may write to it, who could put code there. It is not "
-                    f"used: make it yours alone (chmod 700), or name another folder in PTXRT_CACHE_DIR"
-                )
-                return False
+            self._warn(
+                f"{self.folder} cannot be made ({error}): what is compiled stays in memory. "
+                f"Name another folder in PTXRT_CACHE_DIR"
+            )
+            return False
+        try:
+            for name in ("entries", "headers", "locks", "tmp", "quarantine"):
+                (self._root / name).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:  # what is there is read all the same
+            self._warn(f"{self.folder} cannot be written ({error}): what is compiled stays in memory")
         return True
 
     def _warn(self, words: str) -> None:
@@ -254,11 +253,7 @@ class BinaryStore:
     def entries(self) -> Iterator[StoredEntry]:
         """Yield all entries, each read and verified; one that another process removes meanwhile is passed over."""
         for path in self._paths():
-            try:
-                status = (path / "entry.json").stat()
-                last_used = status.st_mtime
-            except OSError:
-                last_used = 0.0
+            last_used = _changed(path / "entry.json")
             problem, read = None, None
             try:
                 read = _read(path, path.name)
@@ -270,7 +265,7 @@ class BinaryStore:
             yield StoredEntry(path.name, path, read[0] if read else None, problem, _files.sizes(path), last_used)
 
     def _paths(self) -> list[Path]:
-        return sorted((self._root / "entries").glob("*/*"))
+        return [path for folder in _files.inside(self._root / "entries") for path in _files.inside(folder)]
 
     def prune(self, max_bytes: int | None = None, *, idle_seconds: float | None = None) -> int:
         """Remove what no process will finish, what was put aside, then the least recently used entries.
@@ -294,51 +289,77 @@ class BinaryStore:
             return self._prune(bound, 0.0 if idle_seconds is None else time.time() - idle_seconds)
 
     def _prune(self, bound: int, oldest: float) -> int:
-        freed = sum(self._remove(path) for path in self._orphans())
-        found = []
-        for path in (*(self._root / "quarantine").glob("*"), *self._paths(), *self.memos.glob("*")):
-            with contextlib.suppress(OSError):
-                status = (path if path.parent == self.memos else path / "entry.json").stat()
-                found.append((status.st_mtime if path.parent.name != "quarantine" else 0.0, _files.sizes(path), path))
-        total = sum(size for _, size, _ in found)
-        for used, size, path in sorted(found):
+        freed = self._remove_leftovers()
+        found = [(0.0, path) for path in _files.inside(self._root / "quarantine")]
+        found += [(_changed(path / "entry.json"), path) for path in self._paths()]
+        for folder in (self._root / "headers", self.memos):
+            found += [(_changed(path), path) for path in _files.inside(folder)]
+        sizes = {path: _files.sizes(path) for _, path in found}
+        total = sum(sizes.values())
+        for used, path in sorted(found):
             if total <= bound and used >= oldest:
                 break
-            total -= size
+            # Also where it is gone already, or cannot go: for that no other one has to.
+            total -= sizes[path]
             freed += self._remove(path)
-            emit(CacheEvent("evict", "disk", path.name, str(path)))
+            if not os.path.lexists(path):
+                emit(CacheEvent("evict", "disk", path.name, str(path)))
         self._bytes = total
         return freed
 
-    def _orphans(self) -> Iterator[Path]:
-        """Yield what processes have left that were ended while they wrote."""
-        for path in (self._root / "tmp").glob("*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _ORPHANED:
-                    yield path
+    def _remove_leftovers(self) -> int:
+        """Remove what processes have left that were ended while they wrote; return the bytes."""
+        old = time.time() - _ORPHANED
+        for path in _files.inside(self._root / "locks"):
+            if _changed(path) < old:
+                with locked(path, 0) as alone:
+                    if alone is not False:
+                        _files.removed(path)
+        return sum(self._remove(path) for path in _files.inside(self._root / "tmp") if _changed(path) < old)
 
     def _remove(self, path: Path) -> int:
         """Remove an entry in one step, for readers; return its bytes, 0 where it stays."""
         size = _files.sizes(path)
-        gone = self._root / "tmp" / f"{path.name}.{os.urandom(4).hex()}"
+        gone = self._root / "tmp" / f"{path.name[:64]}.{os.urandom(4).hex()}"
         with contextlib.suppress(OSError):
             path.rename(gone)
         return size if _files.removed(gone) and not os.path.lexists(path) else 0
 
     def clear(self) -> int:
         """Remove all entries; return how many bytes that was. A compile that is under way stores its outcome still."""
-        freed = sum(self._remove(path) for path in (*self._paths(), *(self._root / "quarantine").glob("*")))
-        for path in (*(self._root / "headers").glob("*"), *self.memos.glob("*")):
-            _files.removed(path)
-        return freed + sum(self._remove(path) for path in self._orphans())
+        folders = (self._root / "quarantine", self._root / "headers", self.memos)
+        others = [path for folder in folders for path in _files.inside(folder)]
+        return sum(self._remove(path) for path in (*self._paths(), *others)) + self._remove_leftovers()
 
 
 def _place(root: Path, key: str) -> Path:
     return root / "entries" / key[:2] / key
 
 
+def _key(listed: Path, request: Request) -> tuple[str, dict[str, str | None]]:
+    """Return an entry's name by what the files hold now that its compile read, and what that is.
+
+    Raises
+    ------
+    Damaged
+        If the list of these files is there and cannot be read.
+    """
+    key = request.key()
+    if request.language == "ptx":
+        return key, {}
+    try:
+        files = Included(tuple(_files.read(listed).decode("utf-8", "surrogatepass").split("\0")))
+    except OSError as error:
+        if _files.is_gone(error) or _files.is_passing(error):
+            return key, {}  # no headers, or nothing stored
+        raise Damaged(f"it cannot be read: {error}") from error
+    except ValueError as error:
+        raise Damaged(f"it is no list of files: {error}") from error
+    return files.key(key), files.held()
+
+
 def _read(path: Path, key: str) -> tuple[Record, bytes] | None:
-    """Return what an entry's folder holds; None where there is none.
+    """Return what an entry's folder holds; None where there is none, or nobody can say now.
 
     Raises
     ------
@@ -349,15 +370,22 @@ def _read(path: Path, key: str) -> tuple[Record, bytes] | None:
         record = Record.decoded(_files.read(path / "entry.json"), key)
         return record, _files.read(path / record.file)
     except OSError as error:
-        if _files.is_gone(error) and not os.path.lexists(path):
+        if _files.is_passing(error) or (_files.is_gone(error) and not os.path.lexists(path)):
             return None
         raise Damaged(f"it cannot be read: {error}") from error
 
 
-def _touch(path: Path) -> None:
+def _changed(path: Path) -> float:
+    """Return when a file was written or noted as used, seconds since 1970; 0 if it is not there."""
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _touch(file: Path) -> None:
     """Note the use, for what is pruned first."""
     with contextlib.suppress(OSError):
-        file = path / "entry.json"
         if time.time() - file.stat().st_mtime > _TOUCHED:
             os.utime(file)
 
@@ -383,14 +411,23 @@ def current() -> BinaryStore | None:
     given = os.environ.get("PTXRT_CACHE_MAX_BYTES") or str(512 << 20)
     if not (given.isascii() and given.isdigit() and len(given) < 19):
         raise _wrong("PTXRT_CACHE_MAX_BYTES", "a number of bytes", given)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = os.environ.get("PTXRT_CACHE_DIR") or os.path.join(base, "ptxrt")
-    which = (os.path.abspath(folder), int(given), os.environ.get("PTXRT_CACHE_SHARED") or None)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # for XDG's specification a relative one counts as none
+        base = os.path.join("~", ".cache")
+    folder = _absolute(os.environ.get("PTXRT_CACHE_DIR") or os.path.join(base, "ptxrt"))
+    shared = os.environ.get("PTXRT_CACHE_SHARED")
+    which = (folder, int(given), _absolute(shared) if shared else None)
     store = _STORES.get(which)
     if store is None:
-        shared = Path(which[2]) if which[2] else None
-        store = _STORES.setdefault(which, BinaryStore(Path(which[0]), max_bytes=which[1], shared=shared))
+        store = BinaryStore(Path(folder), max_bytes=which[1], shared=Path(which[2]) if which[2] else None)
+        store = _STORES.setdefault(which, store)
     return store
+
+
+def _absolute(folder: str) -> str:
+    """Return a folder's whole path; one that cannot be made if it is in the home of somebody who has none."""
+    folder = os.path.expanduser(folder)
+    return os.path.join(os.devnull, folder) if folder.startswith("~") else os.path.abspath(folder)
 
 
 def _wrong(name: str, expected: str, given: str) -> InvalidArgument:
