@@ -189,6 +189,7 @@ def test_one_prunes_and_the_other_has_nothing_to_do(filled: Path, monkeypatch: P
     real = BinaryStore._prune
 
     def during(store: BinaryStore, *bounds: float) -> int:
+        monkeypatch.setattr(BinaryStore, "_prune", real)
         thread = threading.Thread(target=lambda: freed.append(BinaryStore(filled).prune(0)))
         thread.start()
         thread.join(10)
