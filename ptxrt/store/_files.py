@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["again", "is_gone", "private", "read", "removed", "sizes", "write"]
+__all__ = ["again", "is_gone", "private", "read", "removed", "replace", "sizes", "write"]
 
 _Given = TypeVar("_Given")
 
@@ -56,6 +57,16 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
 
     again(once)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file, or another in its place, in one step for readers."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        write(part, data)
+        again(lambda: part.replace(path))
+    finally:
+        removed(part)
 
 
 def private(path: str, flags: int) -> int:
