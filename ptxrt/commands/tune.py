@@ -46,8 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="what is stored as a JSON array")
 
 
-def run(given: argparse.Namespace, say: Callable[[str], None], clock: tuning.Clock | None = None) -> int:
-    """Tune or list, print through `say`, and return the exit code; `clock` is for :func:`ptxrt.ops.tuning.tune`.
+def run(given: argparse.Namespace, say: Callable[[str], None]) -> int:
+    """Tune or list, print through `say`, and return the exit code.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def run(given: argparse.Namespace, say: Callable[[str], None], clock: tuning.Clo
     tuned.writable(path)
     stored = []
     for problem in problems:
-        choice = tuning.tune(device, problem, language=given.language, rounds=rounds, clock=clock)
+        choice = tuning.tune(device, problem, language=given.language, rounds=rounds)
         tuned.update(path, [choice])
         stored.append(choice)
         if not given.json:

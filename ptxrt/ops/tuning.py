@@ -24,12 +24,12 @@ from ptxrt.ops.trials import Trial
 from ptxrt.runtime.array import empty
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import channels_last, checked_shape, contiguous
-from ptxrt.runtime.stream import Event, Stream
+from ptxrt.runtime.stream import Event
 
 __all__ = ["Clock", "events_of", "heuristic", "problem_of", "tune"]
 
-Clock = Callable[[Stream, Callable[[], object]], float]
-"""Runs something that gives work to a stream, and returns how many microseconds that takes there."""
+Clock = Callable[[Plan[Any, Any, Any], Callable[[], object]], float]
+"""Given a plan, and what runs it once on the default stream: runs it, and returns how many microseconds it took."""
 
 _FLUSHED = 256 << 20  # bytes; several times any L2
 _MARGIN = 1.01  # by which something is faster than the heuristic's choice, or that stays: less is noise
@@ -44,7 +44,8 @@ def events_of(device: Device) -> Clock:
     other = empty(flushed, np.uint8, device)
     start, end = Event(device), Event(device)
 
-    def clock(stream: Stream, run: Callable[[], object]) -> float:
+    def clock(plan: Plan[Any, Any, Any], run: Callable[[], object]) -> float:
+        stream = plan.device.default_stream
         other.fill_bytes(0, stream)
         stream.record(start)
         run()
@@ -194,13 +195,12 @@ def tune(
     for plan in candidates:
         trial.check(plan)
     clock = clock or events_of(device)
-    stream = device.default_stream
-    runs = [trial.run_of(plan) for plan in candidates]
-    times: list[list[float]] = [[] for _ in runs]
-    for turn in range(-(rounds // 8), rounds):  # the first to warm up
-        order = range(len(runs))
+    runs = [(plan, trial.run_of(plan)) for plan in candidates]
+    order = range(len(runs))
+    times: list[list[float]] = [[] for _ in order]
+    for turn in range(-(rounds // 8), rounds):  # those below 0 to warm up
         for i in order if turn % 2 else reversed(order):
-            took = clock(stream, runs[i])
+            took = clock(*runs[i])
             if turn >= 0:
                 times[i].append(took)
     medians = [statistics.median(each) for each in times]
@@ -221,7 +221,7 @@ def tune(
     }
     launches = [launch for plan in candidates for launch in plan.schedule.launches]
     return tuned.Choice(
-        tuned.Key.of(device, problem, language),
+        tuned.Key.of(device, problem.op, problem, language),
         **_choice(candidates[best]),
         among=tuple(each.name for each in first.variants if each.language == language),
         kernels=tuned.texts(sorted({f"{each.kernel.family}.{each.kernel.language}" for each in launches})),

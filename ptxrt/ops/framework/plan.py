@@ -159,7 +159,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         if wish.config is not None:
             return cls(where, descriptor, variant, config, found, "preference")
         if wish.tuned and not descriptor.empty:
-            for path, other, knobs in tuned.choices(where, cls.variants, descriptor, wish.language):
+            for path, other, knobs in tuned.choices(where, cls.op, cls.variants, descriptor, wish.language):
                 better = cls._schedule(where, descriptor, wish, other, knobs)
                 if isinstance(better, Schedule) and better.guarantee.as_good_as(found.guarantee):
                     return cls(where, descriptor, other, knobs, better, path)

@@ -73,12 +73,12 @@ class Key(NamedTuple):
     problem: str
 
     @classmethod
-    def of(cls, device: Device, problem: Any, language: str) -> Key:
-        """Return that of a problem on a device."""
+    def of(cls, device: Device, op: str, problem: Any, language: str) -> Key:
+        """Return that of an op's problem on a device."""
         return cls(
             device.name,
             device.arch,
-            problem.op,
+            op,
             problem.dtype.name,
             layout_of(problem),
             language,
@@ -136,10 +136,10 @@ def _types(values: Mapping[str, Any]) -> dict[str, type]:
 
 def layout_of(problem: Any) -> str:
     """Return the layout of a problem's first operand, in a word."""
-    shape, strides = problem.shape, getattr(problem, "strides", ())
-    if strides == () or same_layout(shape, strides, contiguous(shape)):
+    strides = getattr(problem, "strides", ())
+    if strides == () or same_layout(problem.shape, strides, contiguous(problem.shape)):
         return "contiguous"
-    return "channels-last" if same_layout(shape, strides, channels_last(shape)) else "strided"
+    return "channels-last" if same_layout(problem.shape, strides, channels_last(problem.shape)) else "strided"
 
 
 def problem_class(problem: Any) -> str:
@@ -180,29 +180,30 @@ def texts(files: Iterable[str]) -> dict[str, str | None]:
 
 
 def choices(
-    device: Device, variants: Sequence[Variant[Any, Any]], problem: Any, language: str | None
+    device: Device, op: str, variants: Sequence[Variant[Any, Any]], problem: Any, language: str | None
 ) -> Iterator[tuple[str, Variant[Any, Any], Config]]:
     """Yield what is stored for such a problem, behind its file: the user's table first, then what comes with ptxrt.
 
     Without a language it is that which the device takes first, as it is of the heuristics.
     """
-    for path, table in _tables(device.name):
-        key = Key.of(device, problem, language or device.backend.languages[0])
-        choice = table.get(key)
+    for path, table in _tables(device.name).get(op, ()):
+        choice = table.get(Key.of(device, op, problem, language or device.backend.languages[0]))
         if choice is not None and choice.is_current(variants) and (found := choice.selected(variants, problem)):
             yield (path, *found)
 
 
 @lru_cache
-def _tables(device: str) -> list[tuple[str, dict[Key, Choice]]]:
-    """Return the tables that there are for a device, by name, as a process's first selection on it finds them."""
-    found = []
-    for path in (users_file(), users_file(shared=True), shipped_file(device)):
+def _tables(device: str) -> dict[str, list[tuple[str, dict[Key, Choice]]]]:
+    """Return, by op, the tables for a device of this name, as a process's first selection on it finds them."""
+    found: dict[str, list[tuple[str, dict[Key, Choice]]]] = {}
+    for path in filter(None, (users_file(), users_file(shared=True), shipped_file(device))):
         try:
-            if path is not None and (table := read(path)):
-                found.append((str(path), table))
+            table = {key: choice for key, choice in read(path).items() if key.device == device}
         except InvalidArgument as error:
             LOG.warning("%s; it is not used", error)
+            continue
+        for op in {key.op for key in table}:
+            found.setdefault(op, []).append((str(path), table))
     return found
 
 
