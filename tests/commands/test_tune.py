@@ -38,9 +38,8 @@ def test_shapes_are_tuned_and_used_in_the_same_process(file: Path, capsys: Captu
     assert ops.Softmax2dPlan.select("sim:0", problem).chosen_by == "heuristic"
     assert main(["tune", "softmax2d", "2x8x6", "2x9x5", *ON_SIM]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == [
-        *["softmax2d", "f32", "contiguous", "ptx", "2x8x8/2", "baseline", "threads=512", "10.0", "20.0"]
-    ]
+    assert lines[0][:5] == ["softmax2d", "f32", "contiguous", "ptx", "2x8x8/2"]
+    assert lines[0][5:] == ["baseline", "threads=512", "10.0", "20.0"]
     assert lines[1][4] == "2x16x8/1"
     assert lines[2] == ["stored", "in", str(file)]
     assert ops.Softmax2dPlan.select("sim:0", problem).chosen_by == str(file)

@@ -47,6 +47,7 @@ class Variant(ABC, Generic[ProblemT, ConfigT]):
     def schedule(self, problem: ProblemT, config: ConfigT, limits: Limits) -> Schedule | Refusal:
         """Return how it runs a problem that has values, or why it cannot.
 
+        The config may be another problem's candidate, since what was tuned serves a class of problems.
         What every schedule is held to (grids, shared memory, scalars that fit their parameters) need not be looked at
         here: :meth:`Schedule.refusal` does.
         """
