@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ShapeMismatch,
         SignatureMismatch,
         Unsupported,
+        WrongResult,
     )
     from ptxrt.ops import references
     from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee
@@ -91,6 +92,7 @@ __all__ = [
     "Surface",
     "Texture",
     "Unsupported",
+    "WrongResult",
     "default_device",
     "devices",
     "empty",

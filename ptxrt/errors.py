@@ -34,6 +34,7 @@ __all__ = [
     "SignatureMismatch",
     "SimFault",
     "Unsupported",
+    "WrongResult",
     "numbered_excerpt",
     "shown",
 ]
@@ -191,6 +192,10 @@ class ReloadWarning(UserWarning):
 
 class SignatureMismatch(PtxrtError):
     """The declared Signature disagrees with the parameter table of the compiled kernel."""
+
+
+class WrongResult(PtxrtError):
+    """A kernel of ptxrt computed something else than its op's reference; ``ptxrt tune`` raises it."""
 
 
 class LaunchError(PtxrtError):

@@ -1,4 +1,4 @@
-"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, verify, cache.
+"""The command ``ptxrt``: devices, kernels, show, parity, demo, check, verify, tune, cache.
 
 Exit codes: 0 is success; 1 that the answer is no (a demo that disagrees, an inspection that matches nothing, a kernel
 that does not compile, a device that is not there); 2 that the command or its input is at fault. Results go to
@@ -20,6 +20,7 @@ from ptxrt import __version__, ops
 from ptxrt.commands import _show_file, parity, show
 from ptxrt.commands import cache as cache_command
 from ptxrt.commands import check as check_command
+from ptxrt.commands import tune as tune_command
 from ptxrt.commands import verify as verify_command
 from ptxrt.commands.tables import coloured, fitted, printable, size_in_words
 from ptxrt.compilers import hiprtc, nvjitlink, nvrtc
@@ -154,6 +155,10 @@ def _parser() -> argparse.ArgumentParser:
     verify_command.add_arguments(command)
     command.set_defaults(run=_verify)
 
+    command = commands.add_parser("tune", help=tune_command.HELP, description=tune_command.DESCRIPTION)
+    tune_command.add_arguments(command)
+    command.set_defaults(run=_tune)
+
     command = commands.add_parser("cache", help=cache_command.HELP, description=cache_command.DESCRIPTION)
     cache_command.add_arguments(command)
     command.set_defaults(run=_cache)
@@ -258,7 +263,7 @@ def _parity(given: argparse.Namespace) -> int:
     return parity.run(given.word, given.arch or parity.ARCHITECTURES, _say)
 
 
-# demo, check, verify and cache --------------------------------------------------------------------------------------
+# demo, check, verify, tune and cache --------------------------------------------------------------------------------
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -273,6 +278,10 @@ def _check(given: argparse.Namespace) -> int:
 
 def _verify(given: argparse.Namespace) -> int:
     return verify_command.run(given, _say, _complain)
+
+
+def _tune(given: argparse.Namespace) -> int:
+    return tune_command.run(given, _say)
 
 
 def _cache(given: argparse.Namespace) -> int:

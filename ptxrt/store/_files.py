@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["again", "inside", "is_gone", "is_passing", "private", "read", "removed", "sizes", "write"]
+__all__ = ["again", "inside", "is_gone", "is_passing", "private", "read", "removed", "replace", "sizes", "write"]
 
 _Given = TypeVar("_Given")
 
@@ -79,6 +79,16 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
 
     again(once)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file, or another in its place, in one step for readers."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        write(part, data)
+        again(lambda: part.replace(path))
+    finally:
+        removed(part)
 
 
 def private(path: str, flags: int) -> int:

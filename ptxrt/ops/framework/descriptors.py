@@ -124,6 +124,12 @@ class ImageDescriptor:
         return 1 if self.channels_last else math.prod(self.shape[2:])
 
     @property
+    def extents(self) -> tuple[int, int, int]:
+        """N, C and the product of the trailing axes, in the order in which they lie in memory."""
+        positions = math.prod(self.shape[2:])
+        return (self.shape[0], *((positions, self.channels) if self.channels_last else (self.channels, positions)))
+
+    @property
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
+from ptxrt.ops.framework import tuned
 from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
@@ -69,6 +70,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         How the variant runs the problem.
     config : Config
         The variant's knobs.
+    chosen_by : str
+        Where variant and config come from: ``"heuristic"``; ``"preference"``, which named the config; or the file of
+        the tuned choice.
     workspace_size : int
         Bytes that :meth:`run` needs beside its operands.
     """
@@ -86,8 +90,10 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         variant: Variant[DescriptorT, Any],
         config: Config,
         schedule: Schedule,
+        chosen_by: str = "heuristic",
     ) -> None:
         self.device, self.descriptor, self.variant, self.config = device, descriptor, variant, config
+        self.chosen_by = chosen_by
         self.operands = self._operands()
         if descriptor.empty:
             schedule = replace(schedule, steps=tuple(Zero(o.name) for o in self.operands if o.output))
@@ -111,7 +117,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
     ) -> PlanT:
         """Return the plan of the first variant that can run `descriptor` on `device` as `preference` has it.
 
-        One that suits the problem comes before one that merely can run it. Nothing is compiled before the first run.
+        One that suits the problem comes before one that merely can run it; what was tuned for such a problem
+        (docs/tuning.md) comes before both, if it promises as much of the results. Nothing is compiled before the first
+        run.
         Where the preference names no language, PTXRT_LANGUAGE may name it.
 
         Raises
@@ -136,27 +144,46 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         reasons = []
         for variant in sorted(cls.variants, key=lambda each: not each.suits(descriptor)):
             config = variant.config_type.heuristic(descriptor) if wish.config is None else wish.config
-            limits = Limits.of(where.properties, variant.language)
-            found: Schedule | Refusal = _NOTHING
-            if variant.language not in where.backend.languages:
-                found = Refusal(f"is in {variant.language}, which {where} does not take")
-            elif reason := wish.refusal(variant):
-                found = Refusal(reason)
-            elif not descriptor.empty:
-                found = variant.schedule(descriptor, config, limits)
+            found = cls._schedule(where, descriptor, wish, variant, config)
             if isinstance(found, Schedule):
-                reason = found.refusal(limits) or wish.refusal_of(found)
-                if reason is None:
-                    return cls(where, descriptor, variant, config, found)
-                found = Refusal(reason)
+                break
             reasons.append(f"{variant}: {found.reason}")
-        raise Unsupported(
-            op=cls.op,
-            argument="descriptor",
-            expected="a problem and a preference that a variant can serve",
-            given=f"{shown(descriptor)}; " + "; ".join(reasons),
-            fix="Loosen the preference, or change the problem",
-        )
+        else:
+            raise Unsupported(
+                op=cls.op,
+                argument="descriptor",
+                expected="a problem and a preference that a variant can serve",
+                given=f"{shown(descriptor)}; " + "; ".join(reasons),
+                fix="Loosen the preference, or change the problem",
+            )
+        if wish.config is not None:
+            return cls(where, descriptor, variant, config, found, "preference")
+        if wish.tuned and not descriptor.empty:
+            for path, other, knobs in tuned.choices(where, cls.op, cls.variants, descriptor, wish.language):
+                better = cls._schedule(where, descriptor, wish, other, knobs)
+                if isinstance(better, Schedule) and better.guarantee.as_good_as(found.guarantee):
+                    return cls(where, descriptor, other, knobs, better, path)
+        return cls(where, descriptor, variant, config, found)
+
+    @classmethod
+    def _schedule(
+        cls,
+        device: Device,
+        descriptor: DescriptorT,
+        wish: PlanPreference,
+        variant: Variant[DescriptorT, Any],
+        config: Config,
+    ) -> Schedule | Refusal:
+        """Return how a variant runs a problem on a device as a preference has it, or why it does not."""
+        if variant.language not in device.backend.languages:
+            return Refusal(f"is in {variant.language}, which {device} does not take")
+        if reason := wish.refusal(variant):
+            return Refusal(reason)
+        limits = Limits.of(device.properties, variant.language)
+        found = _NOTHING if descriptor.empty else variant.schedule(descriptor, config, limits)
+        if isinstance(found, Schedule) and (reason := found.refusal(limits) or wish.refusal_of(found)):
+            return Refusal(reason)
+        return found
 
     @classmethod
     def unpacked(cls, out: Sequence[DeviceArrayLike | None] | None) -> Sequence[DeviceArrayLike | None]:
@@ -451,6 +478,10 @@ def _is_hashable(value: object) -> bool:
 
 
 def forget_plans() -> None:
-    """Let go of the plans that the functions of ops keep, so that a module cache can unload their kernels."""
+    """Let go of the plans that the functions of ops keep, so that a module cache can unload their kernels.
+
+    Tables of tuned choices, which a process reads once, are read again by the next selection.
+    """
+    tuned.forget()
     for forget in _FORGET:
         forget()

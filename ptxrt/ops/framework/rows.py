@@ -116,6 +116,11 @@ class RowsDescriptor(F64Sums):
         return math.prod(self.normalized_shape)
 
     @property
+    def extents(self) -> tuple[int, int]:
+        """Rows and width, in the order in which they lie in memory."""
+        return self.rows, self.width
+
+    @property
     def empty(self) -> bool:
         """Whether x has no elements."""
         return 0 in self.shape

@@ -63,6 +63,14 @@ class PrecisionGuarantee:
     deterministic: bool
     bit_stable_on_same_hardware: bool
 
+    def as_good_as(self, other: PrecisionGuarantee) -> bool:
+        """Return whether it promises all that another does: the same types, and no less of equal bits."""
+        return (
+            (self.math_precision, self.accumulator) == (other.math_precision, other.accumulator)
+            and self.deterministic >= other.deterministic
+            and self.bit_stable_on_same_hardware >= other.bit_stable_on_same_hardware
+        )
+
 
 class Limits(NamedTuple):
     """What a schedule may depend on of a device. How many multiprocessors it has is not among it: results would differ.

@@ -20,7 +20,7 @@ from ptxrt.runtime.source import KernelSource
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["ROUNDING_TARGETS", "context", "only", "parts_of", "read_kernel", "templates"]
+__all__ = ["ROUNDING_TARGETS", "context", "only", "parts_of", "read_kernel", "templates", "text_digest"]
 
 ROUNDING_TARGETS = {"bf16": 80}
 """Element type -> the number of the oldest architecture that rounds to it, where others are older: sm_80."""
@@ -88,6 +88,22 @@ def context(dtype: str) -> dict[str, Any]:
     real = BY_NAME["f64" if dtype == "f64" else "f32"]
     target = f"sm_{ROUNDING_TARGETS.get(dtype, 70)}"
     return {"T": element, "R": real, "P": real, "suffix": "" if dtype == "f32" else f"_{dtype}", "target": target}
+
+
+@cache
+def text_digest(name: str) -> str | None:
+    """Return the SHA-256 of a file of kernels, ``"group_norm.ptx"``, and what it includes; None if there is none.
+
+    Of the files as they are: rendering them all would cost a selection far more than reading them.
+    """
+    folder, found, left = _folder(f"kernels_{name.rpartition('.')[2]}"), hashlib.sha256(), [name]
+    if not (folder / name).is_file():
+        return None
+    for file in left:  # which grows
+        content = (folder / file).read_bytes()
+        found.update(hashlib.sha256(file.encode()).digest() + hashlib.sha256(content).digest())
+        left += [other for other in re.findall(r'"(\w+\.jinja)"', content.decode()) if other not in left]
+    return found.hexdigest()
 
 
 # An entry, with the comment right above it; it goes to the next one or to the end.

@@ -47,6 +47,7 @@ class Variant(ABC, Generic[ProblemT, ConfigT]):
     def schedule(self, problem: ProblemT, config: ConfigT, limits: Limits) -> Schedule | Refusal:
         """Return how it runs a problem that has values, or why it cannot.
 
+        The config may be another problem's candidate, since what was tuned serves a class of problems.
         What every schedule is held to (grids, shared memory, scalars that fit their parameters) need not be looked at
         here: :meth:`Schedule.refusal` does.
         """
@@ -67,7 +68,10 @@ class PlanPreference:
     variant
         The only variant wanted, by name.
     config
-        The knobs wanted; only variants that have them are selected. None for each variant's own heuristic.
+        The knobs wanted; only variants that have them are selected, and no tuned choice is looked up. None for what was
+        tuned, or each variant's own heuristic.
+    tuned
+        Whether a choice that ``ptxrt tune`` has stored for such a problem comes before the heuristics: docs/tuning.md.
     """
 
     deterministic: bool = False
@@ -75,6 +79,7 @@ class PlanPreference:
     language: str | None = None
     variant: str | None = None
     config: Config | None = None
+    tuned: bool = True
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
@@ -83,6 +88,7 @@ class PlanPreference:
             "language": (str, type(None)),
             "variant": (str, type(None)),
             "config": (self.config.__class__ if isinstance(self.config, Config) else Config, type(None)),
+            "tuned": (bool,),
         }
         for name, allowed in kinds.items():
             value: Any = getattr(self, name)
