@@ -19,7 +19,7 @@ from benchmarks import measured, ops, ops_base, ops_bounds
 from benchmarks.measured import ABSENT
 from benchmarks.ops_base import Comparison, Failed
 from benchmarks.ops_calls import PARAMETERS, call, inputs, on_device, shapes
-from benchmarks.ops_cases import TYPES, Case, cases
+from benchmarks.ops_cases import TYPES, Case, cases, keys
 from benchmarks.ops_compiled import limited
 from benchmarks.ops_worker import HOST
 from helpers import ROOT, Capture, Patch
@@ -147,7 +147,7 @@ def test_the_cases_are_different_by_their_names() -> None:
     assert str(bordered) == "4x3x9x9 f32 to 7x5 border channels-last"
 
 
-# What is measured, with rows in torch's place --------------------------------------------------------------------------
+# What is measured, with rows in torch's place -------------------------------------------------------------------------
 
 
 class Calls(list[str]):
@@ -241,9 +241,10 @@ def test_a_row_that_cannot_be_made_is_its_own_failure(made: Any, monkeypatch: Pa
 
 
 def test_the_digests_are_of_both_languages_and_of_modes() -> None:
-    keys = ops._keys(Case("grid_sample_backward", (1, 1, 2, 2), "f16"), ["ptx", "hip"])
-    assert {"grid_sample.ptx f16", "grid_sample_modes.hip f16", "ptxrt/ops/_grid_sample.py"} <= {*keys}
-    assert ABSENT not in measured.digests(keys).values()
+    found = keys(Case("grid_sample_backward", (1, 1, 2, 2), "f16"), ["ptx", "hip"])
+    assert {"grid_sample.ptx f16", "grid_sample_modes.hip f16", "ptxrt/ops/_grid_sample.py"} <= {*found}
+    every = [key for case in cases(types=["f32"]) for key in keys(case, ["ptx", "hip"])]
+    assert ABSENT not in measured.digests([*found, *every]).values()
 
 
 # Another checkout -----------------------------------------------------------------------------------------------------

@@ -20,11 +20,10 @@ import numpy as np
 
 import ptxrt
 from benchmarks.launch_peers import peers
-from benchmarks.measured import kernel_keys
 from benchmarks.ops_base import Comparison, Failed, compare
 from benchmarks.ops_bounds import geometric_means, missed, rows_of, torch_best
 from benchmarks.ops_calls import Call, timer
-from benchmarks.ops_cases import TYPES, Case, cases
+from benchmarks.ops_cases import TYPES, Case, cases, keys
 from benchmarks.ops_compiled import compile_ahead, compiled, limited, speak
 from benchmarks.ops_torch import bar, error, make_row, their_bar
 from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
@@ -78,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     languages = list(arguments.languages or _LANGUAGES)
     chosen = list(cases(arguments.only, arguments.types))
-    measurement = Measurement(arguments.out, (key for case in chosen for key in _keys(case, languages)))
+    measurement = Measurement(arguments.out, (key for case in chosen for key in keys(case, languages)))
     deadline = 0.0
     if not arguments.no_compile and chosen:
         deadline = started + arguments.seconds
@@ -208,13 +207,6 @@ def _copy_speed(device: ptxrt.Device, runs: int) -> float:
 def _reason(failed: Exception) -> str:
     lines = str(failed).strip().splitlines()
     return f"{type(failed).__name__}: {lines[0] if lines else ''}"[:160]
-
-
-def _keys(case: Case, languages: Sequence[str]) -> list[str]:
-    """Return what a row measures: the op's kernels, and those of its modes or layouts that are a file of their own."""
-    more = {"grid_sample": "grid_sample_modes", "group_norm": "group_norm_last", "batch_norm": "batch_norm_statistics"}
-    families = (case.family, *([more[case.family]] if case.family in more else []))
-    return [key for family in families for language in languages for key in kernel_keys(family, case.dtype, language)]
 
 
 # What is said of a record ---------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-__all__ = ["TYPES", "Case", "cases"]
+from benchmarks.measured import kernel_keys
+
+__all__ = ["TYPES", "Case", "cases", "keys"]
 
 TYPES = ("f32", "f16", "bf16", "f64", "u8")
 Shape = tuple[int, ...]
@@ -77,6 +79,13 @@ class Case:
 def cases(only: str = "", types: Collection[str] = TYPES) -> Iterator[Case]:
     """Return the cases in these element types whose op and case, as they are printed, have `only` in them."""
     return (case for case in _cases() if case.dtype in types and only in f"{case.op} {case}")
+
+
+def keys(case: Case, languages: Iterable[str]) -> list[str]:
+    """Return what is measured by a case, as :mod:`benchmarks.measured` names it: all its op's kernels."""
+    more = {"grid_sample": "grid_sample_modes", "group_norm": "group_norm_last", "batch_norm": "batch_norm_statistics"}
+    families = (case.family, *([more[case.family]] if case.family in more else []))
+    return [key for family, name in product(families, languages) for key in kernel_keys(family, case.dtype, name)]
 
 
 _BIG: tuple[Shape, ...] = ((1, 128, 512, 512), (8, 320, 64, 64), (64, 64, 56, 56))
