@@ -11,7 +11,7 @@ import bench
 import numpy as np
 import pytest
 from benchmarks import scale
-from benchmarks.ops_calls import inputs, shapes
+from benchmarks.ops_calls import call, inputs, shapes
 from helpers import Capture, Patch
 
 import ptxrt
@@ -56,7 +56,7 @@ def test_what_is_found(us: Any, found: list[str]) -> None:
 
 def test_it_stores_what_fits_into_memory(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
-    call, shown = scale.call, []
+    shown = []
 
     def small(case: Any, arrays: Any) -> Any:
         shown.append(case.shape)

@@ -42,6 +42,7 @@ def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             "op": row["op"],
             "case": row["case"],
             "dtype": row["case"].split()[1],
+            "bytes": round(row["floor"] * record["copy_bytes_per_second"] / 1e6),
             "floor": row["floor"],
             "times": {record["language"]: row["ptxrt"], "eager": row["eager"]},
             "failed": {},

@@ -39,6 +39,7 @@ def _ahead(languages: Sequence[str], case: Case) -> None:
     with suppress(Exception):  # which the process that measures raises again, and shows
         import torch  # noqa: PLC0415 (not a dependency of ptxrt)
 
+        torch.cuda.empty_cache()  # of the case before
         row = make_row(torch, case)
         for language in languages:
             with suppress(Exception):

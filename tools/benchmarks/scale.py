@@ -1,6 +1,6 @@
 """What an element costs, from small arrays to large ones: the ops in PTX and float32, the L2 cleared before each run.
 
-Elements are those of x. From 2**20 on the batch grows, below that the image does; layer_norm and rms_norm get more rows.
+Elements are those of x. From 2**20 on the batch grows, below that the image; layer_norm and rms_norm get more rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     chosen = [case for case in OPS if arguments.only in case.op]
     measurement = Measurement(arguments.out, (key for case in chosen for key in keys(case, ["ptx"])))
-    rows = []
+    rows: list[dict[str, Any]] = []
     before = os.environ.get("PTXRT_LANGUAGE")
     speak("ptx")
     try:
