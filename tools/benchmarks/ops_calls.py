@@ -47,7 +47,7 @@ _NUMPY: dict[str, Any] = {
     "bf16": ml_dtypes.bfloat16,
     "u8": np.uint8,
 }
-# Bytes: several times any L2, and on an H200 longer to clear, 110 us, than the host needs for a call, so that what is
+# Bytes: several times any L2. An H200 clears them in some 100 us, longer than a call takes the host, so that what is
 # timed between two events is the device alone.
 _CLEARED = 512 << 20
 
