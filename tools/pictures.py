@@ -163,7 +163,7 @@ def _ratios(axes: Any, record: Record, theme: Theme) -> None:
     axes.set_yticks(range(len(ops)), ops)
     axes.invert_yaxis()
     axes.grid(axis="x", linewidth=0.6)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(languages), borderaxespad=0)
+    axes.figure.legend(loc="outside lower center", ncols=len(languages))
 
 
 _PICTURES: dict[str, tuple[str, Callable[[Any, Record, Theme], None]]] = {

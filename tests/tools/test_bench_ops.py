@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -226,6 +227,41 @@ def test_torch_compile_is_left_out_or_says_that_its_time_is_over(made: Any) -> N
         time.sleep(5)
     with limited(5.0):
         pass
+
+
+def test_its_options_reach_what_they_are_for(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    sim = ptxrt.Device("sim:0")
+    asked: list[Any] = []
+
+    def measured(torch: Any, device: Any, chosen: Any, languages: Any, runs: int, deadline: float) -> dict[str, Any]:
+        asked.append((len(chosen), {case.dtype for case in chosen}, languages, runs, deadline > 0))
+        rows = [row(**{**GOOD, "ptx": 70.0})]
+        return {"languages": languages, "runs": runs, "copy_bytes_per_second": 1e9, "launch_us": 2.0, "rows": rows}
+
+    def ahead(chosen: Any, languages: Any, seconds: float) -> int:
+        asked.append(seconds)
+        return 7
+
+    monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
+    monkeypatch.setattr(ptxrt, "Device", lambda _: sim)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setattr(ops, "measure", measured)
+    monkeypatch.setattr(ops, "compile_ahead", ahead)
+    some = ["ops", "--only", "softmax2d", "--types", "f16", "bf16", "--out", str(tmp_path)]
+    assert bench.main([*some, "--languages", "hip", "--runs", "3", "--no-compile"]) == 0
+    assert bench.main([*some, "--seconds", "100", "--check"]) == 1
+    count = len(list(cases("softmax2d", ["f16", "bf16"])))
+    assert asked == [
+        (count, {"f16", "bf16"}, ["hip"], 3, False),
+        pytest.approx(45.0),
+        (count, {"f16", "bf16"}, ["ptx", "hip"], 30, True),
+    ]
+    out = capsys.readouterr().out
+    assert f"7 of {count} rows compiled ahead" in out
+    assert "missed: softmax2d 2x3 f32: ptx 1.40 x the floor, expected at most 1.3" in out
+    assert os.environ["PTXRT_LANGUAGE"] == "hip"
+    assert {path.stem for path in tmp_path.iterdir()} == {"ops-ptx-machine", "ops-hip-ptx-machine"}
+    assert (tmp_path / "ops-ptx-machine.md").read_text().startswith("# Time of the ops in PTX and HIP on PTX machine")
 
 
 def test_a_row_that_cannot_be_made_is_its_own_failure(made: Any, monkeypatch: Patch) -> None:
