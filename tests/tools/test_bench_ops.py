@@ -223,7 +223,10 @@ def test_torch_compile_is_left_out_or_says_that_its_time_is_over(made: Any) -> N
     row, calls = made(0.0, 0.0, 0.0, 0.0)
     assert "compiled" not in calls
     assert row["times"].keys() == {"ptx", "hip", "eager"}
-    with pytest.raises(TimeoutError, match="not within"), limited(-1.0):
+    row, calls = made(0.0, 0.0, 0.0, 1e-3)
+    assert "compiled" not in calls
+    assert row["failed"] == {"compile": "TimeoutError: the time of the run was over before it was compiled"}
+    with pytest.raises(TimeoutError, match="not within 0 s"), limited(0.01):
         time.sleep(5)
     with limited(5.0):
         pass

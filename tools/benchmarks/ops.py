@@ -163,8 +163,10 @@ def _measure(
             elif name == "eager":
                 call = made.peer(lambda eager: eager)
                 result = call()
+            elif (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError("the time of the run was over before it was compiled")
             else:
-                with limited(min(_ROW_SECONDS, deadline - time.monotonic())):
+                with limited(min(_ROW_SECONDS, left)):
                     call = compiled(torch, made)
                     result = call()
             row["errors"][name] = found = error(torch, result, reference)
