@@ -40,7 +40,8 @@ test: $(STAMP)
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) tests/ops/test_against_torch.py tests/runtime/test_interop.py
+	$(BIN)/python -m pytest -n $(JOBS) tests/ops/test_against_torch.py tests/runtime/test_interop.py \
+	  tests/tools/test_bench_ops_torch.py
 
 # A part of the tests on the oldest Python of this machine that ptxrt runs on, with the lowest versions that
 # pyproject.toml allows; and on the newest, with the newest versions.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
 import ptxrt
 
 project = "ptxrt"
@@ -23,3 +27,12 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
 html_title = f"ptxrt {version}"
+
+
+def setup(app: Any) -> None:
+    """Copy the pictures that pages name in HTML, for light and dark, which Sphinx does not see."""
+    pictures = Path(__file__).parent / "pictures"
+    app.connect(
+        "build-finished",
+        lambda built, _: shutil.copytree(pictures, Path(built.outdir) / "pictures", dirs_exist_ok=True),
+    )

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [_run("launch benchmark, bounds checked", launch, rf".* {re.escape(BASE)}: .*")]
     if importlib.util.find_spec("torch"):
         ops = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
-        rows.append(_run("ops, none slower than torch eager", ops, r"stored .*"))
+        rows.append(_run("ops beside torch, bounds checked", ops, r"stored .*"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
         tests = [

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,8 +84,8 @@ class Comparison:
         return [self.name, self.case, *medians, f"{self.ratio:.3f}", f"{self.spread:.2f}", verdict]
 
 
-def compare(base: Path, device: str, only: str, language: str, rounds: int) -> list[Comparison]:
-    """Time the ops whose name begins with `only`, a launch, and the selection of plans; print the table.
+def compare(base: Path, device: str, only: str, types: Collection[str], language: str, rounds: int) -> list[Comparison]:
+    """Time the cases that `only` and `types` choose, a launch, and the selection of plans; print the table.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def compare(base: Path, device: str, only: str, language: str, rounds: int) -> l
     rows = []
     with ExitStack() as stack:
         old, new = (stack.enter_context(_Worker(folder, device, language)) for folder in (base, ROOT))
-        for name, case, asked, runs, bound in _rows(only, small=device.startswith("sim")):
+        for name, case, asked, runs, bound in _rows(only, types, small=device.startswith("sim")):
             why = old.prepare(asked)
             if failed := new.prepare(asked):
                 raise Failed(f"{name} {case}: {failed}")
@@ -111,9 +111,11 @@ def compare(base: Path, device: str, only: str, language: str, rounds: int) -> l
     return rows
 
 
-def _rows(only: str, *, small: bool) -> Iterator[tuple[str, str, dict[str, Any], int, tuple[float, float]]]:
+def _rows(
+    only: str, types: Collection[str], *, small: bool
+) -> Iterator[tuple[str, str, dict[str, Any], int, tuple[float, float]]]:
     """Give name, case, what the workers are asked, runs a round, and the bound as share and microseconds."""
-    for case in cases(only):
+    for case in cases(only, types):
         chosen = case.small() if small else case
         share = _SHARE_OF_A_RUN if case.dtype == "f32" else np.inf
         yield case.op, str(chosen), {"case": asdict(chosen)}, 1 if small else 5, (share, 0.0)

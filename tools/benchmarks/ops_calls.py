@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,9 +14,13 @@ import ptxrt
 from benchmarks.ops_cases import Case
 from ptxrt import ops
 
-__all__ = ["Call", "call", "inputs"]
+__all__ = ["PARAMETERS", "Call", "call", "inputs", "on_device", "shapes", "timer"]
 
-Call = Callable[[], object]
+Call = Callable[[], Any]
+
+PARAMETERS = ("weight", "bias", "running_mean", "running_var", "batch_mean", "batch_var", "denom")
+"""Inputs that are float32 where elements have 16 bits."""
+_POSITIVE = ("running_var", "batch_var", "denom")
 
 _INPUTS = {
     "group_norm": "x weight bias",
@@ -26,77 +32,106 @@ _INPUTS = {
     "local_response_norm": "x",
     "local_response_norm_backward": "grad_out x denom",
     "upsample_nearest2d": "x",
+    "upsample_nearest2d_backward": "grad_out",
     "grid_sample": "x grid",
     "grid_sample_backward": "grad_out x grid",
+    "layer_norm": "x weight bias",
+    "layer_norm_backward": "grad_out x weight",
+    "rms_norm": "x weight",
+    "rms_norm_backward": "grad_out x weight",
 }
-_NUMPY: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "u8": np.uint8}
+_NUMPY: dict[str, Any] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "u8": np.uint8,
+}
+# Bytes: several times any L2. An H200 clears them in some 100 us, longer than a call takes the host, so that what is
+# timed between two events is the device alone.
+_CLEARED = 512 << 20
 
 
 def call(case: Case, a: Mapping[str, Any]) -> Call:
-    """Return a call of the op; `a` has its inputs on the device, and the outputs are allocated here."""
+    """Return a call of the op; `a` has its inputs on the device. It is called once here, which makes the outputs."""
+    function, words = getattr(ops, case.op), {name: a[name] for name in shapes(case)} | _words(case)
+    out = function(**words)
+    return lambda: function(**words, out=out)
 
-    def like(*names: str) -> tuple[Any, ...]:
-        return tuple(ptxrt.empty(a[name].shape, a[name].dtype, a[name].device) for name in names)
 
-    def image(height: int, width: int) -> Any:
-        return ptxrt.empty((*case.shape[:2], height, width), a["x"].dtype, a["x"].device)
-
-    given = {name: a[name] for name in _INPUTS[case.op].split()}
-    height, width = case.shape[2] * case.factor, case.shape[3] * case.factor
-    out: Any
-    if case.op == "group_norm":
-        (out,) = like("x")
-        return lambda: ops.group_norm(**given, groups=case.groups, out=out)
-    if case.op == "group_norm_backward":
-        out = like("x", "weight", "weight")
-        return lambda: ops.group_norm_backward(**given, groups=case.groups, out=out)
-    if case.op == "softmax2d":
-        (out,) = like("x")
-        return lambda: ops.softmax2d(**given, out=out)
-    if case.op == "softmax2d_backward":
-        (out,) = like("y")
-        return lambda: ops.softmax2d_backward(**given, out=out)
-    if case.op == "batch_norm":
-        out = (*like("x"), *(like("weight", "weight") if case.training else (None, None)))
-        return lambda: ops.batch_norm(**given, training=case.training, out=out)
-    if case.op == "batch_norm_backward":
-        out = like("x", "weight", "weight")
-        return lambda: ops.batch_norm_backward(**given, running_mean=None, running_var=None, training=True, out=out)
-    if case.op == "local_response_norm":
-        out = like("x", "x")
-        return lambda: ops.local_response_norm(**given, size=5, out=out)
-    if case.op == "local_response_norm_backward":
-        (out,) = like("x")
-        return lambda: ops.local_response_norm_backward(**given, size=5, out=out)
+def _words(case: Case) -> dict[str, Any]:
+    """Return what the op takes beside its inputs."""
+    if case.family == "group_norm":
+        return {"groups": case.groups}
+    if case.family == "batch_norm":
+        without = case.op == "batch_norm_backward" and case.training
+        return {"training": case.training} | (dict.fromkeys(("running_mean", "running_var")) if without else {})
+    if case.family == "local_response_norm":
+        return {"size": 5}
     if case.op == "upsample_nearest2d":
-        out = image(height, width)
-        return lambda: ops.upsample_nearest2d(**given, out_h=height, out_w=width, out=out)
-    if case.op == "grid_sample":
-        out = image(*case.size)
-        return lambda: ops.grid_sample(**given, out=out)
-    out = like("x", "grid")
-    return lambda: ops.grid_sample_backward(**given, out=out)
+        return dict(zip(("out_h", "out_w"), case.result_shape[2:], strict=True))
+    if case.op == "upsample_nearest2d_backward":
+        return dict(zip(("in_h", "in_w"), case.shape[2:], strict=True))
+    if case.family == "grid_sample":
+        return {"mode": case.mode, "padding_mode": case.padding_mode}
+    return {} if case.family == "softmax2d" else {"normalized_shape": case.shape[-1:]}
+
+
+def shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input by its name."""
+    names = _INPUTS[case.op].split()
+    if case.op == "batch_norm_backward" and not case.training:
+        names[-2:] = ["running_mean", "running_var"]
+    known = {
+        **dict.fromkeys(("x", "y", "denom"), case.shape),
+        "grad_out": case.result_shape,
+        "grid": (case.shape[0], *case.size, len(case.size)),
+    }
+    return {name: known.get(name, (case.shape[1],)) for name in names}
 
 
 def inputs(case: Case) -> dict[str, NDArray[Any]]:
     """Return the inputs of a case, by name, as torch's rows have them: random, the grid smooth with some noise."""
     rng = np.random.default_rng(7)
-    dtype = _NUMPY[case.dtype]
     # Repeated, since what is timed does not depend on the values.
-    block = rng.standard_normal(1 << 20).astype(dtype)
+    block = rng.standard_normal(1 << 20)
 
-    def values(name: str) -> NDArray[Any]:
-        batch, channels = case.shape[:2]
+    def values(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        dtype = np.float32 if name in PARAMETERS and case.dtype in ("f16", "bf16") else _NUMPY[case.dtype]
+        made = np.resize(block[: np.prod(shape)].astype(dtype), shape)
         if name == "grid":
             axes = [np.linspace(-0.9, 0.9, length) for length in case.size]
             smooth = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1).astype(dtype)
-            return np.asarray(smooth + dtype(0.02) * np.resize(block, (batch, *smooth.shape)))
-        if name in ("x", "y", "grad_out", "denom"):
-            sampled = name == "grad_out" and case.family == "grid_sample"
-            shape = (*case.shape[:2], *case.size) if sampled else case.shape
-        else:
-            shape = (channels,)
-        made = np.resize(block, shape)
-        return dtype(1) + np.abs(made) if name in ("denom", "running_var", "batch_var") else made
+            return np.asarray(smooth + dtype(0.02) * made)
+        return dtype(1) + np.abs(made) if name in _POSITIVE else made
 
-    return {name: values(name) for name in _INPUTS[case.op].split()}
+    return {name: values(name, shape) for name, shape in shapes(case).items()}
+
+
+def on_device(case: Case, array: NDArray[Any], device: ptxrt.Device) -> ptxrt.DeviceArray:
+    """Return an input on a device, in the layout of the case."""
+    if not case.channels_last or array.shape != case.shape:
+        return ptxrt.to_device(array, device)
+    last = array.ndim - 1
+    return ptxrt.to_device(np.ascontiguousarray(np.moveaxis(array, 1, -1)), device).transpose(0, last, *range(1, last))
+
+
+def timer(device: ptxrt.Device, run: Call) -> Callable[[int], list[float]]:
+    """Return what times a number of runs on the device, in microseconds, one by one, the L2 cleared before each."""
+    clear, stream = _cleared(device), device.default_stream
+
+    def timed(count: int) -> list[float]:
+        pairs = [(ptxrt.Event(device), ptxrt.Event(device)) for _ in range(count)]
+        for start, end in pairs:
+            clear.fill_bytes(0)
+            stream.record(start)
+            run()
+            stream.record(end)
+        return [start.elapsed_ms(end) * 1e3 for start, end in pairs]
+
+    return timed
+
+
+@cache
+def _cleared(device: ptxrt.Device) -> ptxrt.DeviceArray:
+    return ptxrt.empty(_CLEARED if device.kind == "cuda" else 1, np.uint8, device)

@@ -1,12 +1,18 @@
-"""The ops at shapes of real networks, as data: what the benchmarks of the ops run."""
+"""The ops at shapes of real networks, and at small ones, as data: what the benchmarks of the ops run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
-__all__ = ["Case", "cases"]
+from benchmarks.measured import kernel_keys
+
+__all__ = ["TYPES", "Case", "cases", "keys"]
+
+TYPES = ("f32", "f16", "bf16", "f64", "u8")
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -18,70 +24,167 @@ class Case:
     op
         The function in ``ptxrt.ops``.
     shape, dtype
-        Of x.
-    groups, training, factor, size
-        What the op takes beside: of group_norm, batch_norm, upsample_nearest2d, and the size of grid_sample's result.
+        Of x. layer_norm and rms_norm normalize its last axis.
+    groups, training, factor
+        What the op takes beside: of group_norm, batch_norm, upsample_nearest2d.
+    size, mode, padding_mode
+        Of grid_sample: the axes of its result behind C, and how it samples.
+    channels_last
+        Whether the arrays of x's shape lie so in memory.
     """
 
     op: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str = "f32"
     groups: int = 32
     training: bool = True
     factor: int = 2
-    size: tuple[int, int] = (1, 1)
+    size: Shape = (1, 1)
+    mode: str = "bilinear"
+    padding_mode: str = "zeros"
+    channels_last: bool = False
 
     def __str__(self) -> str:
+        how = [word for word in (self.mode, self.padding_mode) if word not in ("bilinear", "zeros")]
         more = {
-            "group_norm": f" G{self.groups}",
-            "batch_norm": " train" if self.training else " eval",
-            "local_response_norm": " size 5",
-            "upsample_nearest2d": f" x{self.factor}",
-            "grid_sample": f" to {self.size[0]}x{self.size[1]}",
-        }.get(self.family, "")
-        return f"{'x'.join(map(str, self.shape))} {self.dtype}{more}"
+            "group_norm": [f"G{self.groups}"],
+            "batch_norm": ["train" if self.training else "eval"],
+            "local_response_norm": ["size 5"],
+            "upsample_nearest2d": [f"x{self.factor}"],
+            "grid_sample": ["to", "x".join(map(str, self.size)), *how],
+        }.get(self.family, [])
+        layout = ["channels-last"] if self.channels_last else []
+        return " ".join(["x".join(map(str, self.shape)), self.dtype, *more, *layout])
 
     @property
     def family(self) -> str:
         """The file of its kernels."""
         return self.op.removesuffix("_backward")
 
+    @property
+    def result_shape(self) -> Shape:
+        """Of what the op, of a backward its forward, returns first."""
+        if self.family == "upsample_nearest2d":
+            return (*self.shape[:2], *(length * self.factor for length in self.shape[2:]))
+        return (*self.shape[:2], *self.size) if self.family == "grid_sample" else self.shape
+
     def small(self) -> Case:
         """Return it at a shape for the PTX machine."""
-        return replace(self, shape=(1, min(self.shape[1], 64), 8, 8), size=(8, 8))
+        length = {2: 64, 4: 4, 5: 2}[len(self.shape)]
+        middle = tuple(min(channels, 32) for channels in self.shape[1:-1][:1])
+        axes = (length,) * max(len(self.shape) - 2, 1)
+        return replace(self, shape=(1 if middle else 4, *middle, *axes), size=axes)
 
 
-def cases(only: str = "") -> Iterator[Case]:
-    """Return the cases of the ops whose name begins with `only`."""
-    return (case for case in _cases() if case.op.startswith(only))
+def cases(only: str = "", types: Collection[str] = TYPES) -> Iterator[Case]:
+    """Return the cases in these element types whose op and case, as they are printed, have `only` in them."""
+    return (case for case in _cases() if case.dtype in types and only in f"{case.op} {case}")
+
+
+def keys(case: Case, languages: Iterable[str]) -> list[str]:
+    """Return what is measured by a case, as :mod:`benchmarks.measured` names it: all its op's kernels."""
+    more = {"grid_sample": "grid_sample_modes", "group_norm": "group_norm_last", "batch_norm": "batch_norm_statistics"}
+    families = (case.family, *([more[case.family]] if case.family in more else []))
+    return [key for family, name in product(families, languages) for key in kernel_keys(family, case.dtype, name)]
+
+
+_BIG: tuple[Shape, ...] = ((1, 128, 512, 512), (8, 320, 64, 64), (64, 64, 56, 56))
+_WIDE: tuple[Shape, ...] = ((8, 21, 512, 512), (16, 256, 64, 64), (64, 1000, 7, 7))
+_BATCHES: tuple[Shape, ...] = ((32, 64, 112, 112), (32, 256, 56, 56), (128, 512, 7, 7), (256, 2048, 7, 7))
+_LRN: Shape = (128, 96, 55, 55)
+_ROWS: tuple[Shape, ...] = ((4096, 4096), (32768, 768), (1024, 16384))
+_SAMPLED: tuple[tuple[Shape, Shape], ...] = (
+    ((8, 64, 128, 128), (128, 128)),
+    ((4, 3, 1024, 1024), (1024, 1024)),
+    ((2, 256, 64, 64), (256, 256)),
+)
+_SCALED: tuple[tuple[Shape, int], ...] = (((8, 256, 64, 64), 2), ((1, 128, 512, 512), 2), ((4, 64, 135, 240), 3))
+# What a launch costs more than its bytes.
+_SMALL: tuple[Shape, ...] = ((1, 32, 8, 8), (2, 64, 16, 16))
+_HALVES = ("f16", "bf16")
+_FORWARD_AND_BACKWARD = ("", "_backward")
+
+
+def _each(op: str, shapes: Iterable[Shape], types: Iterable[str] = ("f32",), **more: Any) -> Iterator[Case]:
+    return (Case(op, shape, dtype, **more) for shape, dtype in product(shapes, types))
 
 
 def _cases() -> Iterator[Case]:
-    shapes: tuple[tuple[int, ...], ...] = ((1, 128, 512, 512), (8, 320, 64, 64), (64, 64, 56, 56))
-    for shape in (*shapes, (1, 512, 128, 128), (2, 1280, 16, 16)):
-        yield Case("group_norm", shape)
+    yield from _each("group_norm", (*_BIG, (1, 512, 128, 128), (2, 1280, 16, 16)))
     yield Case("group_norm", (2, 32, 8, 8), groups=8)
-    for shape in shapes:
-        yield Case("group_norm_backward", shape)
-    wide = ((8, 21, 512, 512), (16, 256, 64, 64), (64, 1000, 7, 7))
-    for op, shape in product(("softmax2d", "softmax2d_backward"), wide):
-        yield Case(op, shape)
-    for shape in ((32, 64, 112, 112), (32, 256, 56, 56), (128, 512, 7, 7), (256, 2048, 7, 7)):
-        yield Case("batch_norm", shape)
-    for shape in ((32, 64, 112, 112), (256, 2048, 7, 7)):
-        yield Case("batch_norm", shape, training=False)
-    for shape in ((32, 64, 112, 112), (32, 256, 56, 56), (256, 2048, 7, 7)):
-        yield Case("batch_norm_backward", shape)
-    yield Case("local_response_norm", (128, 96, 55, 55))
-    yield Case("local_response_norm_backward", (128, 96, 55, 55))
-    for shape, factor in (((8, 256, 64, 64), 2), ((1, 128, 512, 512), 2), ((4, 64, 135, 240), 3)):
-        for dtype in ("f32", "f64", "f16", "u8"):
-            yield Case("upsample_nearest2d", shape, dtype, factor=factor)
-    for op in ("grid_sample", "grid_sample_backward"):
-        for shape, size in (
-            ((8, 64, 128, 128), (128, 128)),
-            ((4, 3, 1024, 1024), (1024, 1024)),
-            ((2, 256, 64, 64), (256, 256)),
-        ):
-            for dtype in ("f32", "f64"):
-                yield Case(op, shape, dtype, size=size)
+    yield from _each("group_norm", _BIG[:2], _HALVES)
+    yield from _each("group_norm_backward", _BIG)
+    yield from _each("group_norm_backward", _BIG[1:2], _HALVES)
+    for op in ("softmax2d", "softmax2d_backward"):
+        yield from _each(op, _WIDE)
+    yield from _each("softmax2d", _WIDE[1:], _HALVES)
+    yield from _each("softmax2d_backward", _WIDE[1:2], _HALVES)
+    yield from _each("batch_norm", _BATCHES)
+    yield from _each("batch_norm", (_BATCHES[1], _BATCHES[3]), _HALVES)
+    yield from _each("batch_norm", (_BATCHES[0], _BATCHES[1], _BATCHES[3]), training=False)
+    yield from _each("batch_norm", _BATCHES[1:2], _HALVES, training=False)
+    yield from _each("batch_norm_backward", _BATCHES)
+    yield from _each("batch_norm_backward", _BATCHES[1:2], _HALVES)
+    yield from _each("batch_norm_backward", (_BATCHES[1], _BATCHES[3]), training=False)
+    for op in ("local_response_norm", "local_response_norm_backward"):
+        yield from _each(op, [_LRN], ("f32", *_HALVES, "f64"))
+    for op in ("layer_norm", "rms_norm"):
+        yield from _each(op, _ROWS)
+        yield from _each(op, _ROWS[:2], _HALVES)
+        yield from _each(f"{op}_backward", _ROWS[:2])
+        yield from _each(f"{op}_backward", _ROWS[:1], _HALVES)
+    for op in ("group_norm", "layer_norm", "rms_norm", "softmax2d", "batch_norm"):
+        shape = {"group_norm": _BIG[1], "softmax2d": _WIDE[1], "batch_norm": _BATCHES[1]}.get(op, _ROWS[0])
+        for turn in _FORWARD_AND_BACKWARD:
+            yield Case(op + turn, shape, "f64")
+    for shape, factor in _SCALED:
+        yield from _each("upsample_nearest2d", [shape], ("f32", "f64", "f16", "u8"), factor=factor)
+        yield from _each("upsample_nearest2d_backward", [shape], factor=factor)
+    yield Case("upsample_nearest2d", _SCALED[0][0], "bf16")
+    yield from _each("upsample_nearest2d_backward", [_SCALED[0][0]], _HALVES)
+    for turn in _FORWARD_AND_BACKWARD:
+        for shape, size in _SAMPLED:
+            yield from _each(f"grid_sample{turn}", [shape], ("f32", "f64"), size=size)
+        for shape, size in _SAMPLED[:2]:
+            yield from _each(f"grid_sample{turn}", [shape], _HALVES, size=size)
+    yield from _modes()
+    yield from _channels_last()
+    yield from _small()
+
+
+def _modes() -> Iterator[Case]:
+    shape, size = _SAMPLED[0]
+    for turn in _FORWARD_AND_BACKWARD:
+        for how in ({"mode": "bicubic"}, {"padding_mode": "border"}, {"padding_mode": "reflection"}):
+            yield from _each(f"grid_sample{turn}", [shape], size=size, **how)
+        yield Case(f"grid_sample{turn}", (2, 16, 64, 64, 64), size=(64, 64, 64))
+    yield Case("grid_sample", shape, size=size, mode="nearest")
+
+
+def _channels_last() -> Iterator[Case]:
+    for turn in _FORWARD_AND_BACKWARD:
+        yield Case(f"group_norm{turn}", _BIG[1], channels_last=True)
+        yield Case(f"batch_norm{turn}", _BATCHES[1], channels_last=True)
+        yield Case(f"softmax2d{turn}", _WIDE[1], channels_last=True)
+        yield Case(f"local_response_norm{turn}", _LRN, channels_last=True)
+    yield Case("group_norm", _BIG[0], channels_last=True)
+    yield Case("batch_norm", _BATCHES[3], channels_last=True)
+    yield Case("batch_norm", _BATCHES[1], training=False, channels_last=True)
+    for op in ("group_norm", "batch_norm"):
+        yield Case(op, _BIG[1] if op == "group_norm" else _BATCHES[1], "f16", channels_last=True)
+    shape, size = _SAMPLED[0]
+    yield Case("grid_sample", shape, size=size, channels_last=True)
+
+
+def _small() -> Iterator[Case]:
+    for shape in _SMALL:
+        row = (shape[0] * shape[1], 256)
+        # A backward at one of the shapes.
+        for turn in _FORWARD_AND_BACKWARD if shape == _SMALL[1] else ("",):
+            yield Case(f"group_norm{turn}", shape, groups=16)
+            for op in ("softmax2d", "batch_norm", "local_response_norm", "upsample_nearest2d"):
+                yield Case(op + turn, shape)
+            yield Case(f"batch_norm{turn}", shape, training=False)
+            yield Case(f"grid_sample{turn}", shape, size=shape[2:])
+            for op in ("layer_norm", "rms_norm"):
+                yield Case(op + turn, row)

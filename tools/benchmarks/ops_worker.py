@@ -12,17 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import ptxrt
 from benchmarks.launch_peers import peers
-from benchmarks.ops_calls import call, inputs
+from benchmarks.ops_calls import call, inputs, on_device, timer
 from benchmarks.ops_cases import Case
 from ptxrt import ops
 
 __all__ = ["HOST"]
 
-_CLEARED = 256 << 20  # bytes; several times any L2
 _SHAPE, _STRIDES, _GRID = (8, 320, 64, 64), (320 * 4096, 4096, 64, 1), (8, 64, 64, 2)
 # What a descriptor takes after the shape.
 _PROBLEMS: dict[str, tuple[Any, ...]] = {
@@ -42,21 +39,8 @@ HOST = ("Kernel.launch", "ops.group_norm, out=", *(f"{name}Plan.select" for name
 
 
 def _on_device(device: ptxrt.Device, case: Case) -> Callable[[int], list[float]]:
-    """Return what times a number of calls on the device, one by one, the L2 cleared before each."""
-    run = call(case, {name: ptxrt.to_device(array, device) for name, array in inputs(case).items()})
-    clear = ptxrt.empty(_CLEARED if device.kind == "cuda" else 1, np.uint8, device)
-    stream = device.default_stream
-
-    def timed(count: int) -> list[float]:
-        pairs = [(ptxrt.Event(device), ptxrt.Event(device)) for _ in range(count)]
-        for start, end in pairs:
-            clear.fill_bytes(0)
-            stream.record(start)
-            run()
-            stream.record(end)
-        return [start.elapsed_ms(end) * 1e3 for start, end in pairs]
-
-    return timed
+    """Return what times a number of calls on the device."""
+    return timer(device, call(case, {name: on_device(case, array, device) for name, array in inputs(case).items()}))
 
 
 def _on_host(device: ptxrt.Device, name: str) -> Callable[[int], list[float]]:
