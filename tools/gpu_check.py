@@ -1,9 +1,9 @@
-"""Everything that a GPU machine can say of a commit, in one command: ``python tools/gpu_check.py [--out DIR]``.
+"""Whether a commit is right on a GPU machine, in one command: ``python tools/gpu_check.py [--out DIR]``.
 
-Runs the launch benchmark with its bounds; the ops beside torch, where that is; the tests that need a GPU, a missing one
-being a failure; and the marked subset under compute-sanitizer's memcheck and racecheck, where that is installed.
-Needs no installation: pytest and the packages of ptxrt[cuda13] are enough. Writes what it found, the ops' worst errors
-too, to docs/results/.
+Runs the launch benchmark with its bounds; the tests that need a GPU, a missing one being a failure; and the marked
+subset under compute-sanitizer's memcheck and racecheck, where that is installed. How fast the ops are is another command,
+``tools/bench.py ops --check``. Needs no installation: pytest and the packages of ptxrt[cuda13] are enough. Writes what
+it found, the ops' worst errors too, to docs/results/.
 """
 
 from __future__ import annotations
@@ -51,9 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The benchmarks first: after minutes of tests the host's processor is slower.
     launch = [sys.executable, "tools/bench.py", "launch", "--check", "--out", str(out)]
     rows = [_run("launch benchmark, bounds checked", launch, rf".* {re.escape(BASE)}: .*")]
-    if importlib.util.find_spec("torch"):
-        ops = [sys.executable, "tools/bench.py", "ops", "--check", "--out", str(out)]
-        rows.append(_run("ops beside torch, bounds checked", ops, r"stored .*"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "errors.json"
         tests = [

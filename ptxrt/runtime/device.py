@@ -88,7 +88,7 @@ class Device:
         if reason is not None:
             raise BackendUnavailable(f"Device: {kind}:{ordinal} cannot be used: {reason}", op="Device", argument="name")
         store = current()
-        memos.use(store.memos if store else None)
+        memos.use(store.memos if store and store.usable else None)
         count = backend.device_count()
         if ordinal >= count:
             raise InvalidArgument(
