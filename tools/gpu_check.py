@@ -1,7 +1,7 @@
 """Whether a commit is right on a GPU machine, in one command: ``python tools/gpu_check.py [--out DIR]``.
 
 Runs the launch benchmark with its bounds; the tests that need a GPU, a missing one being a failure; and the marked
-subset under compute-sanitizer's memcheck and racecheck, where that is installed. How fast the ops are is another command,
+subset under compute-sanitizer's memcheck and racecheck, where that is installed. How fast the ops are is told by
 ``tools/bench.py ops --check``. Needs no installation: pytest and the packages of ptxrt[cuda13] are enough. Writes what
 it found, the ops' worst errors too, to docs/results/.
 """
