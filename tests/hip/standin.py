@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import math
 import os
+import pickle
 import shutil
 import struct
 import subprocess
@@ -236,7 +237,9 @@ class StandIn:
         """Remember what a code object was compiled from."""
         # hipRTC's options are not NVRTC's, save for macros.
         options = tuple(option for option in how.get("options", ()) if option.startswith("-D"))
-        self._known[_digest(binary.code)] = binary, text, {"name": None, **how, "options": options}
+        digest = _digest(binary.code)
+        self._known[digest] = known = binary, text, {"name": None, **how, "options": options}
+        _once_a_run(f"known-{digest}", lambda: known)  # for other processes, which find the binary in the run's store
 
     def fail_next(self, name: str, status: int, after: int = 0) -> None:
         """Let a function answer with an error the next time it is called, or after some calls more."""
@@ -496,14 +499,16 @@ class StandIn:
     def hipModuleLoadData(self, out: int, image: int) -> None:
         digest = _digest_at(image)
         if digest not in self._known:
-            raise Refused(INVALID_IMAGE)
+            self._known[digest] = _once_a_run(f"known-{digest}", _unknown)
         binary, text, how = self._known[digest]
         if binary.arch != _model(self._device).arch:
             raise Refused(209)  # hipErrorNoBinaryForGpu
         machine_binary = self._compiled.get(digest)
         if machine_binary is None:
-            machine_binary = self.machine.compile("hip", text, self.machine.properties(self._device).arch, **how)
-            self._compiled[digest] = machine_binary
+            arch = self.machine.properties(self._device).arch
+            name = hashlib.sha256(repr((digest, arch, sorted(how.items()))).encode()).hexdigest()
+            make = partial(self.machine.compile, "hip", text, arch, **how)
+            self._compiled[digest] = machine_binary = _once_a_run(f"machine-{name}", make)
         machine = self.machine.load(self._device, machine_binary, how.get("name"))
         entry = how.get("entry")
         names = {binary.symbols[entry]: machine_binary.symbols[entry]} if entry else {}
@@ -676,6 +681,24 @@ def _packed(table: Any, parameters: int | None, extra: int | None) -> bytes:
     for p, address in zip(table, addresses, strict=True):
         block[p.offset : p.offset + p.size] = ctypes.string_at(address, p.size)
     return bytes(block)
+
+
+def _unknown() -> Any:
+    raise Refused(INVALID_IMAGE)
+
+
+def _once_a_run(name: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` gives, or gave in another process of this test run."""
+    folder = os.environ.get("TEST_RUN_FOLDER")
+    path = Path(folder, name) if folder else None
+    if path is not None and path.exists():
+        return pickle.loads(path.read_bytes())
+    found = make()
+    if path is not None:
+        part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        part.write_bytes(pickle.dumps(found))
+        part.replace(path)
+    return found
 
 
 def _digest_at(image: int) -> str:

@@ -55,14 +55,15 @@ def load(value: int) -> ptxrt.Kernel:
 
 
 def kinds(seen: list[CacheEvent]) -> list[tuple[str, str]]:
-    return [(event.kind, event.where) for event in seen]
+    """Kind and place of each, less what goes to make room for these loads."""
+    return [(event.kind, event.where) for event in seen if event.kind != "evict"]
 
 
 def test_a_compile_and_a_hit_are_told(seen: list[CacheEvent]) -> None:
     load(81)
     load(81)
     assert kinds(seen) == [("compile", "compiler"), ("hit", "memory")]
-    compiled, hit = seen
+    compiled, hit = (event for event in seen if event.kind != "evict")
     assert compiled.name == hit.name == "number 81"
     assert compiled.seconds > hit.seconds > 0
     assert len(compiled.key) == len(hit.key) == 64
@@ -75,7 +76,8 @@ def test_a_failed_compile_is_told_with_its_reason_and_then_remembered(seen: list
         with pytest.raises(ptxrt.CompileError):
             ptxrt.load(source, "k", "u64 x", ptxrt.Device("sim:0"))
     assert kinds(seen) == [("compile", "compiler"), ("hit", "memory")]
-    assert "rot" in str(seen[0].error)
+    (failed,) = (event for event in seen if event.kind == "compile")
+    assert "rot" in str(failed.error)
 
 
 def test_what_is_unloaded_for_others_is_told(seen: list[CacheEvent]) -> None:
@@ -101,7 +103,7 @@ def test_the_store_is_told_of(seen: list[CacheEvent], store: Path) -> None:
         ptxrt.load(KernelSource.cuda(CUDA.replace("VALUE", "84")), "k", "f32* x", device)
         device.modules.clear()
     assert kinds(seen) == [("miss", "disk"), ("compile", "compiler"), ("hit", "disk")]
-    assert len({event.key for event in seen}) == 1
+    assert len({event.key for event in seen if event.where != "memory"}) == 1
 
 
 def test_a_damaged_binary_is_told_once(seen: list[CacheEvent], store: Path, caplog: pytest.LogCaptureFixture) -> None:
