@@ -85,20 +85,20 @@ _skip_without(sim_backend.BACKEND, need_nvrtc)
 
 
 def _says_little(item: pytest.Item) -> bool:
-    """Whether it is skipped for want of a GPU, or is a test of an op on AMD's stand-in, which runs what sim runs of it.
-
-    test_every_plan.py stays whole: what differs is how arguments reach the kernels, and it has each op in each type.
-    """
+    """Whether it is skipped for want of a GPU, or is a test of an op on AMD's stand-in, which runs what sim runs of it."""
     device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
     if device == "cuda:0":
         return not NVIDIA_GPU and "cuda" not in REQUIRED
-    of_an_op = item.path.parent.name == "ops" and item.path.name != "test_every_plan.py"
-    return device == "hip:0" and not AMD_GPU and of_an_op
+    return device == "hip:0" and not AMD_GPU and item.path.parent.name == "ops"
 
 
 def _facts(item: Any) -> Iterator[Any]:
-    """Each test, with each variant."""
-    yield item.path, item.originalname, item.callspec.params["device"], item.callspec.params.get("variant")
+    """Each test, with each variant; of every plan also with each op and each type, as arguments reach the kernels."""
+    given = item.callspec.params
+    yield item.path, item.originalname, given["device"], given.get("variant")
+    if item.path.name == "test_every_plan.py" and "case" in given:
+        yield item.originalname, given["device"], given["case"].plan
+        yield item.originalname, given["device"], given["case"].dtype
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -62,7 +62,7 @@ def version(compiler: Compiler) -> str:
 
 def recall(fact: str) -> Any:
     """Return what an earlier process found of a compiler or another fact; None where that may not be so any more."""
-    if fact == "hipRTC" and not os.path.isfile(os.environ.get("PTXRT_HIPRTC_PYTHON") or sys.executable):
+    if fact == "hipRTC" and not os.path.isfile(_launcher()):
         return None  # a command of several words, which may be anything
     entries = _entries(fact)
     entry = entries and entries.get(_environment())
@@ -112,7 +112,7 @@ def _environment() -> str:
         *get("LD_LIBRARY_PATH", "").split(":"),
         *(f"{get('CONDA_PREFIX')}/{name}" for name in ("lib", "conda-meta")),
         *(f"{get(name)}/lib" for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")),
-        get("PTXRT_HIPRTC_PYTHON") or sys.executable,
+        _launcher(),
     ]
     # Of the folders of modules those that have the search, or AMD's; the folder of the program is another each time.
     searches = _states(f"{folder or '.'}/{name}" for folder in sys.path for name in ("cuda/pathfinder", "hip"))
@@ -120,6 +120,14 @@ def _environment() -> str:
     variables = [get(name) for name in _VARIABLES]
     seen = [python, variables, _states(folders), [found for found in searches.items() if found[1]]]
     return hashlib.sha256(json.dumps(seen).encode("ascii")).hexdigest()
+
+
+def _launcher() -> str:
+    """Return what starts hipRTC's worker: a file, as it is or quoted, or a command line of several words."""
+    given = os.environ.get("PTXRT_HIPRTC_PYTHON") or sys.executable
+    if given[:1] in "'\"" and given[-1:] == given[:1]:
+        return given[1:-1]
+    return given
 
 
 def _states(files: Iterable[str]) -> dict[str, list[int] | None]:

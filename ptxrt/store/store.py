@@ -105,7 +105,7 @@ class BinaryStore:
         emit(CacheEvent("miss" if found is None else "hit", "disk", request.key(), request.shown, took))
         if found is not None:
             return found
-        if not self._is_usable():
+        if not self.usable:
             return compile()
         with locked(self._root / "locks" / request.key(), _PATIENCE) as alone:
             # Another process may have stored it meanwhile; and nobody stores now what is taken for damaged.
@@ -150,7 +150,7 @@ class BinaryStore:
         return None
 
     def _roots(self) -> Iterator[tuple[Path, bool]]:
-        if self._is_usable():
+        if self.usable:
             yield self._root, True
         if self.shared is not None:
             yield self.shared / f"v{SCHEMA}", False
@@ -210,9 +210,6 @@ class BinaryStore:
     @property
     def usable(self) -> bool:
         """Whether the folder is there, or could be made, and is this user's alone to write; else the log says why."""
-        return self._is_usable()
-
-    def _is_usable(self) -> bool:
         if self._usable is None:
             self._usable = self._made()
         return self._usable

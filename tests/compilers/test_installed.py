@@ -154,6 +154,9 @@ def test_the_latest_environments_alone_are_remembered(library: Path, monkeypatch
 
 
 def test_a_launcher_is_a_file_and_a_command_of_several_words_may_be_anything(library: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", f"'{library}'")
+    installed.found("hipRTC", "7.2.1", [str(library)])
+    assert installed.recall("hipRTC") == "7.2.1"
     monkeypatch.setenv("PTXRT_HIPRTC_PYTHON", str(library))
     installed.found("hipRTC", "7.2.1", [str(library)])
     assert installed.recall("hipRTC") == "7.2.1"
