@@ -85,7 +85,7 @@ _skip_without(sim_backend.BACKEND, need_nvrtc)
 
 
 def _says_little(item: pytest.Item) -> bool:
-    """Whether it is skipped for want of a GPU, or is a test of an op on AMD's stand-in, which runs what sim runs of it."""
+    """Whether it is skipped for want of a GPU, or is of an op on AMD's stand-in, which runs what sim runs of it."""
     device = item.callspec.params.get("device") if hasattr(item, "callspec") else None
     if device == "cuda:0":
         return not NVIDIA_GPU and "cuda" not in REQUIRED
