@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import AMD_GPU, NVIDIA_GPU, REQUIRED, covering, need_hip_compilers, need_nvrtc
+from helpers import AMD_GPU, EVERYTHING, NVIDIA_GPU, REQUIRED, covering, need_hip_compilers, need_nvrtc
 from hypothesis import HealthCheck, settings
 from standin import StandIn, default_folder
 
@@ -30,7 +30,11 @@ from ptxrt.backends import sim as sim_backend
 
 # The same examples on every run; a first call compiles, so no deadline.
 settings.register_profile(
-    "ptxrt", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+    "ptxrt",
+    deadline=None,
+    derandomize=True,
+    max_examples=25 if EVERYTHING else 15,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ptxrt")
 

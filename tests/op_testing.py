@@ -24,7 +24,7 @@ GUARD = 256
 
 Array: TypeAlias = NDArray[Any]
 Strides: TypeAlias = tuple[int, ...] | None
-DRAWN_CASES = {"sim": 25, "cuda": 200, "hip": 200 if AMD_GPU else 10 if EVERYTHING else 3}
+DRAWN_CASES = {"sim": 25 if EVERYTHING else 15, "cuda": 200, "hip": 200 if AMD_GPU else 10 if EVERYTHING else 3}
 
 
 class Guarded:
@@ -205,5 +205,5 @@ def write_worst_errors(path: Path) -> None:
 
 
 def for_drawn(device: ptxrt.Device, body: Callable[..., None], /, **strategies: st.SearchStrategy[Any]) -> None:
-    """Run ``body(**drawn)`` for 25 cases on sim, 200 on a GPU, 3 on AMD's stand-in; show the smallest that fails."""
+    """Run ``body(**drawn)`` for 15 cases on sim, 200 on a GPU, 3 on AMD's stand-in; show the smallest that fails."""
     settings(max_examples=DRAWN_CASES[device.kind])(given(**strategies)(body))()
