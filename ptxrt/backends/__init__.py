@@ -7,16 +7,26 @@ machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ptxrt.compilers import Binary, ParamInfo
-from ptxrt.errors import BackendUnavailable
+from ptxrt.errors import BackendUnavailable, PtxrtError
 from ptxrt.images import ImageFormat, Sampling
 
-__all__ = ["Backend", "DeviceProperties", "Forked", "Function", "Imported", "PointerParam", "Resources", "get"]
+__all__ = [
+    "Backend",
+    "DeviceProperties",
+    "Forked",
+    "Function",
+    "Imported",
+    "PointerParam",
+    "Recorded",
+    "Resources",
+    "get",
+]
 
 Dim3 = tuple[int, int, int]
 
@@ -111,6 +121,41 @@ class Function:
     handle: Any
     params: tuple[ParamInfo, ...]
     resources: Resources
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a graph replays: work that was recorded, in its order.
+
+    Attributes
+    ----------
+    calls
+        Of each call of a Backend its method (launch, launch_cooperative, copy or fill), the arguments before the
+        stream but for the ordinal, and those behind it.
+    """
+
+    calls: tuple[tuple[str, tuple[Any, ...], tuple[Any, ...]], ...]
+
+    def issue(self, backend: Backend, ordinal: int, stream: int) -> None:
+        """Give the work to a stream, call by call. An error says which call it was."""
+        for number, (method, before, after) in enumerate(self.calls, 1):
+            try:
+                getattr(backend, method)(ordinal, *before, stream, *after)
+            except PtxrtError as error:
+                error.args = (f"{error}\n  in call {number} of the {len(self.calls)} of a graph",)
+                raise
+
+    @property
+    def launches(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
+        """Kernel, and grid with block, of each launch, the last first."""
+        for _, before, after in reversed(self.calls):
+            if after:
+                yield after[0].kernel, before[1]
+
+    @property
+    def sequence(self) -> list[tuple[str, Any]]:
+        """What a graph must have in common with another one to take its place: methods and kernels."""
+        return [(method, before[0] if after else None) for method, before, after in self.calls]
 
 
 class Backend(Protocol):
@@ -256,6 +301,18 @@ class Backend(Protocol):
     ) -> None:
         """Launch as :meth:`launch` does, with all blocks at a time: they may wait for each other."""
 
+    # Graphs.
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        """Return a graph that replays the recorded work, none of which runs now.
+
+        It takes the place of `before`, where that is given: a graph of the same sequence.
+        """
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        """Replay a graph; `recorded` is what it was made of."""
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None: ...
+
 
 def get(name: str) -> Backend:
     """Return the backend called `name`. Importing it calls no driver."""
@@ -289,6 +346,7 @@ class Forked:
     def destroy_surface(self, *_: Any) -> None: ...
     def destroy_image(self, *_: Any) -> None: ...
     def unload(self, *_: Any) -> None: ...
+    def destroy_graph(self, *_: Any) -> None: ...
 
     def __getattr__(self, call: str) -> Any:
         raise BackendUnavailable(

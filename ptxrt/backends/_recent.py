@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ptxrt.backends import Recorded
+
 __all__ = ["RecentLaunches"]
 
 _MOST = 64
@@ -24,7 +26,8 @@ class RecentLaunches:
     Attributes
     ----------
     note
-        Takes ``(ordinal, stream, kernel, dims)`` of a launch. It is a deque's append: every launch pays for it.
+        Takes ``(ordinal, stream, kernel, dims)`` of a launch, and ``(ordinal, stream, recorded, ())`` of a graph's
+        replay. It is a deque's append: every launch pays for it.
     """
 
     def __init__(self, device: str) -> None:
@@ -51,9 +54,12 @@ class RecentLaunches:
             if (ordinal, None) in waited or (ordinal, stream) in waited:
                 continue
             if event.__class__ is tuple:
-                kernel, dims = event[2:]
+                what, dims = event[2:]
                 where = f"{self._device}:{ordinal}" + (f", stream {stream:#x}" if stream else "")
-                found.append(f"{kernel.entry}, grid {dims[:3]}, block {dims[3:]}, on {where}")
+                replayed = isinstance(what, Recorded)
+                for kernel, shape in what.launches if replayed else [(what, dims)]:
+                    graph = ", in a graph" if replayed else ""
+                    found.append(f"{kernel.entry}, grid {shape[:3]}, block {shape[3:]}, on {where}{graph}")
             elif event[2]:
                 waited.add((ordinal, stream))
         words = ". A kernel launched earlier did this"

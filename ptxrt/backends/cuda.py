@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources
 from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, ParamInfo, installed
@@ -96,6 +96,10 @@ class CudaBackend(CudaTextures):
     @cached_property
     def _launch(self) -> Any:
         return self._driver.cuLaunchKernel
+
+    @cached_property
+    def _launch_graph(self) -> Any:
+        return self._driver.cuGraphLaunch
 
     @cached_property
     def _get_current(self) -> Any:
@@ -470,6 +474,59 @@ class CudaBackend(CudaTextures):
         with self._current(ordinal):
             self._call("cuLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    # Graphs -----------------------------------------------------------------------------------------------------
+
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        with self._current(ordinal):
+            graph = self._captured(ordinal, recorded)
+            try:
+                if before is not None and self._driver.cuGraphExecUpdate(before, graph)[0] is self._success:
+                    return before
+                made = self._call("cuGraphInstantiate", graph, 0)[1]
+            finally:
+                self._call("cuGraphDestroy", graph)
+            if before is not None:  # what the driver cannot change in place, it has made anew
+                self._call("cuGraphExecDestroy", before)
+            return made
+
+    def _captured(self, ordinal: int, recorded: Recorded) -> Any:
+        # On a stream of its own, on which there is nothing but these calls.
+        relaxed = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        stream = self.create_stream(ordinal)
+        try:
+            self._call("cuStreamBeginCapture", stream, relaxed)
+            try:
+                recorded.issue(self, ordinal, stream)
+            except BaseException:
+                self._driver.cuGraphDestroy(self._driver.cuStreamEndCapture(stream)[1])
+                raise
+            with self._recent.waiting(ordinal, stream):  # nothing runs that a fault could come from
+                return self._call("cuStreamEndCapture", stream)[1]
+        finally:
+            self.destroy_stream(ordinal, stream)
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        # As launch.
+        status, before = self._get_current()
+        if status is not self._success:
+            self._fail("cuCtxGetCurrent", status)
+        context = self._contexts[ordinal]
+        if int(before) == context:
+            (status,) = self._launch_graph(graph, stream)
+        else:
+            self._call("cuCtxPushCurrent", context)
+            try:
+                (status,) = self._launch_graph(graph, stream)
+            finally:
+                self._call("cuCtxPopCurrent")
+        if status is not self._success:
+            self._fail("cuGraphLaunch", status)
+        self._note((ordinal, stream, recorded, ()))
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None:
+        with self._current(ordinal):
+            self._call("cuGraphExecDestroy", graph)  # what is still running of it ends first
 
 
 BACKEND = CudaBackend()

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capsules
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, hiprtc, installed
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
@@ -435,6 +435,45 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipModuleLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    # Graphs -----------------------------------------------------------------------------------------------------
+
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        with self._current(ordinal):
+            graph = self._captured(ordinal, recorded)
+            try:
+                made = self._call("hipGraphInstantiateWithFlags", graph, 0)[1]
+            finally:
+                self._call("hipGraphDestroy", graph)
+        if before is not None:  # HIP does not say what an update does to a replay that has not ended
+            self.destroy_graph(ordinal, before)
+        return made
+
+    def _captured(self, ordinal: int, recorded: Recorded) -> Any:
+        # On a stream of its own, on which there is nothing but these calls.
+        relaxed = self._driver.hipStreamCaptureMode.hipStreamCaptureModeRelaxed
+        stream = self.create_stream(ordinal)
+        try:
+            self._call("hipStreamBeginCapture", stream, relaxed)
+            try:
+                recorded.issue(self, ordinal, stream)
+            except BaseException:
+                self._ask("hipGraphDestroy", self._ask("hipStreamEndCapture", stream)[1])
+                raise
+            with self._recent.waiting(ordinal, stream):  # nothing runs that a fault could come from
+                return self._call("hipStreamEndCapture", stream)[1]
+        finally:
+            self.destroy_stream(ordinal, stream)
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        with self._current(ordinal):
+            self._call("hipGraphLaunch", graph, stream)
+        self._note((ordinal, stream, recorded, ()))
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None:
+        with self._current(ordinal):
+            self._call("hipDeviceSynchronize")
+            self._call("hipGraphExecDestroy", graph)
 
 
 class _Shared:

@@ -179,6 +179,7 @@ def submitter(
     signature: Signature,
     pool: list[Arguments],
     kernel: object,
+    module: object,
     *,
     cooperative: bool = False,
 ) -> Submit:
@@ -192,8 +193,8 @@ def submitter(
         Packs addresses and scalars. What ``struct`` refuses goes to :meth:`SubmitOwner.packing_error`.
     pool
         Parameter buffers that no launch uses now.
-    kernel
-        What the buffers say that they are for. It must not know the owner, or there would be a cycle.
+    kernel, module
+        What the buffers say that they are for. They must not know the owner, or there would be a cycle.
     cooperative
         Whether the launches are.
     """
@@ -210,7 +211,7 @@ def submitter(
     lines += [f"device.backend.{launch}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
     lines += ["pool.append(arguments)"]
     scope |= {"pack_into": signature.pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    scope |= {"pool": pool, "made": partial(signature.arguments, kernel)}
+    scope |= {"pool": pool, "made": partial(signature.arguments, kernel, module)}
     submit: Submit = _compiled("submit", "dims, shared, budget, ", rules, lines, scope)
     return submit
 

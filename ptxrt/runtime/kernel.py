@@ -32,7 +32,7 @@ from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
-from ptxrt.runtime.stream import ENTERED, Stream, as_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream, checked_stream
 from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.symbols import function_name
 
@@ -297,7 +297,7 @@ class Kernel:
             )
         dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
         stream = config[3] if len(config) > 3 else None
-        queue = None if stream is None else as_stream(stream, self.device, self.entry)
+        queue = None if stream is None else checked_stream(stream, self.device, self.entry)
         return self._launcher(self, dims, shared, queue)
 
     @property
@@ -413,7 +413,8 @@ class Kernel:
 
     def _made(self, *, cooperative: bool = False) -> Submit:
         rules = [_rule(p, self.entry) for p in self._params]
-        return submitter(self.device, rules, self.signature, self._pool, self.identity, cooperative=cooperative)
+        identity, module = self.identity, self._module
+        return submitter(self.device, rules, self.signature, self._pool, identity, module, cooperative=cooperative)
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""
@@ -427,7 +428,7 @@ class Kernel:
         try:
             arguments = pool.pop()
         except IndexError:
-            arguments = self.signature.arguments(self.identity)
+            arguments = self.signature.arguments(self.identity, self._module)
         self.signature.pack_into(arguments.raw, 0, *values)
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         pool.append(arguments)
