@@ -7,9 +7,11 @@ machines.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from ptxrt.compilers import Binary, ParamInfo
@@ -25,6 +27,7 @@ __all__ = [
     "PointerParam",
     "Recorded",
     "Resources",
+    "capturing",
     "get",
 ]
 
@@ -145,17 +148,32 @@ class Recorded:
                 error.args = (f"{error}\n  in call {number} of the {len(self.calls)} of a graph",)
                 raise
 
-    @property
-    def launches(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
-        """Kernel, and grid with block, of each launch, the last first."""
-        for _, before, after in reversed(self.calls):
-            if after:
-                yield after[0].kernel, before[1]
+    @cached_property
+    def launches(self) -> list[tuple[Any, Any]]:
+        """What each launch is of, and its grid with block, for messages: nothing that keeps a module loaded."""
+        return [(after[0].kernel, before[1]) for _, before, after in self.calls if after]
 
     @property
     def sequence(self) -> list[tuple[str, Any]]:
         """What a graph must have in common with another one to take its place: methods and kernels."""
         return [(method, before[0] if after else None) for method, before, after in self.calls]
+
+
+@contextmanager
+def capturing(lock: AbstractContextManager[Any]) -> Iterator[None]:
+    """Let a driver capture a stream: without finalizers, and without the threads that wait for the whole device.
+
+    While a stream is captured, a driver refuses every wait for the device, and may spoil the capture. `lock` is held by
+    those who wait so, and the finalizers of the garbage collector are among them.
+    """
+    with lock:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 class Backend(Protocol):

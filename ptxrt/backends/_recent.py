@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ptxrt.backends import Recorded
-
 __all__ = ["RecentLaunches"]
 
 _MOST = 64
@@ -26,8 +24,8 @@ class RecentLaunches:
     Attributes
     ----------
     note
-        Takes ``(ordinal, stream, kernel, dims)`` of a launch, and ``(ordinal, stream, recorded, ())`` of a graph's
-        replay. It is a deque's append: every launch pays for it.
+        Takes ``(ordinal, stream, kernel, dims)`` of a launch, and ``(ordinal, stream, launches, ())`` of a graph's
+        replay, with a list of all that it launches. It is a deque's append: every launch pays for it.
     """
 
     def __init__(self, device: str) -> None:
@@ -56,8 +54,8 @@ class RecentLaunches:
             if event.__class__ is tuple:
                 what, dims = event[2:]
                 where = f"{self._device}:{ordinal}" + (f", stream {stream:#x}" if stream else "")
-                replayed = isinstance(what, Recorded)
-                for kernel, shape in what.launches if replayed else [(what, dims)]:
+                replayed = what.__class__ is list
+                for kernel, shape in reversed(what) if replayed else [(what, dims)]:
                     graph = ", in a graph" if replayed else ""
                     found.append(f"{kernel.entry}, grid {shape[:3]}, block {shape[3:]}, on {where}{graph}")
             elif event[2]:

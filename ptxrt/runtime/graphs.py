@@ -293,9 +293,7 @@ class Capture:
     copy_in = _refusing(
         "copy_in", 3, "a copy from the host", "Copy before the block; between replays, to an array that it reads"
     )
-    copy_out = _refusing(
-        "copy_out", 3, "a copy to the host", "Copy behind a replay, which computes it"
-    )
+    copy_out = _refusing("copy_out", 3, "a copy to the host", "Copy behind a replay, which computes it")
     copy_image = _refusing("copy_image", 4, "a copy of texels", "Make textures and surfaces before the block")
     synchronize = _refusing("synchronize", 1, "a wait of the host", "Wait behind a replay")
     record = _refusing("record", 2, "an event", "Record events before a replay and behind it")
