@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ptxrt.backends import Recorded
 from ptxrt.errors import InvalidArgument, Unsupported, shown
-from ptxrt.runtime.stream import Stream, as_stream, captured_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream, captured_stream
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ptxrt.backends import Backend
     from ptxrt.runtime._memory import Memory
     from ptxrt.runtime.protocols import StreamLike
 
@@ -135,7 +134,9 @@ class Graph:
         queue = self.stream if stream is None else as_stream(stream, self.device, "Graph.replay")
         backend, ordinal = self.device.backend, self.device.ordinal
         with self._lock:
-            recorded = self._captured("Graph.replay")
+            recorded = self._recorded or self._captured("Graph.replay")
+            if ENTERED and captured_stream(self.device) is not None:
+                raise _refusal("replay", "another graph", "Do that graph's work in the block")
             for texture in self._textures:
                 texture.on(self.device, "Graph.replay", type(texture).__name__.lower(), queue)
             if queue.handle != self._last.handle:
@@ -213,18 +214,17 @@ def _recording(method: str) -> Callable[..., None]:
     return call
 
 
-def _refusing(method: str, place: int | None, what: str, fix: str) -> Callable[..., Any]:
+def _refusal(method: str, what: str, fix: str) -> Unsupported:
+    expected = "launches, ops, copies between arrays of the device, and fills"
+    return Unsupported(op="capture", argument=method, expected=expected, given=what, fix=fix)
+
+
+def _refusing(method: str, place: int, what: str, fix: str) -> Callable[..., Any]:
     """Return a backend's method that refuses the captured stream, which is the argument at `place`."""
 
     def call(self: Capture, *args: Any, **how: Any) -> Any:
-        if self._is_here() and (place is None or args[place] == self.stream.handle):
-            raise Unsupported(
-                op="capture",
-                argument=method,
-                expected="launches, ops, copies between arrays of the device, and fills",
-                given=what,
-                fix=fix,
-            )
+        if self._is_here() and args[place] == self.stream.handle:
+            raise _refusal(method, what, fix)
         return getattr(self._backend, method)(*args, **how)
 
     return call
@@ -233,8 +233,8 @@ def _refusing(method: str, place: int | None, what: str, fix: str) -> Callable[.
 class Capture:
     """What :func:`capture` and :meth:`Graph.update` return; in its block it stands before the device's backend."""
 
-    foremost = True
-    _backend: Backend
+    foremost = True  # or a shadow in the block would compare what has not run
+    _backend: Any = None  # the device puts it there
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.stream = graph, graph.stream
@@ -261,6 +261,7 @@ class Capture:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._standing.__exit__()
+        del self._standing  # which knows this object
         self.stream.device.withdraw(self)
         memories, self._memories = self._memories, set()
         try:
@@ -299,12 +300,13 @@ class Capture:
     record = _refusing("record", 2, "an event", "Record events before a replay and behind it")
     wait = _refusing("wait", 1, "a wait for an event", "Wait for it before a replay")
     wait_stream = _refusing("wait_stream", 1, "a wait for another stream", "Wait for it before a replay")
-    launch_graph = _refusing("launch_graph", None, "another graph", "Do that graph's work in the block")
 
     def looking(self, ordinal: int, streams: tuple[int, ...]) -> AbstractContextManager[bool]:
-        if self._is_here() and self.stream.handle in streams:
-            return nullcontext(False)
-        return self._backend.looking(ordinal, streams)
+        captured = self._is_here() and self.stream.handle in streams
+        found: AbstractContextManager[bool] = (
+            nullcontext(False) if captured else self._backend.looking(ordinal, streams)
+        )
+        return found
 
 
 def _release(memories: set[Memory]) -> None:

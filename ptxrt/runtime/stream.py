@@ -207,8 +207,9 @@ def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str 
     """
     if stream is None:
         return current_stream(device)
-    found = checked_stream(stream, device, op, argument)
-    return _captured(found) if ENTERED else found
+    if stream.__class__ is not Stream or stream.device is not device:
+        stream = checked_stream(stream, device, op, argument)
+    return _captured(stream) if ENTERED else stream
 
 
 def checked_stream(stream: StreamLike, device: Device, op: str, argument: str = "stream") -> Stream:

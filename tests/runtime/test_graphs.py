@@ -217,18 +217,19 @@ def test_other_threads_are_not_captured(device: Device, saxpy: Kernel, stream: S
 def test_launchers_of_before_and_after(device: Device, saxpy: Kernel, stream: Stream) -> None:
     """One with the stream in it is captured, its arrays held; one that was made in the block launches behind it."""
     x, y = arrays(device)
-    z = ptxrt.zeros(N, "f4", device, stream=stream)
+    z, w = (ptxrt.zeros(N, "f4", device, stream=stream) for _ in range(2))
     earlier = saxpy[1, 32, 0, stream]
     with ptxrt.capture(stream) as graph:
         later = saxpy[1, 32, 0, stream]
-        earlier(x, z, N, 1.0)
+        earlier(x, w, N, 1.0)
         with stream, device.create_stream(), stream:
             saxpy[1, 32](x, z, N, 2.0)
     later(x, y, N, 1.0)
     assert_array_equal(y.to_host(stream), np.arange(100, 100 + N) + np.arange(N))
     graph.replay()
-    assert_array_equal(z.to_host(stream), 3 * np.arange(N))
-    assert holds(z, x, y) == [1, 1, 0]
+    assert_array_equal(z.to_host(stream), 2 * np.arange(N))
+    assert_array_equal(w.to_host(stream), np.arange(N))
+    assert holds(w, z, x, y) == [1, 1, 1, 0]
 
 
 def test_the_default_stream_and_what_is_no_stream_are_refused(device: Device) -> None:
@@ -292,6 +293,23 @@ def test_a_graph_holds_the_arrays_that_its_user_let_go(
     assert addresses <= set(given_back)
     assert len(given_back) == len(set(given_back))
     del others
+
+
+def test_a_graph_is_gone_with_its_last_reference(device: Device, saxpy: Kernel, stream: Stream) -> None:
+    x, y = arrays(device)
+    gc.disable()
+    try:
+        with ptxrt.capture(stream) as graph:
+            saxpy[1, 32](x, y, N, 2.0)
+        with graph.update():
+            saxpy[1, 32](x, y, N, 1.0)
+        graph.replay()
+        assert holds(x, y) == [1, 1]
+        del graph
+        assert holds(x, y) == [0, 0]
+    finally:
+        gc.enable()
+    assert_array_equal(y.to_host(stream), np.arange(100, 100 + N) + np.arange(N))
 
 
 def test_a_block_that_fails_gives_back_what_it_held(device: Device, saxpy: Kernel, stream: Stream) -> None:
@@ -386,6 +404,7 @@ def test_an_update_changes_arrays_numbers_and_grids(device: Device, saxpy: Kerne
     assert holds(old, x, y, x2, y2, z) == [0, 0, 0, 1, 1, 1]
     want = np.arange(500, 500 + N) + np.where(np.arange(N) < 16, 4 * np.arange(50, 50 + N), 0)
     graph.replay(device.default_stream)
+    assert device.default_stream in z.memory.users
     assert_array_equal(y2.to_host(), want)
     assert_array_equal(y.to_host(), np.arange(100, 100 + N) + 2 * np.arange(N))
 
@@ -411,6 +430,64 @@ def test_an_update_that_fails_leaves_the_graph_as_it_was(
     assert holds(x, y) == [1, 1]
     graph.replay()
     assert_array_equal(y.to_host(stream), np.arange(100, 100 + N) + 2 * np.arange(N))
+
+
+def test_on_cuda_an_update_changes_the_drivers_graph_in_place(cuda: Device) -> None:
+    kernel = ptxrt.load(source_for(SAXPY, cuda), "saxpy", SAXPY_SIGNATURE, cuda)
+    (x, y), stream = arrays(cuda), cuda.create_stream()
+    with ptxrt.capture(stream) as graph:
+        kernel[1, 32](x, y, N, 2.0)
+        z = y.copy()
+    before = int(graph._handle)
+    with graph.update():
+        kernel[1, 32](x, z, N, 1.0)
+        y.copy_from(z)
+    assert int(graph._handle) == before
+    z.copy_from(x, stream)
+    graph.replay()
+    assert_array_equal(y.to_host(stream), 2 * np.arange(N))
+
+
+def test_on_cuda_a_graph_is_replayed_on_another_librarys_stream(cuda: Device) -> None:
+    stream, x = cuda.create_stream(), numbers(cuda)
+    with ptxrt.capture(stream) as graph:
+        x.fill(3)
+
+    class Foreign:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, queue.handle
+
+    for queue in (cuda.create_stream(), cuda.default_stream):
+        x.fill(1, queue)
+        graph.replay(Foreign())
+        assert set(x.to_host(queue)) == {3}
+
+
+def test_graphs_are_made_while_other_threads_wait_for_the_device(device: Device, saxpy: Kernel) -> None:
+    x, y = arrays(device)
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def wait() -> None:
+        try:
+            while not done.is_set():
+                device.synchronize()
+                ptxrt.zeros(4, "f4", device).to_host()
+        except ptxrt.PtxrtError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        for _ in range(20):
+            with ptxrt.capture(device.create_stream()) as graph:
+                saxpy[1, 32](x, y, N, 1.0)
+    finally:
+        done.set()
+        thread.join()
+    assert not failed
+    graph.replay()
+    assert_array_equal(y.to_host(graph.stream), np.arange(100, 100 + N) + np.arange(N))
 
 
 # What cannot be captured ------------------------------------------------------------------------------------------
@@ -479,8 +556,8 @@ def test_captures_and_replays_within_a_capture_are_refused(device: Device, saxpy
         for inner in (ptxrt.capture(stream), ptxrt.capture(other), first.update(), block):
             with other, refused(ptxrt.InvalidArgument, "capture", "block", "one capture at a time"), inner:
                 pass
-        with refused(ptxrt.Unsupported, "capture", "launch_graph", "another graph"):
-            first.replay()
+        with refused(ptxrt.Unsupported, "capture", "replay", "another graph", "in the block"):
+            first.replay(other)
         with refused(ptxrt.InvalidArgument, "Graph.replay", "graph", "whose block has not"):
             graph.replay()
     with refused(ptxrt.InvalidArgument, "capture", "block", "a block of its own"), block:
@@ -518,6 +595,15 @@ def test_a_fault_tells_which_call_it_was(sim: Device) -> None:
             graph.replay()
         assert str(caught.value).endswith("bytes\n  in call 3 of the 3 of a graph")
     assert set(y.to_host().tobytes()) == {1}
+
+
+def test_on_sim_a_launch_keeps_its_budget(sim: Device) -> None:
+    kernel = ptxrt.load(source_for(SAXPY, sim), "saxpy", SAXPY_SIGNATURE, sim)
+    x, y = arrays(sim)
+    with ptxrt.capture(sim.create_stream()) as graph:
+        kernel.launch(1, 32, x, y, N, 1.0, budget=3)
+    with pytest.raises(ptxrt.Deadlock, match="budget"):
+        graph.replay()
 
 
 def test_in_the_shadow_each_launch_of_a_replay_is_compared(device: Device, saxpy: Kernel, stream: Stream) -> None:
