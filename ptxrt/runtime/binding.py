@@ -179,7 +179,6 @@ def submitter(
     signature: Signature,
     pool: list[Arguments],
     kernel: object,
-    module: object,
     *,
     cooperative: bool = False,
 ) -> Submit:
@@ -193,8 +192,8 @@ def submitter(
         Packs addresses and scalars. What ``struct`` refuses goes to :meth:`SubmitOwner.packing_error`.
     pool
         Parameter buffers that no launch uses now.
-    kernel, module
-        What the buffers say that they are for. They must not know the owner, or there would be a cycle.
+    kernel
+        What the buffers say that they are for. It must not know the owner, or there would be a cycle.
     cooperative
         Whether the launches are.
     """
@@ -211,7 +210,7 @@ def submitter(
     lines += [f"device.backend.{launch}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
     lines += ["pool.append(arguments)"]
     scope |= {"pack_into": signature.pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    scope |= {"pool": pool, "made": partial(signature.arguments, kernel, module)}
+    scope |= {"pool": pool, "made": partial(signature.arguments, kernel)}
     submit: Submit = _compiled("submit", "dims, shared, budget, ", rules, lines, scope)
     return submit
 

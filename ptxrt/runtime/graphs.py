@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ptxrt.runtime._memory import Memory
+    from ptxrt.runtime.modules import LoadedModule
     from ptxrt.runtime.protocols import StreamLike
 
 __all__ = ["Capture", "Graph", "capture"]
@@ -94,6 +95,7 @@ class Graph:
         self._handle: Any = None
         self._memories: set[Memory] = set()
         self._textures: set[Any] = set()
+        self._modules: set[LoadedModule] = set()
         self._last = stream  # where it was replayed last
         # One replay at a time; an RLock, since a signal handler may replay too.
         self._lock = threading.RLock()
@@ -172,8 +174,10 @@ class Graph:
             )
         return self._recorded
 
-    def _become(self, recorded: Recorded, memories: set[Memory], textures: set[Any]) -> None:
-        """Replay this from now on."""
+    def _become(
+        self, recorded: Recorded, memories: set[Memory], textures: set[Any], modules: set[LoadedModule]
+    ) -> None:
+        """Replay this from now on, and hold what it needs."""
         backend, ordinal = self.device.backend, self.device.ordinal
         with self._lock:
             if self._recorded is not None and self._recorded.sequence != recorded.sequence:
@@ -185,7 +189,7 @@ class Graph:
                     fix="Capture another graph",
                 )
             self._handle = backend.create_graph(ordinal, recorded, self._handle)
-            self._recorded, self._textures = recorded, textures
+            self._recorded, self._textures, self._modules = recorded, textures, modules
             self._memories, memories = memories, self._memories
             if self._last is not self.stream:  # the next replay elsewhere waits for the captured stream
                 backend.wait_stream(ordinal, self.stream.handle, self._last.handle)
@@ -209,6 +213,8 @@ def _recording(method: str) -> Callable[..., None]:
                 given=f"a {method} on another stream",
                 fix="Leave the stream out, or do the work before the block or behind it",
             )
+        if after and (module := self.stream.device.modules.owners.get(id(before[0]))):
+            self._modules.add(module)
         self._calls.append((method, before, tuple(arguments.copy() for arguments in after)))
 
     return call
@@ -240,6 +246,7 @@ class Capture:
         self.graph, self.stream = graph, graph.stream
         self.textures: set[Any] = set()
         self._memories: set[Memory] = set()
+        self._modules: set[LoadedModule] = set()
         self._calls: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = []
         self._thread = 0
 
@@ -266,7 +273,7 @@ class Capture:
         memories, self._memories = self._memories, set()
         try:
             if kind is None:
-                self.graph._become(Recorded(tuple(self._calls)), memories, self.textures)
+                self.graph._become(Recorded(tuple(self._calls)), memories, self.textures, self._modules)
                 memories = set()
         finally:
             _release(memories)
@@ -302,11 +309,10 @@ class Capture:
     wait_stream = _refusing("wait_stream", 1, "a wait for another stream", "Wait for it before a replay")
 
     def looking(self, ordinal: int, streams: tuple[int, ...]) -> AbstractContextManager[bool]:
-        captured = self._is_here() and self.stream.handle in streams
-        found: AbstractContextManager[bool] = (
-            nullcontext(False) if captured else self._backend.looking(ordinal, streams)
-        )
-        return found
+        if self._is_here() and self.stream.handle in streams:
+            return nullcontext(False)
+        looking: AbstractContextManager[bool] = self._backend.looking(ordinal, streams)
+        return looking
 
 
 def _release(memories: set[Memory]) -> None:

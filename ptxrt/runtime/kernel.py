@@ -413,8 +413,7 @@ class Kernel:
 
     def _made(self, *, cooperative: bool = False) -> Submit:
         rules = [_rule(p, self.entry) for p in self._params]
-        identity, module = self.identity, self._module
-        return submitter(self.device, rules, self.signature, self._pool, identity, module, cooperative=cooperative)
+        return submitter(self.device, rules, self.signature, self._pool, self.identity, cooperative=cooperative)
 
     def opt_in(self, shared_bytes: int) -> None:
         """Let the kernel have that much dynamic shared memory."""
@@ -428,7 +427,7 @@ class Kernel:
         try:
             arguments = pool.pop()
         except IndexError:
-            arguments = self.signature.arguments(self.identity, self._module)
+            arguments = self.signature.arguments(self.identity)
         self.signature.pack_into(arguments.raw, 0, *values)
         device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
         pool.append(arguments)

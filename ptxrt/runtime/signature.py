@@ -120,14 +120,12 @@ class Arguments:
         Most instructions of the launch, where the device counts them.
     kernel
         What they are for: of a :class:`ptxrt.runtime.kernel.Kernel` its ``identity``.
-    module
-        The kernel's LoadedModule, which stays loaded as long as these arguments are there.
     """
 
-    __slots__ = ("budget", "kernel", "module", "raw", "size", "table")
+    __slots__ = ("budget", "kernel", "raw", "size", "table")
 
-    def __init__(self, offsets: Sequence[int], size: int, kernel: Any = None, module: Any = None) -> None:
-        self.kernel, self.module = kernel, module
+    def __init__(self, offsets: Sequence[int], size: int, kernel: Any = None) -> None:
+        self.kernel = kernel
         start = -(-size // 8) * 8
         self.raw = ctypes.create_string_buffer(start + 8 * max(1, len(offsets)))
         self.size = size
@@ -146,7 +144,7 @@ class Arguments:
         start = self.table - base
         count = (len(self.raw) - start) // 8 if self.size else 0
         offsets = [address - base for address in struct.unpack_from(f"{count}Q", self.raw, start)]
-        new = Arguments(offsets, self.size, self.kernel, self.module)
+        new = Arguments(offsets, self.size, self.kernel)
         ctypes.memmove(new.raw, self.raw, self.size)
         new.budget = self.budget
         return new
@@ -284,10 +282,10 @@ class Signature:
             end = found.offset + found.size
         return Signature(tuple(parameters))
 
-    def arguments(self, kernel: Any = None, module: Any = None) -> Arguments:
-        """Return a new parameter buffer for this signature, which `kernel` of `module` will be launched with."""
+    def arguments(self, kernel: Any = None) -> Arguments:
+        """Return a new parameter buffer for this signature, which `kernel` will be launched with."""
         size = self.offsets[-1] + self.parameters[-1].size if self.parameters else 0
-        return Arguments(self.offsets, size, kernel, module)
+        return Arguments(self.offsets, size, kernel)
 
     def explain(self, values: Sequence[Any], op: str) -> PtxrtError:
         """Return the error for the first scalar among `values` that does not pack."""
