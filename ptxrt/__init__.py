@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ptxrt.runtime.array import DeviceArray, empty, full, ones, to_device, zeros
     from ptxrt.runtime.calling import grid_for
     from ptxrt.runtime.device import Device, default_device, devices
+    from ptxrt.runtime.graphs import Graph, capture
     from ptxrt.runtime.interop import from_dlpack
     from ptxrt.runtime.kernel import Kernel, load
     from ptxrt.runtime.modules import ModuleCache
@@ -67,6 +68,7 @@ __all__ = [
     "DeviceMismatch",
     "DriverError",
     "Event",
+    "Graph",
     "InvalidArgument",
     "Kernel",
     "KernelArgument",
@@ -93,6 +95,7 @@ __all__ = [
     "Texture",
     "Unsupported",
     "WrongResult",
+    "capture",
     "default_device",
     "devices",
     "empty",
@@ -118,6 +121,7 @@ _WHERE = {
     "runtime.array": ("DeviceArray", "empty", "full", "ones", "to_device", "zeros"),
     "runtime.calling": ("grid_for",),
     "runtime.device": ("Device", "default_device", "devices"),
+    "runtime.graphs": ("Graph", "capture"),
     "runtime.interop": ("from_dlpack",),
     "runtime.kernel": ("Kernel", "load"),
     "runtime.modules": ("ModuleCache",),

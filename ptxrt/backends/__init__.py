@@ -7,16 +7,29 @@ machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from ptxrt.compilers import Binary, ParamInfo
-from ptxrt.errors import BackendUnavailable
+from ptxrt.errors import BackendUnavailable, PtxrtError
 from ptxrt.images import ImageFormat, Sampling
 
-__all__ = ["Backend", "DeviceProperties", "Forked", "Function", "Imported", "PointerParam", "Resources", "get"]
+__all__ = [
+    "Backend",
+    "DeviceProperties",
+    "Forked",
+    "Function",
+    "Imported",
+    "PointerParam",
+    "Recorded",
+    "Resources",
+    "capturing",
+    "get",
+]
 
 Dim3 = tuple[int, int, int]
 
@@ -111,6 +124,56 @@ class Function:
     handle: Any
     params: tuple[ParamInfo, ...]
     resources: Resources
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a graph replays: work that was recorded, in its order.
+
+    Attributes
+    ----------
+    calls
+        Of each call of a Backend its method (launch, launch_cooperative, copy or fill), the arguments before the
+        stream but for the ordinal, and those behind it.
+    """
+
+    calls: tuple[tuple[str, tuple[Any, ...], tuple[Any, ...]], ...]
+
+    def issue(self, backend: Backend, ordinal: int, stream: int) -> None:
+        """Give the work to a stream, call by call. An error says which call it was."""
+        for number, (method, before, after) in enumerate(self.calls, 1):
+            try:
+                getattr(backend, method)(ordinal, *before, stream, *after)
+            except PtxrtError as error:
+                error.args = (f"{error}\n  in call {number} of the {len(self.calls)} of a graph",)
+                raise
+
+    @cached_property
+    def launches(self) -> list[tuple[Any, Any]]:
+        """What each launch is of, and its grid with block, for messages: nothing that keeps a module loaded."""
+        return [(after[0].kernel, before[1]) for _, before, after in self.calls if after]
+
+    @property
+    def sequence(self) -> list[tuple[str, Any]]:
+        """What a graph must have in common with another one to take its place: methods and kernels."""
+        return [(method, before[0] if after else None) for method, before, after in self.calls]
+
+
+@contextmanager
+def capturing(lock: AbstractContextManager[Any]) -> Iterator[None]:
+    """Let a driver capture a stream: without finalizers, and without the threads that wait for the whole device.
+
+    While a stream is captured, a driver refuses every wait for the device, and may spoil the capture. `lock` is held by
+    those who wait so, and the finalizers of the garbage collector are among them.
+    """
+    with lock:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 class Backend(Protocol):
@@ -256,6 +319,18 @@ class Backend(Protocol):
     ) -> None:
         """Launch as :meth:`launch` does, with all blocks at a time: they may wait for each other."""
 
+    # Graphs.
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        """Return a graph that replays the recorded work, none of which runs now.
+
+        It takes the place of `before`, where that is given: a graph of the same sequence.
+        """
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        """Replay a graph; `recorded` is what it was made of."""
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None: ...
+
 
 def get(name: str) -> Backend:
     """Return the backend called `name`. Importing it calls no driver."""
@@ -289,6 +364,7 @@ class Forked:
     def destroy_surface(self, *_: Any) -> None: ...
     def destroy_image(self, *_: Any) -> None: ...
     def unload(self, *_: Any) -> None: ...
+    def destroy_graph(self, *_: Any) -> None: ...
 
     def __getattr__(self, call: str) -> Any:
         raise BackendUnavailable(

@@ -24,7 +24,8 @@ class RecentLaunches:
     Attributes
     ----------
     note
-        Takes ``(ordinal, stream, kernel, dims)`` of a launch. It is a deque's append: every launch pays for it.
+        Takes ``(ordinal, stream, kernel, dims)`` of a launch, and ``(ordinal, stream, launches, ())`` of a graph's
+        replay, with a list of all that it launches. It is a deque's append: every launch pays for it.
     """
 
     def __init__(self, device: str) -> None:
@@ -51,9 +52,12 @@ class RecentLaunches:
             if (ordinal, None) in waited or (ordinal, stream) in waited:
                 continue
             if event.__class__ is tuple:
-                kernel, dims = event[2:]
+                what, dims = event[2:]
                 where = f"{self._device}:{ordinal}" + (f", stream {stream:#x}" if stream else "")
-                found.append(f"{kernel.entry}, grid {dims[:3]}, block {dims[3:]}, on {where}")
+                replayed = what.__class__ is list
+                for kernel, shape in reversed(what) if replayed else [(what, dims)]:
+                    graph = ", in a graph" if replayed else ""
+                    found.append(f"{kernel.entry}, grid {shape[:3]}, block {shape[3:]}, on {where}{graph}")
             elif event[2]:
                 waited.add((ordinal, stream))
         words = ". A kernel launched earlier did this"

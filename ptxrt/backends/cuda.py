@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capturing
 from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, ParamInfo, installed
@@ -43,6 +43,7 @@ class CudaBackend(CudaTextures):
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
         self._images = {}
+        self._whole = threading.RLock()  # of those who wait for a whole device
         self._recent = RecentLaunches("cuda")
         self._note = self._recent.note
         os.register_at_fork(after_in_child=self._abandon)
@@ -52,7 +53,8 @@ class CudaBackend(CudaTextures):
         # end, so they get a reference that nobody gives back.
         for owned in (self._buffers, self._streams, self._events):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
-        self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
+        # A thread that is not here any more may hold the old ones.
+        self._lock, self._whole = threading.Lock(), threading.RLock()
 
     # Discovery --------------------------------------------------------------------------------------------------
 
@@ -96,6 +98,10 @@ class CudaBackend(CudaTextures):
     @cached_property
     def _launch(self) -> Any:
         return self._driver.cuLaunchKernel
+
+    @cached_property
+    def _launch_graph(self) -> Any:
+        return self._driver.cuGraphLaunch
 
     @cached_property
     def _get_current(self) -> Any:
@@ -304,7 +310,8 @@ class CudaBackend(CudaTextures):
     def synchronize(self, ordinal: int, stream: int | None) -> None:
         with self._current(ordinal), self._recent.waiting(ordinal, stream):
             if stream is None:
-                self._call("cuCtxSynchronize")
+                with self._whole:
+                    self._call("cuCtxSynchronize")
             else:
                 self._call("cuStreamSynchronize", stream)
 
@@ -374,7 +381,7 @@ class CudaBackend(CudaTextures):
             return self._call("cuLibraryLoadData", binary.code, [], [], 0, [], [], 0)[1]
 
     def unload(self, ordinal: int, module: Any) -> None:
-        with self._current(ordinal):
+        with self._current(ordinal), self._whole:
             self._call("cuCtxSynchronize")
             self._call("cuLibraryUnload", module)
 
@@ -470,6 +477,64 @@ class CudaBackend(CudaTextures):
         with self._current(ordinal):
             self._call("cuLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    # Graphs -----------------------------------------------------------------------------------------------------
+
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        with self._current(ordinal):
+            graph = self._captured(ordinal, recorded)
+            try:
+                if before is not None:
+                    status = self._driver.cuGraphExecUpdate(before, graph)[0]
+                    if status is self._success:
+                        return before
+                    if status.name != "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE":
+                        self._fail("cuGraphExecUpdate", status)
+                made = self._call("cuGraphInstantiate", graph, 0)[1]
+            finally:
+                self._call("cuGraphDestroy", graph)
+            if before is not None:  # the driver could not change it in place
+                self._call("cuGraphExecDestroy", before)
+            return made
+
+    def _captured(self, ordinal: int, recorded: Recorded) -> Any:
+        # On a stream of its own, on which there is nothing but these calls.
+        relaxed = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        stream = self.create_stream(ordinal)
+        try:
+            with capturing(self._whole):
+                self._call("cuStreamBeginCapture", stream, relaxed)
+                try:
+                    recorded.issue(self, ordinal, stream)
+                except BaseException:
+                    self._driver.cuGraphDestroy(self._driver.cuStreamEndCapture(stream)[1])
+                    raise
+                with self._recent.waiting(ordinal, stream):  # nothing runs that a fault could come from
+                    return self._call("cuStreamEndCapture", stream)[1]
+        finally:
+            self.destroy_stream(ordinal, stream)
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        # As launch.
+        status, before = self._get_current()
+        if status is not self._success:
+            self._fail("cuCtxGetCurrent", status)
+        context = self._contexts[ordinal]
+        if int(before) == context:
+            (status,) = self._launch_graph(graph, stream)
+        else:
+            self._call("cuCtxPushCurrent", context)
+            try:
+                (status,) = self._launch_graph(graph, stream)
+            finally:
+                self._call("cuCtxPopCurrent")
+        if status is not self._success:
+            self._fail("cuGraphLaunch", status)
+        self._note((ordinal, stream, recorded.launches, ()))
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None:
+        with self._current(ordinal):
+            self._call("cuGraphExecDestroy", graph)  # what is still running of it ends first
 
 
 BACKEND = CudaBackend()

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capsules, capturing
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.compilers import Binary, hiprtc, installed
 from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
@@ -38,13 +38,15 @@ class HipBackend:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
+        self._whole = threading.RLock()  # of those who wait for a whole device
         self._recent = RecentLaunches("hip")
         self._note = self._recent.note
         os.register_at_fork(after_in_child=self._abandon)
 
     def _abandon(self) -> None:
         # Handles are plain integers here: a forked child has none whose destructor would call the driver.
-        self._lock = threading.Lock()  # a thread that is not here any more may hold the old one
+        # A thread that is not here any more may hold the old ones.
+        self._lock, self._whole = threading.Lock(), threading.RLock()
 
     # Discovery --------------------------------------------------------------------------------------------------
 
@@ -292,7 +294,8 @@ class HipBackend:
     def synchronize(self, ordinal: int, stream: int | None) -> None:
         with self._current(ordinal), self._recent.waiting(ordinal, stream):
             if stream is None:
-                self._call("hipDeviceSynchronize")
+                with self._whole:
+                    self._call("hipDeviceSynchronize")
             else:
                 self._call("hipStreamSynchronize", stream)
 
@@ -357,7 +360,7 @@ class HipBackend:
             return self._call("hipModuleLoadData", binary.code)[1], binary.code
 
     def unload(self, ordinal: int, module: Any) -> None:
-        with self._current(ordinal):
+        with self._current(ordinal), self._whole:
             self._call("hipDeviceSynchronize")
             self._call("hipModuleUnload", module[0])
 
@@ -435,6 +438,45 @@ class HipBackend:
         with self._current(ordinal):
             self._call("hipModuleLaunchCooperativeKernel", function, *dims, shared_bytes, stream, arguments.table)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    # Graphs -----------------------------------------------------------------------------------------------------
+
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any:
+        with self._current(ordinal):
+            graph = self._captured(ordinal, recorded)
+            try:
+                made = self._call("hipGraphInstantiateWithFlags", graph, 0)[1]
+            finally:
+                self._call("hipGraphDestroy", graph)
+        if before is not None:  # HIP does not say what an update does to a replay that has not ended
+            self.destroy_graph(ordinal, before)
+        return made
+
+    def _captured(self, ordinal: int, recorded: Recorded) -> Any:
+        # On a stream of its own, on which there is nothing but these calls.
+        relaxed = self._driver.hipStreamCaptureMode.hipStreamCaptureModeRelaxed
+        stream = self.create_stream(ordinal)
+        try:
+            with capturing(self._whole):
+                self._call("hipStreamBeginCapture", stream, relaxed)
+                try:
+                    recorded.issue(self, ordinal, stream)
+                except BaseException:
+                    self._ask("hipGraphDestroy", self._ask("hipStreamEndCapture", stream)[1])
+                    raise
+                with self._recent.waiting(ordinal, stream):  # nothing runs that a fault could come from
+                    return self._call("hipStreamEndCapture", stream)[1]
+        finally:
+            self.destroy_stream(ordinal, stream)
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        with self._current(ordinal):
+            self._call("hipGraphLaunch", graph, stream)
+        self._note((ordinal, stream, recorded.launches, ()))
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None:
+        with self._current(ordinal):
+            self._call("hipGraphExecDestroy", graph)  # what is still running of it ends first
 
 
 class _Shared:

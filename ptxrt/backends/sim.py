@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxrt import sim
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Resources, capsules
+from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capsules
 from ptxrt.compilers import Binary, EntryInfo, ParamInfo, installed, nvjitlink
 from ptxrt.compilers.occupancy import occupancy
 from ptxrt.compilers.ptx_text import PtxHeader, scan
@@ -332,6 +332,15 @@ class SimBackend:
         arguments: Any,
     ) -> None:
         self.launch(ordinal, function, dims, shared_bytes, stream, arguments, cooperative=True)
+
+    # Graphs -----------------------------------------------------------------------------------------------------
+
+    def create_graph(self, ordinal: int, recorded: Recorded, before: Any = None) -> Any: ...
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        recorded.issue(self, ordinal, stream)
+
+    def destroy_graph(self, ordinal: int, graph: Any) -> None: ...
 
     @contextmanager
     def _one_at_a_time(self, ordinal: int, entry: str) -> Iterator[None]:

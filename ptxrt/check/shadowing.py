@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from ptxrt.backends import Backend, Imported
+    from ptxrt.backends import Backend, Imported, Recorded
     from ptxrt.runtime.kernel import KernelIdentity
     from ptxrt.runtime.signature import Arguments, Parameter
 
@@ -114,7 +114,7 @@ class Shadow:
         self.skipped: Counter[str] = Counter()
         self.lock = threading.RLock()
         self._devices = devices
-        self._watched: list[tuple[Device, Backend, Backend]] = []
+        self._watched: list[tuple[Device, _Watcher]] = []
 
     def __repr__(self) -> str:
         return f"<{self.summary()}>"
@@ -134,16 +134,15 @@ class Shadow:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._devices is None:
             WHEN_OPENED.remove(self._watch)
-        for device, before, watcher in reversed(self._watched):
-            if device.backend is watcher:  # and not what a forked child has in its place
-                device.backend = before
+        for device, watcher in reversed(self._watched):
+            device.withdraw(watcher)
         self._watched.clear()
 
     def _watch(self, device: Device) -> None:
         if device.kind != "sim" or self._devices is not None:
-            watcher = cast("Backend", _Watcher(device, device.backend, self))
-            self._watched.append((device, device.backend, watcher))
-            device.backend = watcher
+            watcher = _Watcher(device, device.backend, self)
+            self._watched.append((device, watcher))
+            device.intercept(watcher)
 
     def skip(self, reason: str) -> None:
         """Count a launch that is not compared."""
@@ -208,6 +207,9 @@ class _Watcher:
     ) -> None:
         launch = partial(self._backend.launch_cooperative, ordinal, function, dims, shared_bytes, stream, arguments)
         self._compared(launch, dims, shared_bytes, arguments, cooperative=True)
+
+    def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
+        recorded.issue(cast("Backend", self), ordinal, stream)  # one by one, so that each launch is compared
 
     def _compared(
         self, launch: Callable[[], None], dims: Dims, shared_bytes: int, arguments: Arguments, *, cooperative: bool

@@ -28,11 +28,15 @@ class Memory:
         Who owns the memory, if not we: it is held, and nothing is freed.
     """
 
-    __slots__ = ("_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
+    __slots__ = ("_holds", "_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
 
     def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
-        self.device, self.ptr, self.nbytes, self.stream, self.owner = device, ptr, nbytes, stream, owner
         self._used_on: dict[int, Stream] = {}
+        self._holds: list[None] = []  # one for each graph; adding and taking away one is a single step
+        if stream.capture is not None:
+            stream.capture.hold(self)
+            stream = stream.capture.stream
+        self.device, self.ptr, self.nbytes, self.stream, self.owner = device, ptr, nbytes, stream, owner
         self.home: Stream | None = stream
 
     @classmethod
@@ -52,6 +56,9 @@ class Memory:
 
     def used_on(self, stream: Stream) -> None:
         """Note that `stream` has work on this memory, which is not given back before that is done."""
+        if stream.capture is not None:
+            stream.capture.hold(self)
+            stream = stream.capture.stream
         if stream.handle != self.stream.handle:
             self._used_on[stream.handle] = stream
 
@@ -60,19 +67,33 @@ class Memory:
         """The streams with work on this memory, its own first."""
         return (self.stream, *self._used_on.values())
 
+    def hold(self) -> None:
+        """Let the memory outlive :meth:`free`, until :meth:`release`: a graph has its address."""
+        self._holds.append(None)
+
+    def release(self) -> None:
+        """Undo one :meth:`hold`."""
+        self._holds.pop()
+        if not self._holds and not self.alive:
+            self._give_back()
+
     def free(self) -> None:
-        """Give the memory back, in the order of the streams that used it."""
+        """Give the memory back, in the order of the streams that used it; held memory when it is released."""
         if self.alive:
             self.home = None
-            if self.owner is None and self.ptr:
-                backend, ordinal = self.device.backend, self.device.ordinal
-                if all(stream.alive for stream in self.users):
-                    backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
-                else:  # nothing is left to order the free by but the whole device
-                    with suppress(BackendUnavailable):  # a forked child has none, and nothing to free
-                        backend.synchronize(ordinal, None)
-                    backend.free(ordinal, self.ptr, 0, ())
-            self.owner = None
+            if not self._holds:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self.owner is None and self.ptr:
+            backend, ordinal = self.device.backend, self.device.ordinal
+            if all(stream.alive for stream in self.users):
+                backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
+            else:  # nothing is left to order the free by but the whole device
+                with suppress(BackendUnavailable):  # a forked child has none, and nothing to free
+                    backend.synchronize(ordinal, None)
+                backend.free(ordinal, self.ptr, 0, ())
+        self.owner = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, by deepcopy or pickle, would free the same address once more.

@@ -10,7 +10,7 @@ import numpy as np
 from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.runtime.layout import whole_numbers
-from ptxrt.runtime.stream import current_stream
+from ptxrt.runtime.stream import ENTERED, as_stream, current_stream
 
 if TYPE_CHECKING:
     from ptxrt.runtime.binding import Dims
@@ -97,6 +97,8 @@ class Launcher:
             args = arranged(kernel.entry, kernel.signature, args, named)
         submit = kernel._submit or kernel._made_submit()
         queue = self._queue or current_stream(kernel.device)
+        if ENTERED:  # it may be captured meanwhile
+            queue = as_stream(queue, kernel.device, kernel.entry)
         submit(kernel, queue, self._dims, self._shared, None, *args)
 
 

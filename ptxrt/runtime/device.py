@@ -138,6 +138,31 @@ class Device:
         """Wait on the host for all work on the device."""
         self.backend.synchronize(self.ordinal, None)
 
+    def intercept(self, watcher: Any) -> None:
+        """Put `watcher` before the backend: it gets every call from now on, and passes on what it does not take.
+
+        It has what is behind it, the backend or another watcher, as its ``_backend``. One that says that it is
+        ``foremost`` stays before those that come later.
+        """
+        with _lock:
+            before, name = self._place(lambda behind: not getattr(type(behind), "foremost", False))
+            watcher._backend = getattr(before, name)
+            setattr(before, name, watcher)
+
+    def withdraw(self, watcher: Any) -> None:
+        """Take a watcher away again, wherever it stands; in a forked child it is not there any more."""
+        with _lock:
+            before, name = self._place(lambda behind: behind is watcher or "_backend" not in vars(behind))
+            if getattr(before, name) is watcher:
+                setattr(before, name, watcher._backend)
+
+    def _place(self, wanted: Callable[[Any], bool]) -> tuple[Any, str]:
+        """Return the object and its attribute that has the first backend, from the front, which is `wanted`."""
+        before, name = self, "backend"
+        while not wanted(behind := getattr(before, name)):
+            before, name = behind, "_backend"
+        return before, name
+
     def trim_memory(self) -> None:
         """Wait for all work on the device, and give back to the driver the memory of freed arrays.
 

@@ -32,7 +32,7 @@ from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.signature import Arguments, Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
-from ptxrt.runtime.stream import ENTERED, Stream, as_stream
+from ptxrt.runtime.stream import ENTERED, Stream, as_stream, checked_stream
 from ptxrt.runtime.structs import check_members, packed_struct
 from ptxrt.symbols import function_name
 
@@ -297,7 +297,7 @@ class Kernel:
             )
         dims, shared = self._configure((config[0], config[1], config[2] if len(config) > 2 else 0))
         stream = config[3] if len(config) > 3 else None
-        queue = None if stream is None else as_stream(stream, self.device, self.entry)
+        queue = None if stream is None else checked_stream(stream, self.device, self.entry)
         return self._launcher(self, dims, shared, queue)
 
     @property

@@ -155,6 +155,7 @@ class LoadedModule:
                 _complete(error, self.binary.arch, self.binary.options)
                 raise
             self.functions[name, pointers] = found
+            self.cache.owners[id(found.handle)] = self
         return found
 
     @property
@@ -228,6 +229,8 @@ class ModuleCache:
         self._seconds = 0.0
         # PTX that is loaded, by its text's digest and the options: nothing else is in its key.
         self._ready: dict[tuple[str, tuple[str, ...]], _Slot] = {}
+        # The module of an entry, by the identity of its handle: for graphs, which see no more than that.
+        self.owners: weakref.WeakValueDictionary[int, LoadedModule] = weakref.WeakValueDictionary()
         self._included: dict[str, Included] = {}  # by the key of a text, what its last compile depends on
 
     def __repr__(self) -> str:

@@ -138,6 +138,17 @@ class Arguments:
         """Return the packed values."""
         return self.raw.raw[: self.size]
 
+    def copy(self) -> Arguments:
+        """Return the same values in a buffer of their own, for a launch that comes later."""
+        base = ctypes.addressof(self.raw)
+        start = self.table - base
+        count = (len(self.raw) - start) // 8 if self.size else 0
+        offsets = [address - base for address in struct.unpack_from(f"{count}Q", self.raw, start)]
+        new = Arguments(offsets, self.size, self.kernel)
+        ctypes.memmove(new.raw, self.raw, self.size)
+        new.budget = self.budget
+        return new
+
 
 @dataclass(frozen=True)
 class Signature:

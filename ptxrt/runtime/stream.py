@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
 from ptxrt.runtime.protocols import StreamLike
@@ -12,11 +12,30 @@ from ptxrt.runtime.protocols import StreamLike
 if TYPE_CHECKING:
     from ptxrt.runtime.device import Device
 
-__all__ = ["ENTERED", "Event", "Stream", "as_stream", "current_stream"]
+__all__ = [
+    "ENTERED",
+    "Capturing",
+    "Event",
+    "Stream",
+    "as_stream",
+    "captured_stream",
+    "checked_stream",
+    "current_stream",
+]
 
 ENTERED: list[Stream] = []
 """The streams of all threads that a with-block is in. While there is none, nothing has to be asked of the thread."""
 _thread = threading.local()
+
+
+class Capturing(Protocol):
+    """What gives a stream's work to a graph: see :mod:`ptxrt.runtime.graphs`."""
+
+    stream: Stream
+    textures: set[Any]
+
+    def hold(self, memory: Any) -> None:
+        """Keep memory that the graph uses, as long as the graph is there."""
 
 
 class Stream:
@@ -38,22 +57,25 @@ class Stream:
         The driver's handle; 0 is the default stream.
     alive : bool
         False once its destructor has run, which in a garbage cycle may come before that of an array used on it.
+    capture : Capturing or None
+        Internal: of a stream that stands for another one, whose work is being captured, by what.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_owner", "alive", "device", "handle")
+    __slots__ = ("__weakref__", "_owned", "_owner", "alive", "capture", "device", "handle")
 
     def __init__(self, device: Device | str) -> None:
         self.alive = True
+        self.capture: Capturing | None = None
         self.device = _opened(device)
         self.handle = self.device.backend.create_stream(self.device.ordinal)
         self._owner: object = None
         self._owned = True
 
     @classmethod
-    def _wrap(cls, device: Device, handle: int, owner: object = None) -> Stream:
+    def _wrap(cls, device: Device, handle: int, owner: object = None, capture: Capturing | None = None) -> Stream:
         stream = cls.__new__(cls)
         stream.device, stream.handle, stream._owner, stream._owned = device, handle, owner, False
-        stream.alive = True
+        stream.alive, stream.capture = True, capture
         return stream
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,9 +193,10 @@ class Event:
 
 
 def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str = "stream") -> Stream:
-    """Return `stream` as a Stream of `device`.
+    """Return `stream` as a Stream of `device`, for work to be given to it.
 
-    None is the current stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is used as it is.
+    None is the current stream; anything with ``__cuda_stream__`` (torch, CuPy, cuda.core) is used as it is. For a
+    stream that this thread is capturing it is the one that stands for it.
 
     Raises
     ------
@@ -184,6 +207,13 @@ def as_stream(stream: StreamLike | None, device: Device, op: str, argument: str 
     """
     if stream is None:
         return current_stream(device)
+    if stream.__class__ is not Stream or stream.device is not device:
+        stream = checked_stream(stream, device, op, argument)
+    return _captured(stream) if ENTERED else stream
+
+
+def checked_stream(stream: StreamLike, device: Device, op: str, argument: str = "stream") -> Stream:
+    """Return `stream` as a Stream of `device`, to be used later; see :func:`as_stream`."""
     if not isinstance(stream, Stream):
         stream = _foreign(stream, device, op, argument)
     _same_device(op, argument, device, stream.device)
@@ -195,8 +225,18 @@ def current_stream(device: Device) -> Stream:
     if ENTERED:
         for stream in reversed(_entered()):
             if stream.device is device:
-                return stream
+                return _captured(stream)
     return device.default_stream
+
+
+def captured_stream(device: Device) -> Stream | None:
+    """Return what stands for the stream of the device that this thread is capturing; None where it captures none."""
+    return next((one for one in _entered() if one.capture is not None and one.device is device), None)
+
+
+def _captured(stream: Stream) -> Stream:
+    standing = captured_stream(stream.device)
+    return stream if standing is None or standing.handle != stream.handle else standing
 
 
 def _entered() -> list[Stream]:

@@ -65,6 +65,8 @@ class _Handle:
             raise DeviceMismatch(op=op, argument=argument, expected=str(device), given=str(self.device))
         if isinstance(self._bound, Memory):
             self._bound.used_on(stream)
+        if stream.capture is not None:
+            stream.capture.textures.add(self)
         return number
 
     def free(self) -> None:

@@ -62,6 +62,13 @@ FORWARD(hipModuleLaunchCooperativeKernel,
         (P function, U gx, U gy, U gz, U bx, U by, U bz, U shared_bytes, P stream, P parameters),
         (function, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters))
 
+FORWARD(hipStreamBeginCapture, (P stream, int mode), (stream, mode))
+FORWARD(hipStreamEndCapture, (P stream, P out), (stream, out))
+FORWARD(hipGraphInstantiateWithFlags, (P out, P graph, unsigned long long flags), (out, graph, flags))
+FORWARD(hipGraphDestroy, (P graph), (graph))
+FORWARD(hipGraphLaunch, (P executable, P stream), (executable, stream))
+FORWARD(hipGraphExecDestroy, (P executable), (executable))
+
 const char *hipGetErrorString(int error)
 {
     static char text[64];

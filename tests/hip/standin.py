@@ -35,7 +35,8 @@ from ptxrt.compilers import Binary
 
 SOURCE = Path(__file__).with_name("standin.c")
 
-# The C types of each function's arguments, in one letter each: P pointer, I int, U unsigned, Z size_t, B byte.
+# The C types of each function's arguments, in one letter each: P pointer, I int, U unsigned, Z size_t or another
+# integer of 64 bits, B byte.
 FUNCTIONS = {
     "hipInit": "U",
     "hipRuntimeGetVersion": "P",
@@ -75,6 +76,12 @@ FUNCTIONS = {
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor": "PPIZ",
     "hipModuleLaunchKernel": "PUUUUUUUPPP",
     "hipModuleLaunchCooperativeKernel": "PUUUUUUUPP",
+    "hipStreamBeginCapture": "PI",
+    "hipStreamEndCapture": "PP",
+    "hipGraphInstantiateWithFlags": "PPZ",
+    "hipGraphDestroy": "P",
+    "hipGraphLaunch": "PP",
+    "hipGraphExecDestroy": "P",
 }
 _TYPES = {
     "P": ctypes.c_void_p,
@@ -86,7 +93,11 @@ _TYPES = {
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_DEVICE, NOT_FOUND = 0, 1, 2, 9, 101, 500
 INVALID_IMAGE, INVALID_HANDLE, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 200, 400, 500, 600, 700
-LAUNCH_FAILURE, COOPERATIVE_LAUNCH_TOO_LARGE, UNKNOWN = 719, 720, 999
+LAUNCH_FAILURE, COOPERATIVE_LAUNCH_TOO_LARGE, CAPTURE_UNSUPPORTED, UNKNOWN = 719, 720, 900, 999
+
+IN_CAPTURE = {"hipGetDevice", "hipSetDevice", "hipGetLastError", "hipMemcpyDtoDAsync", "hipMemsetD8Async"}
+IN_CAPTURE |= {"hipModuleLaunchKernel", "hipModuleLaunchCooperativeKernel", "hipStreamEndCapture"}
+"""What a thread may call between the two ends of a capture."""
 
 LDS = 64 << 10
 THREADS = 2048
@@ -126,10 +137,11 @@ class Queue:
     device: int
     work: deque[tuple[Callable[[], None], Any]] = field(default_factory=deque)
     done: int = 0
+    captured: list[tuple[Callable[[], None], Any]] | None = None
 
     def put(self, work: Callable[[], None], module: Any = None) -> int:
         """Add work, which needs `module` loaded; return how much there is to run until it has run."""
-        self.work.append((work, module))
+        (self.work if self.captured is None else self.captured).append((work, module))
         return self.done + len(self.work)
 
     def run(self, until: int | None = None) -> None:
@@ -156,6 +168,15 @@ class Mark:
     def wait(self) -> None:
         if self.queue is not None:
             self.queue.run(self.position)
+
+
+@dataclass(eq=False)
+class Captured:
+    """A graph, or one that can be launched."""
+
+    device: int
+    work: list[tuple[Callable[[], None], Any]]
+    executable: bool = False
 
 
 @dataclass(eq=False)
@@ -220,6 +241,8 @@ class StandIn:
         self.broken: list[BaseException] = []
         self.last_error = SUCCESS
         self._lock = threading.RLock()
+        self._answers = 0
+        self._left: list[Queue] = []
         self._thread = threading.local()
         self._demanded: dict[str, deque[int]] = {}
         self._handles = itertools.count(0x1000, 0x10)
@@ -318,7 +341,10 @@ class StandIn:
             demanded = self._demanded.get(name)
             status = demanded.popleft() if demanded else SUCCESS
             if status == SUCCESS:
+                self._answers += 1
                 try:
+                    if getattr(self._thread, "captures", False) and name not in IN_CAPTURE:
+                        raise Refused(CAPTURE_UNSUPPORTED)
                     body(*args)
                 except Refused as error:
                     status = error.status
@@ -331,6 +357,8 @@ class StandIn:
                 except BaseException as error:  # noqa: BLE001 (ctypes would print it, and answer success)
                     self.broken.append(error)
                     status = UNKNOWN
+                finally:
+                    self._answers -= 1
             if status != SUCCESS:
                 self.last_error = status
             return status
@@ -372,7 +400,7 @@ class StandIn:
         self._thread.device = device
 
     def hipDeviceSynchronize(self) -> None:
-        for queue in self._queues(self._device):
+        for queue in [] if self._interrupts else self._queues(self._device):
             queue.run()
 
     def hipGetLastError(self) -> None:
@@ -443,7 +471,10 @@ class StandIn:
     def hipStreamDestroy(self, stream: int) -> None:
         queue = self._need(Queue, stream)
         del self._objects[stream]
-        queue.run()
+        if self._interrupts:
+            self._left.append(queue)
+        else:
+            queue.run()
 
     def hipStreamGetDevice(self, stream: int | None, device: int) -> None:
         queue = self._objects.get(stream) if stream else self._null[self._device]  # of any device
@@ -516,7 +547,8 @@ class StandIn:
 
     def hipModuleUnload(self, module: int) -> None:
         found = self._need(Module, module)
-        if any(user is found for queue in self._queues(found.device) for _, user in queue.work):
+        graphs = [one.work for one in self._objects.values() if isinstance(one, Captured)]
+        if any(user is found for work in (*(q.work for q in self._queues(found.device)), *graphs) for _, user in work):
             raise Refused(LAUNCH_FAILURE)  # code unloaded under a kernel that is still to run
         del self._objects[module]
         self.machine.unload(found.device, found.machine)
@@ -590,7 +622,43 @@ class StandIn:
         launch = partial(run, queue.device, found.handle, dims, shared_bytes, 0, _Packed(packed))
         queue.put(launch, module)
 
+    def hipStreamBeginCapture(self, stream: int | None, mode: int) -> None:
+        queue = self._queue(stream)
+        if not stream or queue.captured is not None:
+            raise Refused(CAPTURE_UNSUPPORTED)
+        queue.captured, self._thread.captures = [], True
+
+    def hipStreamEndCapture(self, stream: int | None, out: int) -> None:
+        queue = self._queue(stream)
+        if queue.captured is None:
+            raise Refused(INVALID_VALUE)
+        self._new(out, Captured(queue.device, queue.captured))
+        queue.captured, self._thread.captures = None, False
+
+    def hipGraphInstantiateWithFlags(self, out: int, graph: int, flags: int) -> None:
+        self._new(out, Captured(self._device, self._need(Captured, graph).work, executable=True))
+
+    def hipGraphDestroy(self, graph: int) -> None:
+        self._need(Captured, graph)
+        del self._objects[graph]
+
+    def hipGraphLaunch(self, executable: int, stream: int | None) -> None:
+        found = self._need(Captured, executable)
+        if not found.executable:
+            raise Refused(INVALID_VALUE)
+        for work, module in found.work:
+            self._queue(stream).put(work, module)
+
+    def hipGraphExecDestroy(self, executable: int) -> None:
+        self._need(Captured, executable)
+        del self._objects[executable]  # its replays go on to their end
+
     # Handles --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _interrupts(self) -> bool:
+        """Whether a call comes in the middle of another one, from a finalizer: maybe of a kernel that runs there."""
+        return self._answers > 1
 
     @property
     def _device(self) -> int:
@@ -613,7 +681,7 @@ class StandIn:
 
     def _queues(self, device: int) -> list[Queue]:
         made = [found for found in self._objects.values() if isinstance(found, Queue) and found.device == device]
-        return [self._null[device], *made]
+        return [self._null[device], *made, *(queue for queue in self._left if queue.device == device)]
 
 
 def build(folder: Path) -> Path:

@@ -1,7 +1,8 @@
 """The rows of the launch benchmark: each makes a function that launches a number of times and returns.
 
 All of them launch one kernel of five arguments, three pointers, a u32 and an f32, that does nothing; the rows of ops
-compute group_norm of a small array. What can be built ahead of a launch is built ahead, for every row alike.
+compute group_norm of a small array, those of graphs replay ten of these. What can be built ahead of a launch is built
+ahead, for every row alike.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ LOOP_IN_C = """
 typedef int (*launcher)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                         void **);
 
+int replays(int (*launch)(void *, void *), void *graph, void *stream, int count) {
+    for (int i = 0; i < count; i++) {
+        int status = launch(graph, stream);
+        if (status) return status;
+    }
+    return 0;
+}
+
 int burst(launcher launch, void *function, unsigned threads, void **parameters, int count) {
     for (int i = 0; i < count; i++) {
         int status = launch(function, 1, 1, 1, threads, 1, 1, 0, 0, parameters, 0);
@@ -98,6 +107,7 @@ def peers(device: ptxrt.Device) -> dict[str, Callable[[], Burst]]:
     rows: dict[str, Callable[[Setting], Burst]] = {
         "ptxrt Kernel.launch": _kernel_launch,
         "ptxrt ops.group_norm, out=": _group_norm,
+        "ptxrt Graph.replay, ten ops": _graph,
     }
     if device.kind == "cuda":
         rows |= {
@@ -105,6 +115,7 @@ def peers(device: ptxrt.Device) -> dict[str, Callable[[], Burst]]:
             "cuda.core launch": _cuda_core,
             "cuda.bindings cuLaunchKernel, packed": _cuda_bindings,
             "C cuLaunchKernel": _c,
+            "C cuGraphLaunch, ten ops": _c_graph,
             "CuPy RawKernel": _cupy,
             "Triton @jit": _triton,
             "torch F.group_norm": _torch_group_norm,
@@ -155,6 +166,46 @@ def _group_norm(setting: Setting) -> Burst:
     return burst
 
 
+def _graph(setting: Setting) -> Burst:
+    ten = _group_norm(setting)
+    with ptxrt.capture(setting.device.create_stream()) as graph:
+        ten(10)
+    replay = graph.replay
+
+    def burst(count: int) -> None:
+        for _ in repeat(None, count):
+            replay()
+
+    return burst
+
+
+def _c_graph(setting: Setting) -> Burst:
+    """The same graph, by the driver's own capture of the same ops, and launched in C."""
+    from cuda.bindings import driver  # noqa: PLC0415
+
+    ten, stream = _group_norm(setting), setting.device.create_stream()
+    ten(1)  # loads the kernel, which a capture would not allow
+    setting.device.synchronize()
+    _good(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    with stream:
+        ten(10)
+    captured = _good(driver.cuStreamEndCapture(stream.handle))
+    graph = _good(driver.cuGraphInstantiate(captured, 0))
+    _good(driver.cuGraphDestroy(captured))
+    loop = _loops_in_c().replays
+    loop.restype = ctypes.c_int
+    loop.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+    launcher = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuGraphLaunch, ctypes.c_void_p)
+    handle = ctypes.c_void_p(int(graph))
+
+    def burst(count: int, _keep: Any = (ten, stream)) -> None:  # its arrays and the stream
+        status = loop(launcher, handle, stream.handle, count)
+        if status:
+            raise RuntimeError(f"cuGraphLaunch answers {status}")
+
+    return burst
+
+
 def _cuda_core(setting: Setting) -> Burst:
     from cuda.core import LaunchConfig, ObjectCode, launch  # noqa: PLC0415
 
@@ -187,11 +238,10 @@ def _cuda_bindings(setting: Setting) -> Burst:
     return burst
 
 
-def _c(setting: Setting) -> Burst:
+def _loops_in_c() -> ctypes.CDLL:
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     if compiler is None:
         raise RuntimeError("no C compiler here: neither $CC nor cc, gcc, clang")
-    _make_current(setting)
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "burst.c"), Path(folder, "burst.so")
         source.write_text(LOOP_IN_C)
@@ -203,7 +253,12 @@ def _c(setting: Setting) -> Burst:
         )
         if done.returncode:
             raise RuntimeError(f"{compiler} fails: {done.stderr.strip()}")
-        loop = ctypes.CDLL(str(library)).burst  # stays mapped when the file is gone
+        return ctypes.CDLL(str(library))  # stays mapped when the file is gone
+
+
+def _c(setting: Setting) -> Burst:
+    _make_current(setting)
+    loop = _loops_in_c().burst
     loop.restype = ctypes.c_int
     loop.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_int]
     launcher = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p)
