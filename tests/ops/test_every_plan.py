@@ -16,7 +16,7 @@ from problems import Case, cases, operands, ways
 import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, ElementType, struct_type
-from ptxrt.ops.framework import Launch, Limits, Operand, Region, Schedule
+from ptxrt.ops.framework import ROUNDING_TARGETS, KernelFamily, Launch, Limits, Operand, Region, Role, Schedule
 from ptxrt.runtime.layout import contiguous
 
 Given: TypeAlias = dict[str, Any]
@@ -525,7 +525,18 @@ def test_an_element_type_may_need_a_newer_architecture(sim: Device, language: st
     kernel = next(spec for spec in ops.kernels() if (spec.entry, spec.language) == ("softmax2d_kernel_bf16", language))
     limits = Limits.of(replace(sim.properties, arch=arch), language)
     reason = Launch(kernel, (1,), 256, ("x", "out", 1, 8, 6)).refusal(limits)
-    assert reason == (None if fits else "ptx needs sm_80 for bf16, and this is sm_75")
+    assert reason == (None if fits else "softmax2d_kernel_bf16 needs sm_80, and this is sm_75")
+
+
+@pytest.mark.parametrize(
+    ("role", "dtype", "language", "target"),
+    [("any", "f32", "ptx", None), ("any", "bf16", "ptx", 80), ("new", "f32", "ptx", 90), ("new", "bf16", "ptx", 90),
+     ("new", "bf16", "hip", None)],
+)  # fmt: skip
+def test_a_role_may_need_a_newer_architecture_than_its_type(role: str, dtype: str, language: str, target: Any) -> None:
+    roles = {"any": Role("const T* x"), "new": Role("const T* x", hip=True, target=90)}
+    family = KernelFamily("made_up", ("f32", "bf16"), roles, targets=ROUNDING_TARGETS)
+    assert family.kernel(role, BY_NAME[dtype], language).target == target
 
 
 # Descriptors ----------------------------------------------------------------------------------------------------------

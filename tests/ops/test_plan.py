@@ -283,16 +283,17 @@ SHIFT_SPEC = ShiftSpec(
 
 
 class Shifts(Variant[Any, Any]):
-    """Two launches; each has a table, a scalar and a region of the workspace of its own."""
+    """Two launches; each has a table, a scalar and a region of the workspace of its own. A third region is zeros."""
 
     name = "only"
 
     def schedule(self, problem: Any, config: Any, limits: Any) -> Any:
         table = np.arange(problem.size, dtype=np.float32)
         workspace = Workspace()
-        first, second = (workspace.region(name, "f32", problem.size) for name in ("first", "second"))
+        first, second, third = (workspace.region(name, "f32", problem.size) for name in ("first", "second", "third"))
         steps = (
             Zero("counts"),
+            Zero(third),
             Launch(SHIFT_SPEC, (1,), problem.size, (table, "x", "y", second, 0.5)),
             Launch(SHIFT_SPEC, (1,), problem.size, (-table, second, "y", first, 2.0)),
         )
@@ -366,6 +367,7 @@ def test_a_run_takes_the_callers_outputs_and_workspace(device: Device, shift: An
     np.testing.assert_array_equal(counts.to_host(), np.zeros(4))
     np.testing.assert_array_equal(workspace.to_host()[256:272].view(np.float32), x.to_host())
     np.testing.assert_array_equal(workspace.to_host()[16:256], np.full(240, 255))
+    np.testing.assert_array_equal(workspace.to_host()[512:], np.zeros(16))
 
 
 @pytest.mark.ptx

@@ -77,12 +77,16 @@ class Role:
         What its file is rendered with for it.
     dtypes
         The element types that have it; all of the family's if left out.
+    target
+        The number of the oldest of NVIDIA's architectures that takes its text in PTX, 90 for sm_90; None where the
+        element type alone decides.
     """
 
     signature: str
     hip: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
+    target: int | None = None
 
 
 class KernelFamily:
@@ -147,6 +151,7 @@ class KernelFamily:
     def _kernel(self, role: str, dtype: str, language: str) -> KernelSpec:
         if (role, dtype, language) not in self._keys:
             raise KeyError((role, dtype, language))
+        targets = [target for target in (self.roles[role].target, self._targets.get(dtype)) if target is not None]
         return KernelSpec(
             self.name,
             role if dtype == self._unnamed else f"{role}_{dtype}",
@@ -155,7 +160,7 @@ class KernelFamily:
             dtype,
             language,
             tuple(sorted(self.roles[role].parameters.items())),
-            self._targets.get(dtype) if language == "ptx" else None,
+            max(targets, default=None) if language == "ptx" else None,
         )
 
 

@@ -296,8 +296,8 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         ready = _Ready([], [], [])
         for step in self.schedule.steps:
             if isinstance(step, Zero):
-                place = self._places[step.operand]
-                zeros = _Zeros(self.device, self.operands[place].nbytes)
+                place = self._place(step.where, ready)
+                zeros = _Zeros(self.device, self._nbytes(step.where))
                 ready.steps.append((zeros, (1, 1, 1, 1, 1, 1), 0, _picking([place])))
                 continue
             kernel = step.kernel.load(self.device)
@@ -309,6 +309,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
         self._ready = ready
         return ready
+
+    def _nbytes(self, where: str | Region) -> int:
+        return where.nbytes if isinstance(where, Region) else self.operands[self._places[where]].nbytes
 
     def _place(self, argument: Any, ready: _Ready) -> int:
         """Return the index of an argument among the values of a run."""

@@ -178,7 +178,7 @@ class Launch:
         """Return in words what does not fit the device or the entry's own parameters, or None."""
         needs = self.kernel.target
         if needs is not None and limits.target is not None and limits.target < needs:
-            return f"{self.kernel.language} needs sm_{needs} for {self.kernel.dtype}, and this is sm_{limits.target}"
+            return f"{self.kernel.entry} needs sm_{needs}, and this is sm_{limits.target}"
         if self.block > limits.max_threads_per_block:
             return f"{self.block} threads are more than the {limits.max_threads_per_block} that a block may have"
         for axis, blocks, most in zip("xyz", self.grid, limits.max_grid, strict=False):
@@ -198,9 +198,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Zero:
-    """A step in a launch's place: zeros for all of an operand, where there is one."""
+    """A step in a launch's place: zeros for all of an operand, where there is one, or of a region of the workspace."""
 
-    operand: str
+    where: str | Region
 
 
 Step = Launch | Zero
