@@ -454,12 +454,15 @@ def test_on_cuda_a_graph_is_replayed_on_another_librarys_stream(cuda: Device) ->
         x.fill(3)
 
     class Foreign:
+        def __init__(self, stream: ptxrt.Stream) -> None:
+            self.stream = stream  # which lives as long as who stands for it
+
         def __cuda_stream__(self) -> tuple[int, int]:
-            return 0, queue.handle
+            return 0, self.stream.handle
 
     for queue in (cuda.create_stream(), cuda.default_stream):
         x.fill(1, queue)
-        graph.replay(Foreign())
+        graph.replay(Foreign(queue))
         assert set(x.to_host(queue)) == {3}
 
 
