@@ -34,10 +34,12 @@ def row(op: Any = "softmax2d", case: Any = "2x3 f32", floor: Any = 50.0, **times
 
 
 def test_the_table_compares_with_the_floor_and_with_torch() -> None:
-    lines = ops.table([row(ptx=80.0, hip=160.0, eager=100.0, compile=88.0), row(floor=40.0, ptx=50.0)]).splitlines()
+    lines = ops.table(
+        [row(copy=56.0, ptx=80.0, hip=160.0, eager=100.0, compile=88.0), row(floor=40.0, ptx=50.0)]
+    ).splitlines()
     first, second = ([cell.strip() for cell in line.split("|")[3:-1]] for line in lines[2:])
-    assert first == ["50.0", "80.0", "160.0", "100.0", "88.0", "1.60", "3.20", "1.10", "0.55"]
-    assert second == ["40.0", "50.0", "-", "-", "-", "1.25", "-", "-", "-"]
+    assert first == ["50.0", "56.0", "80.0", "160.0", "100.0", "88.0", "1.60", "3.20", "1.10", "0.55"]
+    assert second == ["40.0", "-", "50.0", "-", "-", "-", "1.25", "-", "-", "-"]
 
 
 def test_a_record_of_one_language_reads_as_one_of_both() -> None:
@@ -111,7 +113,7 @@ def test_it_stores_each_row(cuda: ptxrt.Device, tmp_path: Path) -> None:
     assert record["launch_us"] > 0
     (row,) = record["rows"]
     assert (row["op"], row["failed"]) == ("group_norm", {})
-    assert row["times"].keys() == {"ptx", "hip", "eager", "compile"}
+    assert row["times"].keys() == {"ptx", "hip", "eager", "compile", "copy"}
     assert all(us > row["floor"] / 2 > 0 for us in row["times"].values())
     assert "GB/s" in stored.with_suffix(".md").read_text()
 
@@ -198,7 +200,7 @@ def test_a_row_is_checked_then_timed_in_turns(made: Any) -> None:
     names = ["ours ptx", "ours hip", "eager", "compiled"]
     assert calls == names + 3 * [name for name in names for _ in range(3)]
     assert row["errors"] == {"ptx": 0.0, "hip": 0.0, "eager": 1e-4, "compile": 1e-5}
-    assert row["times"].keys() == row["errors"].keys()
+    assert row["times"].keys() == {*row["errors"], "copy"}
     assert row["floor"] == pytest.approx(1000 / 1e9 * 1e6 + 2)
     assert (row["op"], row["case"], row["dtype"], row["failed"]) == ("softmax2d", "2x3 f32", "f32", {})
 
@@ -222,7 +224,7 @@ def test_what_is_wrong_or_raises_is_not_timed_and_says_why(made: Any) -> None:
 def test_torch_compile_is_left_out_or_says_that_its_time_is_over(made: Any) -> None:
     row, calls = made(0.0, 0.0, 0.0, 0.0)
     assert "compiled" not in calls
-    assert row["times"].keys() == {"ptx", "hip", "eager"}
+    assert row["times"].keys() == {"ptx", "hip", "eager", "copy"}
     row, calls = made(0.0, 0.0, 0.0, 1e-3)
     assert "compiled" not in calls
     assert row["failed"] == {"compile": "TimeoutError: the time of the run was over before it was compiled"}

@@ -2,6 +2,7 @@
 
 Every row names the fewest bytes that the op must move: each input read once, each output written once. Its floor is the
 time of those bytes at the speed of a device-to-device copy and that of an empty kernel, both measured in the same run.
+Beside it stands a copy of as many bytes, which tells what the memory gives at that size.
 Results are held to torch's in float64 before anything is timed. The calls of a row take turns.
 """
 
@@ -178,6 +179,9 @@ def _measure(
         else:
             calls[name] = call
     del reference, result
+    if calls:
+        source, target = (ptxrt.empty(-(-row["bytes"] // 2), np.uint8, device) for _ in range(2))
+        calls["copy"] = lambda: target.copy_from(source)
     row["times"] = _times(device, calls, runs)
 
 
@@ -226,6 +230,7 @@ def _body(record: Record) -> str:
     text += (
         f"floor: the fewest bytes at the speed of a copy, {record['copy_bytes_per_second'] / 1e9:.0f} GB/s{launch}.\n"
     )
+    text += "copy: as many bytes read and written by a copy within the device, in the same measure.\n"
     text += "torch: the better of torch eager and torch.compile.\n\n"
     means = [(name, f"{mean:.2f}") for name, mean in geometric_means(rows).items()]
     text += markdown_table(("geometric mean", "of all rows"), means) + f"\n\n{table(rows)}\n"
@@ -240,7 +245,7 @@ KIND = Kind(NAME, _title, _body)
 
 def table(measured: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a table: times, and the ratios of ours to the floor and of torch's better to ours."""
-    head = ["op", "case", "floor", "ptx", "hip", "torch eager", "torch.compile"]
+    head = ["op", "case", "floor", "copy", "ptx", "hip", "torch eager", "torch.compile"]
     head += ["ptx / floor", "hip / floor", "torch / ptx", "torch / hip"]
     cells = []
     for row in measured:
@@ -250,7 +255,7 @@ def table(measured: Sequence[Mapping[str, Any]]) -> str:
             [
                 row["op"],
                 row["case"],
-                *(_number(us, 1) for us in (floor, *ours, times.get("eager"), times.get("compile"))),
+                *(_number(us, 1) for us in (floor, times.get("copy"), *ours, times.get("eager"), times.get("compile"))),
                 *(_number(us and us / floor, 2) for us in ours),
                 *(_number(us and best and best / us, 2) for us in ours),
             ]
