@@ -38,7 +38,7 @@ class CudaBackend(CudaTextures):
         self._lock = threading.Lock()
         self._thread = threading.local()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
-        self._contexts: dict[int, int] = {}
+        self._contexts: dict[int, Any] = {}  # the driver's objects, which compare faster than as integers
         self._buffers: dict[int, Any] = {}
         self._streams: dict[int, Any] = {}
         self._events: dict[int, Any] = {}
@@ -96,20 +96,14 @@ class CudaBackend(CudaTextures):
         return driver
 
     @cached_property
-    def _launch(self) -> Any:
-        return self._driver.cuLaunchKernel
-
-    @cached_property
-    def _launch_graph(self) -> Any:
-        return self._driver.cuGraphLaunch
-
-    @cached_property
-    def _get_current(self) -> Any:
-        return self._driver.cuCtxGetCurrent
-
-    @cached_property
     def _success(self) -> Any:
         return self._driver.CUresult.CUDA_SUCCESS
+
+    @cached_property
+    def _hot(self) -> tuple[Any, ...]:
+        # What the hot path uses of the driver, in one look-up: one of an attribute that a class has too is slow.
+        driver = self._driver
+        return driver.cuCtxGetCurrent, driver.cuLaunchKernel, driver.cuGraphLaunch, self._success
 
     @cached_property
     def _core(self) -> Any:
@@ -146,11 +140,11 @@ class CudaBackend(CudaTextures):
         """Make the device's primary context current, and what was current again."""
         before = self._call("cuCtxGetCurrent")[1]
         ready = self._thread.__dict__.setdefault("ready", set())
-        switch = ordinal not in ready or int(before) != self._contexts[ordinal]
+        switch = ordinal not in ready or before != self._contexts[ordinal]
         try:
             if switch:
                 self._core.Device(ordinal).set_current()
-                self._contexts[ordinal] = int(self._call("cuCtxGetCurrent")[1])
+                self._contexts[ordinal] = self._call("cuCtxGetCurrent")[1]
                 ready.add(ordinal)
             yield
         except Exception as error:
@@ -299,7 +293,7 @@ class CudaBackend(CudaTextures):
     def stream_ordinal(self, stream: int) -> int:
         context = self._call("cuStreamGetCtx", stream)[1]
         for ordinal, known in self._contexts.items():
-            if known == int(context):
+            if known == context:
                 return ordinal
         self._call("cuCtxPushCurrent", context)
         try:
@@ -448,20 +442,28 @@ class CudaBackend(CudaTextures):
         stream: int,
         arguments: Any,
     ) -> None:
-        # The hot path: no context manager, bound functions, and a push only where another context is current.
-        status, before = self._get_current()
-        if status is not self._success:
+        # The hot path: no context manager, bound functions, and a push only where another context is current, which is
+        # asked each time: the default stream is the current context's. Cython's types convert fastest what is their own
+        # or None, and a tuple that is spread out costs more than six names.
+        get_current, launch, _, success = self._hot
+        status, before = get_current()
+        if status is not success:
             self._fail("cuCtxGetCurrent", status)
+        x, y, z, width, height, depth = dims
         context = self._contexts[ordinal]
-        if int(before) == context:
-            (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+        if before == context:
+            (status,) = launch(
+                function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
+            )
         else:
             self._call("cuCtxPushCurrent", context)
             try:
-                (status,) = self._launch(function, *dims, shared_bytes, stream, arguments.table, 0)
+                (status,) = launch(
+                    function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
+                )
             finally:
                 self._call("cuCtxPopCurrent")
-        if status is not self._success:
+        if status is not success:
             self._fail("cuLaunchKernel", status)
         self._note((ordinal, stream, arguments.kernel, dims))
 
@@ -516,19 +518,20 @@ class CudaBackend(CudaTextures):
 
     def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
         # As launch.
-        status, before = self._get_current()
-        if status is not self._success:
+        get_current, _, launch, success = self._hot
+        status, before = get_current()
+        if status is not success:
             self._fail("cuCtxGetCurrent", status)
         context = self._contexts[ordinal]
-        if int(before) == context:
-            (status,) = self._launch_graph(graph, stream)
+        if before == context:
+            (status,) = launch(graph, stream or None)
         else:
             self._call("cuCtxPushCurrent", context)
             try:
-                (status,) = self._launch_graph(graph, stream)
+                (status,) = launch(graph, stream or None)
             finally:
                 self._call("cuCtxPopCurrent")
-        if status is not self._success:
+        if status is not success:
             self._fail("cuGraphLaunch", status)
         self._note((ordinal, stream, recorded.launches, ()))
 

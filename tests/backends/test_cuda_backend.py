@@ -61,6 +61,11 @@ class Driver:
         self.launched_in.append(self.stack[-1])
         return self.answer("cuLaunchKernel")
 
+    def cuGraphLaunch(self, *given: Any) -> tuple[Any, ...]:
+        assert given == (0xE, 0xC)
+        self.launched_in.append(self.stack[-1])
+        return self.answer("cuGraphLaunch")
+
     def cuLaunchCooperativeKernel(self, *given: Any) -> tuple[Any, ...]:
         assert given == (0xF, 1, 1, 1, 32, 1, 1, 0, 0, 0xA)
         self.launched_in.append(self.stack[-1])
@@ -100,6 +105,18 @@ def test_a_refused_launch_leaves_the_context_as_it_was(backend: CudaBackend, dri
     driver.refuses["cuLaunchKernel"] = Status.CUDA_ERROR_INVALID_VALUE
     with refused(ptxrt.LaunchError, "cuLaunchKernel", None, "CUDA_ERROR_INVALID_VALUE"):
         launch(backend)
+    assert driver.stack == [current]
+
+
+@pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])
+def test_a_graph_is_launched_in_the_devices_context(backend: CudaBackend, driver: Driver, current: Any) -> None:
+    driver.stack = [current]
+    given: Any = (0, 0xE, 0xC, SimpleNamespace(launches=[]))
+    backend.launch_graph(*given)
+    assert (driver.launched_in, driver.stack) == ([OURS], [current])
+    driver.refuses["cuGraphLaunch"] = Status.CUDA_ERROR_INVALID_VALUE
+    with refused(ptxrt.DriverError, "cuGraphLaunch", None, "CUDA_ERROR_INVALID_VALUE"):
+        backend.launch_graph(*given)
     assert driver.stack == [current]
 
 
