@@ -30,6 +30,7 @@ __all__ = [
     "BindOwner",
     "Dims",
     "DisjointPair",
+    "Enqueue",
     "HandleRule",
     "Owner",
     "Rule",
@@ -37,6 +38,7 @@ __all__ = [
     "Submit",
     "SubmitOwner",
     "binder",
+    "enqueuer",
     "submitter",
 ]
 
@@ -79,15 +81,21 @@ class SubmitOwner(Owner, Protocol):
 class Bind(Protocol):
     """A generated check: returns the arrays' addresses, 0 for None, and the arrays."""
 
-    def __call__(self, owner: BindOwner, stream: Stream, *args: Any) -> tuple[list[Any], list[Any]]: ...
+    def __call__(self, owner: BindOwner, stream: Stream, args: Sequence[Any]) -> tuple[list[Any], list[Any]]: ...
 
 
 class Submit(Protocol):
     """A generated check that packs the arguments and launches; all but `args` has been checked before."""
 
     def __call__(
-        self, owner: SubmitOwner, stream: Stream, dims: Dims, shared: int, budget: int | None, *args: Any
+        self, owner: SubmitOwner, stream: Stream, dims: Dims, shared: int, budget: int | None, args: Sequence[Any]
     ) -> None: ...
+
+
+class Enqueue(Protocol):
+    """A generated launch of a plan, which has checked the values."""
+
+    def __call__(self, owner: SubmitOwner, stream: Stream, values: Sequence[Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ class DisjointPair:
 
 
 def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind:
-    """Return ``bind(owner, stream, *args) -> (addresses, arrays)``, for operands that are all arrays.
+    """Return ``bind(owner, stream, args) -> (addresses, arrays)``, for operands that are all arrays.
 
     The owner is an argument, so that it and the function make no cycle, which would keep its module loaded until the
     collector comes by.
@@ -169,7 +177,7 @@ def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[Disjoi
         lines.append(f"if -{pair.first_bytes} < {p} - {q} < {pair.second_bytes} and {same}{p} and {q}:")
         lines.append(f"    owner.raise_overlap({pair.first}, {pair.second}, {arrays})")
     lines.append(f"return {addresses}, {arrays}")
-    bind: Bind = _compiled("bind", "", rules, lines, scope)
+    bind: Bind = _compiled("bind(owner, stream, args)", [*_unpacking(rules), *lines], scope)
     return bind
 
 
@@ -182,7 +190,7 @@ def submitter(
     *,
     cooperative: bool = False,
 ) -> Submit:
-    """Return ``submit(owner, stream, dims, shared, budget, *args)``: checks as :func:`binder` does, packs, launches.
+    """Return ``submit(owner, stream, dims, shared, budget, args)``: checks as :func:`binder` does, packs, launches.
 
     Parameters
     ----------
@@ -199,20 +207,64 @@ def submitter(
     """
     lines, values, scope = _checks(device, rules)
     checked = f"({_names(rules)},)" if rules else "()"
-    # There is none at the first launch, nor where other threads are in theirs.
-    lines += ["try:", "    arguments = pool.pop()", "except IndexError:", "    arguments = made()"]
-    lines += ["try:", f"    pack_into({', '.join(['arguments.raw', '0', *values])})"]
+    scope |= _launch_scope(device, signature, pool, kernel)
+    scope |= {"not_packed": (struct.error, OverflowError, TypeError, ValueError)}
+    lines = [*_unpacking(rules), *lines, *_POP]
+    lines += ["try:", f"    {_packing(values)}"]
     lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None"]
     if any(p.length for p in signature.parameters):
         lines += [f"owner.check_lengths({checked})"]
     lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)", "arguments.budget = budget"]
     launch = "launch_cooperative" if cooperative else "launch"
-    lines += [f"device.backend.{launch}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"]
-    lines += ["pool.append(arguments)"]
-    scope |= {"pack_into": signature.pack_into, "not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    scope |= {"pool": pool, "made": partial(signature.arguments, kernel)}
-    submit: Submit = _compiled("submit", "dims, shared, budget, ", rules, lines, scope)
+    lines += [_LAUNCH.format(launch), "pool.append(arguments)"]
+    submit: Submit = _compiled("submit(owner, stream, dims, shared, budget, args)", lines, scope)
     return submit
+
+
+def enqueuer(
+    device: Device,
+    dims: Dims,
+    shared: int,
+    given: Sequence[tuple[int | None, Any]],
+    signature: Signature,
+    pool: list[Arguments],
+    kernel: object,
+) -> Enqueue:
+    """Return ``enqueue(owner, stream, values)``, which packs and launches.
+
+    Parameters
+    ----------
+    dims, shared
+        Of each launch.
+    given
+        What each parameter is given: (place, offset) an offset from the address at that place of the values, or
+        (None, value) always the same.
+    signature, pool, kernel
+        As for :func:`submitter`.
+    """
+    scope = _launch_scope(device, signature, pool, kernel) | {"dims": dims, "shared": shared}
+    values = []
+    for i, (place, what) in enumerate(given):
+        values.append(f"c{i}" if place is None else f"values[{place}] + {what}" if what else f"values[{place}]")
+        scope |= {f"c{i}": what} if place is None else {}
+    lines = [*_POP, _packing(values), _LAUNCH.format("launch"), "pool.append(arguments)"]
+    enqueue: Enqueue = _compiled("enqueue(owner, stream, values)", lines, scope)
+    return enqueue
+
+
+# There is none at the first launch, nor where other threads are in theirs.
+_POP = ("try:", "    arguments = pool.pop()", "except IndexError:", "    arguments = made()")
+_LAUNCH = "device.backend.{}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"
+
+
+def _packing(values: Sequence[str]) -> str:
+    return f"pack_into({', '.join(['arguments.raw', '0', *values])})"
+
+
+def _launch_scope(device: Device, signature: Signature, pool: list[Arguments], kernel: object) -> dict[str, Any]:
+    """Return the names that the lines of a launch use."""
+    made = partial(signature.arguments, kernel)
+    return {"device": device, "pack_into": signature.pack_into, "pool": pool, "made": made}
 
 
 def _checks(device: Device, rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:
@@ -245,10 +297,14 @@ def _names(rules: Sequence[object]) -> str:
     return ", ".join(f"a{i}" for i in range(len(rules)))
 
 
-def _compiled(name: str, before: str, rules: Sequence[object], lines: list[str], scope: dict[str, Any]) -> Any:
-    text = "\n    ".join([f"def {name}(owner, stream, {before}{_names(rules)}):", *lines])
-    exec(_code(text), scope)  # the text is made of indices and numbers only
-    return scope[name]
+def _unpacking(rules: Sequence[object]) -> list[str]:
+    # One sequence costs less than as many arguments, which Python would pack and unpack once more.
+    return [f"{_names(rules)}, = args"] if rules else []
+
+
+def _compiled(head: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
+    exec(_code("\n    ".join([f"def {head}:", *lines])), scope)  # the text is made of indices and numbers only
+    return scope[head.partition("(")[0]]
 
 
 @functools.lru_cache(maxsize=256)

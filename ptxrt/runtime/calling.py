@@ -99,7 +99,7 @@ class Launcher:
         queue = self._queue or current_stream(kernel.device)
         if ENTERED:  # it may be captured meanwhile
             queue = as_stream(queue, kernel.device, kernel.entry)
-        submit(kernel, queue, self._dims, self._shared, None, *args)
+        submit(kernel, queue, self._dims, self._shared, None, args)
 
 
 class Cooperative:

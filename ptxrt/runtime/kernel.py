@@ -22,7 +22,7 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, Rule, ScalarRule, Submit, submitter
+from ptxrt.runtime.binding import ArrayRule, Dims, Enqueue, HandleRule, Rule, ScalarRule, Submit, enqueuer, submitter
 from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.geometry import check_cooperative, checked_geometry
@@ -265,7 +265,7 @@ class Kernel:
             self._launch_cooperative(queue, dims, shared, budget, args)
             return
         submit = self._submit or self._made_submit()
-        submit(self, queue, dims, shared, budget, *args)
+        submit(self, queue, dims, shared, budget, args)
 
     if not TYPE_CHECKING:  # for a type checker a Kernel cannot be called, which is an error before the program runs
 
@@ -404,7 +404,7 @@ class Kernel:
         submit = self._submit_cooperative
         if submit is None:
             submit = self._submit_cooperative = self._made(cooperative=True)
-        submit(self, queue, dims, shared, budget, *args)
+        submit(self, queue, dims, shared, budget, args)
 
     def _made_submit(self) -> Submit:
         # By the first launch: the kernels of a plan, which checks by itself, never need it.
@@ -421,16 +421,10 @@ class Kernel:
             self.device.backend.allow_shared(self.device.ordinal, self._function, shared_bytes)
             self._opted_in = shared_bytes
 
-    def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[Any]) -> None:
-        """Launch with values that a plan has checked: addresses in the place of arrays."""
-        device, pool = self.device, self._pool
-        try:
-            arguments = pool.pop()
-        except IndexError:
-            arguments = self.signature.arguments(self.identity)
-        self.signature.pack_into(arguments.raw, 0, *values)
-        device.backend.launch(device.ordinal, self._function, dims, shared_bytes, stream.handle, arguments)
-        pool.append(arguments)
+    def enqueuer(self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]]) -> Enqueue:
+        """Return what launches with the values of a plan; see :func:`ptxrt.runtime.binding.enqueuer`."""
+        self.opt_in(shared_bytes)
+        return enqueuer(self.device, dims, shared_bytes, given, self.signature, self._pool, self.identity)
 
     def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 from ptxrt.runtime.array import DeviceArray, empty, to_device
-from ptxrt.runtime.binding import ArrayRule, Dims, DisjointPair, binder
+from ptxrt.runtime.binding import ArrayRule, DisjointPair, binder
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import channels_last, contiguous, same_layout
@@ -46,10 +45,9 @@ _NOTHING = Schedule((), PrecisionGuarantee("none", "none", deterministic=True, b
 
 
 class _Ready(NamedTuple):
-    """What a plan's first run has made: its steps, and the values that they take beside the operands' addresses."""
+    """What a plan's first run has made: of each step what issues it and its first argument; tables on the device."""
 
-    steps: list[tuple[Any, Dims, int, Callable[[list[Any]], Sequence[Any]]]]
-    constants: list[Any]
+    steps: list[tuple[Callable[[Any, Stream, Sequence[Any]], None], Any]]
     tables: list[DeviceArray]
 
 
@@ -267,24 +265,23 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
         scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
         ready = self._ready or self._load()
-        results: list[Any] = []
-        for i in self._outputs:
+        outputs = self._outputs
+        for i in outputs:
             if arrays[i] is None:
                 arrays[i] = self._new_output(i, arrays, queue)
                 values[i] = 0 if arrays[i] is None else arrays[i].ptr
-            results.append(arrays[i])
         if self.workspace_size:
             if scratch is None:
                 scratch = empty(self.workspace_size, np.uint8, self.device, stream=queue)
-            values += [scratch.ptr + c.offset if isinstance(c, Region) else c for c in ready.constants]
-        else:
-            values += ready.constants
+            values.append(scratch.ptr)
         for table in ready.tables:
             table.memory.used_on(queue)
-        for kernel, dims, shared_bytes, pick in ready.steps:
-            kernel.enqueue(dims, shared_bytes, queue, pick(values))
+        for issue, step in ready.steps:
+            issue(step, queue, values)
         # Not by the NamedTuple's own constructor, which is slower.
-        result: ResultT = results[0] if len(results) == 1 else tuple.__new__(self.result_type, results)
+        result: ResultT = (
+            arrays[outputs[0]] if len(outputs) == 1 else tuple.__new__(self.result_type, [arrays[i] for i in outputs])
+        )
         return result
 
     @abstractmethod
@@ -293,18 +290,16 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     def _load(self) -> _Ready:
         """Load the kernels, upload the tables, and note where each step finds its arguments."""
-        ready = _Ready([], [], [])
+        ready = _Ready([], [])
         for step in self.schedule.steps:
             if isinstance(step, Zero):
-                place = self._place(step.where, ready)
-                zeros = _Zeros(self.device, self._nbytes(step.where))
-                ready.steps.append((zeros, (1, 1, 1, 1, 1, 1), 0, _picking([place])))
+                place, offset = self._given(step.where, ready)
+                ready.steps.append((_fill, (self.device, place, offset, self._nbytes(step.where))))
                 continue
             kernel = step.kernel.load(self.device)
-            kernel.opt_in(step.shared_bytes)
-            places = [self._place(argument, ready) for argument in step.arguments]
+            given = [self._given(argument, ready) for argument in step.arguments]
             x, y, z = (*step.grid, 1, 1)[:3]
-            ready.steps.append((kernel, (x, y, z, step.block, 1, 1), step.shared_bytes, _picking(places)))
+            ready.steps.append((kernel.enqueuer((x, y, z, step.block, 1, 1), step.shared_bytes, given), kernel))
         if ready.tables:
             self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
         self._ready = ready
@@ -313,15 +308,19 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
     def _nbytes(self, where: str | Region) -> int:
         return where.nbytes if isinstance(where, Region) else self.operands[self._places[where]].nbytes
 
-    def _place(self, argument: Any, ready: _Ready) -> int:
-        """Return the index of an argument among the values of a run."""
+    def _given(self, argument: Any, ready: _Ready) -> tuple[int | None, Any]:
+        """Return the place of an argument among the values of a run, with an offset; None with one that never changes.
+
+        The values are the operands' addresses, and that of the workspace if there is one.
+        """
         if isinstance(argument, str):
-            return self._places[argument]
+            return self._places[argument], 0
+        if isinstance(argument, Region):
+            return len(self.operands), argument.offset
         if isinstance(argument, np.ndarray):
             ready.tables.append(to_device(argument, self.device, stream=self.device.default_stream))
             argument = ready.tables[-1].ptr
-        ready.constants.append(argument)
-        return len(self.operands) + len(ready.constants) - 1
+        return None, argument
 
     def _reason_for_none(self, index: int, arrays: Sequence[Any]) -> str | None:
         """Return why an operand must be None, or None."""
@@ -345,7 +344,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
                 given=f"{len(args)}" if isinstance(args, (tuple, list)) else shown(args),
             )
-        values, arrays = self._bind(self, queue, *args)
+        values, arrays = self._bind(self, queue, args)
         for i in self._conditional:
             if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
                 name = self.operands[i].name
@@ -425,21 +424,11 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         return array
 
 
-def _picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return what picks the values at some places, as a sequence also where it is one."""
-    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-
-
-class _Zeros:
-    """What stands for a kernel in a step that writes zeros."""
-
-    def __init__(self, device: Device, nbytes: int) -> None:
-        self.device, self.nbytes = device, nbytes
-
-    def enqueue(self, dims: Dims, shared_bytes: int, stream: Stream, values: Sequence[int]) -> None:
-        del dims, shared_bytes
-        if values[0] and self.nbytes:
-            self.device.backend.fill(self.device.ordinal, values[0], 0, self.nbytes, stream.handle)
+def _fill(what: tuple[Device, int, int, int], stream: Stream, values: Sequence[int]) -> None:
+    """Issue a step that writes zeros."""
+    device, place, offset, nbytes = what
+    if values[place] and nbytes:
+        device.backend.fill(device.ordinal, values[place] + offset, 0, nbytes, stream.handle)
 
 
 def preferred_language() -> str | None:
