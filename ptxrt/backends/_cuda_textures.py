@@ -32,10 +32,8 @@ class CudaTextures:
     """The part of :class:`ptxrt.backends.cuda.CudaBackend` that makes textures and surfaces."""
 
     _images: dict[int, Any]
+    _driver: Any
 
-    @property
-    @abstractmethod
-    def _driver(self) -> Any: ...
     @abstractmethod
     def _current(self, ordinal: int) -> AbstractContextManager[None]: ...
     @abstractmethod

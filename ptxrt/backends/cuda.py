@@ -80,6 +80,7 @@ class CudaBackend(CudaTextures):
             return f"NVIDIA's driver library is not there ({str(error).splitlines()[0]}); install the driver", 0
         if status is not driver.CUresult.CUDA_SUCCESS:
             return f"NVIDIA's driver answers {status.name} to cuInit", 0
+        self._use(driver)
         status, count = driver.cuDeviceGetCount()
         return (None, count) if count else ("NVIDIA's driver is there, but no device", 0)
 
@@ -89,21 +90,14 @@ class CudaBackend(CudaTextures):
     def device_count(self) -> int:
         return self._discover()[2]
 
-    @cached_property
-    def _driver(self) -> Any:
-        from cuda.bindings import driver  # noqa: PLC0415
-
-        return driver
-
-    @cached_property
-    def _success(self) -> Any:
-        return self._driver.CUresult.CUDA_SUCCESS
-
-    @cached_property
-    def _hot(self) -> tuple[Any, ...]:
-        # What the hot path uses of the driver, in one look-up: one of an attribute that a class has too is slow.
-        driver = self._driver
-        return driver.cuCtxGetCurrent, driver.cuLaunchKernel, driver.cuGraphLaunch, self._success
+    def _use(self, driver: Any) -> None:
+        """Have cuda.bindings' driver; what a launch uses of it, in attributes that the class does not have: faster."""
+        self._driver, self._success = driver, driver.CUresult.CUDA_SUCCESS
+        self._get_current, self._launch, self._launch_graph = (
+            driver.cuCtxGetCurrent,
+            driver.cuLaunchKernel,
+            driver.cuGraphLaunch,
+        )
 
     @cached_property
     def _core(self) -> Any:
@@ -445,25 +439,24 @@ class CudaBackend(CudaTextures):
         # The hot path: no context manager, bound functions, and a push only where another context is current, which is
         # asked each time: the default stream is the current context's. Cython's types convert fastest what is their own
         # or None, and a tuple that is spread out costs more than six names.
-        get_current, launch, _, success = self._hot
-        status, before = get_current()
-        if status is not success:
+        status, before = self._get_current()
+        if status is not self._success:
             self._fail("cuCtxGetCurrent", status)
         x, y, z, width, height, depth = dims
         context = self._contexts[ordinal]
         if before == context:
-            (status,) = launch(
+            (status,) = self._launch(
                 function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
             )
         else:
             self._call("cuCtxPushCurrent", context)
             try:
-                (status,) = launch(
+                (status,) = self._launch(
                     function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
                 )
             finally:
                 self._call("cuCtxPopCurrent")
-        if status is not success:
+        if status is not self._success:
             self._fail("cuLaunchKernel", status)
         self._note((ordinal, stream, arguments.kernel, dims))
 
@@ -518,20 +511,19 @@ class CudaBackend(CudaTextures):
 
     def launch_graph(self, ordinal: int, graph: Any, stream: int, recorded: Recorded) -> None:
         # As launch.
-        get_current, _, launch, success = self._hot
-        status, before = get_current()
-        if status is not success:
+        status, before = self._get_current()
+        if status is not self._success:
             self._fail("cuCtxGetCurrent", status)
         context = self._contexts[ordinal]
         if before == context:
-            (status,) = launch(graph, stream or None)
+            (status,) = self._launch_graph(graph, stream or None)
         else:
             self._call("cuCtxPushCurrent", context)
             try:
-                (status,) = launch(graph, stream or None)
+                (status,) = self._launch_graph(graph, stream or None)
             finally:
                 self._call("cuCtxPopCurrent")
-        if status is not success:
+        if status is not self._success:
             self._fail("cuGraphLaunch", status)
         self._note((ordinal, stream, recorded.launches, ()))
 

@@ -153,7 +153,7 @@ class DisjointPair:
     may_be_same: bool
 
 
-def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind:
+def binder(rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind:
     """Return ``bind(owner, stream, args) -> (addresses, arrays)``, for operands that are all arrays.
 
     The owner is an argument, so that it and the function make no cycle, which would keep its module loaded until the
@@ -161,14 +161,13 @@ def binder(device: Device, rules: Sequence[ArrayRule], disjoint: Sequence[Disjoi
 
     Parameters
     ----------
-    device
-        Where the arrays must be.
     rules
-        One an argument. What does not plainly follow its rule goes to :meth:`Owner.resolve_array`.
+        One an argument. What does not plainly follow its rule goes to :meth:`Owner.resolve_array`; so does an array
+        that was allocated on another stream, since it may be on another device, or freed.
     disjoint
         What overlaps all the same goes to :meth:`BindOwner.raise_overlap`.
     """
-    lines, values, scope = _checks(device, rules)
+    lines, values, scope = _checks(rules)
     lines += [f"p{i} = {value}" for i, value in enumerate(values)]
     arrays, addresses = (f"[{', '.join(f'{letter}{i}' for i in range(len(rules)))}]" for letter in "ap")
     for pair in disjoint:
@@ -205,7 +204,7 @@ def submitter(
     cooperative
         Whether the launches are.
     """
-    lines, values, scope = _checks(device, rules)
+    lines, values, scope = _checks(rules)
     checked = f"({_names(rules)},)" if rules else "()"
     scope |= _launch_scope(device, signature, pool, kernel)
     scope |= {"not_packed": (struct.error, OverflowError, TypeError, ValueError)}
@@ -267,9 +266,9 @@ def _launch_scope(device: Device, signature: Signature, pool: list[Arguments], k
     return {"device": device, "pack_into": signature.pack_into, "pool": pool, "made": made}
 
 
-def _checks(device: Device, rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:
+def _checks(rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return the lines that check each argument, what each becomes, and the names that both use."""
-    scope: dict[str, Any] = {"DeviceArray": DeviceArray, "device": device}
+    scope: dict[str, Any] = {"DeviceArray": DeviceArray}
     lines, values = [], [f"a{i}" for i in range(len(rules))]
     for i, rule in enumerate(rules):
         if isinstance(rule, ScalarRule):
@@ -281,12 +280,13 @@ def _checks(device: Device, rules: Sequence[Rule]) -> tuple[list[str], list[str]
             lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = owner.resolve_handle(stream, {i}, a{i})"]
             continue
         scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
-        tests = [f"a{i}.__class__ is DeviceArray and a{i}.device is device and a{i}.dtype is dtype{i}"]
+        tests = [f"a{i}.__class__ is DeviceArray and a{i}.dtype is dtype{i}"]
         tests += [f"a{i}.shape == shape{i}"] if rule.shape is not None else []
         tests += [f"a{i}.strides == strides{i}"] if rule.strides is not None else []
         tests += [f"not a{i}.readonly"] if rule.written else []
         tests += [f"not a{i}.ptr % {rule.align}"] if rule.align > rule.dtype.itemsize else []
-        test = " and ".join([*tests, f"a{i}.memory.home is stream"])  # alive, and not to be noted as used elsewhere
+        # Alive, on the stream's device, which is the owner's, and not to be noted as used elsewhere.
+        test = " and ".join([*tests, f"a{i}.memory.home is stream"])
         test = f"a{i} is None or ({test})" if rule.nullable else test
         lines += [f"if not ({test}):", f"    a{i} = owner.resolve_array(stream, {i}, a{i})"]
         values[i] = f"0 if a{i} is None else a{i}.ptr" if rule.nullable else f"a{i}.ptr"
@@ -303,8 +303,12 @@ def _unpacking(rules: Sequence[object]) -> list[str]:
 
 
 def _compiled(head: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
-    exec(_code("\n    ".join([f"def {head}:", *lines])), scope)  # the text is made of indices and numbers only
-    return scope[head.partition("(")[0]]
+    # The scope is a closure's. Functions that share code, which remembers where globals are, would look its names up
+    # anew in each call if they were globals.
+    inner = "\n        ".join([f"def {head}:", *lines])
+    made: dict[str, Any] = {}
+    exec(_code(f"def make({', '.join(scope)}):\n    {inner}\n    return {head.partition('(')[0]}"), made)
+    return made["make"](**scope)  # the text is made of indices and numbers only
 
 
 @functools.lru_cache(maxsize=256)

@@ -192,7 +192,7 @@ class Kernel:
         self._function = function.handle
         self._module = module
         self._pool: list[Arguments] = []
-        self._geometry: tuple[Any, Dims, int] = ((None, None, None), (0, 0, 0, 0, 0, 0), 0)
+        self._geometry: tuple[Any, Any, Any, Dims, int] = (None, None, None, (0, 0, 0, 0, 0, 0), 0)
         self._params, self._arity = signature.parameters, len(signature.parameters)
         # Above the static limit a kernel must be opted in, once for the most that it is ever given.
         self._opted_in = device.properties.max_shared_static - self.resources.shared_bytes
@@ -252,8 +252,8 @@ class Kernel:
         InvalidArgument, DTypeMismatch, DeviceMismatch, ShapeMismatch, LayoutError
             For an argument that is not what the signature declares.
         """
-        known, dims, shared = self._geometry
-        if grid is not known[0] or block is not known[1] or shared_bytes is not known[2]:
+        known_grid, known_block, known_bytes, dims, shared = self._geometry
+        if grid is not known_grid or block is not known_block or shared_bytes is not known_bytes:
             dims, shared = self._configure((grid, block, shared_bytes))
         device = self.device
         queue = device.default_stream if stream is None and not ENTERED else as_stream(stream, device, self.entry)
@@ -484,13 +484,13 @@ class Kernel:
 
     def _configure(self, config: tuple[Any, Any, Any]) -> tuple[Dims, int]:
         """Check grid, block and shared memory against the device and the kernel; remember the last good ones."""
-        known, dims, shared = self._geometry
+        *known, dims, shared = self._geometry
         plain = all(_is_plain(part) for part in config)
-        if plain and known == config:  # equal, though not the same objects
+        if plain and tuple(known) == config:  # equal, though not the same objects
             return dims, shared
         dims, shared = checked_geometry(self.entry, self.device, self.resources, *config)
         if plain:
-            self._geometry = (config, dims, shared)
+            self._geometry = (*config, dims, shared)
         return dims, shared
 
     def _check_budget(self, budget: Any) -> None:

@@ -80,7 +80,7 @@ def driver() -> Driver:
 @pytest.fixture
 def backend(driver: Driver) -> CudaBackend:
     made = CudaBackend()
-    made._driver = driver
+    made._use(driver)
     made._contexts = {0: OURS}
     made._core = SimpleNamespace(
         Device=lambda ordinal: SimpleNamespace(set_current=lambda: driver.cuCtxSetCurrent(OURS))

@@ -23,6 +23,7 @@ class Asked(CudaBackend):
 
     def __init__(self) -> None:
         super().__init__()
+        self._use(driver)
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     @contextmanager

@@ -107,7 +107,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             for j, theirs in enumerate(self.operands)
             if ours.written and i != j and not (theirs.written and j < i)
         ]
-        self._bind = binder(device, rules, disjoint)
+        self._bind = binder(rules, disjoint)
 
     @classmethod
     def select(
@@ -337,7 +337,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
         """Return addresses, and the arrays that `args` stand for, or raise."""
-        if not isinstance(args, (tuple, list)) or len(args) != len(self.operands):
+        if (args.__class__ is not tuple and not isinstance(args, (tuple, list))) or len(args) != len(self.operands):
             raise InvalidArgument(
                 op=self.op,
                 argument="args",
