@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,12 +54,11 @@ class Included:
         """Return what stands for the contents of the files as they are now; another one each time if not `known`."""
         if not self.known:
             return os.urandom(32).hex()
-        held = list(self.held().items())
-        return hashlib.sha256(json.dumps(held).encode("ascii")).hexdigest() if held else ""
+        return _digest_of_all(self.held())
 
-    def key(self, text_key: str) -> str:
-        """Return the key of a text with what the files hold now."""
-        held = self.digest()
+    def key(self, text_key: str, found: Mapping[str, str | None] | None = None) -> str:
+        """Return the key of a text with what the files hold now, or with what :meth:`held` has `found`."""
+        held = self.digest() if found is None else _digest_of_all(found)
         return hashlib.sha256(f"{text_key} {held}".encode()).hexdigest() if held else text_key
 
     def held(self) -> dict[str, str | None]:
@@ -71,6 +70,10 @@ class Included:
         found = filter(None, map(_stat, self.files))
         gone = any(_stat(path) is None for path in self.opened)
         return gone or any(status.st_ctime > moment - _TICK_SECONDS for status in found)
+
+
+def _digest_of_all(held: Mapping[str, str | None]) -> str:
+    return hashlib.sha256(json.dumps(list(held.items())).encode("ascii")).hexdigest() if held else ""
 
 
 def may_include(text: str, options: Sequence[str] = ()) -> bool:

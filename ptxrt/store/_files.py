@@ -23,6 +23,7 @@ _Given = TypeVar("_Given")
 _BUSY = frozenset({errno.EBUSY, errno.ESTALE, errno.EAGAIN, errno.ETXTBSY, errno.EINTR})
 _PASSING = _BUSY | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
 _PAUSES = (0.001, 0.01, 0.05)
+_AT_ONCE = 1 << 16  # more would be memory that the allocator asks the system for
 
 
 def again(call: Callable[[], _Given]) -> _Given:
@@ -47,18 +48,21 @@ def is_passing(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
-def read(path: Path) -> bytes:
+def read(path: str | Path) -> bytes:
     """Return a file's bytes. Read, not mapped: pages of a mapped file can vanish, which ends the process."""
 
     def once() -> bytes:
-        with open(path, "rb", opener=_waiting_for_nobody) as file:
-            return file.read()
+        # Four calls of the system, of which open() makes ten. Not blocking: a pipe in a file's place has no writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            parts = []
+            while part := os.read(descriptor, _AT_ONCE):
+                parts.append(part)
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
 
     return again(once)
-
-
-def _waiting_for_nobody(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in a file's place has no writer
 
 
 def inside(folder: Path) -> list[Path]:

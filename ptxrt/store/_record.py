@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ptxrt._version import __version__
 from ptxrt.compilers import Binary, EntryInfo, Included, ParamInfo, Report, VariableInfo
@@ -18,6 +18,8 @@ __all__ = ["SCHEMA", "Damaged", "Record", "Request", "digest_of"]
 
 SCHEMA = 1
 """Version of the folder's layout, of the key and of the JSON: another one has folders of its own."""
+
+_Info = TypeVar("_Info", ParamInfo, Report)
 
 # The file begins with a digest of the rest, so that no bit of it can change unseen; all of it is still one JSON object.
 _HEAD, _BODY, _TAIL = b'{"sha256": "', b'",\n"entry": ', b"}\n"
@@ -140,7 +142,7 @@ class Record:
         try:
             held["options"] = tuple(held["options"])
             held["entries"] = {name: _entry(info) for name, info in held["entries"].items()}
-            held["reports"] = {name: Report(**report) for name, report in held["reports"].items()}
+            held["reports"] = {name: _made(Report, report) for name, report in held["reports"].items()}
             held["variables"] = {name: _variable(info) for name, info in held["variables"].items()}
             held["sources"] = Sources(tuple((name, whole) for name, whole in held["sources"]["texts"]))
             held["ptx"] = text if self.request.language == "ptx" else held["ptx"]
@@ -183,7 +185,16 @@ class Record:
 
 def _entry(held: Mapping[str, Any]) -> EntryInfo:
     params = held["params"]
-    return EntryInfo(held["name"], None if params is None else tuple(ParamInfo(**param) for param in params))
+    return EntryInfo(held["name"], None if params is None else tuple([_made(ParamInfo, param) for param in params]))
+
+
+def _made(kind: type[_Info], held: dict[str, Any]) -> _Info:
+    """Return ``kind(**held)``, of all fields. A frozen dataclass sets each by a call, a third of the time of a look."""
+    if held.keys() != kind.__dataclass_fields__.keys():
+        raise TypeError(f"{kind.__name__}: {', '.join(held)}")
+    new = object.__new__(kind)
+    vars(new).update(held)
+    return new
 
 
 def _variable(held: Mapping[str, Any]) -> VariableInfo:

@@ -127,10 +127,11 @@ class BinaryStore:
         mend
             Put aside what is damaged. Without it that counts as not there.
         """
+        text_key = request.key()
         for root, ours in self._roots():
-            path = listed = root / "headers" / request.key()
+            path = listed = f"{root}/headers/{text_key}"  # a Path is slow to make
             try:
-                key, headers = _key(listed, request)
+                key, headers = (text_key, {}) if request.language == "ptx" else _key(listed, text_key)
                 path = _place(root, key)
                 read = _read(path, key)
                 if read is None:
@@ -139,12 +140,13 @@ class BinaryStore:
                 if record.headers == headers:  # the list of files that was looked at is a hint
                     found = record.made(code, text)
                     if ours:
-                        _touch(path / "entry.json")
-                        _touch(listed)
+                        _touch(f"{path}/entry.json")
+                        if headers:
+                            _touch(listed)
                     return found
             except Damaged as damage:
                 if ours and mend:
-                    self._put_aside(path, damage)
+                    self._put_aside(Path(path), damage)
                 elif not ours:
                     self._warn(f"{path} is damaged ({damage}), and another one is compiled")
         return None
@@ -177,7 +179,7 @@ class BinaryStore:
                 _files.again(lambda: listed.replace(self._root / "headers" / request.key()))
             _files.write(part / record.file, binary.code)
             _files.write(part / "entry.json", encoded)
-            place = _place(self._root, key)
+            place = Path(_place(self._root, key))
             place.parent.mkdir(mode=0o700, exist_ok=True)
             try:
                 _files.again(lambda: part.rename(place))
@@ -329,11 +331,11 @@ class BinaryStore:
         return sum(self._remove(path) for path in (*self._paths(), *others)) + self._remove_leftovers()
 
 
-def _place(root: Path, key: str) -> Path:
-    return root / "entries" / key[:2] / key
+def _place(root: Path, key: str) -> str:
+    return f"{root}/entries/{key[:2]}/{key}"
 
 
-def _key(listed: Path, request: Request) -> tuple[str, dict[str, str | None]]:
+def _key(listed: str, text_key: str) -> tuple[str, dict[str, str | None]]:
     """Return an entry's name by what the files hold now that its compile read, and what that is.
 
     Raises
@@ -341,21 +343,19 @@ def _key(listed: Path, request: Request) -> tuple[str, dict[str, str | None]]:
     Damaged
         If the list of these files is there and cannot be read.
     """
-    key = request.key()
-    if request.language == "ptx":
-        return key, {}
     try:
         files = Included(tuple(_files.read(listed).decode("utf-8", "surrogatepass").split("\0")))
     except OSError as error:
         if _files.is_gone(error) or _files.is_passing(error):
-            return key, {}  # no headers, or nothing stored
+            return text_key, {}  # no headers, or nothing stored
         raise Damaged(f"it cannot be read: {error}") from error
     except ValueError as error:
         raise Damaged(f"it is no list of files: {error}") from error
-    return files.key(key), files.held()
+    held = files.held()
+    return files.key(text_key, held), held
 
 
-def _read(path: Path, key: str) -> tuple[Record, bytes] | None:
+def _read(path: str | Path, key: str) -> tuple[Record, bytes] | None:
     """Return what an entry's folder holds; None where there is none, or nobody can say now.
 
     Raises
@@ -364,8 +364,8 @@ def _read(path: Path, key: str) -> tuple[Record, bytes] | None:
         If it is not all there, as it was written.
     """
     try:
-        record = Record.decoded(_files.read(path / "entry.json"), key)
-        return record, _files.read(path / record.file)
+        record = Record.decoded(_files.read(f"{path}/entry.json"), key)
+        return record, _files.read(f"{path}/{record.file}")
     except OSError as error:
         if _files.is_passing(error) or (_files.is_gone(error) and not os.path.lexists(path)):
             return None
@@ -380,11 +380,13 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _touch(file: Path) -> None:
+def _touch(file: str) -> None:
     """Note the use, for what is pruned first."""
-    with contextlib.suppress(OSError):
-        if time.time() - file.stat().st_mtime > _TOUCHED:
+    try:
+        if time.time() - os.stat(file).st_mtime > _TOUCHED:
             os.utime(file)
+    except OSError:
+        pass
 
 
 # The environment's -------------------------------------------------------------------------------------------------

@@ -189,8 +189,8 @@ def test_a_file_that_cannot_be_read_is_put_aside(
         name = ("entry.json", "kernel.cubin")[call - 1]
         bad = (entry / name).stat().st_ino
 
-        def failing(path: Path) -> bytes:
-            if path.name == name and path.stat().st_ino == bad:
+        def failing(path: str) -> bytes:
+            if Path(path).name == name and os.stat(path).st_ino == bad:
                 raise OSError(getattr(errno, error), "unreadable", str(path))
             return read(path)
 
