@@ -245,7 +245,7 @@ class ModuleCache:
         CompileError
             Now, or remembered from the first time; :meth:`clear` forgets it.
         """
-        began = time.perf_counter()
+        began = time.perf_counter() if events.subscribers else 0.0
         slot = self._ready.get((source.digest, options))
         missed, outcome = False, slot.outcome if slot else None
         if slot is None or outcome is None:
@@ -257,7 +257,7 @@ class ModuleCache:
             if self._slots.get(slot.key) is slot:  # the last one is the most recently used
                 del self._slots[slot.key]
                 self._slots[slot.key] = slot
-        if events.subscribers and not missed:
+        if began and not missed:
             took = time.perf_counter() - began
             events.emit(events.CacheEvent("hit", "memory", slot.key, slot.request.shown, took))
         if isinstance(outcome, CompileError):

@@ -1,8 +1,8 @@
 """The rows of the launch benchmark: each makes a function that launches a number of times and returns.
 
 All of them launch one kernel of five arguments, three pointers, a u32 and an f32, that does nothing; the rows of ops
-compute group_norm of a small array, those of graphs replay ten of these. What can be built ahead of a launch is built
-ahead, for every row alike.
+compute group_norm of a small array, those of graphs replay ten of these; "to the end" is with a wait for the device
+behind the last replay of a burst. What can be built ahead of a launch is built ahead, for every row alike.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def peers(device: ptxrt.Device) -> dict[str, Callable[[], Burst]]:
         "ptxrt Kernel.launch": _kernel_launch,
         "ptxrt ops.group_norm, out=": _group_norm,
         "ptxrt Graph.replay, ten ops": _graph,
+        "ptxrt Graph.replay, ten ops, to the end": partial(_to_the_end, _graph),
     }
     if device.kind == "cuda":
         rows |= {
@@ -116,6 +117,7 @@ def peers(device: ptxrt.Device) -> dict[str, Callable[[], Burst]]:
             "cuda.bindings cuLaunchKernel, packed": _cuda_bindings,
             "C cuLaunchKernel": _c,
             "C cuGraphLaunch, ten ops": _c_graph,
+            "C cuGraphLaunch, ten ops, to the end": partial(_to_the_end, _c_graph),
             "CuPy RawKernel": _cupy,
             "Triton @jit": _triton,
             "torch F.group_norm": _torch_group_norm,
@@ -175,6 +177,17 @@ def _graph(setting: Setting) -> Burst:
     def burst(count: int) -> None:
         for _ in repeat(None, count):
             replay()
+
+    return burst
+
+
+def _to_the_end(make: Callable[[Setting], Burst], setting: Setting) -> Burst:
+    """The same with a wait at the end of a burst: once a replay is queued sooner than it has run, the device's time."""
+    start, wait = make(setting), setting.device.synchronize
+
+    def burst(count: int) -> None:
+        start(count)
+        wait()
 
     return burst
 
