@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -227,6 +228,8 @@ class ModuleCache:
         self._lock = threading.RLock()
         self._counts = {"hits": 0, "misses": 0, "store_hits": 0, "compiles": 0, "failures": 0, "evictions": 0}
         self._seconds = 0.0
+        # Key, time and whether it missed, of each use that is not counted yet: a hit needs no lock.
+        self._uses: deque[tuple[str, float, bool]] = deque()
         # PTX that is loaded, by its text's digest and the options: nothing else is in its key.
         self._ready: dict[tuple[str, tuple[str, ...]], _Slot] = {}
         # The module of an entry, by the identity of its handle: for graphs, which see no more than that.
@@ -250,13 +253,7 @@ class ModuleCache:
         missed, outcome = False, slot.outcome if slot else None
         if slot is None or outcome is None:
             slot, missed, outcome = self._looked_up(source, entry, options)
-        with self._lock:
-            slot.uses += 1
-            slot.last_used = time.time()
-            self._counts["misses" if missed else "hits"] += 1
-            if self._slots.get(slot.key) is slot:  # the last one is the most recently used
-                del self._slots[slot.key]
-                self._slots[slot.key] = slot
+        self._uses.append((slot.key, time.time(), missed))
         if began and not missed:
             took = time.perf_counter() - began
             events.emit(events.CacheEvent("hit", "memory", slot.key, slot.request.shown, took))
@@ -334,9 +331,19 @@ class ModuleCache:
                 self._counts["compiles"] += 1
                 self._seconds += slot.seconds
 
+    def _count_uses(self) -> None:
+        """Count the uses since the last time; to be called with the lock, by whoever wants the counts or the order."""
+        while self._uses:
+            key, moment, missed = self._uses.popleft()
+            self._counts["misses" if missed else "hits"] += 1
+            if slot := self._slots.pop(key, None):
+                slot.uses, slot.last_used = slot.uses + 1, moment
+                self._slots[key] = slot  # the last one is the most recently used
+
     def stats(self) -> CacheStats:
         """Return the counts; see :class:`CacheStats`."""
         with self._lock:
+            self._count_uses()
             loaded = [slot for slot in list(self._slots.values()) if slot.module]
             return CacheStats(
                 **self._counts,
@@ -348,6 +355,7 @@ class ModuleCache:
     def entries(self) -> list[CacheEntry]:
         """Return what is loaded, and what failed, the least recently used first."""
         with self._lock:
+            self._count_uses()
             return [self._describe(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
 
     def snapshot(self, path: str | os.PathLike[str]) -> None:
@@ -393,6 +401,7 @@ class ModuleCache:
             If there is none, or a live Kernel holds it.
         """
         with self._lock:
+            self._count_uses()
             known = list(self._slots) if isinstance(digest, str) and digest else []
             keys = [key for key in known if key.startswith(digest)]
             slot = self._slots.get(keys[0]) if len(keys) == 1 else None
@@ -411,6 +420,7 @@ class ModuleCache:
     def clear(self) -> None:
         """Unload every module that no live Kernel holds, and forget every failure. The counts go on."""
         with self._lock:
+            self._count_uses()
             # They are unloaded on return, when nothing refers to them, and the lock is free again.
             known = list(self._slots.items())
             unused = {key: slot for key, slot in known if slot.outcome is not None and not slot.held}
@@ -425,6 +435,7 @@ class ModuleCache:
         """
         unused = []
         with self._lock:
+            self._count_uses()
             known = [(key, slot) for key, slot in list(self._slots.items()) if slot.outcome is not None]
             count, size = len(known), sum(slot.size for _, slot in known)
             for key, slot in known:
