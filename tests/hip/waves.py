@@ -245,8 +245,10 @@ def run_launches(
 
     for step in plan.schedule.steps:
         if isinstance(step, Zero):
-            if step.operand in arrays:
-                arrays[step.operand].array[...] = 0
+            if isinstance(step.where, Region):
+                workspace.array[step.where.offset :][: step.where.nbytes] = 0
+            elif step.where in arrays:
+                arrays[step.where].array[...] = 0
             continue
         assert not step.shared_bytes, "there is no dynamic shared memory here"
         tables = [("a table", argument, False) for argument in step.arguments if isinstance(argument, np.ndarray)]
