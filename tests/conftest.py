@@ -38,6 +38,10 @@ settings.register_profile(
 )
 settings.load_profile("ptxrt")
 
+# What the ops' tests have loaded is large: each full garbage collection takes up to half a second, and finds nothing.
+# One comes with each test file, see `_frozen_heap`, and where a test asks for it.
+gc.set_threshold(700, 10, 1000)
+
 # Tests count compiles, and never touch the store of whoever runs them: those of a store name a folder of their own.
 os.environ["PTXRT_CACHE_DISABLE"] = "1"
 
