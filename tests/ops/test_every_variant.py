@@ -15,6 +15,7 @@ from tolerances import EPSILON
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework import Plan
+from ptxrt.runtime.layout import channels_last
 
 SIZES: dict[str, Any] = {
     # Vectors and single elements, several turns of a block, slices; groups of one warp; one image and many.
@@ -92,11 +93,23 @@ def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
         yield from ((problem, variant), (problem, case.dtype))
 
 
-def where_it_runs(row: tuple[Case, str]) -> Iterator[Any]:
-    """The facts of a row, none where its test would be skipped."""
+def in_each_way(row: tuple[Case, str]) -> Iterator[Any]:
+    """Each problem; each variant in f32 on a small and a large one of each form, in PTX with and without a rest behind
+    its vectors. None where it does not run.
+    """
     case, variant = row
-    if any(key == variant for key, _ in ways(case, Device("sim:0"))):
+    if all(key != variant for key, _ in ways(case, Device("sim:0"))):
+        return
+    if case.dtype != "f32":
         yield from in_one_type_beside_f32(row)
+        return
+    *outer, inner = case.problem.shape
+    form = case.name.partition("(")[0], getattr(case.problem, "strides", ()) == channels_last(case.problem.shape)
+    small = np.prod(outer) * inner < 1000
+    if variant.startswith("hip/"):
+        yield variant, *form, small
+    else:
+        yield from (case.name, (variant, *form, small, inner % 4 == 0))
 
 
 def _is_for(case: Case, key: str) -> bool:
@@ -172,7 +185,7 @@ def twin(case: Case, variant: str) -> str:
     return variant if once else variant.removeprefix("hip/")
 
 
-@each(SIZES, sanitized=["f32"], facts=where_it_runs)
+@each(SIZES, sanitized=["f32"], facts=in_each_way)
 def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
     device: Device, case: Case, variant: str
 ) -> None:
