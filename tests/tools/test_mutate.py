@@ -128,11 +128,11 @@ __device__ void three() { return; }
 
 
 def test_a_mutant_of_hip_compiles_to_another_program() -> None:
-    for family in ("hip/softmax2d", "hip/block_sum"):
+    for family in ("hip/upsample_nearest2d", "hip/block_sum"):
         made = mutants.mutants(family, 2, 0)
         assert all(mutant.compiles() for mutant in made)
         assert made[0].path.parent.name == "kernels_hip"
-    first = mutants.mutants("hip/softmax2d", 2, 0)[0]
+    first = mutants.mutants("hip/upsample_nearest2d", 2, 0)[0]
     for after in ("frob();", first.before):
         assert not Mutant(first.family, first.kernel, first.number, "test", first.before, after).compiles()
 
