@@ -14,7 +14,8 @@ from ptxrt.commands._store_report import spec_of
 from ptxrt.commands.tables import fitted, printable, size_in_words
 from ptxrt.compilers import ParamInfo
 from ptxrt.errors import InvalidArgument, SignatureMismatch, shown
-from ptxrt.store import SCHEMA, BinaryStore, Record
+from ptxrt.ops.framework import tuned
+from ptxrt.store import FOLDERS, BinaryStore, Record, root_of
 
 __all__ = ["clear", "path", "prune", "verify"]
 
@@ -29,7 +30,10 @@ def path(store: BinaryStore, as_json: bool, say: Say) -> int:
     """Say where the store is, and the shared one; return 0 where all that is named can be used, else 1."""
     shared = None
     if store.shared is not None:
-        shared = {"folder": str(store.shared), "usable": os.access(_root(store.shared) / "entries", os.R_OK | os.X_OK)}
+        shared = {
+            "folder": str(store.shared),
+            "usable": os.access(root_of(store.shared) / "entries", os.R_OK | os.X_OK),
+        }
     record = {"folder": str(store.folder), "usable": store.usable, "max_bytes": store.max_bytes, "shared": shared}
     if as_json:
         say(json.dumps(record, indent=1))
@@ -39,10 +43,6 @@ def path(store: BinaryStore, as_json: bool, say: Say) -> int:
         if shared is not None:
             say(f"shared  {shared['folder']}\n        {'usable' if shared['usable'] else 'no store that can be read'}")
     return 0 if store.usable and (shared is None or shared["usable"]) else 1
-
-
-def _root(folder: Path) -> Path:
-    return folder / f"v{SCHEMA}"
 
 
 # verify -----------------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def _disagreement(record: Record) -> str | None:
 
 def _leftovers(store: BinaryStore, requests: set[str]) -> Iterator[tuple[Path, str]]:
     """Yield what is in the folder and no part of an entry; `requests` are the keys of the entries' requests."""
-    root = _root(store.folder)
-    known = {"entries", "headers", "locks", "tmp", "quarantine"}
-    for where, names in ((store.folder, {root.name}), (root, known)):
+    root = root_of(store.folder)
+    beside = {root.name, tuned.FILE, f"{tuned.FILE}.lock"}
+    for where, names in ((store.folder, beside), (root, {*FOLDERS, store.memos.name})):
         yield from ((path, "of another version, or not ptxrt's") for path in _in(where) if path.name not in names)
     for path in _in(root / "entries"):
         if not path.is_dir():

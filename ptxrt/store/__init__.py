@@ -5,6 +5,17 @@ from __future__ import annotations
 from ptxrt.store._files import replace
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Record, Request
-from ptxrt.store.store import BinaryStore, StoredEntry, current
+from ptxrt.store.store import FOLDERS, BinaryStore, StoredEntry, current, root_of
 
-__all__ = ["SCHEMA", "BinaryStore", "Record", "Request", "StoredEntry", "current", "locked", "replace"]
+__all__ = [
+    "FOLDERS",
+    "SCHEMA",
+    "BinaryStore",
+    "Record",
+    "Request",
+    "StoredEntry",
+    "current",
+    "locked",
+    "replace",
+    "root_of",
+]

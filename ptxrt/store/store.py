@@ -17,7 +17,10 @@ from ptxrt.store import _files
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Damaged, Record, Request
 
-__all__ = ["BinaryStore", "StoredEntry", "current"]
+__all__ = ["FOLDERS", "BinaryStore", "StoredEntry", "current", "root_of"]
+
+FOLDERS = ("entries", "headers", "locks", "tmp", "quarantine")
+"""What :func:`root_of` has, beside the memos."""
 
 _PATIENCE = 600.0  # seconds for another process's compile; more is a process that hangs
 _TOUCHED = 60.0  # seconds within which a second use changes no time on disk
@@ -50,6 +53,11 @@ class StoredEntry:
     last_used: float
 
 
+def root_of(folder: Path) -> Path:
+    """Return where in a store's folder is what this version of ptxrt reads and writes."""
+    return folder / f"v{SCHEMA}"
+
+
 class BinaryStore:
     """Compiled binaries in a folder, shared by the processes of a user.
 
@@ -72,7 +80,7 @@ class BinaryStore:
         self.folder = folder
         self.max_bytes = max_bytes
         self.shared = shared
-        self._root = folder / f"v{SCHEMA}"
+        self._root = root_of(folder)
         self._usable: bool | None = None
         self._warned = False
         self._bytes = max_bytes + 1  # as of the last time that this process looked, so it looks at its first entry
@@ -155,7 +163,7 @@ class BinaryStore:
         if self.usable:
             yield self._root, True
         if self.shared is not None:
-            yield self.shared / f"v{SCHEMA}", False
+            yield root_of(self.shared), False
 
     def _put(self, request: Request, binary: Binary, began: float) -> None:
         """Store an outcome, unless a file may have changed since its compile began: then nobody knows what it read."""
@@ -235,7 +243,7 @@ class BinaryStore:
             )
             return False
         try:
-            for name in ("entries", "headers", "locks", "tmp", "quarantine"):
+            for name in FOLDERS:
                 (self._root / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:  # what is there is read all the same
             self._warn(f"{self.folder} cannot be written ({error}): what is compiled stays in memory")

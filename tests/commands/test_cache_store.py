@@ -453,6 +453,9 @@ def test_verify_lists_what_is_left_over(folder: Path, tmp_path: Path, capsys: Ca
     root = folder / "v1"
     for name in ("tmp/a", "quarantine/b", "locks/c", "headers/d", "entries/e", "f", "../v0"):
         (root / name).write_text("")
+    (root / "memos").mkdir(exist_ok=True)
+    for name in ("memos/fact.json", "../tuned.json", "../tuned.json.lock"):  # which are no part of an entry either
+        (root / name).write_text("")
     found = printed(capsys, "verify")["leftovers"]
     assert {os.path.relpath(each["path"], root): each["what"].split(" ")[0] for each in found} == {
         "tmp/a": "was", "quarantine/b": "was", "locks/c": "the", "headers/d": "the", "entries/e": "not", "f": "of",

@@ -27,6 +27,7 @@ from ptxrt.runtime.device import Device
 from ptxrt.runtime.layout import channels_last, contiguous, same_layout
 
 __all__ = [
+    "FILE",
     "SHIPPED",
     "Choice",
     "Key",
@@ -41,6 +42,9 @@ __all__ = [
     "users_file",
     "writable",
 ]
+
+FILE = "tuned.json"
+"""The user's table, in the store's folder; while it is written a file with ``.lock`` behind that is beside."""
 
 SCHEMA = 1
 _PATIENCE = 60.0  # seconds for another process that is writing the same table
@@ -222,7 +226,7 @@ def users_file(*, shared: bool = False) -> Path | None:
     """
     binaries = store.current()
     folder = binaries and (binaries.shared if shared else binaries.folder)
-    return folder / "tuned.json" if folder else None
+    return folder / FILE if folder else None
 
 
 def shipped_file(device: str) -> Path:
