@@ -11,12 +11,17 @@ from typing import Any, Generic, TypeVar
 
 from ptxrt.errors import InvalidArgument, shown
 
-__all__ = ["DURATION", "Keys", "only_one", "seconds_in"]
+__all__ = ["DURATION", "Keys", "only_one", "seconds_in", "wrong"]
 
 Item = TypeVar("Item")
 
 DURATION = "a time such as 30min, 12h or 7d"
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def wrong(argument: str, expected: str, given: str, fix: str | None = None) -> InvalidArgument:
+    """Return the error of ``ptxrt cache`` for an argument; `given` is in words, or as :func:`repr` has it."""
+    return InvalidArgument(op="cache", argument=argument, expected=expected, given=given, fix=fix)
 
 
 def seconds_in(text: str) -> int | None:
@@ -62,7 +67,7 @@ class Keys(Generic[Item]):
         for condition in filters:
             key, equals, value = condition.partition("=")
             if not equals:
-                raise InvalidArgument(op="cache", argument="--filter", expected="KEY=VALUE", given=repr(condition))
+                raise wrong("--filter", "KEY=VALUE", repr(condition))
             self._known(key, "--filter")
             passes = self._passes(key, value, now)
             left = [item for item in left if passes(item)]
@@ -78,7 +83,7 @@ class Keys(Generic[Item]):
             bounds = _bounds(value, seconds_in) if ".." in value else None
             words = f"a range after {key}=, as in 7d.. (at least), ..12h (at most) or 1h..2d; units are s, min, h, d"
         if bounds is None:
-            raise InvalidArgument(op="cache", argument="--filter", expected=words, given=shown(value))
+            raise wrong("--filter", words, shown(value))
         low, high = bounds
         if key in self.numbers:
             return lambda item: low <= self.numbers[key](item) <= high
@@ -98,11 +103,10 @@ class Keys(Generic[Item]):
         keys = tuple(self)
         if key not in keys:
             close = difflib.get_close_matches(key, keys, n=2)
-            raise InvalidArgument(
-                op="cache",
-                argument=argument,
-                expected="one of " + ", ".join(keys),
-                given=repr(key),
+            raise wrong(
+                argument,
+                "one of " + ", ".join(keys),
+                repr(key),
                 fix=f"Did you mean {' or '.join(close)}?" if close else None,
             )
 
@@ -126,11 +130,10 @@ def only_one(items: Iterable[Item], digest: Callable[[Item], str], given: str, a
     """
     found = [item for item in items if given and digest(item).startswith(given.lower())]
     if len(found) > 1:
-        raise InvalidArgument(
-            op="cache",
-            argument=argument,
-            expected="a digest that one entry begins with",
-            given=f"{given!r}, which {len(found)} do: " + ", ".join(digest(item)[:16] for item in found[:8]),
+        raise wrong(
+            argument,
+            "a digest that one entry begins with",
+            f"{given!r}, which {len(found)} do: " + ", ".join(digest(item)[:16] for item in found[:8]),
             fix="Give more digits",
         )
     return found[0] if found else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from ptxrt.commands._choosing import Keys, only_one
 from ptxrt.commands._snapshot import Entry, Snapshot, read_snapshot
-from ptxrt.commands.tables import fitted, printable, size_in_words, span_in_words, table
+from ptxrt.commands.tables import first_two, fitted, printable, size_in_words, span_in_words, table
 
 __all__ = ["KEYS", "inspect"]
 
@@ -144,7 +144,7 @@ def _entry_names(entry: Entry) -> str:
     names = entry["entry_names"]
     if not names:
         return f"({entry['name']})" if entry["name"] else "-"
-    return ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
+    return first_two(names)
 
 
 def _in_full(entry: Entry, snapshot: Snapshot) -> str:

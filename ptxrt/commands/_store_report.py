@@ -6,17 +6,18 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from ptxrt import ops
 from ptxrt.commands._choosing import Keys, only_one
 from ptxrt.commands._sections import machine_code, parameters, resources
-from ptxrt.commands.tables import fitted, printable, size_in_words, span_in_words
+from ptxrt.commands.tables import first_two, fitted, printable, size_in_words, span_in_words
 from ptxrt.compilers import Binary
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 from ptxrt.ops.framework import KernelSpec
+from ptxrt.runtime.modules import iso_time
 from ptxrt.store import BinaryStore, Request, StoredEntry, current
 from ptxrt.symbols import demangled
 
@@ -83,15 +84,11 @@ def _row(entry: StoredEntry) -> Row:
         "compiler": request.compiler if request else None,
         "options": list(request.options) if request else [],
         "size": entry.size,
-        "created": _iso(entry.record.created) if entry.record else None,
-        "last_used": _iso(entry.last_used),
+        "created": iso_time(entry.record.created) if entry.record else None,
+        "last_used": iso_time(entry.last_used),
         "problem": entry.problem,
         "path": str(entry.path),
     }
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _moment(iso: str | None) -> float:
@@ -125,7 +122,7 @@ def listing(
         (
             row["key"][:12],
             row["op"] or "-",
-            ", ".join(row["entries"][:2]) + (f" +{len(row['entries']) - 2}" if len(row["entries"]) > 2 else "") or "-",
+            first_two(row["entries"]) or "-",
             row["name"] or "-",
             row["language"] or "-",
             row["arch"] or "-",
@@ -213,9 +210,9 @@ def _facts(entry: StoredEntry) -> str:
             ("compile time", f"{record.binary.get('seconds', 0.0) * 1e3:.1f} ms"),
             ("source", f"SHA-256 {request.source}"),
             ("code", f"{record.size} bytes, SHA-256 {record.sha256}"),
-            ("created", f"{_iso(record.created)} ({span_in_words(now - record.created)} ago)"),
+            ("created", f"{iso_time(record.created)} ({span_in_words(now - record.created)} ago)"),
         ]
-    facts.append(("last used", f"{_iso(entry.last_used)} ({span_in_words(now - entry.last_used)} ago)"))
+    facts.append(("last used", f"{iso_time(entry.last_used)} ({span_in_words(now - entry.last_used)} ago)"))
     return "\n".join(f"{name:13} {value}" for name, value in facts)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ptxrt.commands._choosing import DURATION, seconds_in
+from ptxrt.commands._choosing import DURATION, seconds_in, wrong
 from ptxrt.commands._store_report import spec_of
 from ptxrt.commands.tables import fitted, printable, size_in_words
 from ptxrt.compilers import ParamInfo
-from ptxrt.errors import InvalidArgument, SignatureMismatch, shown
+from ptxrt.errors import SignatureMismatch, shown
 from ptxrt.ops.framework import tuned
-from ptxrt.store import FOLDERS, BinaryStore, Record, root_of
+from ptxrt.store import FOLDERS, BinaryStore, Record, bytes_in, root_of
 
 __all__ = ["clear", "path", "prune", "verify"]
 
@@ -135,14 +135,12 @@ def prune(
     store: BinaryStore, max_bytes: str | None, older_than: str | None, as_json: bool, say: Say, complain: Complain
 ) -> int:
     """Remove the least recently used entries, say what, and return the exit code."""
-    bound = store.max_bytes
-    if max_bytes is not None:
-        if not (max_bytes.isascii() and max_bytes.isdigit() and len(max_bytes) < 19):
-            raise _wrong("--max-bytes", "a number of bytes", max_bytes)
-        bound = int(max_bytes)
+    bound = store.max_bytes if max_bytes is None else bytes_in(max_bytes)
+    if bound is None:
+        raise wrong("--max-bytes", "a number of bytes", shown(max_bytes))
     idle = None if older_than is None else seconds_in(older_than)
     if older_than is not None and idle is None:
-        raise _wrong("--older-than", DURATION, older_than)
+        raise wrong("--older-than", DURATION, shown(older_than))
     left = _removed(store, lambda: store.prune(bound, idle_seconds=idle), as_json, say)
     if sum(left.values()) > bound:
         return complain(f"{size_in_words(sum(left.values()))} are left in {store.folder}: {_HINDERED}", 1)
@@ -152,7 +150,7 @@ def prune(
 def clear(store: BinaryStore, yes: bool, as_json: bool, say: Say, complain: Complain) -> int:
     """Remove all entries once that is confirmed, say what, and return the exit code."""
     if not yes and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise _wrong("--yes", "--yes, since nobody can be asked here", "")
+        raise wrong("--yes", "--yes, since nobody can be asked here", "none")
     if not yes and not _confirmed(f"Remove all entries of {store.folder}? [y/N] "):
         return complain("nothing was removed", 1)
     left = _removed(store, store.clear, as_json, say)
@@ -180,7 +178,3 @@ def _removed(store: BinaryStore, remove: Callable[[], int], as_json: bool, say: 
         else f"{store.folder}: {len(gone)} entries removed, {size_in_words(freed)} in all; {len(left)} are left"
     )
     return left
-
-
-def _wrong(argument: str, expected: str, given: str) -> InvalidArgument:
-    return InvalidArgument(op="cache", argument=argument, expected=expected, given=shown(given) if given else "none")

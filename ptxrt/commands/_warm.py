@@ -19,11 +19,12 @@ from tqdm import tqdm
 
 from ptxrt import ops
 from ptxrt.backends import Backend, get
+from ptxrt.commands._choosing import wrong
 from ptxrt.commands._store_report import open_store
 from ptxrt.commands.tables import size_in_words
 from ptxrt.compilers import Binary, hiprtc
 from ptxrt.compilers.ptx_text import require_entry, scan, suggestion
-from ptxrt.errors import InvalidArgument, PtxrtError, shown
+from ptxrt.errors import PtxrtError, shown
 from ptxrt.ops.framework import KernelSpec
 from ptxrt.ops.framework.plan import preferred_language
 from ptxrt.runtime.compiling import compiled, request_for, stored
@@ -94,7 +95,7 @@ def wanted_architectures(given: str | None) -> list[str]:
         found = list(dict.fromkeys(device.arch for device in devices() if device.kind != "sim"))
         if not found:
             fix = "Name them: --arch sm_90,gfx942:sramecc+:xnack-"
-            raise _wrong("--arch", "one, since there is no GPU here", "none", fix)
+            raise wrong("--arch", "one, since there is no GPU here", "none", fix)
         return found
     architectures = list(dict.fromkeys(given.split(",")))
     for arch in architectures:
@@ -103,9 +104,9 @@ def wanted_architectures(given: str | None) -> list[str]:
             processor = arch.partition(":")[0]
             whole = "gfx1100" if "generic" in arch else processor + _FLAGS.get(processor, "")
             if arch.replace("+", "-") != whole.replace("+", "-"):
-                raise _wrong("--arch", f"the whole name that a device reports, such as {whole}", repr(arch))
+                raise wrong("--arch", f"the whole name that a device reports, such as {whole}", repr(arch))
         elif not re.fullmatch("sm_[0-9]{2,3}", arch):
-            raise _wrong("--arch", "names as devices report them, such as sm_90 or gfx1100, with commas", repr(arch))
+            raise wrong("--arch", "names as devices report them, such as sm_90 or gfx1100, with commas", repr(arch))
     return architectures
 
 
@@ -122,7 +123,7 @@ def jobs_of_ops(names: Sequence[str], architectures: Sequence[str]) -> list[Job]
     known = sorted({spec.op for spec in ops.kernels()})
     for name in names:
         if name not in known:
-            raise _wrong("OP", f"one of {', '.join(known)}", repr(name), suggestion(name, known))
+            raise wrong("OP", f"one of {', '.join(known)}", repr(name), suggestion(name, known))
     return [
         Job(spec, spec.entry, arch)
         for arch in architectures
@@ -160,12 +161,8 @@ def jobs_of_file(
             require_entry(entry, there, source.name, text=source.text)
         entries = [*entries, *there][:1]
     elif not entries:
-        raise _wrong("--entry", "the kernels of a file in C++, which is compiled for one at a time", "none")
+        raise wrong("--entry", "the kernels of a file in C++, which is compiled for one at a time", "none")
     return [Job(source, entry, arch, tuple(options)) for arch in architectures for entry in entries]
-
-
-def _wrong(argument: str, expected: str, given: str, fix: str | None = None) -> InvalidArgument:
-    return InvalidArgument(op="cache", argument=argument, expected=expected, given=given, fix=fix)
 
 
 # The compiles -------------------------------------------------------------------------------------------------------
@@ -226,9 +223,9 @@ def run(
     elif re.fullmatch("[1-9][0-9]{0,3}", processes):
         workers = int(processes)
     else:
-        raise _wrong("--jobs", "a number of processes", shown(processes))
+        raise wrong("--jobs", "a number of processes", shown(processes))
     if not jobs:
-        raise _wrong("warm", "a kernel for one of the architectures", "none")
+        raise wrong("warm", "a kernel for one of the architectures", "none")
     store = open_store()
     if not store.usable:
         return complain(f"{store.folder} cannot be used", 1)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["coloured", "columns", "fitted", "printable", "size_in_words", "span_in_words", "table"]
+__all__ = ["coloured", "columns", "first_two", "fitted", "printable", "size_in_words", "span_in_words", "table"]
 
 _LEAST = 20
 _COLOURS = {r"\bpass$": "green", r"\b(FAIL|MISS|DIFFERENT)\b": "bold red", r"^ptxrt: ": "bold red"}
@@ -84,6 +84,11 @@ def coloured(text: str, stream: TextIO | None) -> str:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
+
+
+def first_two(names: Sequence[str]) -> str:
+    """Return names for a cell of a table: two of them, and how many more there are."""
+    return ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
 
 
 def size_in_words(count: int) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ptxrt.runtime.source import KernelSource
     from ptxrt.store import Request
 
-__all__ = ["SCHEMA", "CacheEntry", "CacheStats", "LoadedModule", "ModuleCache"]
+__all__ = ["SCHEMA", "CacheEntry", "CacheStats", "LoadedModule", "ModuleCache", "iso_time"]
 
 SCHEMA = 1
 """Version of the snapshot."""
@@ -368,7 +368,7 @@ class ModuleCache:
         """
         record = {
             "schema": SCHEMA,
-            "created": _iso(time.time()),
+            "created": iso_time(time.time()),
             "device": {"device": self.name, **asdict(self.properties)},
             "bounds": {"max_modules": self.max_modules, "max_bytes": self.max_bytes},
             "stats": asdict(self.stats()),
@@ -470,8 +470,8 @@ class ModuleCache:
             arch=slot.request.arch,
             compiler=slot.request.compiler,
             size=slot.size,
-            created=_iso(slot.created),
-            last_used=_iso(slot.last_used),
+            created=iso_time(slot.created),
+            last_used=iso_time(slot.last_used),
             uses=slot.uses,
             compile_seconds=slot.seconds,
             live_kernels=module.live_kernels if module else 0,
@@ -501,5 +501,6 @@ def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> None:
     error.log = error.log or str(error)
 
 
-def _iso(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
+    """Return a moment, in seconds since 1970, as snapshots have it: ISO 8601, in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")

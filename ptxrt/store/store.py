@@ -17,7 +17,7 @@ from ptxrt.store import _files
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Damaged, Record, Request
 
-__all__ = ["FOLDERS", "BinaryStore", "StoredEntry", "current", "root_of"]
+__all__ = ["FOLDERS", "BinaryStore", "StoredEntry", "bytes_in", "current", "root_of"]
 
 FOLDERS = ("entries", "headers", "locks", "tmp", "quarantine")
 """What :func:`root_of` has, beside the memos."""
@@ -416,19 +416,25 @@ def current() -> BinaryStore | None:
     if disabled == "1":
         return None
     given = os.environ.get("PTXRT_CACHE_MAX_BYTES") or str(512 << 20)
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
+    max_bytes = bytes_in(given)
+    if max_bytes is None:
         raise _wrong("PTXRT_CACHE_MAX_BYTES", "a number of bytes", given)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # for XDG's specification a relative one counts as none
         base = os.path.join("~", ".cache")
     folder = _absolute(os.environ.get("PTXRT_CACHE_DIR") or os.path.join(base, "ptxrt"))
     shared = os.environ.get("PTXRT_CACHE_SHARED")
-    which = (folder, int(given), _absolute(shared) if shared else None)
+    which = (folder, max_bytes, _absolute(shared) if shared else None)
     store = _STORES.get(which)
     if store is None:
-        store = BinaryStore(Path(folder), max_bytes=which[1], shared=Path(which[2]) if which[2] else None)
+        store = BinaryStore(Path(folder), max_bytes=max_bytes, shared=Path(which[2]) if which[2] else None)
         store = _STORES.setdefault(which, store)
     return store
+
+
+def bytes_in(text: str) -> int | None:
+    """Return the number of bytes that a text says, None where it says none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _absolute(folder: str) -> str:
