@@ -7,17 +7,16 @@ still true is for its reader to find out.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from ptxrt import files
+
 __all__ = ["recall", "use", "write"]
 
 _MOST_BYTES = 1 << 22
-_HEAD, _MIDDLE, _END = b'{"sha256": "', b'", "memo": ', b"}\n"
-_START = len(_HEAD) + 64 + len(_MIDDLE)
 _folder: Path | None = None
 
 
@@ -32,9 +31,8 @@ def recall(name: str) -> Any:
     if _folder is None:
         return None
     try:
-        whole = _read(_folder / f"{name}.json")
-        body = whole[_START : -len(_END)]
-        if whole != _framed(body):
+        body = files.body_of("memo", _read(_folder / f"{name}.json"))
+        if body is None:
             return None
         written, value = json.loads(body)
         return value if written == name else None  # else it was renamed
@@ -47,30 +45,15 @@ def write(name: str, value: Any) -> None:
     folder = _folder
     if folder is None:
         return
-    part = folder / f".{name}.{os.urandom(4).hex()}.part"
     with contextlib.suppress(OSError, ValueError):
         for missing in () if folder.is_dir() else (*reversed(folder.parents), folder):
             missing.mkdir(mode=0o700, exist_ok=True)
-        try:
-            with open(part, "xb", opener=_private) as file:
-                file.write(_framed(json.dumps([name, value]).encode("ascii")))
-            part.replace(folder / f"{name}.json")
-        finally:
-            part.unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        files.replace(folder / f"{name}.json", files.framed("memo", json.dumps([name, value]).encode("ascii")))
 
 
 def _read(path: Path) -> bytes:
-    # Not blocking, for it might be a pipe.
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=files.private) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_size > _MOST_BYTES:
             return b""
         return file.read()
-
-
-def _framed(body: bytes) -> bytes:
-    return _HEAD + hashlib.sha256(body).hexdigest().encode() + _MIDDLE + body + _END

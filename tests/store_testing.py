@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from helpers import Patch
 
+from ptxrt import files
 from ptxrt.compilers import Binary, EntryInfo, Included, ParamInfo, Report, VariableInfo
 from ptxrt.places import Sources
 from ptxrt.store import BinaryStore, Request, _files
@@ -185,6 +186,7 @@ def faults_in(folder: Path, patch: Patch) -> Iterator[Faults]:
             if hasattr(accessor, name):
                 here.setattr(accessor, name, call, raising=False)
         here.setattr(fcntl, "flock", failing("flock", fcntl.flock))
-        here.setattr(_files, "open", opened, raising=False)
+        for module in (_files, files):
+            here.setattr(module, "open", opened, raising=False)
         here.setattr(time, "sleep", lambda _: None)
         yield faults

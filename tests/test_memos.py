@@ -102,7 +102,7 @@ def test_a_disk_that_takes_nothing_is_no_error_and_leaves_nothing(folder: Path, 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ptxrt.memos._private" if call == "open" else f"pathlib.Path.{call}", full)
+    monkeypatch.setattr("ptxrt.files.private" if call == "open" else f"pathlib.Path.{call}", full)
     memos.write("fact", VALUE)
     monkeypatch.undo()
     assert memos.recall("fact") is None

@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ptxrt import events
+from ptxrt import events, files
 from ptxrt.compilers import Included
 from ptxrt.errors import CompileError, InvalidArgument, fresh, shown
 from ptxrt.runtime.compiling import compiled, request_for, stored
@@ -374,13 +373,8 @@ class ModuleCache:
             "stats": asdict(self.stats()),
             "entries": [asdict(entry) for entry in self.entries()],
         }
-        part = None
         try:
-            target = Path(path)
-            with NamedTemporaryFile("w", dir=target.parent, prefix=f"{target.name}.", delete=False) as file:
-                part = Path(file.name)
-                json.dump(record, file, indent=1)
-            part.replace(target)
+            files.replace(Path(path), json.dumps(record, indent=1).encode("ascii"))
         except (OSError, TypeError, ValueError) as error:  # ValueError: a NUL or half a character in the path
             raise InvalidArgument(
                 op="ModuleCache.snapshot",
@@ -388,9 +382,6 @@ class ModuleCache:
                 expected="a file that can be written",
                 given=f"{shown(path)}: {error}",
             ) from error
-        finally:
-            if part is not None:
-                part.unlink(missing_ok=True)
 
     def unload(self, digest: str) -> None:
         """Unload one module, or forget one failure, by its digest or an unambiguous beginning of it.

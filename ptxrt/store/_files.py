@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["again", "inside", "is_gone", "is_passing", "private", "read", "removed", "replace", "sizes", "write"]
+from ptxrt import files
+
+__all__ = ["again", "inside", "is_gone", "is_passing", "read", "removed", "replace", "sizes", "write"]
 
 _Given = TypeVar("_Given")
 
@@ -75,29 +77,12 @@ def inside(folder: Path) -> list[Path]:
 
 def write(path: Path, data: bytes) -> None:
     """Write a new file, its bytes on the disk when this returns."""
-
-    def once() -> None:
-        with open(path, "wb", opener=private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    again(once)
+    again(lambda: files.write(path, data, flush=True))
 
 
 def replace(path: Path, data: bytes) -> None:
     """Write a file, or another in its place, in one step for readers."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        write(part, data)
-        again(lambda: part.replace(path))
-    finally:
-        removed(part)
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that nobody else may read, and no link to one: what ``open`` takes as its `opener`."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    again(lambda: files.replace(path, data, flush=True))
 
 
 def sizes(path: Path) -> int:

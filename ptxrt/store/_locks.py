@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from ptxrt.store._files import again, private
+from ptxrt.files import private
+from ptxrt.store._files import again
 
 __all__ = ["locked"]
 

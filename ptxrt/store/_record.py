@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from ptxrt import files
 from ptxrt._version import __version__
 from ptxrt.compilers import Binary, EntryInfo, Included, ParamInfo, Report, VariableInfo
 from ptxrt.places import Sources
@@ -20,10 +21,6 @@ SCHEMA = 1
 """Version of the folder's layout, of the key and of the JSON: another one has folders of its own."""
 
 _Info = TypeVar("_Info", ParamInfo, Report)
-
-# The file begins with a digest of the rest, so that no bit of it can change unseen; all of it is still one JSON object.
-_HEAD, _BODY, _TAIL = b'{"sha256": "', b'",\n"entry": ', b"}\n"
-_START = len(_HEAD) + 64 + len(_BODY)
 
 
 class Damaged(Exception):
@@ -152,8 +149,7 @@ class Record:
 
     def encoded(self) -> bytes:
         """Return the file."""
-        body = json.dumps(asdict(self), ensure_ascii=True, indent=1).encode("ascii")
-        return _HEAD + digest_of(body).encode() + _BODY + body + _TAIL
+        return files.framed("entry", json.dumps(asdict(self), ensure_ascii=True, indent=1).encode("ascii"))
 
     @classmethod
     def decoded(cls, data: bytes, key: str | None = None) -> Record:
@@ -164,8 +160,8 @@ class Record:
         Damaged
             If it is not what :meth:`encoded` gave.
         """
-        body = data[_START : -len(_TAIL)]
-        if data != _HEAD + digest_of(body).encode() + _BODY + body + _TAIL:
+        body = files.body_of("entry", data)
+        if body is None:
             raise Damaged("entry.json is not what was written: its SHA-256 differs")
         try:
             held = json.loads(body)

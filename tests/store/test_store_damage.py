@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from store_testing import ALL, BINARY, CXX, PTX, TEXT, Compiler, assert_sound, look, warnings, with_header
 
+from ptxrt import files
 from ptxrt.compilers import Binary
-from ptxrt.store import BinaryStore, _record
+from ptxrt.store import BinaryStore
 
 OTHER = replace(BINARY, code=b"another code")
 
@@ -162,8 +163,7 @@ def test_another_schema(folder: Path) -> None:
     for number, change in enumerate(_other_schemas()):
         held = json.loads(sound)["entry"]
         change(held)
-        body = json.dumps(held).encode()
-        path.write_bytes(_record._HEAD + _record.digest_of(body).encode() + _record._BODY + body + _record._TAIL)
+        path.write_bytes(files.framed("entry", json.dumps(held).encode()))
         assert BinaryStore(folder).find(PTX, TEXT) in (None, BINARY), number
         list(BinaryStore(folder).entries())
     for data in (b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\0" * 1000, b"\xff\xfe"):

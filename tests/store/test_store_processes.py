@@ -18,6 +18,7 @@ import pytest
 from helpers import ROOT, Patch
 from store_testing import ALL, BINARY, CXX, PTX, TEXT, Compiler, aged, look, with_header
 
+from ptxrt import files
 from ptxrt.compilers import Binary, nvjitlink
 from ptxrt.store import BinaryStore, Request, _files
 
@@ -135,7 +136,7 @@ def test_pain3_processes_at_once_compile_each_of_the_librarys_kernels_once_in_al
 
 def slowly(path: Path, data: bytes) -> None:
     """Write as a slow disk does."""
-    with open(path, "wb", buffering=0, opener=_files.private) as file:
+    with open(path, "wb", buffering=0, opener=files.private) as file:
         for at in range(0, len(data), 400):
             file.write(data[at : at + 400])
             time.sleep(0.0005)
