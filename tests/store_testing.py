@@ -10,6 +10,7 @@ import logging
 import os
 import pathlib
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Patch
+from helpers import Patch, need_hip_compilers, need_nvrtc
 
-from ptxrt import files
+import ptxrt
+from ptxrt import KernelSource, files
+from ptxrt.backends import get
 from ptxrt.compilers import Binary, EntryInfo, Included, ParamInfo, Report, VariableInfo
 from ptxrt.places import Sources
+from ptxrt.runtime.modules import ModuleCache
 from ptxrt.store import BinaryStore, Request, _files
 
 ALL = os.environ.get("PTXRT_TEST_ALL") == "1"
@@ -90,6 +94,53 @@ def assert_sound(folder: Path, request: Request = PTX, expected: Binary = BINARY
         assert look(folder, compiler, request) == expected
     assert compiler.calls <= 1, "it is not found again"
     assert [entry.problem for entry in BinaryStore(folder).entries()] == [None]
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Return the process of a forked child that does `work`, and ends with 0 if that raised nothing."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            if status:
+                traceback.print_exc()
+            os._exit(status)
+    return child
+
+
+def status_of(child: int) -> int:
+    """Wait for a child's end, and return its exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def cache_of(patch: Patch, name: str, arch: str) -> ModuleCache:
+    """Return the module cache of a device that is not here, in a process that has just started.
+
+    What it would load is put aside.
+    """
+    backend = get(name)
+    patch.setattr(backend, "load", lambda *_: None)
+    patch.setattr(backend, "unload", lambda *_: None)
+    return ModuleCache(f"{name}:0", backend, 0, replace(ptxrt.Device("sim:0").properties, arch=arch))
+
+
+def cache_maker(which: str, patch: Patch) -> Callable[..., Any]:
+    """Return what makes such a cache for ``"sim-cuda"``, a backend and a language, an architecture if one is given.
+
+    It has the language, and what makes a text in it: `cache.source`. The test is skipped without the compiler.
+    """
+    name, language = which.split("-")
+    need_hip_compilers() if name == "hip" else need_nvrtc()
+
+    def made(arch: str = "gfx1100" if name == "hip" else "sm_90") -> Any:
+        cache: Any = cache_of(patch, name, arch)
+        cache.source, cache.language = getattr(KernelSource, language), language
+        return cache
+
+    return made
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

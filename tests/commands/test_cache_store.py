@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, Capture, Patch, need_nvrtc, refused
+from store_testing import cache_of
 
 import ptxrt
 from ptxrt import KernelSource, ops
-from ptxrt.backends import get
 from ptxrt.commands import _sections, _store_report, _store_upkeep, _warm, tables
 from ptxrt.commands._choosing import seconds_in
 from ptxrt.commands.cache import with_word
@@ -28,7 +28,6 @@ from ptxrt.compilers import Binary, EntryInfo, Included, Report, nvjitlink
 from ptxrt.compilers.ptx_text import scan
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops.framework import KernelSpec
-from ptxrt.runtime.modules import ModuleCache
 from ptxrt.store import BinaryStore, Request, current
 from ptxrt.store._locks import locked
 
@@ -622,14 +621,6 @@ def test_warm_is_for_the_gpus_here_if_nothing_is_named(monkeypatch: Patch, capsy
 # warm: the compiles -------------------------------------------------------------------------------------------------
 
 
-def loads(monkeypatch: Patch, name: str, arch: str) -> ModuleCache:
-    """Return the module cache of a device that is not here; what it would load is put aside."""
-    backend = get(name)
-    monkeypatch.setattr(backend, "load", lambda *_: None)
-    properties = dataclasses.replace(ptxrt.Device("sim:0").properties, arch=arch)
-    return ModuleCache(f"{name}:0", backend, 0, properties)
-
-
 def only(monkeypatch: Patch, *specs: KernelSpec) -> None:
     monkeypatch.setattr(ops, "kernels", lambda: list(specs))
 
@@ -644,7 +635,7 @@ def test_what_was_warmed_is_loaded_without_a_compile_on_nvidia(
         "folder": str(folder), "kernels": 1, "compiled": 1, "present": 0, "failed": [],
     }  # fmt: skip
     for arch, compiles in (("sm_90", 0), ("sm_80", 1)):
-        cache = loads(monkeypatch, "cuda", arch)
+        cache = cache_of(monkeypatch, "cuda", arch)
         assert cache.module(spec.source, spec.entry, ()).binary.arch == arch
         assert cache.stats().compiles == compiles
     code, out, _ = run(capsys, "warm", spec.op, "--arch", "sm_90", "--jobs", "1")
@@ -659,7 +650,7 @@ def test_what_was_warmed_is_loaded_without_a_compile_on_amd(
     only(monkeypatch, spec)
     arch = "gfx942:sramecc+:xnack-"
     assert printed(capsys, "warm", "--arch", arch, "--jobs", "1")["compiled"] == 1
-    cache = loads(monkeypatch, "hip", arch)
+    cache = cache_of(monkeypatch, "hip", arch)
     assert cache.module(spec.source, spec.entry, ()).binary.kind == "hsaco"
     assert cache.stats().compiles == 0
     assert printed(capsys, "verify")["current_kernels"] == 1
@@ -682,7 +673,7 @@ def test_a_file_is_warmed_for_the_load_that_names_the_same(cxx: str, monkeypatch
     how = ("--entry", "k<float>", "--entry", "k<int>", "--define", "N=4", "--define", "M", "--option=-use_fast_math")
     found = printed(capsys, "warm", "--file", cxx, "--arch", "sm_90", "--jobs", "1", *how)
     assert (found["compiled"], found["failed"]) == (2, [])
-    cache = loads(monkeypatch, "cuda", "sm_90")
+    cache = cache_of(monkeypatch, "cuda", "sm_90")
     source = KernelSource.from_file(cxx, {"N": 4, "M": None})
     for entry in ("k<float>", "k<int>"):
         cache.module(source, entry, ("-use_fast_math",))

@@ -5,7 +5,6 @@ No device is needed: each backend compiles with its own compiler, and what it wo
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
@@ -15,14 +14,13 @@ from typing import Any
 
 import pytest
 from helpers import Patch
+from store_testing import cache_maker
 
 import ptxrt
 from ptxrt import KernelSource
-from ptxrt.backends import get
 from ptxrt.compilers import _hiprtc_compile as hiprtc_compile
 from ptxrt.compilers import _included, nvrtc
 from ptxrt.compilers._included import Included, watched
-from ptxrt.runtime.modules import ModuleCache
 
 # The header's outcome can be read off the names of the entries.
 TEXT = '#include "mine.h"\nextern "C" __global__ void k() {}\nextern "C" __global__ void NAME() {}\n'
@@ -31,19 +29,8 @@ TEXT = '#include "mine.h"\nextern "C" __global__ void k() {}\nextern "C" __globa
 @pytest.fixture(params=["sim-cuda", "sim-hip", "cuda-cuda", "hip-hip"])
 def cache(request: pytest.FixtureRequest, monkeypatch: Patch, tmp_path: Path) -> Any:
     """A cache of each backend, and in `cache.source` how to make a text for it; the current folder is a new one."""
-    name, language = request.param.split("-")
-    backend = get(name)
-    if name == "hip":
-        request.getfixturevalue("hiprtc_there")
-    elif reason := nvrtc.available():
-        pytest.skip(reason)
-    monkeypatch.setattr(backend, "load", lambda *_: None)
-    arch = "gfx1100" if name == "hip" else "sm_90"
-    properties = dataclasses.replace(ptxrt.Device("sim:0").properties, arch=arch)
-    found: Any = ModuleCache(f"{name}:0", backend, 0, properties)
-    found.source = getattr(KernelSource, language)
     monkeypatch.chdir(tmp_path)
-    return found
+    return cache_maker(request.param, monkeypatch)()
 
 
 def names(cache: Any, text: Any = TEXT, options: Any = (), **how: Any) -> Any:

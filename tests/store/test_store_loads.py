@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Patch, printed_by, with_stand_in
-from store_testing import warnings
+from store_testing import cache_maker, warnings
 
 import ptxrt
 from ptxrt import KernelSource, events
-from ptxrt.backends import get
 from ptxrt.compilers import nvrtc
 from ptxrt.compilers._included import Included
-from ptxrt.runtime.modules import ModuleCache
 from ptxrt.store import BinaryStore, current
 
 TEXT = '#include "mine.h"\nextern "C" __global__ void k() {}\nextern "C" __global__ void NAME() {}\n'
@@ -34,24 +31,8 @@ def _on(monkeypatch: Patch, folder: Path) -> None:
 @pytest.fixture(params=["sim-cuda", "sim-hip", "cuda-cuda", "cuda-ptx", "hip-hip"])
 def process(request: pytest.FixtureRequest, monkeypatch: Patch, tmp_path: Path) -> Callable[..., Any]:
     """Return what makes a module cache that knows nothing yet, as of a process that has just started."""
-    name, language = request.param.split("-")
-    backend = get(name)
-    if name == "hip":
-        request.getfixturevalue("hiprtc_there")
-    elif reason := nvrtc.available():
-        pytest.skip(reason)
-    monkeypatch.setattr(backend, "load", lambda *_: None)
-    monkeypatch.setattr(backend, "unload", lambda *_: None)
     monkeypatch.chdir(tmp_path)
-
-    def made(arch: str = "gfx1100" if name == "hip" else "sm_90") -> Any:
-        properties = dataclasses.replace(ptxrt.Device("sim:0").properties, arch=arch)
-        cache: Any = ModuleCache(f"{name}:0", backend, 0, properties)
-        cache.source = getattr(KernelSource, language)
-        cache.language = language
-        return cache
-
-    return made
+    return cache_maker(request.param, monkeypatch)
 
 
 def define(name: str, path: str = "mine.h") -> None:

@@ -18,7 +18,20 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, Patch
-from store_testing import ALL, BINARY, CXX, PTX, TEXT, Compiler, aged, assert_sound, look, with_header
+from store_testing import (
+    ALL,
+    BINARY,
+    CXX,
+    PTX,
+    TEXT,
+    Compiler,
+    aged,
+    assert_sound,
+    in_child,
+    look,
+    status_of,
+    with_header,
+)
 
 from ptxrt import store as package
 from ptxrt.compilers import Binary
@@ -102,23 +115,6 @@ def test_a_signal_handler_that_asks_for_the_same_does_not_wait_for_its_own_threa
     assert inner.calls == 1
     assert time.monotonic() - began < 5
     assert_sound(folder)
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Return the process of a forked child that does `work`, and ends with 0 if that raised nothing."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
-def status_of(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_lock_that_the_parent_releases_is_free_though_a_child_lives(folder: Path) -> None:

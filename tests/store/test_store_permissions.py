@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 import stat
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers import Patch
-from store_testing import BINARY, CXX, PTX, TEXT, Compiler, assert_sound, look, warnings, with_header
+from store_testing import (
+    BINARY,
+    CXX,
+    PTX,
+    TEXT,
+    Compiler,
+    assert_sound,
+    in_child,
+    look,
+    status_of,
+    warnings,
+    with_header,
+)
 
 from ptxrt.compilers import Binary
 from ptxrt.store import BinaryStore
@@ -85,21 +96,16 @@ def test_pain20_a_folder_of_another_owner_is_not_used(
 
 def as_nobody(work: Callable[[], None], *paths: Path) -> None:
     """Do it in a forked child that is not root, whom permissions do not stop; the paths become that user's."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            if os.geteuid() == 0:
-                for path in paths:
-                    os.chown(path, 65534, 65534)
-                os.setgid(65534)
-                os.setuid(65534)
-            work()
-            status = 0
-        finally:
-            traceback.print_exc()
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def done() -> None:
+        if os.geteuid() == 0:
+            for path in paths:
+                os.chown(path, 65534, 65534)
+            os.setgid(65534)
+            os.setuid(65534)
+        work()
+
+    assert status_of(in_child(done)) == 0
 
 
 def open_to_all(path: Path) -> None:
@@ -109,35 +115,36 @@ def open_to_all(path: Path) -> None:
             each.chmod(0o755)
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder that another user can come to."""
+    found = tmp_path / "place"
+    found.mkdir()
+    open_to_all(found)
+    return found
+
+
 @pytest.mark.parametrize("mode", [0o500, 0o000])
 def test_pain19_a_home_that_cannot_be_written_or_read_costs_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+    place: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    open_to_all(home)
-
     def work() -> None:
-        home.chmod(mode)
-        store, compiler = BinaryStore(home / ".cache" / "ptxrt"), Compiler()
+        place.chmod(mode)
+        store, compiler = BinaryStore(place / ".cache" / "ptxrt"), Compiler()
         for _ in range(3):
             assert store.binary(PTX, TEXT, compiler) == BINARY
         assert compiler.calls == 3
         (line,) = warnings(caplog)
-        assert str(home) in line
+        assert str(place) in line
         assert list(store.entries()) == []
         assert store.prune(0) == store.clear() == 0
 
-    as_nobody(work, home)
+    as_nobody(work, place)
 
 
 def test_what_may_not_be_read_is_put_aside_and_compiled_once_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    open_to_all(place)
-
     def work() -> None:
         for name in ("kernel.cubin", "entry.json"):
             folder = place / f"of {name}"
@@ -154,13 +161,7 @@ def test_what_may_not_be_read_is_put_aside_and_compiled_once_more(
     as_nobody(work, place)
 
 
-def test_folders_that_cannot_be_removed_or_entered_stop_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    open_to_all(place)
-
+def test_folders_that_cannot_be_removed_or_entered_stop_nothing(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     def work() -> None:
         folder = place / "store"
         look(folder, Compiler())

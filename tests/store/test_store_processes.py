@@ -9,37 +9,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import ROOT, Patch
-from store_testing import ALL, BINARY, CXX, PTX, TEXT, Compiler, aged, look, with_header
+from store_testing import ALL, BINARY, CXX, PTX, TEXT, Compiler, aged, in_child, look, status_of, with_header
 
 from ptxrt import files
 from ptxrt.compilers import Binary, nvjitlink
 from ptxrt.store import BinaryStore, Request, _files
 
 KEYS = [f"{number:064x}" for number in range(5)]
-
-
-def started(work: Callable[[], object]) -> int:
-    """Return the process of a forked child that does `work`, and ends with 0 if that raised nothing."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
-def status_of(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def binary_of(request: Request) -> Binary:
@@ -70,7 +52,7 @@ def test_pain1_and_3_64_processes_at_once_compile_each_key_once_in_all(tmp_path:
 
             assert store.binary(request, TEXT, compile) == binary
 
-    children = [started(partial(ask, number)) for number in range(64)]
+    children = [in_child(partial(ask, number)) for number in range(64)]
     os.close(opens)
     assert [status_of(child) for child in children] == [0] * 64
     os.close(gate)
@@ -164,7 +146,7 @@ def test_whoever_is_killed_at_any_moment_leaves_a_sound_store(folder: Path, head
     seen: Counter[str] = Counter()
     look(folder, Compiler(), replace(PTX, source="first"))
     for number in range(200 if ALL else 25):
-        children = [started(work) for _ in range(2)]
+        children = [in_child(work) for _ in range(2)]
         time.sleep(drawn.uniform(0.005, 0.06))
         for child in children:
             os.kill(child, signal.SIGKILL)
