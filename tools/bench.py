@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         code: int = given.run(given)
-    except report.NotStorable as error:
+    except report.Refused as error:
         print(f"bench.py: {error}", file=sys.stderr)
         return 2
     return code

@@ -22,7 +22,7 @@ import numpy as np
 
 import ptxrt
 from benchmarks.launch import positive
-from benchmarks.report import ROOT, Kind, Measurement, Record, add_out, markdown_table, slug
+from benchmarks.report import ROOT, Kind, Measurement, Record, add_usual, heading, markdown_table, opened
 from ptxrt import ops
 from ptxrt.compilers import nvjitlink
 
@@ -71,19 +71,13 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--device", help="where to run; the default device if left out")
     parser.add_argument("--runs", type=positive, help="processes timed of each row (20; on sim 5)")
-    add_out(parser)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed, or cannot be told")
+    add_usual(parser, "where to run", "a bound is missed, or cannot be told")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, store; return 1 if ``--check`` is given and a bound is missed."""
-    try:
-        device = ptxrt.Device(arguments.device) if arguments.device else ptxrt.default_device()
-    except ptxrt.PtxrtError as error:
-        print(f"bench.py: {error}", file=sys.stderr)
-        return 2
+    device = opened(arguments.device)
     count = arguments.runs or (5 if device.kind == "sim" else 20)
     measurement = Measurement(arguments.out, _MEASURED)
     with TemporaryDirectory(prefix="ptxrt-cold-") as folder:
@@ -92,9 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         times, failed = measure(rows(device, path), lambda row: cold_ms(row, file, path), count)
     found = {name: _summary(values) for name, values in times.items()}
     record = {"runs": count, "rows": found, "failed": failed, "bounds": BOUNDS}
-    print(f"{device}: {device.name}, {device.arch}, driver {device.properties.driver}\n\n{_body(record)}")
-    for stored in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
-        print(f"stored {stored}")
+    print(f"{heading(device)}\n\n{_body(record)}")
+    measurement.store(KIND, device, record)
     times_as_long = ratios({name: row["median_ms"] for name, row in found.items()})
     missed = [name for name, bound in BOUNDS.items() if times_as_long.get(name, bound + 1) > bound]
     return 1 if arguments.check and missed else 0

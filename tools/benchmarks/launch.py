@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-import ptxrt
 from benchmarks.launch_peers import Burst, peers
-from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
+from benchmarks.report import Kind, Measurement, Record, add_usual, heading, markdown_table, opened
 
 __all__ = ["BASE", "BOUNDS", "HELP", "KIND", "NAME", "add_arguments", "measure", "positive", "ratios", "run"]
 
@@ -51,20 +49,14 @@ _WARM_UP = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--device", help="where to run; the default device if left out")
     parser.add_argument("--bursts", type=positive, help="bursts timed of each row (60; on sim 5)")
     parser.add_argument("--launches", type=positive, help="launches a burst (256; on sim 16)")
-    add_out(parser)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed, or cannot be told")
+    add_usual(parser, "where to run", "a bound is missed, or cannot be told")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, store; return 1 if ``--check`` is given and a bound is missed."""
-    try:
-        device = ptxrt.Device(arguments.device) if arguments.device else ptxrt.default_device()
-    except ptxrt.PtxrtError as error:
-        print(f"bench.py: {error}", file=sys.stderr)
-        return 2
+    device = opened(arguments.device)
     on_gpu = device.kind == "cuda"
     bursts = arguments.bursts or (60 if on_gpu else 5)
     launches = arguments.launches or (256 if on_gpu else 16)
@@ -80,9 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         "failed": failed | broken,
         "bounds": BOUNDS,
     }
-    print(f"{device}: {device.name}, {device.arch}, driver {device.properties.driver}\n\n{_body(record)}")
-    for path in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
-        print(f"stored {path}")
+    print(f"{heading(device)}\n\n{_body(record)}")
+    measurement.store(KIND, device, record)
     above = ratios({name: row["median_us"] for name, row in rows.items()})
     missed = [name for name, bound in BOUNDS.items() if name not in above or above[name] > bound]
     return 1 if arguments.check and missed else 0

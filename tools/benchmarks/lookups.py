@@ -6,7 +6,6 @@ The store's rows need no GPU: what they find are cubins for sm_90, compiled into
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 import ptxrt
-from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
+from benchmarks.report import Kind, Measurement, Record, add_usual, markdown_table, opened
 from ptxrt import KernelSource, backends, ops
 from ptxrt.runtime.compiling import compiled, request_for
 from ptxrt.store import BinaryStore
@@ -36,18 +35,12 @@ _CUDA = '#include "by.h"\nextern "C" __global__ void scale(float* x) { x[threadI
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--device", help="whose module cache; the default device if left out")
-    add_out(parser)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
+    add_usual(parser, "whose module cache", "a bound is missed")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, store; return 1 if ``--check`` is given and a bound is missed."""
-    try:
-        device = ptxrt.Device(arguments.device) if arguments.device else ptxrt.default_device()
-    except ptxrt.PtxrtError as error:
-        print(f"bench.py: {error}", file=sys.stderr)
-        return 2
+    device = opened(arguments.device)
     measurement = Measurement(arguments.out, _MEASURED)
     rows = {}
     with TemporaryDirectory() as folder:
@@ -56,8 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows[name] = {"median_us": median, "q1_us": q1, "q3_us": q3}
     record = {"rows": rows, "bounds_us": BOUNDS, "rounds": _ROUNDS}
     print(_body(record))
-    for path in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
-        print(f"stored {path}")
+    measurement.store(KIND, device, record)
     missed = [name for name, bound in BOUNDS.items() if rows[name]["median_us"] > bound]
     return 1 if arguments.check and missed else 0
 

@@ -21,14 +21,32 @@ import ptxrt
 from benchmarks.measured import ROOT, changed, digests
 from ptxrt.compilers import nvjitlink, nvrtc
 
-__all__ = ["RESULTS", "ROOT", "Kind", "Measurement", "NotStorable", "Record", "add_out", "markdown_table", "slug"]
+__all__ = [
+    "RESULTS",
+    "ROOT",
+    "Kind",
+    "Measurement",
+    "NotStorable",
+    "Record",
+    "Refused",
+    "add_out",
+    "add_usual",
+    "heading",
+    "markdown_table",
+    "opened",
+    "slug",
+]
 
 RESULTS = ROOT / "docs" / "results"
 Record = Mapping[str, Any]
 _PACKAGES = re.compile(r"cuda-core|cuda-bindings|cuda-python|cupy(-.*)?|torch|triton|ml[-_]dtypes")
 
 
-class NotStorable(Exception):
+class Refused(Exception):
+    """Nothing is measured, or stored; the argument says why."""
+
+
+class NotStorable(Refused):
     """Nothing may be stored where it was asked for."""
 
 
@@ -99,6 +117,31 @@ class Measurement:
         data.write_text(json.dumps(record, indent=1) + "\n")
         text.write_text(kind.text(json.loads(data.read_text())))
         return [data, text]
+
+    def store(self, kind: Kind, device: ptxrt.Device, record: Record) -> None:
+        """Save it under the names of its kind and of the device, and say where."""
+        for path in self.save(kind, f"{kind.name}-{slug(device.name)}", device, record):
+            print(f"stored {path}")
+
+
+def add_usual(parser: argparse.ArgumentParser, device: str, check: str) -> None:
+    """Add ``--device``, ``--out`` and ``--check``, with what help says of the first and of the last."""
+    parser.add_argument("--device", help=f"{device}; the default device if left out")
+    add_out(parser)
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 if {check}")
+
+
+def opened(name: str | None) -> ptxrt.Device:
+    """Return the device of that name, or the default one; raise :class:`Refused` where there is none."""
+    try:
+        return ptxrt.Device(name) if name else ptxrt.default_device()
+    except ptxrt.PtxrtError as error:
+        raise Refused(str(error)) from error
+
+
+def heading(device: ptxrt.Device) -> str:
+    """Return the line that stands above what is printed of a device."""
+    return f"{device}: {device.name}, {device.arch}, driver {device.properties.driver}"
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

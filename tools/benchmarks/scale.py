@@ -19,7 +19,7 @@ import ptxrt
 from benchmarks.ops_calls import call, inputs, on_device, shapes, timer
 from benchmarks.ops_cases import Case, keys
 from benchmarks.ops_compiled import speak
-from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
+from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table
 
 __all__ = ["HELP", "KIND", "NAME", "OPS", "add_arguments", "case_of", "findings", "run"]
 
@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         speak(before or "")
     record = {"runs": arguments.runs, "rows": rows}
     print(f"\n{_body(record)}")
-    for path in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
-        print(f"stored {path}")
+    measurement.store(KIND, device, record)
     return 1 if arguments.check and any(findings(row["us"]) for row in rows) else 0
 
 

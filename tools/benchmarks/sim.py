@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import ptxrt
-from benchmarks.report import ROOT, Kind, Measurement, Record, add_out, markdown_table, slug
+from benchmarks.report import ROOT, Kind, Measurement, Record, add_out, markdown_table
 from benchmarks.sim_kernels import CASES, Case
 from ptxrt import sim
 
@@ -76,8 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     print(_body(record))
     device = ptxrt.Device("sim:0")
-    for path in measurement.save(KIND, f"{NAME}-{slug(device.name)}", device, record):
-        print(f"stored {path}")
+    measurement.store(KIND, device, record)
     if missed:
         print(f"missed: {', '.join(missed)}")
     return 1 if arguments.check and missed else 0
