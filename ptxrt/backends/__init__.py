@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.errors import BackendUnavailable, PtxrtError
-from ptxrt.images import ImageFormat, Sampling
+
+if TYPE_CHECKING:
+    from ptxrt.images import ImageFormat, Sampling
 
 __all__ = [
     "Backend",
