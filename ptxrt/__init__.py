@@ -146,12 +146,15 @@ _MODULES["references"] = "ops.references"
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        found = importlib.import_module(f"ptxrt.{_MODULES[name]}")
-    elif name in __all__:
-        found = getattr(importlib.import_module(f"ptxrt.{_NAMES.get(name, 'errors')}"), name)
-    else:
+    module = _MODULES.get(name) or (_NAMES.get(name, "errors") if name in __all__ else None)
+    if module is None:
         raise AttributeError(f"module 'ptxrt' has no attribute {name!r}")
+    from ptxrt.collector import paused  # noqa: PLC0415 (as all)
+
+    with paused():
+        found = importlib.import_module(f"ptxrt.{module}")
+    if name not in _MODULES:
+        found = getattr(found, name)
     globals()[name] = found
     return found
 

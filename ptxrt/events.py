@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-__all__ = ["LOG", "CacheEvent", "emit", "marked", "subscribe", "subscribers"]
+if TYPE_CHECKING:
+    import logging
 
-LOG = logging.getLogger("ptxrt")
+__all__ = ["CacheEvent", "emit", "log", "marked", "subscribe", "subscribers"]
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,21 @@ def subscribe(callback: Callable[[CacheEvent], object]) -> Callable[[], None]:
 
 def emit(event: CacheEvent) -> None:
     """Tell an event."""
-    if event.where != "memory":
-        levels = {"compile": logging.INFO, "quarantine": logging.WARNING}
-        LOG.log(levels.get(event.kind, logging.DEBUG), "%s", event)
+    # Where nobody has imported logging nobody can see what is below a warning.
+    if event.where != "memory" and (event.kind == "quarantine" or "logging" in sys.modules):
+        log().log({"compile": 20, "quarantine": 30}.get(event.kind, 10), "%s", event)  # INFO, WARNING, DEBUG
     for told in subscribers:
         try:
             told(event)
-        except Exception:
-            LOG.exception("a callback of ptxrt.events.subscribe raised")
+        except Exception:  # noqa: BLE001 (it is in the log)
+            log().exception("a callback of ptxrt.events.subscribe raised")
+
+
+def log() -> logging.Logger:
+    """Return the logger; its package is imported when there is something to say."""
+    import logging  # noqa: PLC0415 (few programs look at it)
+
+    return logging.getLogger("ptxrt")
 
 
 def marked(words: str) -> contextlib.AbstractContextManager[Any]:

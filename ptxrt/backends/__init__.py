@@ -7,16 +7,18 @@ machines.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo
 from ptxrt.errors import BackendUnavailable, PtxrtError
-from ptxrt.images import ImageFormat, Sampling
+
+if TYPE_CHECKING:
+    from ptxrt.images import ImageFormat, Sampling
 
 __all__ = [
     "Backend",
@@ -166,14 +168,8 @@ def capturing(lock: AbstractContextManager[Any]) -> Iterator[None]:
     While a stream is captured, a driver refuses every wait for the device, and may spoil the capture. `lock` is held by
     those who wait so, and the finalizers of the garbage collector are among them.
     """
-    with lock:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    with lock, paused():
+        yield
 
 
 class Backend(Protocol):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxrt.images import ImageFormat, Sampling
+if TYPE_CHECKING:
+    from ptxrt.images import ImageFormat, Sampling
 
 __all__ = ["CudaTextures"]
 

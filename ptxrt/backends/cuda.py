@@ -21,6 +21,7 @@ import numpy as np
 from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capturing
 from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
+from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo, installed
 from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
 
@@ -70,8 +71,9 @@ class CudaBackend(CudaTextures):
 
     def _count(self) -> tuple[str | None, int]:
         try:
-            import cuda.core  # noqa: F401, PLC0415
-            from cuda.bindings import driver  # noqa: PLC0415 (nothing of CUDA at import)
+            with paused():
+                import cuda.core  # noqa: F401, PLC0415
+                from cuda.bindings import driver  # noqa: PLC0415 (nothing of CUDA at import)
         except ImportError as error:
             return f'{error}; install the packages with pip install "ptxrt[cuda13]" (or cuda12)', 0
         try:

@@ -6,6 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ptxrt.collector import paused
 from ptxrt.ops.framework import KernelSpec, Plan, forget_plans, read_kernel
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def __getattr__(name: str) -> Any:
     op = next((op for op in _OPS if name.lower().replace("_", "").startswith(op.replace("_", ""))), None)
     if op is None or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}._{op}"), name)
+    with paused():
+        found = globals()[name] = getattr(importlib.import_module(f"{__name__}._{op}"), name)
     return found
 
 

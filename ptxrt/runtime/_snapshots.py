@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.errors import InvalidArgument
-from ptxrt.events import LOG
+from ptxrt.events import log
 
 if TYPE_CHECKING:
     from ptxrt.runtime.modules import ModuleCache
@@ -51,4 +51,4 @@ def _write(*_: Any) -> None:
         try:
             modules.snapshot(file)
         except InvalidArgument as error:
-            LOG.warning("PTXRT_CACHE_SNAPSHOT: %s", error)
+            log().warning("PTXRT_CACHE_SNAPSHOT: %s", error)

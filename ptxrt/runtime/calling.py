@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.runtime.layout import whole_numbers
 from ptxrt.runtime.stream import ENTERED, as_stream, current_stream
@@ -152,6 +151,8 @@ def arranged(entry: str, signature: Signature, args: Sequence[Any], named: Mappi
             pass
     for name in named:
         if name not in names:
+            from ptxrt.compilers.ptx_text import suggestion  # noqa: PLC0415 (for the message alone)
+
             raise InvalidArgument(
                 op=entry,
                 argument=name,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from ptxrt.backends import PointerParam, Resources
-from ptxrt.compilers.ptx_text import file_hint, require_entry
 from ptxrt.errors import (
     DTypeMismatch,
     InvalidArgument,
@@ -91,6 +90,8 @@ def load(
         For a declaration that no signature can be made of.
     """
     if not isinstance(source, KernelSource):
+        from ptxrt.compilers.ptx_text import file_hint  # noqa: PLC0415 (for the message alone)
+
         raise InvalidArgument(
             op="load",
             argument="source",
@@ -179,7 +180,10 @@ class Kernel:
         source, entry, signature, options = identity
         self.entry, self.device, self.source = entry, device, source
         name = module.binary.symbols.get(entry, entry)
-        require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
+        if name not in module.binary.entries:
+            from ptxrt.compilers.ptx_text import require_entry  # noqa: PLC0415 (for the message alone)
+
+            require_entry(name, module.binary.entries, source.name, device.arch, text=source.text)
         pointers = tuple(
             PointerParam(i, p.name, p.type.name, p.const) for i, p in enumerate(signature.parameters) if p.pointer
         )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxrt.compilers.ptx_text import suggestion
 from ptxrt.dtypes import BY_NUMPY, VECTORS
 from ptxrt.errors import CompileError, DTypeMismatch, InvalidArgument, PtxrtError, SignatureMismatch, shown
 from ptxrt.runtime.scalars import check_scalar, scalar_error
@@ -113,6 +112,8 @@ def _fields(dtype: np.dtype[Any], value: Any, name: str, op: str) -> Iterator[tu
     if isinstance(value, Mapping):
         for key in value:
             if key not in names:
+                from ptxrt.compilers.ptx_text import suggestion  # noqa: PLC0415 (for the message alone)
+
                 fix = suggestion(str(key), names)
                 raise InvalidArgument(op=op, argument=name, expected=fields, given=shown(key), fix=fix)
         if missing := [key for key in names if key not in value]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ptxrt.compilers import Binary, Included
 from ptxrt.errors import InvalidArgument, shown
-from ptxrt.events import LOG, CacheEvent, emit
+from ptxrt.events import CacheEvent, emit, log
 from ptxrt.store import _files
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Damaged, Record, Request
@@ -253,7 +253,7 @@ class BinaryStore:
         """Say what is wrong with the disk, once a process."""
         if not self._warned:
             self._warned = True
-            LOG.warning("the store of compiled kernels: %s", words)
+            log().warning("the store of compiled kernels: %s", words)
 
     # Upkeep -------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ LOADED_FOR_CUDA = """
 NEEDLESS_ON_CUDA = (
     *(name for name in NEEDLESS if name.startswith("ptxrt.") and name != "ptxrt.backends.cuda"),
     "jinja2", "ptxrt.sim", "ptxrt.compilers.nvjitlink", "ptxrt.compilers.toolkit", "ptxrt.compilers.occupancy",
+    "ptxrt.compilers.ptx_text", "ptxrt.images", "logging",
 )  # fmt: skip
 
 

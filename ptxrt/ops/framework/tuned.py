@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ptxrt import store
 from ptxrt.errors import InvalidArgument
-from ptxrt.events import LOG
+from ptxrt.events import log
 from ptxrt.ops.framework.schedule import Config
 from ptxrt.ops.framework.texts import text_digest
 from ptxrt.ops.framework.variant import Variant
@@ -204,7 +204,7 @@ def _tables(device: str) -> dict[str, list[tuple[str, dict[Key, Choice]]]]:
         try:
             table = {key: choice for key, choice in read(path).items() if key.device == device}
         except InvalidArgument as error:
-            LOG.warning("%s; it is not used", error)
+            log().warning("%s; it is not used", error)
             continue
         for op in {key.op for key in table}:
             found.setdefault(op, []).append((str(path), table))
