@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
@@ -16,7 +16,6 @@ from ptxrt.ops.framework import (
     Limits,
     Operand,
     Plan,
-    PrecisionGuarantee,
     Refusal,
     Role,
     Schedule,
@@ -24,6 +23,7 @@ from ptxrt.ops.framework import (
     blocks_in_hip,
     plan_cache,
 )
+from ptxrt.ops._softmax2d_held import SECTOR, Clustered, Direction, Held, guarantee
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -42,9 +42,6 @@ __all__ = [
 
 HELD = 32
 """Channels that a thread holds in registers."""
-
-SECTOR = 32
-"""Bytes of memory that are read at once."""
 
 _COUNTED = 1 << 32  # columns, which a u32 does not count
 
@@ -171,26 +168,8 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     return _Tile(positions, lanes, images, _parts(batch, images) * _parts(hw, positions))
 
 
-class _Direction(NamedTuple):
-    """What forward and backward differ in: the entries' name, the arrays, and the threads that registers allow."""
-
-    name: str
-    arrays: tuple[str, ...]
-    threads: int
-
-    def most_threads(self, dtype: ElementType) -> int:
-        """Of a block in PTX: a number of f64 takes two registers."""
-        return self.threads // 2 if dtype.name == "f64" else self.threads
-
-
-_FORWARD_WAY = _Direction("softmax2d", ("x", "out"), 1024)
-_BACKWARD_WAY = _Direction("softmax2d_backward", ("grad_out", "y", "out"), 512)
-
-
-def _guarantee(problem: _Problem) -> PrecisionGuarantee:
-    """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
-    real = "f64" if problem.dtype.name == "f64" else "f32"
-    return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+_FORWARD_WAY = Direction("softmax2d", ("x", "out"), 1024)
+_BACKWARD_WAY = Direction("softmax2d_backward", ("grad_out", "y", "out"), 512)
 
 
 @dataclass(frozen=True)
@@ -218,7 +197,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
     name = "baseline"
     config_type = ThreadsConfig
 
-    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
 
@@ -228,7 +207,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        most = self.way.most_threads(problem.dtype)
+        most = self.way.most_threads(problem)
         if self.language == "ptx" and config.threads > most:
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         name = f"{self.way.name}_kernel"
@@ -240,7 +219,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
                 name, sizes = f"{self.way.name}_tiled_kernel", (problem.batch, problem.channels, problem.hw, 1, 1)
         kernel = FAMILY.kernel(name, problem.dtype, self.language)
         launch = Launch(kernel, (blocks,), config.threads, (*self.way.arrays, *sizes))
-        return Schedule((launch,), _guarantee(problem))
+        return Schedule((launch,), guarantee(problem))
 
 
 class Tiled(Variant[_Problem, ThreadsConfig]):
@@ -249,20 +228,20 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
     name = "tiled"
     config_type = ThreadsConfig
 
-    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        tile = _tile(problem, config.threads, self.way.most_threads(problem.dtype))
+        tile = _tile(problem, config.threads, self.way.most_threads(problem))
         kernel = FAMILY.kernel(f"{self.way.name}_tiled_kernel", problem.dtype, self.language)
         sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
-        return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), _guarantee(problem))
+        return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
 
 
-def _variants(way: _Direction) -> tuple[Variant[_Problem, ThreadsConfig], ...]:
-    return Columns(way), Tiled(way), Columns(way, "hip")
+def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
+    return Columns(way), Held(way), Clustered(way), Tiled(way), Columns(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):

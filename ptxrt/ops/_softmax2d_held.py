@@ -1,0 +1,213 @@
+"""Variants of softmax2d and its backward that hold all values in registers: of a block, or of a cluster of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+)
+
+__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "ClusterConfig", "Clustered", "Direction", "Held", "HeldConfig", "guarantee"]
+
+SECTOR = 32
+"""Bytes of memory that are read at once."""
+
+CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster that the kernels are rendered for."""
+
+_VECTOR_BYTES = 16
+_FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
+_TILE = "u32 channels, u32 hw, u32 positions, u32 lanes, u32 strips, u32 share, u32 per_position, u32 per_lane"
+FAMILY = KernelFamily(
+    "softmax2d_held",
+    ("f32", "f64", "f16", "bf16"),
+    {
+        f"{way}_held_{cluster}": Role(
+            arrays + _TILE, parameters={"cluster": str(cluster)}, target=90 if cluster > 1 else None
+        )
+        for cluster in (1, *CLUSTERS)
+        for way, arrays in (("softmax2d", _FORWARD), ("softmax2d_backward", _BACKWARD))
+    },
+    targets=ROUNDING_TARGETS,
+    op="softmax2d",
+)
+
+
+class Direction(NamedTuple):
+    """What forward and backward differ in: the entries' name, the arrays, and the threads that registers allow."""
+
+    name: str
+    arrays: tuple[str, ...]
+    threads: int
+
+    def most_threads(self, problem: ImageDescriptor) -> int:
+        """Of a block in PTX that has a thread for each column or lane: a number of f64 takes two registers."""
+        return self.threads // 2 if problem.dtype.name == "f64" else self.threads
+
+
+def guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
+    """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
+    real = "f64" if problem.dtype.name == "f64" else "f32"
+    return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+
+
+def _parts(count: int, size: int) -> int:
+    """Return how many parts of `size` it takes."""
+    return -(-count // size)
+
+
+class _Tile(NamedTuple):
+    """What a block or a cluster takes, as the kernel's parameters have it."""
+
+    positions: int
+    lanes: int
+    strips: int
+    share: int
+
+
+def _tile(problem: ImageDescriptor, threads: int, cluster: int) -> _Tile | None:
+    """Return the tiles for blocks of up to `threads`, or None where registers do not hold them.
+
+    Wide ones, up to whole images: the more columns lie side by side, the fewer sectors are read in vain.
+    """
+    channels, hw, size = problem.channels, problem.hw, problem.dtype.size
+    vector = _VECTOR_BYTES // size
+    turns = _held_values(problem) // vector
+    most = min(threads * vector * turns * cluster // channels, threads)
+    positions, whole = hw, vector // math.gcd(hw, vector)  # of so many lanes, a turn is whole vectors
+    if hw > most:
+        unit, whole = (SECTOR // size if hw * size % SECTOR == 0 else vector), 1
+        most = most // unit * unit
+        if not most or hw % vector:
+            return None
+        positions = _parts(_parts(hw, _parts(hw, most)), unit) * unit
+    if channels * hw % vector or positions < vector:
+        return None
+    share = _parts(channels, cluster * whole) * whole
+    lanes = max(min(threads * vector // positions, share) // whole * whole, vector)
+    fits = lanes * positions <= threads * vector and share <= lanes * turns
+    return _Tile(positions, lanes, _parts(hw, positions), share) if fits else None
+
+
+def _held_values(problem: ImageDescriptor) -> int:
+    """Return how many values a thread holds in registers."""
+    return 16 if problem.dtype.name == "f64" else 32
+
+
+def _most_threads(problem: ImageDescriptor) -> int:
+    return 256 if problem.dtype.name == "f64" else 512
+
+
+@dataclass(frozen=True)
+class HeldConfig(Config):
+    """Knobs of the kernels whose blocks have a tile each: the most threads of a block."""
+
+    threads: int
+
+    @classmethod
+    def heuristic(cls, problem: ImageDescriptor) -> HeldConfig:
+        """Few threads, so that blocks which read lie beside such that compute, unless a tile needs more."""
+        fitting = (threads for threads in (256, 512) if _tile(problem, threads, 1))
+        return cls(next(fitting, 256))
+
+    @classmethod
+    def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
+        """Return blocks of 128, 256 and 512."""
+        return tuple(cls(threads) for threads in (128, 256, 512) if threads <= _most_threads(problem))
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Config):
+    """Knobs of the kernels whose clusters have a tile each: the most threads of a block, and the blocks of a cluster."""
+
+    threads: int
+    cluster: int
+
+    @classmethod
+    def heuristic(cls, problem: ImageDescriptor) -> ClusterConfig:
+        """Return the fewest blocks that hold a whole image."""
+        fitting = (
+            cls(256, cluster) for cluster in CLUSTERS if (tile := _tile(problem, 256, cluster)) and tile.strips == 1
+        )
+        return next(fitting, cls(256, CLUSTERS[-1]))
+
+    @classmethod
+    def candidates(cls, problem: ImageDescriptor) -> Sequence[ClusterConfig]:
+        """Return each size of cluster, with blocks of 128, 256 and 512."""
+        return tuple(
+            cls(threads, cluster)
+            for cluster in CLUSTERS
+            for threads in (128, 256, 512)
+            if threads <= _most_threads(problem)
+        )
+
+
+class _Registers(Variant[ImageDescriptor, HeldConfig]):
+    """What both variants have in common."""
+
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.way = way
+
+    def suits(self, problem: ImageDescriptor) -> bool:
+        """Where a tile is a block's work, and reads whole sectors."""
+        config = self.config_type.heuristic(problem)
+        tile = _tile(problem, config.threads, getattr(config, "cluster", 1))
+        wide = tile is not None and (tile.strips == 1 or tile.positions * problem.dtype.size >= SECTOR)
+        return wide and problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
+
+    def _schedule(self, problem: ImageDescriptor, threads: int, cluster: int) -> Schedule | Refusal:
+        most = _most_threads(problem)
+        if threads > most:
+            return Refusal(f"{threads} threads are more than the {most} that a block may have")
+        tile = _tile(problem, threads, cluster)
+        if tile is None:
+            return Refusal(f"registers of {cluster} blocks of {threads} threads do not hold vectors of {problem.shape}")
+        vector = _VECTOR_BYTES // problem.dtype.size
+        block = tile.positions * tile.lanes // vector
+        per = tuple(_parts(1 << 31, count) for count in (tile.positions, tile.lanes))
+        kernel = FAMILY.kernel(f"{self.way.name}_held_{cluster}", problem.dtype, self.language)
+        real = 8 if problem.dtype.name == "f64" else 4
+        across = 3 * cluster * tile.positions if cluster > 1 else 0
+        shared = real * (2 * (vector + 1) * block + across + 2 * tile.positions)
+        arguments = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
+        launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
+        return Schedule((launch,), guarantee(problem))
+
+
+class Held(_Registers):
+    """A block for each tile of neighbouring columns."""
+
+    name = "held"
+    config_type = HeldConfig
+
+    def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        return self._schedule(problem, config.threads, 1)
+
+
+class Clustered(_Registers):
+    """A cluster of blocks for each tile of neighbouring columns, mostly a whole image."""
+
+    name = "cluster"
+    config_type = ClusterConfig  # type: ignore[assignment]
+
+    def schedule(self, problem: ImageDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:  # type: ignore[override]
+        """Return one launch."""
+        if config.cluster not in CLUSTERS:
+            return Refusal(f"there are clusters of {CLUSTERS} blocks, not of {config.cluster}")
+        return self._schedule(problem, config.threads, config.cluster)
