@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops._softmax2d_held import SECTOR, Clustered, Direction, Held, guarantee
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -23,7 +24,6 @@ from ptxrt.ops.framework import (
     blocks_in_hip,
     plan_cache,
 )
-from ptxrt.ops._softmax2d_held import SECTOR, Clustered, Direction, Held, guarantee
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike

@@ -132,7 +132,7 @@ class HeldConfig(Config):
 
 @dataclass(frozen=True)
 class ClusterConfig(Config):
-    """Knobs of the kernels whose clusters have a tile each: the most threads of a block, and the blocks of a cluster."""
+    """Knobs of the kernels whose clusters have a tile each: the most threads of a block, and the cluster's blocks."""
 
     threads: int
     cluster: int
