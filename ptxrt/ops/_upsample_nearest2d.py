@@ -67,7 +67,8 @@ FAMILY = KernelFamily(
         ),
         "upsample_nearest2d_tables": Role(
             "const T* src, T* dst, const u32* rows_ptr, const u32* columns_ptr, u32 threads, u32 chunks, u32 bands, "
-            "u32 height, u32 windows, u32 channels, u32 out_h, u64 image_stride, u64 channel_stride, u32 row_bytes"
+            "u32 height, u32 windows, u32 channels, u32 out_h, u64 image_stride, u64 channel_stride, u32 row_bytes",
+            hip=True,
         ),
         "upsample_nearest2d_backward": Role(
             "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
@@ -422,7 +423,7 @@ class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dA
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (Tables(), Banded(), Elements(), Elements("hip"))
+    variants = (Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -191,13 +191,13 @@ def local_response_norm_backward(shape: Any, size: Any, name: str = "f32") -> An
     return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
 
 
-def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int) -> Case:
+def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int, variant: str = "baseline") -> Case:
     dtype = ptxrt.dtypes.BY_NAME[name]
     x = (100 * np.abs(normal(*shape))).astype(dtype.numpy)
     strides = tuple(step // x.itemsize for step in x.strides)
     problem = ops.UpsampleNearest2dDescriptor(shape, strides, out_h, out_w, dtype)
     want = {"out": (references.upsample_nearest2d(x, out_h, out_w), 0.0)}
-    return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want)
+    return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want, variant=variant)
 
 
 def upsample_nearest2d_backward(name: str, shape: Shape, in_h: int, in_w: int) -> Case:
@@ -370,6 +370,12 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
+        *((upsample_nearest2d, (name, (2, 3, 5, 16), 9, 48, "tables")) for name in ("f32", "f64", "u32")),
+        *(
+            (upsample_nearest2d, (name, (2, 3, 5, 16), 7, w, "tables"))
+            for name in ("f16", "bf16", "u8")
+            for w in (32, 48)
+        ),
         *((upsample_nearest2d_backward, (name, (2, 3, 9, 20), 5, 31)) for name in ("f32", "f64", "f16", "bf16")),
         (upsample_nearest2d_backward, ("f32", (1, 1, 4, 4), 2, 3)),  # less elements than a block has threads
     ],
