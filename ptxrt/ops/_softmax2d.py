@@ -207,8 +207,8 @@ class Columns(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        most = self.way.most_threads(problem)
-        if self.language == "ptx" and config.threads > most:
+        most = self.way.most_threads(problem, self.language)
+        if config.threads > most:
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         name = f"{self.way.name}_kernel"
         sizes: tuple[int, ...] = (problem.positions, problem.channels, problem.hw)
@@ -234,21 +234,25 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        tile = _tile(problem, config.threads, self.way.most_threads(problem))
+        tile = _tile(problem, config.threads, self.way.most_threads(problem, self.language))
         kernel = FAMILY.kernel(f"{self.way.name}_tiled_kernel", problem.dtype, self.language)
         sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
-        return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
+        blocks = tile.tiles
+        if self.language == "hip":  # where blocks take turns
+            blocks = blocks_in_hip(tile.tiles * tile.threads, tile.threads)
+        return Schedule((Launch(kernel, (blocks,), tile.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
 
 
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    return Columns(way), Held(way), Clustered(way), Tiled(way), Columns(way, "hip")
+    return Columns(way), Held(way), Clustered(way), Tiled(way), Columns(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``baseline``, a thread for each column, best where registers hold it; ``tiled``, several threads for each
-    column, and in PTX the only one for 2**32 columns and more.
+    Variants: ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each
+    column, whose registers hold all of it, and 16 bytes at a time; ``cluster``, the same in several blocks; ``tiled``,
+    several threads for each column of any length, and in PTX the only one for 2**32 columns and more.
     """
 
     op = "softmax2d"

@@ -54,9 +54,10 @@ class Direction(NamedTuple):
     arrays: tuple[str, ...]
     threads: int
 
-    def most_threads(self, problem: ImageDescriptor) -> int:
-        """Of a block in PTX that has a thread for each column or lane: a number of f64 takes two registers."""
-        return self.threads // 2 if problem.dtype.name == "f64" else self.threads
+    def most_threads(self, problem: ImageDescriptor, language: str) -> int:
+        """Of a block that has a thread for each column or lane: a number of f64 takes two registers."""
+        threads = self.threads if language == "ptx" else min(self.threads, 512)
+        return threads // 2 if problem.dtype.name == "f64" else threads
 
 
 def guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
@@ -84,6 +85,8 @@ def _tile(problem: ImageDescriptor, threads: int, cluster: int) -> _Tile | None:
 
     Wide ones, up to whole images: the more columns lie side by side, the fewer sectors are read in vain.
     """
+    if problem.empty:
+        return None
     channels, hw, size = problem.channels, problem.hw, problem.dtype.size
     vector = _VECTOR_BYTES // size
     turns = _held_values(problem) // vector

@@ -31,7 +31,7 @@ from ptxrt.ops import (
 from ptxrt.ops._softmax2d import FAMILY, ThreadsConfig, _tile
 from ptxrt.ops.framework.texts import context, read_kernel, templates
 
-VARIANTS = ["baseline", "tiled", "hip/baseline"]
+VARIANTS = ["baseline", "tiled", "hip/baseline", "hip/tiled"]
 BAR = bar("softmax2d", "f32")
 TYPES = FAMILY.dtypes
 OTHERS = [name for name in TYPES if name != "f32"]  # the same texts: fewer cases of each
@@ -84,7 +84,13 @@ def values_for(
 
 
 def plan_for(way: Direction, device: Device, shape: Shape, variant: str | None = None, kind: str = "f32") -> Any:
-    return way.plan.select(device, way.descriptor(shape, element_type(kind)), wish(variant))
+    problem = way.descriptor(shape, element_type(kind))
+    try:
+        return way.plan.select(device, problem, wish(variant))
+    except ptxrt.Unsupported:
+        if variant not in ("held", "cluster"):  # which take some problems
+            raise
+        return way.plan.select(device, problem)
 
 
 def run(way: Direction, device: Device, inputs: Any, variant: str | None = None, offset: int = 0) -> Any:
@@ -413,7 +419,9 @@ def test_what_cancels_backward_costs_no_accuracy(
         ((1, 32, 32), "baseline"),
         ((1, 33, 32), "tiled"),
         ((1, 32, 31), "tiled"),
-        ((64, 1000, 7, 7), "tiled"),
+        ((64, 1000, 7, 7), "cluster"),
+        ((64, 1001, 7, 7), "tiled"),  # whose images are no whole vectors
+        ((16, 256, 64, 64), "held"),
         ((3, 1, 1 << 31), "tiled"),  # more columns than a u32 counts
     ],
 )
@@ -462,7 +470,7 @@ def test_counts_that_fit_are_accepted(device: Device, way: Direction, shape: Sha
         if variant != "baseline" or shape[0] * shape[2] < 1 << 32:
             (launch,) = plan_for(way, device, shape, variant).schedule.steps
             assert 1 <= launch.grid[0] < 1 << 31
-            assert 1 <= launch.block <= (way.threads if variant == "tiled" else 256)
+            assert 1 <= launch.block <= (256 if "baseline" in variant else way.threads)
             assert launch.grid[0] * launch.block >= min(shape[0] * shape[2], (1 << 32) - 256)
 
 
