@@ -179,7 +179,7 @@ class _Registers(Variant[ImageDescriptor, HeldConfig]):
             return Refusal(f"{threads} threads are more than the {most} that a block may have")
         tile = _tile(problem, threads, cluster)
         if tile is None:
-            return Refusal(f"registers of {cluster} blocks of {threads} threads do not hold vectors of {problem.shape}")
+            return Refusal(f"columns of whole vectors do not fit the registers of {cluster} x {threads} threads")
         vector = _VECTOR_BYTES // problem.dtype.size
         block = tile.positions * tile.lanes // vector
         per = tuple(_parts(1 << 31, count) for count in (tile.positions, tile.lanes))

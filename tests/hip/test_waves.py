@@ -87,19 +87,19 @@ def group_norm_of_16_bits(name: str, last: bool = False) -> Case:
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
-def softmax2d(shape: Shape, name: str = "f32") -> Case:
+def softmax2d(shape: Shape, name: str = "f32", variant: str = "baseline") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = (3 * normal(*shape)).astype(kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d(x))
-    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want)
+    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want, variant=variant)
 
 
-def softmax2d_backward(shape: Shape, name: str = "f32") -> Case:
+def softmax2d_backward(shape: Shape, name: str = "f32", variant: str = "baseline") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     y, go = references.softmax2d(normal(*shape)).astype(kind.numpy), normal(*shape, dtype=kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
     problem = ops.Softmax2dBackwardDescriptor(shape, kind)
-    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
+    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want, variant=variant)
 
 
 def softmax2d_of_many_columns(op: str, shape: Shape, name: str) -> Case:
@@ -333,6 +333,15 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
+        (softmax2d, ((2, 100, 30), "f32", "tiled")),
+        (softmax2d_backward, ((2, 100, 30), "f32", "tiled")),
+        (softmax2d, ((2, 600, 40), "f32", "tiled")),  # of which registers hold a part
+        (softmax2d_backward, ((3, 600, 40), "f32", "tiled")),
+        *(
+            (each, ((3, 70, 9), name, "tiled"))
+            for name in others("softmax2d")
+            for each in (softmax2d, softmax2d_backward)
+        ),
         *((each, ((2, 9, 7, 19), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
         *(
             (softmax2d_of_many_columns, (op, (2, 9, 7, 19), name))
