@@ -50,6 +50,8 @@ THREADS = 256
 SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
+_MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
+
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
 _SIGNATURES = {
     "forward": f"const T* in_ptr, T* out_ptr, P* denom_ptr, {_COUNTS} {{}}, P alpha, P beta, P k",
@@ -59,6 +61,10 @@ FAMILY = KernelFamily(
     "local_response_norm",
     ("f32", "f64", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
+    | {
+        f"lrn_{way}_walking": Role(text.format("size, u32 chunk"), hip=True, ptx=False, dtypes=("f32", "f16", "bf16"))
+        for way, text in _SIGNATURES.items()
+    }
     | {
         f"lrn_{way}_sliding_{size}_{by}": Role(
             text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes
@@ -97,9 +103,9 @@ class _Problem(F64Sums, ImageDescriptor):
         """Of all images."""
         return self.batch * self.hw
 
-    def launch(self, kernel: str, language: str, blocks: int, count: int) -> Schedule:
-        """Return the schedule of one entry; `count` is its parameter behind the sizes."""
-        sizes = (self.batch, self.channels, self.hw, count)
+    def launch(self, kernel: str, language: str, blocks: int, *counts: int) -> Schedule:
+        """Return the schedule of one entry; `counts` are its parameters behind the sizes."""
+        sizes = (self.batch, self.channels, self.hw, *counts)
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
         spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
         return Schedule((Launch(spec, (blocks,), THREADS, arguments),), self.guarantee)
@@ -231,6 +237,9 @@ class Sliding(Variant[_Problem, SlidingConfig]):
 
     def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
+        if self.language == "hip" and (problem.size > _MOST_IN_HIP or not quarters):
+            return Refusal(f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters")
         if problem.size not in SLIDING_SIZES:
             return Refusal(
                 f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
@@ -239,13 +248,14 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         for name, most in (("positions", (1 << 32) - 1 - THREADS), ("channels", (1 << 30) - 1)):
             if (value := getattr(problem, name)) > most:
                 return Refusal(f"{name} = {value} does not fit the kernel's u32")
-        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
         by = "root" if quarters else "any"
         blocks = -(-problem.positions // THREADS) * -(-problem.channels // config.chunk)
+        if self.language == "hip":
+            return problem.launch("walking", self.language, blocks, problem.size, config.chunk)
         return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, config.chunk)
 
 
-_VARIANTS = (Sliding(), Elements(), Elements("hip"))
+_VARIANTS = (Sliding(), Elements(), Sliding("hip"), Elements("hip"))
 
 
 class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormArgs, LocalResponseNormResult]):
