@@ -239,7 +239,9 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         """Return one launch."""
         quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
         if self.language == "hip" and (problem.size > _MOST_IN_HIP or not quarters):
-            return Refusal(f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters")
+            return Refusal(
+                f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters"
+            )
         if problem.size not in SLIDING_SIZES:
             return Refusal(
                 f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"

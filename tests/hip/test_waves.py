@@ -173,22 +173,23 @@ def batch_norm_backward_of_inverse(shape: Shape, name: str = "f32") -> Case:
     return Case(ops.BatchNormBackwardPlan, problem, arrays, want)
 
 
-def local_response_norm(shape: Any, size: Any, name: str = "f32") -> Any:
+def local_response_norm(shape: Any, size: Any, name: str = "f32", variant: str = "baseline") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = 20 * normal(*shape, dtype=kind.numpy)
     y, denom = references.local_response_norm(x, size)
     want = within("local_response_norm", name, out=y)
     want |= within("local_response_norm", parameter_type(kind).name, denom=denom)
-    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size, kind), given(x=x), want)
+    problem = ops.LocalResponseNormDescriptor(shape, size, kind)
+    return Case(ops.LocalResponseNormPlan, problem, given(x=x), want, variant=variant)
 
 
-def local_response_norm_backward(shape: Any, size: Any, name: str = "f32") -> Any:
+def local_response_norm_backward(shape: Any, size: Any, name: str = "f32", variant: str = "baseline") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     go, x = normal(*shape, dtype=kind.numpy), 20 * normal(*shape, dtype=kind.numpy)[::-1].copy()
     denom = references.local_response_norm(x, size)[1].astype(parameter_type(kind).numpy)
     want = within("local_response_norm", name, out=references.local_response_norm_backward(go, x, denom, size))
     problem = ops.LocalResponseNormBackwardDescriptor(shape, size, kind)
-    return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
+    return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want, variant=variant)
 
 
 def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int, variant: str = "baseline") -> Case:
@@ -373,6 +374,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (local_response_norm, ((1, 3, 300), 4)),
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
+        *((each, ((2, 23, 150), 5, "f32", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
+        *((each, ((2, 7, 60), 4, "f16", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
         *((local_response_norm, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
         *((local_response_norm_backward, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
     ],
