@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
+    Argument,
     Config,
     ImageDescriptor,
     KernelFamily,
@@ -187,7 +188,7 @@ class _Registers(Variant[ImageDescriptor, HeldConfig]):
         real = 8 if problem.dtype.name == "f64" else 4
         across = 3 * cluster * tile.positions if cluster > 1 else 0
         shared = real * (2 * (vector + 1) * block + across + 2 * tile.positions)
-        arguments = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
+        arguments: tuple[Argument, ...] = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
         launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
         return Schedule((launch,), guarantee(problem))
 
