@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.ops._softmax2d_held import SECTOR, Clustered, Direction, Held, guarantee
+from ptxrt.ops._softmax2d_held import SECTOR, Direction, Held, guarantee
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -244,14 +244,14 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
 
 
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    return Columns(way), Held(way), Clustered(way), Tiled(way), Columns(way, "hip"), Tiled(way, "hip")
+    return Columns(way), Held(way), Tiled(way), Columns(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
     Variants: ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each
-    column, whose registers hold all of it, and 16 bytes at a time; ``cluster``, the same in several blocks; ``tiled``,
+    column, of a block or a cluster of blocks, whose registers hold all of it, and 16 bytes at a time; ``tiled``,
     several threads for each column of any length, and in PTX the only one for 2**32 columns and more.
     """
 

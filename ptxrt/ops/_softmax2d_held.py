@@ -1,4 +1,4 @@
-"""Variants of softmax2d and its backward that hold all values in registers: of a block, or of a cluster of blocks."""
+"""The variant of softmax2d and its backward whose registers, of a block or of a cluster of blocks, hold all values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ptxrt.ops.framework import (
     Variant,
 )
 
-__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "ClusterConfig", "Clustered", "Direction", "Held", "HeldConfig", "guarantee"]
+__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "Direction", "Held", "HeldConfig", "guarantee"]
 
 SECTOR = 32
 """Bytes of memory that are read at once."""
 
-CLUSTERS = (2, 4, 8)
-"""Blocks of a cluster that the kernels are rendered for."""
+CLUSTERS = (1, 2, 4)
+"""Blocks of a cluster that the kernels are rendered for; a cluster of one is a block."""
 
-_VECTOR_BYTES = 16
+_VECTOR_BYTES, _LINE = 16, 128  # of a thread's accesses, and of what the cache has together
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _TILE = "u32 channels, u32 hw, u32 positions, u32 lanes, u32 strips, u32 share, u32 per_position, u32 per_lane"
 FAMILY = KernelFamily(
@@ -40,7 +40,7 @@ FAMILY = KernelFamily(
         f"{way}_held_{cluster}": Role(
             arrays + _TILE, parameters={"cluster": str(cluster)}, target=90 if cluster > 1 else None
         )
-        for cluster in (1, *CLUSTERS)
+        for cluster in CLUSTERS
         for way, arrays in (("softmax2d", _FORWARD), ("softmax2d_backward", _BACKWARD))
     },
     targets=ROUNDING_TARGETS,
@@ -116,67 +116,53 @@ def _most_threads(problem: ImageDescriptor) -> int:
     return 256 if problem.dtype.name == "f64" else 512
 
 
+def _wide(problem: ImageDescriptor, config: HeldConfig) -> bool:
+    """Return whether a tile is a whole image, or reads whole lines of memory."""
+    tile = _tile(problem, config.threads, config.cluster)
+    return tile is not None and (tile.strips == 1 or tile.positions * problem.dtype.size >= _LINE)
+
+
 @dataclass(frozen=True)
 class HeldConfig(Config):
-    """Knobs of the kernels whose blocks have a tile each: the most threads of a block."""
-
-    threads: int
-
-    @classmethod
-    def heuristic(cls, problem: ImageDescriptor) -> HeldConfig:
-        """Few threads, so that blocks which read lie beside such that compute, unless a tile needs more."""
-        fitting = (threads for threads in (256, 512) if _tile(problem, threads, 1))
-        return cls(next(fitting, 256))
-
-    @classmethod
-    def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
-        """Return blocks of 128, 256 and 512."""
-        return tuple(cls(threads) for threads in (128, 256, 512) if threads <= _most_threads(problem))
-
-
-@dataclass(frozen=True)
-class ClusterConfig(Config):
-    """Knobs of the kernels whose clusters have a tile each: the most threads of a block, and the cluster's blocks."""
+    """Knobs: the most threads of a block, and the blocks of a cluster, which has a tile."""
 
     threads: int
     cluster: int
 
     @classmethod
-    def heuristic(cls, problem: ImageDescriptor) -> ClusterConfig:
-        """Return the fewest blocks that hold a whole image."""
-        fitting = (
-            cls(256, cluster) for cluster in CLUSTERS if (tile := _tile(problem, 256, cluster)) and tile.strips == 1
-        )
-        return next(fitting, cls(256, CLUSTERS[-1]))
+    def heuristic(cls, problem: ImageDescriptor) -> HeldConfig:
+        """Few blocks and threads, so that tiles which are read lie beside such that are computed."""
+        return cls.candidates(problem)[0]
 
     @classmethod
-    def candidates(cls, problem: ImageDescriptor) -> Sequence[ClusterConfig]:
-        """Return each size of cluster, with blocks of 128, 256 and 512."""
-        return tuple(
-            cls(threads, cluster)
-            for cluster in CLUSTERS
-            for threads in (128, 256, 512)
-            if threads <= _most_threads(problem)
-        )
+    def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
+        """Return the smallest four whose tile is wide."""
+        most = _most_threads(problem)
+        every = [cls(threads, blocks) for blocks in CLUSTERS for threads in (128, 256, 512) if threads <= most]
+        return [config for config in every if _wide(problem, config)][:4] or every[-1:]
 
 
-class _Registers(Variant[ImageDescriptor, HeldConfig]):
-    """What both variants have in common."""
+class Held(Variant[ImageDescriptor, HeldConfig]):
+    """A block, or a cluster of blocks, for each tile of neighbouring columns."""
+
+    name = "held"
+    config_type = HeldConfig
 
     def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Where a tile is a block's work, and reads whole sectors."""
-        config = self.config_type.heuristic(problem)
-        tile = _tile(problem, config.threads, getattr(config, "cluster", 1))
-        wide = tile is not None and (tile.strips == 1 or tile.positions * problem.dtype.size >= SECTOR)
-        return wide and problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
+        """Where a tile is a block's work, and wide."""
+        enough = problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
+        return enough and _wide(problem, HeldConfig.heuristic(problem))
 
-    def _schedule(self, problem: ImageDescriptor, threads: int, cluster: int) -> Schedule | Refusal:
-        most = _most_threads(problem)
-        if threads > most:
+    def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        threads, cluster = config.threads, config.cluster
+        if cluster not in CLUSTERS:
+            return Refusal(f"there are clusters of {CLUSTERS} blocks, not of {cluster}")
+        if threads > (most := _most_threads(problem)):
             return Refusal(f"{threads} threads are more than the {most} that a block may have")
         tile = _tile(problem, threads, cluster)
         if tile is None:
@@ -191,27 +177,3 @@ class _Registers(Variant[ImageDescriptor, HeldConfig]):
         arguments: tuple[Argument, ...] = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
         launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
         return Schedule((launch,), guarantee(problem))
-
-
-class Held(_Registers):
-    """A block for each tile of neighbouring columns."""
-
-    name = "held"
-    config_type = HeldConfig
-
-    def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
-        """Return one launch."""
-        return self._schedule(problem, config.threads, 1)
-
-
-class Clustered(_Registers):
-    """A cluster of blocks for each tile of neighbouring columns, mostly a whole image."""
-
-    name = "cluster"
-    config_type = ClusterConfig  # type: ignore[assignment]
-
-    def schedule(self, problem: ImageDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:  # type: ignore[override]
-        """Return one launch."""
-        if config.cluster not in CLUSTERS:
-            return Refusal(f"there are clusters of {CLUSTERS} blocks, not of {config.cluster}")
-        return self._schedule(problem, config.threads, config.cluster)

@@ -299,8 +299,8 @@ class BandedConfig(Config):
 
     @classmethod
     def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[BandedConfig]:
-        """Return heights from 1 to 16."""
-        return tuple(cls(height) for height in (1, 2, 3, 4, 6, 8, 16))
+        """Return heights from 2 to 8, and what the heuristic says."""
+        return tuple(cls(height) for height in sorted({2, 4, 8, cls.heuristic(problem).height}))
 
 
 class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
@@ -336,14 +336,14 @@ class TablesConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: UpsampleNearest2dDescriptor) -> TablesConfig:
-        """Up to eight rows, as long as there are threads for all of a large device."""
+        """Up to four rows, as measured on an H200, as long as there are threads for all of a large device."""
         pieces = math.prod(problem.result_shape) * problem.dtype.size // _VECTOR_BYTES
-        return cls(next((height for height in (8, 4, 2) if pieces >= height << 17), 1))
+        return cls(next((height for height in (4, 2) if pieces >= height << 17), 1))
 
     @classmethod
     def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[TablesConfig]:
-        """Return heights from 1 to 16."""
-        return tuple(cls(height) for height in (1, 2, 4, 6, 8, 12, 16))
+        """Return heights from 1 to 8."""
+        return tuple(cls(height) for height in (1, 2, 4, 8))
 
 
 def _source_places(length: int, count: int) -> NDArray[np.int64]:

@@ -55,8 +55,8 @@ class ClusterBarriers:
         arrivals = self._arrivals()
         again = arrivals[m.origin[lanes]] != _NEVER
         if again.any():
-            m.fault(ins, "barrier.cluster.arrive of a thread that has arrived and not yet waited, which the PTX ISA leaves "
-                    "undefined; put barrier.cluster.wait before it", int(lanes[again.argmax()]))  # fmt: skip
+            problem = "barrier.cluster.arrive of a thread that has arrived and not yet waited, which is undefined"
+            m.fault(ins, f"{problem}; put barrier.cluster.wait before it", int(lanes[again.argmax()]))
         arrivals[m.origin[lanes]] = self._phase[self._clusters(lanes)]
         self.release()
 
