@@ -26,6 +26,16 @@
 constexpr int HELD = 32, TURN = 8;  // channels that a thread holds in registers, and that it reads at a time
 constexpr int MOST_THREADS = {{ 256 if R.name == "f64" else 512 }};  // of a block
 
+// The same number, of which AMD's compiler does not know that it is: it would compute what follows from it once, in
+// front, for all passes, and there are not as many scalar registers.
+template <typename T>
+__device__ inline T again(T value) {
+#ifdef __AMDGCN__
+    asm volatile("" : "+v"(value));
+#endif
+    return value;
+}
+
 // Of one column of an image, a thread's channels: `count`, `step` elements apart, from the pointers on. The last ones, up to
 // HELD, stay in registers; those in front are read in each pass, TURN of them at a time. Where lanes share a column, all
 // threads of a block come here.
@@ -35,7 +45,7 @@ struct Share {
     size_t step;
 
     __device__ Share(unsigned lane, unsigned lanes, unsigned row, unsigned count, size_t step)
-        : lane(lane), lanes(lanes), row(row), count(count), step(step) {
+        : lane(lane), lanes(lanes), row(row), count(count), step(again(step)) {
         held = min(HELD - (0 - count) % TURN, count);
         front = count - held;
     }
@@ -45,7 +55,10 @@ struct Share {
 __device__ inline void read(Real (&values)[TURN], const Element* from, size_t step, unsigned there) {
     Element raw[TURN];
 #pragma unroll
-    for (unsigned i = 0; i < TURN; ++i) raw[i] = from[min(i, there - 1) * step];
+    for (unsigned i = 0; i < TURN; ++i) {
+        raw[i] = *from;
+        from += i + 1 < there ? step : 0;
+    }
 #pragma unroll
     for (unsigned i = 0; i < TURN; ++i) values[i] = Real(raw[i]);
 }
@@ -106,10 +119,11 @@ __device__ void forward(const Element* in, Element* out, const Share& share) {
 #pragma unroll
     for (unsigned g = 0; g < HELD / TURN; ++g) {
         if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
             held[g][i] = exponential(held[g][i] - maximum);
-            sum.add(g * TURN + i < share.held ? held[g][i] : 0);
+            sum.add(i < there ? held[g][i] : 0);
         }
     }
     sum.high -= 1;
@@ -125,9 +139,11 @@ __device__ void forward(const Element* in, Element* out, const Share& share) {
 #pragma unroll
     for (unsigned g = 0; g < HELD / TURN; ++g) {
         if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
-            if (g * TURN + i < share.held) held_out[(g * TURN + i) * step] = Element(inverse.times(held[g][i]));
+            if (i < there) *held_out = Element(inverse.times(held[g][i]));
+            held_out += step;
         }
     }
 }
@@ -155,22 +171,24 @@ __device__ void backward(const Element* go, const Element* y, Element* gi, const
 #pragma unroll
     for (unsigned g = 0; g < HELD / TURN; ++g) {
         if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
-            if (g * TURN + i < share.held) dot.add_product(held_go[g][i], held_y[g][i]);
+            if (i < there) dot.add_product(held_go[g][i], held_y[g][i]);
         }
     }
     if (LANES) dot = over_lanes(dot, share, sums, [](Sum& a, Sum b) { a.add(b.high, b.low); });
     dot.settle();
 
     // What is held first, as in PTX: gi may be go or y, and no other thread reads what is written.
+    Element* held_gi = gi + behind;
 #pragma unroll
     for (unsigned g = 0; g < HELD / TURN; ++g) {
         if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
-            const size_t place = behind + (g * TURN + i) * step;
-            if (g * TURN + i < share.held) gi[place] = Element(Real(dot.less_than(held_go[g][i]) * held_y[g][i]));
+            if (i < there) held_gi[(g * TURN + i) * step] = Element(Real(dot.less_than(held_go[g][i]) * held_y[g][i]));
         }
     }
     for (unsigned c = 0; c < share.front; c += TURN) {
@@ -187,7 +205,7 @@ __device__ void each_column(unsigned total, unsigned channels, unsigned hw, Work
     const size_t step = size_t(gridDim.x) * blockDim.x;
     for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
         const unsigned image = unsigned(column) / hw;
-        work(size_t(image) * channels * hw + unsigned(column) % hw, Share(0, 1, 0, channels, hw));
+        work(size_t(image) * channels * hw + unsigned(column) % hw, Share(0, 1, 0, again(channels), hw));
     }
 }
 
@@ -207,14 +225,14 @@ __device__ void each_tile(size_t batch, unsigned channels, unsigned hw, unsigned
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, unsigned total, unsigned channels, unsigned hw) {
     each_column(total, channels, hw, [=](size_t start, const Share& share) {
         forward<false>(in_ptr + start, out_ptr + start, share);
     });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_tiled_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, size_t batch, unsigned channels, unsigned hw,
                        unsigned positions, unsigned lanes) {
     each_tile(batch, channels, hw, positions, lanes, [=](size_t start, const Share& share) {
@@ -222,7 +240,7 @@ softmax2d_tiled_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, size
     });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_backward_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, unsigned total,
                           unsigned channels, unsigned hw) {
     each_column(total, channels, hw, [=](size_t start, const Share& share) {
@@ -230,7 +248,7 @@ softmax2d_backward_kernel{{ suffix }}(const Element* go_ptr, const Element* y_pt
     });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_backward_tiled_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, size_t batch,
                                 unsigned channels, unsigned hw, unsigned positions, unsigned lanes) {
     each_tile(batch, channels, hw, positions, lanes, [=](size_t start, const Share& share) {

@@ -182,7 +182,7 @@ class ThreadsConfig(Config):
     def heuristic(cls, problem: _Problem) -> ThreadsConfig:
         """As measured on an H200."""
         del problem
-        return cls(256)
+        return cls(128)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
