@@ -3,193 +3,255 @@
 //   y[n,c,p] = exp(x[n,c,p] - m) / s,   m = max_c x[n,c,p],   s = sum_c exp(x[n,c,p] - m)
 //   gx[n,c,p] = y[n,c,p] * (gy[n,c,p] - d),   d = sum_c gy[n,c,p] * y[n,c,p]
 //
-//% if R.name == "f64"
-// Sums are pairs (high, low) of f64, and all arithmetic is that of the plain entries in PTX, in the same order: so are
-// the bits, forward and backward.
-//% else
-// Sums are f64; a product of two f32 is exact there. What is behind exp, and all of the backward, is rounded to f32
-// once, and an element of 16 bits is that, rounded. The plain entries in PTX have sums of pairs of f32: forward they
-// give the same bits, but where the last of the 46 bits of such a sum decides how a result is rounded; not backward,
-// where they round up to three times.
-//% endif
+// Sums are pairs (high, low) of {{ R.name }}, and all arithmetic is that of the entries in PTX, in the same order: so are the
+// bits, forward and backward. A product that is added to anything is an fma, so that what a compiler contracts changes no
+// bit: every device has the same. exp is our own, since those of the compilers' libraries differ.
+//
 // The maximum leaves out a NaN, exp keeps it, and so does the sum: a column with a NaN, with +inf, or of -inf alone is
-// NaN.
+// NaN. A thread alone reads what it writes: in place is fine, and so no pointer is __restrict__.
 //
-// exp is our own, since those of the compilers' libraries differ. No product that is rounded is added to anything but
-// by fma, so that what a compiler contracts changes no bit: every device has the same.
-//
-// Launch: any grid and block. A thread takes a column, total = N * HW of them, and goes on in steps of the grid. It
-// alone reads what it writes: in place is fine, and so no pointer is __restrict__. Each pass over a column reads it
-// again; neighbouring threads have neighbouring positions.
+// softmax2d_kernel, softmax2d_backward_kernel: any grid, and blocks of up to MOST_THREADS. A thread takes a column, total
+// = N * HW of them, and goes on in steps of the grid.
 // ABI: (in_ptr, out_ptr, u32 total, u32 channels, u32 hw); (go_ptr, y_ptr, gi_ptr, u32 total, u32 channels, u32 hw).
-// The tiled entries have u64 batch in place of total, so that columns are counted with 64 bits, and behind hw
-// u32 positions, u32 lanes: how blocks share columns in PTX. Here they share none, and these are not read.
-
-constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a block
+//
+// softmax2d_tiled_kernel, softmax2d_backward_tiled_kernel: `lanes` threads a position, of which thread l has channels
+// l, l + lanes, ...; `positions` positions of an image side by side; and as many images as the block has room for:
+// images * lanes * positions threads. A block goes on in steps of the grid.
+// ABI: (in_ptr, out_ptr, u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes), backward with the three pointers.
 
 //% include "elements.jinja"
 
-// Where channel 0 of a column is. Those of the others are hw apart. Columns have numbers of the type Count.
-template <typename Count>
-__device__ inline size_t start_of(Count column, unsigned channels, unsigned hw) {
-    return size_t(column / hw) * channels * hw + column % hw;
+//% include "softmax2d.jinja"
+
+constexpr int HELD = 32, TURN = 8;  // channels that a thread holds in registers, and that it reads at a time
+constexpr int MOST_THREADS = {{ 256 if R.name == "f64" else 512 }};  // of a block
+
+// The same number, of which AMD's compiler does not know that it is: it would compute what follows from it once, in
+// front, for all passes, and there are not as many scalar registers.
+template <typename T>
+__device__ inline T again(T value) {
+#ifdef __AMDGCN__
+    asm volatile("" : "+v"(value));
+#endif
+    return value;
 }
 
-//% if R.name == "f64"
-typedef unsigned long long Bits;
-__device__ inline Bits bits_of(double x) { return __double_as_longlong(x); }
-__device__ inline double real_of(Bits bits) { return __longlong_as_double(bits); }
+// Of one column of an image, a thread's channels: `count`, `step` elements apart, from the pointers on. The last ones, up to
+// HELD, stay in registers; those in front are read in each pass, TURN of them at a time. Where lanes share a column, all
+// threads of a block come here.
+struct Share {
+    unsigned lane, lanes, row;  // row: threads from one lane to the next
+    unsigned count, held, front;
+    size_t step;
 
-// `low` has what rounding took from `high`.
-struct Sum {
-    double high = 0.0, low = 0.0;
-
-    // Add what is not larger than `high`: three operations give the error.
-    __device__ void add(double value) {
-        const double sum = high + value;
-        low += value - (sum - high);
-        high = sum;
-    }
-
-    // Add a product, with its own error. The product is an fma, or a compiler could make one of it and the addition.
-    __device__ void add_product(double a, double b) {
-        const double product = fma(a, b, 0.0), sum = high + product, part = sum - high;
-        low += (high - (sum - part)) + (product - part) + fma(a, b, -product);
-        high = sum;
-    }
-
-    // What an infinite sum lacks is not a number, and left out.
-    __device__ double less_than(double value) const {
-        return value - high - (fabs(high) < real_of(0x{{ number(inf, R)[2:] }}) ? low : 0.0);
+    __device__ Share(unsigned lane, unsigned lanes, unsigned row, unsigned count, size_t step)
+        : lane(lane), lanes(lanes), row(row), count(count), step(again(step)) {
+        held = min(HELD - (0 - count) % TURN, count);
+        front = count - held;
     }
 };
 
-// The inverse of a sum that began at 1, rounded, and what that lacks.
-struct Inverse {
-    double high, low;
-
-    __device__ explicit Inverse(Sum sum) {
-        sum.high -= 1.0;
-        high = 1.0 / sum.high;
-        low = fma(-high, sum.low, fma(-high, sum.high, 1.0)) * high;
+// TURN values from `from` on, or as many as there are, and the last one again.
+__device__ inline void read(Real (&values)[TURN], const Element* from, size_t step, unsigned there) {
+    Element raw[TURN];
+#pragma unroll
+    for (unsigned i = 0; i < TURN; ++i) {
+        raw[i] = *from;
+        from += i + 1 < there ? step : 0;
     }
-
-    __device__ double times(double value) const { return fma(value, high, value * low); }
-};
-//% else
-typedef unsigned Bits;
-__device__ inline Bits bits_of(float x) { return __float_as_uint(x); }
-__device__ inline float real_of(Bits bits) { return __uint_as_float(bits); }
-
-struct Sum {
-    double value = 0.0;
-
-    __device__ void add(float addend) { value += addend; }
-    __device__ void add_product(float a, float b) { value = fma(double(a), double(b), value); }
-    __device__ double less_than(float minuend) const { return minuend - value; }
-};
-
-struct Inverse {
-    double value;
-
-    __device__ explicit Inverse(Sum sum) : value(1.0 / sum.value) {}
-    __device__ float times(float factor) const { return float(factor * value); }
-};
-//% endif
-
-/*# The same numbers as in kernels_ptx/exponential.jinja. #*/
-//% if R.name == "f64"
-//% set fma, f, scaled, mantissa, lowest, highest = "fma", "", 64, 52, -746.0, 600
-//% set log2_e, ln_2, ln_2_low = 1.4426950408889634, 0.6931471805599453, 2.3190468138462996e-17
-//% set coefficients = [2.082664649860019e-09, 2.5112036646527386e-08, 2.75575817837713e-07, 2.7557234862552098e-06,
-                        2.480158692671121e-05, 0.00019841269896383085, 0.0013888888889115587, 0.008333333333317034,
-                        0.041666666666666095, 0.16666666666666682, 0.5, 1.0, 1.0]
-//% else
-//% set fma, f, scaled, mantissa, lowest, highest = "fmaf", "f", 32, 23, -104.0, 64
-//% set log2_e, ln_2, ln_2_low = 1.44269502, 0.693138123, 9.05800152e-06
-//% set coefficients = [0.00138145383, 0.00836874545, 0.041668389, 0.166665211, 0.49999994, 1.0, 1.0]
-//% endif
-
-// e to the power of x, within 0.9 ulp, denormal results included; NaN for NaN. x is at most {{ highest }}.
-// x = k ln 2 + r with a whole k and |r| <= ln(2)/2. x less k times the first part of ln 2 is exact, which the PTX twin
-// explains; e^r is 1 + r + r^2 times a polynomial that is {{ "8e-19" if R.name == "f64" else "4e-9" }} off at most.
-__device__ inline Real exponential(Real x) {
-    const Real shift = {{ 1.5 * 2 ** mantissa + scaled }}{{ f }};  // the low bits of a number added to it are the number, + {{ scaled }}
-    x = x < {{ lowest }}{{ f }} ? {{ lowest }}{{ f }} : x;  // where e^x rounds to 0
-    const Real shifted = {{ fma }}(x, {{ log2_e }}{{ f }}, shift);
-    const Real k = shifted - shift;
-    Real r = {{ fma }}(k, {{ -ln_2 }}{{ f }}, x);
-    r = {{ fma }}(k, {{ -ln_2_low }}{{ f }}, r);
-    Real power = {{ fma }}(r, {{ coefficients[0] }}{{ f }}, {{ coefficients[1] }}{{ f }});
-//% for coefficient in coefficients[2:]
-    power = {{ fma }}(power, r, {{ coefficient }}{{ f }});
-//% endfor
-    // times 2^(k+{{ scaled }}), which is exact, then 2^-{{ scaled }}, which alone rounds a denormal result
-    const Bits scale = (bits_of(shifted) << {{ mantissa }}) + 0x{{ number(1, R)[2:] }}u;
-    return power * real_of(scale) * {{ 2.0 ** -scaled }}{{ f }};
+#pragma unroll
+    for (unsigned i = 0; i < TURN; ++i) values[i] = Real(raw[i]);
 }
 
-template <typename Count>
-__device__ void forward(const Element* in_ptr, Element* out_ptr, Count total, unsigned channels, unsigned hw) {
-    const size_t step = size_t(gridDim.x) * blockDim.x;
-    for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
-        const size_t start = start_of(Count(column), channels, hw);
-        const Element* in = in_ptr + start;
-        Element* out = out_ptr + start;
-
-        Real maximum = real_of(0x{{ number(-inf, R)[2:] }});
-        for (size_t c = 0; c < channels; ++c) {
-            if (Real(in[c * hw]) > maximum) maximum = in[c * hw];
+// The same number in each lane of a column: the upper half of the lanes is added to the lower one, until one is left.
+template <typename Value, typename Add>
+__device__ Value over_lanes(Value value, const Share& share, Value* shared, Add add) {
+    Value* own = shared + threadIdx.x;
+    __syncthreads();  // shared memory may still be read from the last time
+    *own = value;
+    for (unsigned left = share.lanes; left > 1;) {
+        const unsigned half = (left + 1) / 2;
+        __syncthreads();
+        if (share.lane + half < left) {
+            add(value, own[half * share.row]);
+            *own = value;
         }
+        left = half;
+    }
+    __syncthreads();
+    return own[-int(share.lane * share.row)];
+}
 
-        Sum sum;
-//% if R.name == "f64"
-        sum.high = 1.0;  // no addend is larger
-//% endif
-        for (size_t c = 0; c < channels; ++c) sum.add(exponential(Real(in[c * hw]) - maximum));
+template <bool LANES>
+__device__ void forward(const Element* in, Element* out, const Share& share) {
+    __shared__ Real maxima[LANES ? MOST_THREADS : 1];
+    __shared__ Sum sums[LANES ? MOST_THREADS : 1];
+    const size_t step = share.step;
+    const Element* held_in = in + share.front * step;
+    Real held[HELD / TURN][TURN], turn[TURN];
 
-        const Inverse inverse(sum);
-        for (size_t c = 0; c < channels; ++c) {
-            out[c * hw] = Element(inverse.times(exponential(Real(in[c * hw]) - maximum)));
+    Real maximum = real_of(0x{{ number(-inf, R)[2:] }});
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN < share.held) read(held[g], held_in + g * TURN * step, step, share.held - g * TURN);
+    }
+    for (unsigned c = 0; c < share.front; c += TURN) {
+        read(turn, in + c * step, step, TURN);
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) maximum = turn[i] > maximum ? turn[i] : maximum;
+    }
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN >= share.held) break;
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) maximum = held[g][i] > maximum ? held[g][i] : maximum;
+    }
+    if (LANES) {
+        maximum = over_lanes(maximum, share, maxima, [](Real& a, Real b) { a = b > a ? b : a; });
+    }
+
+    Sum sum = {1, 0};  // no addend is larger
+    for (unsigned c = 0; c < share.front; c += TURN) {
+        read(turn, in + c * step, step, TURN);
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) sum.add(exponential(turn[i] - maximum));
+    }
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
+#pragma unroll
+        for (unsigned i = 0; i < TURN; ++i) {
+            held[g][i] = exponential(held[g][i] - maximum);
+            sum.add(i < there ? held[g][i] : 0);
         }
     }
-}
+    sum.high -= 1;
+    if (LANES) sum = over_lanes(sum, share, sums, [](Sum& a, Sum b) { a.add(b.high, b.low); });
 
-template <typename Count>
-__device__ void backward(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, Count total, unsigned channels,
-                         unsigned hw) {
-    const size_t step = size_t(gridDim.x) * blockDim.x;
-    for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
-        const size_t start = start_of(Count(column), channels, hw);
-        const Element *go = go_ptr + start, *y = y_ptr + start;
-        Element* gi = gi_ptr + start;
-
-        Sum dot;
-        for (size_t c = 0; c < channels; ++c) dot.add_product(go[c * hw], y[c * hw]);
-
-        for (size_t c = 0; c < channels; ++c) gi[c * hw] = Element(Real(dot.less_than(go[c * hw]) * Real(y[c * hw])));
+    const Inverse inverse(sum);
+    for (unsigned c = 0; c < share.front; c += TURN) {
+        read(turn, in + c * step, step, TURN);
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) out[(c + i) * step] = Element(inverse.times(exponential(turn[i] - maximum)));
+    }
+    Element* held_out = out + share.front * step;
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
+#pragma unroll
+        for (unsigned i = 0; i < TURN; ++i) {
+            if (i < there) *held_out = Element(inverse.times(held[g][i]));
+            held_out += step;
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+template <bool LANES>
+__device__ void backward(const Element* go, const Element* y, Element* gi, const Share& share) {
+    __shared__ Sum sums[LANES ? MOST_THREADS : 1];
+    const size_t step = share.step, behind = share.front * step;
+    Real held_go[HELD / TURN][TURN], held_y[HELD / TURN][TURN], turn_go[TURN], turn_y[TURN];
+
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN < share.held) {
+            read(held_go[g], go + behind + g * TURN * step, step, share.held - g * TURN);
+            read(held_y[g], y + behind + g * TURN * step, step, share.held - g * TURN);
+        }
+    }
+    Sum dot = {0, 0};
+    for (unsigned c = 0; c < share.front; c += TURN) {
+        read(turn_go, go + c * step, step, TURN);
+        read(turn_y, y + c * step, step, TURN);
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) dot.add_product(turn_go[i], turn_y[i]);
+    }
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
+#pragma unroll
+        for (unsigned i = 0; i < TURN; ++i) {
+            if (i < there) dot.add_product(held_go[g][i], held_y[g][i]);
+        }
+    }
+    if (LANES) dot = over_lanes(dot, share, sums, [](Sum& a, Sum b) { a.add(b.high, b.low); });
+    dot.settle();
+
+    // What is held first, as in PTX: gi may be go or y, and no other thread reads what is written.
+    Element* held_gi = gi + behind;
+#pragma unroll
+    for (unsigned g = 0; g < HELD / TURN; ++g) {
+        if (g * TURN >= share.held) break;
+        const unsigned there = again(share.held - g * TURN);
+#pragma unroll
+        for (unsigned i = 0; i < TURN; ++i) {
+            if (i < there) held_gi[(g * TURN + i) * step] = Element(Real(dot.less_than(held_go[g][i]) * held_y[g][i]));
+        }
+    }
+    for (unsigned c = 0; c < share.front; c += TURN) {
+        read(turn_go, go + c * step, step, TURN);
+        read(turn_y, y + c * step, step, TURN);
+#pragma unroll
+        for (int i = 0; i < TURN; ++i) gi[(c + i) * step] = Element(Real(dot.less_than(turn_go[i]) * turn_y[i]));
+    }
+}
+
+// Calls `work(start, share)` for each column of a thread's own.
+template <typename Work>
+__device__ void each_column(unsigned total, unsigned channels, unsigned hw, Work work) {
+    const size_t step = size_t(gridDim.x) * blockDim.x;
+    for (size_t column = size_t(blockIdx.x) * blockDim.x + threadIdx.x; column < total; column += step) {
+        const unsigned image = unsigned(column) / hw;
+        work(size_t(image) * channels * hw + unsigned(column) % hw, Share(0, 1, 0, again(channels), hw));
+    }
+}
+
+// Calls it for each tile of a block, in every thread: one that has no column has no channels.
+template <typename Work>
+__device__ void each_tile(size_t batch, unsigned channels, unsigned hw, unsigned positions, unsigned lanes, Work work) {
+    const unsigned threads = lanes * positions, images = blockDim.x / threads, strips = (hw - 1) / positions + 1;
+    const unsigned own = threadIdx.x % threads, lane = own / positions;
+    const size_t tiles = (batch + images - 1) / images * strips;
+    for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const size_t image = tile / strips * images + threadIdx.x / threads;
+        const size_t position = tile % strips * positions + own % positions;
+        const bool inside = lane < channels && image < batch && position < hw;
+        const unsigned count = inside ? (channels - 1 - lane) / lanes + 1 : 0;
+        const size_t start = inside ? (image * channels + lane) * hw + position : 0;
+        work(start, Share(lane, lanes, positions, count, size_t(lanes) * hw));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, unsigned total, unsigned channels, unsigned hw) {
-    forward(in_ptr, out_ptr, total, channels, hw);
+    each_column(total, channels, hw, [=](size_t start, const Share& share) {
+        forward<false>(in_ptr + start, out_ptr + start, share);
+    });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_tiled_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, size_t batch, unsigned channels, unsigned hw,
                        unsigned positions, unsigned lanes) {
-    forward(in_ptr, out_ptr, batch * hw, channels, hw);
+    each_tile(batch, channels, hw, positions, lanes, [=](size_t start, const Share& share) {
+        forward<true>(in_ptr + start, out_ptr + start, share);
+    });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_backward_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, unsigned total,
                           unsigned channels, unsigned hw) {
-    backward(go_ptr, y_ptr, gi_ptr, total, channels, hw);
+    each_column(total, channels, hw, [=](size_t start, const Share& share) {
+        backward<false>(go_ptr + start, y_ptr + start, gi_ptr + start, share);
+    });
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 softmax2d_backward_tiled_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, size_t batch,
                                 unsigned channels, unsigned hw, unsigned positions, unsigned lanes) {
-    backward(go_ptr, y_ptr, gi_ptr, batch * hw, channels, hw);
+    each_tile(batch, channels, hw, positions, lanes, [=](size_t start, const Share& share) {
+        backward<true>(go_ptr + start, y_ptr + start, gi_ptr + start, share);
+    });
 }

@@ -1,3 +1,4 @@
+//% set turn = 4
 // upsample_nearest2d, {{ T.name }}.
 //
 //   y[n,c,i,j] = x[n,c,row(i),column(j)],   row(i) = min(trunc(i * (H / OH)), H - 1),   column(j) likewise of W, OW
@@ -10,6 +11,9 @@
 // Launch: any grid and block. A thread takes an element of y, and goes on in steps of the grid.
 // ABI: (u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, info, src, dst), where "w" is the third axis, OH and H / OH,
 // and "h" the fourth, OW and W / OW; info is u64[8], the shape of x and its strides in elements.
+//
+// upsample_nearest2d_tables_{{ T.name }} is the twin of that in PTX, which explains it: 16 bytes of several rows of y a thread. All
+// that is read for {{ turn }} rows of y is on its way before the first is written; rows that are the same one of x come from cache.
 //% if T.kind == "float"
 //
 // Backward: grad_input[n,c,r,s] = sum of grad_out[n,c,i,j] over the i with row(i) = r and the j with column(j) = s, from
@@ -23,12 +27,14 @@
 // product, since no inverse of it is exact.
 //% endif
 
+//% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+typedef {{ bits[T.size] }} Bits;
+
 // Where along an axis of x, of so many elements, a place along the same axis of y has its value from.
 __device__ inline size_t source_of(size_t place, double scale, size_t length) {
     return min(size_t(double(place) * scale), length - 1);
 }
 
-template <typename Bits>
 __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale, double column_scale,
                                    const size_t* __restrict__ info, const Bits* __restrict__ src,
                                    Bits* __restrict__ dst) {
@@ -60,8 +66,121 @@ __device__ void upsample_nearest2d(size_t out_h, size_t out_w, double row_scale,
                            static_cast<Bits*>(dst));                                                                   \
     }
 
-//% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
-UPSAMPLE_NEAREST2D({{ T.name }}, {{ bits[T.size] }})
+UPSAMPLE_NEAREST2D({{ T.name }}, Bits)
+
+constexpr int TURN = {{ turn }};  // rows of y that are read ahead
+//% if T.size > 2
+
+// 16 bytes of a row of y.
+struct alignas(16) Piece {
+    Bits elements[{{ 16 // T.size }}];
+};
+//% else
+
+// Byte i is that of (low, high) whose number is in bits 4i to 4i + 2 of `which`.
+__device__ inline unsigned pick(unsigned low, unsigned high, unsigned which) {
+#ifdef __HIP_PLATFORM_NVIDIA__
+    return __byte_perm(low, high, which);
+#else
+    const unsigned spread = (which & 0xF) | (which & 0xF0) << 4 | (which & 0xF00) << 8 | (which & 0xF000) << 12;
+    return __builtin_amdgcn_perm(high, low, spread);
+#endif
+}
+
+// 32 bits of memory, by one access or by one for each element.
+template <bool AT_ONCE>
+__device__ inline unsigned word_at(const char* from) {
+    if (AT_ONCE) return *reinterpret_cast<const unsigned*>(from);
+    const Bits* elements = reinterpret_cast<const Bits*>(from);
+    unsigned word = 0;
+    for (int i = 0; i < {{ 4 // T.size }}; ++i) word |= unsigned(elements[i]) << {{ 8 * T.size }} * i;
+    return word;
+}
+//% endif
+
+// The first `left` rows of y from `to` on, which are those of x that `rows` has, in a plane at `from`.
+template <int WINDOWS, bool AT_ONCE>
+__device__ void rows_by_tables(const char* from, char* to, size_t pitch, const unsigned* rows, unsigned left,
+                               const uint4 entry, size_t row_bytes) {
+    constexpr int WORDS = {{ "2 * WINDOWS" if T.size < 4 else 16 // T.size }};
+//% if T.size < 4
+    const unsigned windows[2] = {entry.x, entry.y}, which[4] = {entry.z, entry.z >> 16, entry.w, entry.w >> 16};
+    typedef unsigned Word;
+//% else
+    const unsigned windows[4] = {entry.x, entry.y, entry.z, entry.w};
+    typedef Bits Word;
+//% endif
+    for (; left; rows += TURN) {
+        Word words[TURN][WORDS];
+#pragma unroll
+        for (unsigned r = 0; r < TURN; ++r) {
+            const char* row = from + rows[min(r, left - 1)] * row_bytes;
+#pragma unroll
+//% if T.size < 4
+            for (int w = 0; w < WORDS; ++w) words[r][w] = word_at<AT_ONCE>(row + windows[w / 2] + w % 2 * 4);
+//% else
+            for (int w = 0; w < WORDS; ++w) words[r][w] = *reinterpret_cast<const Bits*>(row + windows[w]);
+//% endif
+        }
+#pragma unroll
+        for (unsigned r = 0; r < TURN; ++r) {
+            if (r >= left) return;
+//% if T.size < 4
+            unsigned parts[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const int first = WINDOWS * k / 4 * 2;
+                parts[k] = pick(words[r][first], words[r][first + 1], which[k]);
+            }
+            if (AT_ONCE) {
+                *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+            } else {
+#pragma unroll
+                for (int k = 0; k < {{ 16 // T.size }}; ++k) {
+                    reinterpret_cast<Bits*>(to)[k] = Bits(parts[k * {{ T.size }} / 4] >> k * {{ 8 * T.size }} % 32);
+                }
+            }
+//% else
+            Piece piece;
+#pragma unroll
+            for (int k = 0; k < WORDS; ++k) piece.elements[k] = words[r][k];
+            if (AT_ONCE) {
+                *reinterpret_cast<Piece*>(to) = piece;
+            } else {
+                for (int k = 0; k < WORDS; ++k) reinterpret_cast<Bits*>(to)[k] = words[r][k];
+            }
+//% endif
+            to += pitch;
+        }
+        left -= TURN;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+upsample_nearest2d_tables_{{ T.name }}(const void* src, void* dst, const unsigned* rows_ptr, const unsigned* columns_ptr,
+                             unsigned threads, unsigned chunks, unsigned bands, unsigned height, unsigned windows,
+                             unsigned channels, unsigned out_h, size_t image_stride, size_t channel_stride,
+                             unsigned row_bytes) {
+    const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+    if (thread >= threads) return;
+    const unsigned chunk = thread % chunks, band = thread / chunks % bands, plane = thread / chunks / bands;
+    const unsigned first = band * height, left = min(height, out_h - first);
+    const uint4 entry = reinterpret_cast<const uint4*>(columns_ptr)[chunk];
+    const char* from = static_cast<const char*>(src) +
+                       (plane / channels * image_stride + plane % channels * channel_stride) * sizeof(Bits);
+    const size_t pitch = size_t(chunks) * 16;
+    char* to = static_cast<char*>(dst) + (size_t(plane) * out_h + first) * pitch + size_t(chunk) * 16;
+    const unsigned* rows = rows_ptr + first;
+//% if T.size < 4
+    const bool at_once = reinterpret_cast<size_t>(to) % 16 == 0 && reinterpret_cast<size_t>(from) % 4 == 0;
+    if (!at_once) rows_by_tables<2, false>(from, to, pitch, rows, left, entry, row_bytes);
+    else if (windows == 1) rows_by_tables<1, true>(from, to, pitch, rows, left, entry, row_bytes);
+    else rows_by_tables<2, true>(from, to, pitch, rows, left, entry, row_bytes);
+//% else
+    if (reinterpret_cast<size_t>(to) % 16) rows_by_tables<1, false>(from, to, pitch, rows, left, entry, row_bytes);
+    else rows_by_tables<1, true>(from, to, pitch, rows, left, entry, row_bytes);
+//% endif
+}
 //% if T.kind == "float"
 
 //% include "elements.jinja"

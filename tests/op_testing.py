@@ -101,13 +101,15 @@ def wish(key: str | None = None, **more: Any) -> ptxrt.PlanPreference:
 
 
 def rounded_twice(name: str) -> tuple[Any, Any, Any]:
-    """Return grad_out and y of f16 or bf16, ``[N, 2, 1]``, and the gradient in f64, rounded to f32, then to the type.
+    """Return grad_out and y of f16 or bf16, ``[N, 2, 1]``, and the gradient as of f32, rounded to the type.
 
-    Of a million random columns these are the ones where a single rounding, from f64 to the type, gives another value.
+    Of a million random columns these are the ones where the product rounded to the type at once gives another value.
     """
     kind = BY_NAME[name].numpy
     g, y = np.random.default_rng(7).standard_normal((2, 1 << 20, 2, 1)).astype(kind).astype(np.float64)
-    exact = y * (g - (g * y).sum(axis=1, keepdims=True))  # f64 holds all the bits
+    dot = (g * y).sum(axis=1, keepdims=True)  # f64 holds all the bits
+    high = dot.astype(np.float32)
+    exact = y * ((g - high).astype(np.float32) - (dot - high).astype(np.float32)).astype(np.float64)
     single = exact.astype(np.float32)
     towards_zero = np.where(np.abs(single) > np.abs(exact), np.nextafter(single, np.float32(0)), single)
     odd = (towards_zero.view(np.uint32) | (towards_zero != exact)).view(np.float32)  # is rounded as `exact` would be

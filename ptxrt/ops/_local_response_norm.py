@@ -50,6 +50,8 @@ THREADS = 256
 SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
+_MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
+
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
 _SIGNATURES = {
     "forward": f"const T* in_ptr, T* out_ptr, P* denom_ptr, {_COUNTS} {{}}, P alpha, P beta, P k",
@@ -59,6 +61,10 @@ FAMILY = KernelFamily(
     "local_response_norm",
     ("f32", "f64", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
+    | {
+        f"lrn_{way}_walking": Role(text.format("size, u32 chunk"), hip=True, ptx=False, dtypes=("f32", "f16", "bf16"))
+        for way, text in _SIGNATURES.items()
+    }
     | {
         f"lrn_{way}_sliding_{size}_{by}": Role(
             text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes
@@ -97,9 +103,9 @@ class _Problem(F64Sums, ImageDescriptor):
         """Of all images."""
         return self.batch * self.hw
 
-    def launch(self, kernel: str, language: str, blocks: int, count: int) -> Schedule:
-        """Return the schedule of one entry; `count` is its parameter behind the sizes."""
-        sizes = (self.batch, self.channels, self.hw, count)
+    def launch(self, kernel: str, language: str, blocks: int, *counts: int) -> Schedule:
+        """Return the schedule of one entry; `counts` are its parameters behind the sizes."""
+        sizes = (self.batch, self.channels, self.hw, *counts)
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
         spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
         return Schedule((Launch(spec, (blocks,), THREADS, arguments),), self.guarantee)
@@ -197,6 +203,12 @@ class Elements(Variant[_Problem, Config]):
         return problem.launch("kernel", self.language, blocks, problem.size)
 
 
+def _chunk(problem: _Problem, threads: int, windows: int) -> int:
+    """Return all channels, half of them, a quarter, ...: for so many threads, but no fewer than of some windows."""
+    chunks = min(-(-threads // max(problem.positions, 1)), max(problem.channels // (windows * problem.size), 1))
+    return max(-(-problem.channels // (1 << chunks.bit_length() - 1)), 1)
+
+
 @dataclass(frozen=True)
 class SlidingConfig(Config):
     """Knobs of the sliding kernels: the channels that a thread walks."""
@@ -205,9 +217,8 @@ class SlidingConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SlidingConfig:
-        """1.5 million threads, but four windows' channels a chunk."""
-        chunks = min(-(-(3 << 19) // max(problem.positions, 1)), max(problem.channels // (4 * problem.size), 1))
-        return cls(max(-(-problem.channels // chunks), 1))
+        """As measured on an H200: forward twelve times its threads, backward as many as it has."""
+        return cls(_chunk(problem, *((3 << 20, 2) if problem.way == "forward" else (1 << 18, 4))))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SlidingConfig]:
@@ -215,11 +226,23 @@ class SlidingConfig(Config):
         return tuple(cls(chunk) for chunk in sorted({max(-(-problem.channels // n), 1) for n in (1, 2, 4, 8)}))
 
 
+class WalkingConfig(SlidingConfig):
+    """The same of the kernels in HIP."""
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> WalkingConfig:
+        """As measured on an H200: twice its threads."""
+        return cls(_chunk(problem, 1 << 19, 4))
+
+
 class Sliding(Variant[_Problem, SlidingConfig]):
     """A thread for a run of channels at one position, for windows of up to 12 channels."""
 
     name = "sliding"
-    config_type = SlidingConfig
+
+    def __init__(self, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.config_type = SlidingConfig if language == "ptx" else WalkingConfig
 
     def suits(self, problem: _Problem) -> bool:
         """Long rows, and many elements.
@@ -231,6 +254,11 @@ class Sliding(Variant[_Problem, SlidingConfig]):
 
     def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
+        if self.language == "hip" and (problem.size > _MOST_IN_HIP or not quarters):
+            return Refusal(
+                f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters"
+            )
         if problem.size not in SLIDING_SIZES:
             return Refusal(
                 f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
@@ -239,13 +267,14 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         for name, most in (("positions", (1 << 32) - 1 - THREADS), ("channels", (1 << 30) - 1)):
             if (value := getattr(problem, name)) > most:
                 return Refusal(f"{name} = {value} does not fit the kernel's u32")
-        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
         by = "root" if quarters else "any"
         blocks = -(-problem.positions // THREADS) * -(-problem.channels // config.chunk)
+        if self.language == "hip":
+            return problem.launch("walking", self.language, blocks, problem.size, config.chunk)
         return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, config.chunk)
 
 
-_VARIANTS = (Sliding(), Elements(), Elements("hip"))
+_VARIANTS = (Sliding(), Elements(), Sliding("hip"), Elements("hip"))
 
 
 class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormArgs, LocalResponseNormResult]):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops._softmax2d_held import SECTOR, Direction, Held, guarantee
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -16,7 +17,6 @@ from ptxrt.ops.framework import (
     Limits,
     Operand,
     Plan,
-    PrecisionGuarantee,
     Refusal,
     Role,
     Schedule,
@@ -42,9 +42,6 @@ __all__ = [
 
 HELD = 32
 """Channels that a thread holds in registers."""
-
-SECTOR = 32
-"""Bytes of memory that are read at once."""
 
 _COUNTED = 1 << 32  # columns, which a u32 does not count
 
@@ -171,26 +168,8 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     return _Tile(positions, lanes, images, _parts(batch, images) * _parts(hw, positions))
 
 
-class _Direction(NamedTuple):
-    """What forward and backward differ in: the entries' name, the arrays, and the threads that registers allow."""
-
-    name: str
-    arrays: tuple[str, ...]
-    threads: int
-
-    def most_threads(self, dtype: ElementType) -> int:
-        """Of a block in PTX: a number of f64 takes two registers."""
-        return self.threads // 2 if dtype.name == "f64" else self.threads
-
-
-_FORWARD_WAY = _Direction("softmax2d", ("x", "out"), 1024)
-_BACKWARD_WAY = _Direction("softmax2d_backward", ("grad_out", "y", "out"), 512)
-
-
-def _guarantee(problem: _Problem) -> PrecisionGuarantee:
-    """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
-    real = "f64" if problem.dtype.name == "f64" else "f32"
-    return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+_FORWARD_WAY = Direction("softmax2d", ("x", "out"), 1024)
+_BACKWARD_WAY = Direction("softmax2d_backward", ("grad_out", "y", "out"), 512)
 
 
 @dataclass(frozen=True)
@@ -203,7 +182,7 @@ class ThreadsConfig(Config):
     def heuristic(cls, problem: _Problem) -> ThreadsConfig:
         """As measured on an H200."""
         del problem
-        return cls(256)
+        return cls(128)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
@@ -218,7 +197,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
     name = "baseline"
     config_type = ThreadsConfig
 
-    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
 
@@ -228,8 +207,8 @@ class Columns(Variant[_Problem, ThreadsConfig]):
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        most = self.way.most_threads(problem.dtype)
-        if self.language == "ptx" and config.threads > most:
+        most = self.way.most_threads(problem, self.language)
+        if config.threads > most:
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         name = f"{self.way.name}_kernel"
         sizes: tuple[int, ...] = (problem.positions, problem.channels, problem.hw)
@@ -240,7 +219,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
                 name, sizes = f"{self.way.name}_tiled_kernel", (problem.batch, problem.channels, problem.hw, 1, 1)
         kernel = FAMILY.kernel(name, problem.dtype, self.language)
         launch = Launch(kernel, (blocks,), config.threads, (*self.way.arrays, *sizes))
-        return Schedule((launch,), _guarantee(problem))
+        return Schedule((launch,), guarantee(problem))
 
 
 class Tiled(Variant[_Problem, ThreadsConfig]):
@@ -249,27 +228,31 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
     name = "tiled"
     config_type = ThreadsConfig
 
-    def __init__(self, way: _Direction, language: str = "ptx") -> None:
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        tile = _tile(problem, config.threads, self.way.most_threads(problem.dtype))
+        tile = _tile(problem, config.threads, self.way.most_threads(problem, self.language))
         kernel = FAMILY.kernel(f"{self.way.name}_tiled_kernel", problem.dtype, self.language)
         sizes = (problem.batch, problem.channels, problem.hw, tile.positions, tile.lanes)
-        return Schedule((Launch(kernel, (tile.tiles,), tile.threads, (*self.way.arrays, *sizes)),), _guarantee(problem))
+        blocks = tile.tiles
+        if self.language == "hip":  # where blocks take turns
+            blocks = blocks_in_hip(tile.tiles * tile.threads, tile.threads)
+        return Schedule((Launch(kernel, (blocks,), tile.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
 
 
-def _variants(way: _Direction) -> tuple[Variant[_Problem, ThreadsConfig], ...]:
-    return Columns(way), Tiled(way), Columns(way, "hip")
+def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
+    return Columns(way), Held(way), Tiled(way), Columns(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``baseline``, a thread for each column, best where registers hold it; ``tiled``, several threads for each
-    column, and in PTX the only one for 2**32 columns and more.
+    Variants: ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each
+    column, of a block or a cluster of blocks, whose registers hold all of it, and 16 bytes at a time; ``tiled``,
+    several threads for each column of any length, and in PTX the only one for 2**32 columns and more.
     """
 
     op = "softmax2d"

@@ -65,6 +65,11 @@ FAMILY = KernelFamily(
             "u32 channels, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, f64 column_scale, "
             "u64 image_stride, u64 channel_stride, u64 row_stride, u32 column_stride"
         ),
+        "upsample_nearest2d_tables": Role(
+            "const T* src, T* dst, const u32* rows_ptr, const u32* columns_ptr, u32 threads, u32 chunks, u32 bands, "
+            "u32 height, u32 windows, u32 channels, u32 out_h, u64 image_stride, u64 channel_stride, u32 row_bytes",
+            hip=True,
+        ),
         "upsample_nearest2d_backward": Role(
             "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
             "u64 in_h, u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
@@ -243,7 +248,7 @@ class UpsampleNearest2dArgs(NamedTuple):
     out: DeviceArrayLike | None = None
 
 
-_VECTOR_BYTES = 16
+_VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
 # float64 is what the places of elements are computed in; the elements are moved.
@@ -294,8 +299,8 @@ class BandedConfig(Config):
 
     @classmethod
     def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[BandedConfig]:
-        """Return heights from 1 to 16."""
-        return tuple(cls(height) for height in (1, 2, 3, 4, 6, 8, 16))
+        """Return heights from 2 to 8, and what the heuristic says."""
+        return tuple(cls(height) for height in sorted({2, 4, 8, cls.heuristic(problem).height}))
 
 
 class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
@@ -323,16 +328,102 @@ class Banded(Variant[UpsampleNearest2dDescriptor, BandedConfig]):
         return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
 
+@dataclass(frozen=True)
+class TablesConfig(Config):
+    """Knobs of the entry that has tables: how many rows of y a thread takes, one under the other."""
+
+    height: int
+
+    @classmethod
+    def heuristic(cls, problem: UpsampleNearest2dDescriptor) -> TablesConfig:
+        """Up to four rows, as measured on an H200, as long as there are threads for all of a large device."""
+        pieces = math.prod(problem.result_shape) * problem.dtype.size // _VECTOR_BYTES
+        return cls(next((height for height in (4, 2) if pieces >= height << 17), 1))
+
+    @classmethod
+    def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[TablesConfig]:
+        """Return heights from 1 to 8."""
+        return tuple(cls(height) for height in (1, 2, 4, 8))
+
+
+def _source_places(length: int, count: int) -> NDArray[np.int64]:
+    """Return for each of `count` places along an axis of y where along that of x, `length` long, its value is from."""
+    places = (np.arange(count, dtype=np.float64) * (length / count)).astype(np.int64)
+    found: NDArray[np.int64] = np.minimum(places, length - 1)
+    return found
+
+
+def _table_of_columns(problem: UpsampleNearest2dDescriptor) -> tuple[NDArray[np.uint32], int] | Refusal:
+    """Return what is read of a row of x for every 16 bytes of one of y, as the kernel has it; and how many windows."""
+    size, step = problem.dtype.size, problem.steps[3]
+    places = _source_places(problem.in_w, problem.out_w) * (step * size)
+    if size >= _WORD_BYTES:
+        table = places.reshape(-1, _VECTOR_BYTES // size)
+        return np.pad(table, ((0, 0), (0, 4 - table.shape[1]))).astype(np.uint32), 1
+    words, rest = divmod(problem.in_w * size, _WORD_BYTES)
+    if step != 1 or rest or words < 2 or any(stride * size % _WORD_BYTES for stride in problem.steps[:3]):
+        return Refusal("rows of x are not two words of 32 bits or more, side by side")
+    source = (places[:, None] + np.arange(size)).reshape(-1, _VECTOR_BYTES)  # of each byte
+    for windows in (1, 2):
+        parts = source.reshape(len(source), windows, -1)
+        starts = np.minimum(parts[:, :, 0] // _WORD_BYTES, words - 2) * _WORD_BYTES
+        chosen = (parts - starts[:, :, None]).reshape(-1, 4, _WORD_BYTES)
+        if chosen.max() < 2 * _WORD_BYTES:
+            picks = (chosen << np.arange(0, 16, 4)).sum(axis=2).reshape(-1, 2, 2)
+            picks = picks[:, :, 0] | picks[:, :, 1] << 16
+            return np.hstack([starts[:, [0, -1]], picks]).astype(np.uint32), windows
+    return Refusal("eight bytes of y are of more than two words of x")
+
+
+class Tables(Variant[UpsampleNearest2dDescriptor, TablesConfig]):
+    """16 bytes of several rows of y a thread, which finds in tables where they are from."""
+
+    name = "tables"
+    config_type = TablesConfig
+
+    def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
+        """Where elements are small, and so many are in 16 bytes that finding each would take the time."""
+        return self.language == "hip" or problem.dtype.size < _WORD_BYTES
+
+    def schedule(
+        self, problem: UpsampleNearest2dDescriptor, config: TablesConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        chunks, rest = divmod(problem.out_w * problem.dtype.size, _VECTOR_BYTES)
+        if rest:
+            return Refusal("rows of y are not whole numbers of 16 bytes")
+        if problem.out_h + problem.out_w > _MOST_PLACES:
+            return Refusal(f"out_h + out_w = {problem.out_h + problem.out_w} are more than tables hold")
+        bands = -(-problem.out_h // config.height)
+        threads = math.prod(problem.shape[:2]) * bands * chunks
+        row_bytes, span_bytes = problem.steps[2] * problem.dtype.size, (problem.row_span + 1) * problem.dtype.size
+        numbers = ("threads", threads + THREADS), ("row_bytes", row_bytes), ("bytes of a row", span_bytes)
+        for name, value in (*numbers, ("in_h", problem.in_h)):
+            if value >> 32:
+                return Refusal(f"{name} = {value} does not fit the kernel's u32")
+        found = _table_of_columns(problem)
+        if isinstance(found, Refusal):
+            return found
+        rows = _source_places(problem.in_h, problem.out_h).astype(np.uint32)
+        sizes = (threads, chunks, bands, config.height, found[1], problem.shape[1], problem.out_h)
+        arguments: tuple[Argument, ...] = ("x", "out", rows, found[0], *sizes, *problem.steps[:2], row_bytes)
+        kernel = problem.kernel("upsample_nearest2d_tables", self.language)
+        launch = Launch(kernel, (-(-threads // THREADS),), THREADS, arguments)
+        return _refusal(problem) or Schedule((launch,), _GUARANTEE)
+
+
 class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
-    Variants: ``banded``, whose threads take 16 bytes of several rows of y; ``baseline``, an element of y a thread.
+    Variants: ``tables``, whose threads take 16 bytes of several rows of y and find in tables where those are from;
+    ``banded``, whose threads compute that; ``baseline``, an element of y a thread. A plan of ``tables`` holds 4 bytes
+    for each row of y, and 16 for each 16 bytes of one row.
     """
 
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (Banded(), Elements(), Elements("hip"))
+    variants = (Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -192,6 +192,17 @@ static uint32_t reversed(uint32_t value) {
     return result;
 }
 
+// Each byte of the result is that of (low, high) which a byte of `which` numbers; from 8 on it would number constants.
+static uint32_t permuted(uint32_t high, uint32_t low, uint32_t which) {
+    const uint64_t both = uint64_t(high) << 32 | low;
+    uint32_t result = 0;
+    for (int i = 0; i < 32; i += 8) {
+        if ((which >> i & 0xFF) > 7) abort();
+        result |= (both >> 8 * (which >> i & 7) & 0xFF) << i;
+    }
+    return result;
+}
+
 // `width` bits of a value from `offset` on, these two as S_BFE packs them.
 static uint32_t field(uint32_t value, uint32_t packed) {
     const uint32_t offset = packed & 31, width = packed >> 16 & 127;

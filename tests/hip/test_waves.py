@@ -87,19 +87,19 @@ def group_norm_of_16_bits(name: str, last: bool = False) -> Case:
     return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), {"out": (want, 0.0)})
 
 
-def softmax2d(shape: Shape, name: str = "f32") -> Case:
+def softmax2d(shape: Shape, name: str = "f32", variant: str = "baseline") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = (3 * normal(*shape)).astype(kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d(x))
-    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want)
+    return Case(ops.Softmax2dPlan, ops.Softmax2dDescriptor(shape, kind), given(x=x), want, variant=variant)
 
 
-def softmax2d_backward(shape: Shape, name: str = "f32") -> Case:
+def softmax2d_backward(shape: Shape, name: str = "f32", variant: str = "baseline") -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     y, go = references.softmax2d(normal(*shape)).astype(kind.numpy), normal(*shape, dtype=kind.numpy)
     want = within("softmax2d", name, out=references.softmax2d_backward(go, y))
     problem = ops.Softmax2dBackwardDescriptor(shape, kind)
-    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want)
+    return Case(ops.Softmax2dBackwardPlan, problem, given(grad_out=go, y=y), want, variant=variant)
 
 
 def softmax2d_of_many_columns(op: str, shape: Shape, name: str) -> Case:
@@ -173,31 +173,32 @@ def batch_norm_backward_of_inverse(shape: Shape, name: str = "f32") -> Case:
     return Case(ops.BatchNormBackwardPlan, problem, arrays, want)
 
 
-def local_response_norm(shape: Any, size: Any, name: str = "f32") -> Any:
+def local_response_norm(shape: Any, size: Any, name: str = "f32", variant: str = "baseline") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = 20 * normal(*shape, dtype=kind.numpy)
     y, denom = references.local_response_norm(x, size)
     want = within("local_response_norm", name, out=y)
     want |= within("local_response_norm", parameter_type(kind).name, denom=denom)
-    return Case(ops.LocalResponseNormPlan, ops.LocalResponseNormDescriptor(shape, size, kind), given(x=x), want)
+    problem = ops.LocalResponseNormDescriptor(shape, size, kind)
+    return Case(ops.LocalResponseNormPlan, problem, given(x=x), want, variant=variant)
 
 
-def local_response_norm_backward(shape: Any, size: Any, name: str = "f32") -> Any:
+def local_response_norm_backward(shape: Any, size: Any, name: str = "f32", variant: str = "baseline") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     go, x = normal(*shape, dtype=kind.numpy), 20 * normal(*shape, dtype=kind.numpy)[::-1].copy()
     denom = references.local_response_norm(x, size)[1].astype(parameter_type(kind).numpy)
     want = within("local_response_norm", name, out=references.local_response_norm_backward(go, x, denom, size))
     problem = ops.LocalResponseNormBackwardDescriptor(shape, size, kind)
-    return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want)
+    return Case(ops.LocalResponseNormBackwardPlan, problem, given(grad_out=go, x=x, denom=denom), want, variant=variant)
 
 
-def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int) -> Case:
+def upsample_nearest2d(name: str, shape: Shape, out_h: int, out_w: int, variant: str = "baseline") -> Case:
     dtype = ptxrt.dtypes.BY_NAME[name]
     x = (100 * np.abs(normal(*shape))).astype(dtype.numpy)
     strides = tuple(step // x.itemsize for step in x.strides)
     problem = ops.UpsampleNearest2dDescriptor(shape, strides, out_h, out_w, dtype)
     want = {"out": (references.upsample_nearest2d(x, out_h, out_w), 0.0)}
-    return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want)
+    return Case(ops.UpsampleNearest2dPlan, problem, given(x=x), want, variant=variant)
 
 
 def upsample_nearest2d_backward(name: str, shape: Shape, in_h: int, in_w: int) -> Case:
@@ -333,6 +334,15 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
+        (softmax2d, ((2, 100, 30), "f32", "tiled")),
+        (softmax2d_backward, ((2, 100, 30), "f32", "tiled")),
+        (softmax2d, ((2, 600, 40), "f32", "tiled")),  # of which registers hold a part
+        (softmax2d_backward, ((3, 600, 40), "f32", "tiled")),
+        *(
+            (each, ((3, 70, 9), name, "tiled"))
+            for name in others("softmax2d")
+            for each in (softmax2d, softmax2d_backward)
+        ),
         *((each, ((2, 9, 7, 19), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
         *(
             (softmax2d_of_many_columns, (op, (2, 9, 7, 19), name))
@@ -364,12 +374,20 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (local_response_norm, ((1, 3, 300), 4)),
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
+        *((each, ((2, 23, 150), 5, "f32", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
+        *((each, ((2, 7, 60), 4, "f16", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
         *((local_response_norm, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
         *((local_response_norm_backward, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
     ],
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
+        *((upsample_nearest2d, (name, (2, 3, 5, 16), 9, 48, "tables")) for name in ("f32", "f64", "u32")),
+        *(
+            (upsample_nearest2d, (name, (2, 3, 5, 16), 7, w, "tables"))
+            for name in ("f16", "bf16", "u8")
+            for w in (32, 48)
+        ),
         *((upsample_nearest2d_backward, (name, (2, 3, 9, 20), 5, 31)) for name in ("f32", "f64", "f16", "bf16")),
         (upsample_nearest2d_backward, ("f32", (1, 1, 4, 4), 2, 3)),  # less elements than a block has threads
     ],

@@ -149,6 +149,20 @@ auto max(A a, B b) {
     else return T(a) > T(b) ? T(a) : T(b);
 }
 
+struct alignas(16) uint4 {
+    unsigned int x, y, z, w;
+};
+inline uint4 make_uint4(unsigned int x, unsigned int y, unsigned int z, unsigned int w) { return {x, y, z, w}; }
+
+// Each byte of the result is that of (low, high) which a byte of `which` numbers; it numbers no constants here.
+inline unsigned int waves_perm(unsigned int high, unsigned int low, unsigned int which) {
+    const unsigned long long both = (unsigned long long)(high) << 32 | low;
+    unsigned int result = 0;
+    for (int i = 0; i < 32; i += 8) result |= unsigned(both >> 8 * (which >> i & 7) & 0xFF) << i;
+    return result;
+}
+#define __builtin_amdgcn_perm waves_perm
+
 inline unsigned int __float_as_uint(float value) { return std::bit_cast<unsigned int>(value); }
 inline float __uint_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }
 inline long long __double_as_longlong(double value) { return std::bit_cast<long long>(value); }

@@ -31,7 +31,7 @@ from ptxrt.ops import (
 from ptxrt.ops._softmax2d import FAMILY, ThreadsConfig, _tile
 from ptxrt.ops.framework.texts import context, read_kernel, templates
 
-VARIANTS = ["baseline", "tiled", "hip/baseline"]
+VARIANTS = ["baseline", "tiled", "hip/baseline", "hip/tiled"]  # those that take every problem
 BAR = bar("softmax2d", "f32")
 TYPES = FAMILY.dtypes
 OTHERS = [name for name in TYPES if name != "f32"]  # the same texts: fewer cases of each
@@ -206,7 +206,7 @@ def test_matches_the_reference_on_drawn_problems(device: Device, way: Direction,
         batch=st.integers(1, 5),
         channels=st.integers(1, 90),
         hw=st.integers(1, 300),
-        variant=st.sampled_from(variants(way.plan, device)),
+        variant=st.sampled_from([variant for variant in variants(way.plan, device) if variant in VARIANTS]),
         offset=st.integers(0, 3),
         mean=st.sampled_from([0.0, 1.0, -30.0, 1e4]),
         deviation=st.sampled_from([0.01, 1.0, 5.0]),
@@ -413,7 +413,9 @@ def test_what_cancels_backward_costs_no_accuracy(
         ((1, 32, 32), "baseline"),
         ((1, 33, 32), "tiled"),
         ((1, 32, 31), "tiled"),
-        ((64, 1000, 7, 7), "tiled"),
+        ((64, 1000, 7, 7), "held"),
+        ((64, 1001, 7, 7), "tiled"),  # whose images are no whole vectors
+        ((16, 256, 64, 64), "held"),
         ((3, 1, 1 << 31), "tiled"),  # more columns than a u32 counts
     ],
 )
@@ -458,11 +460,11 @@ def test_more_tiles_than_a_grid_has_blocks_are_refused(device: Device, way: Dire
 )
 def test_counts_that_fit_are_accepted(device: Device, way: Direction, shape: Shape) -> None:
     # A u32 counts the columns of PTX's kernel with a thread for each. In HIP, threads take turns.
-    for variant in variants(way.plan, device):
+    for variant in set(VARIANTS).intersection(variants(way.plan, device)):
         if variant != "baseline" or shape[0] * shape[2] < 1 << 32:
             (launch,) = plan_for(way, device, shape, variant).schedule.steps
             assert 1 <= launch.grid[0] < 1 << 31
-            assert 1 <= launch.block <= (way.threads if variant == "tiled" else 256)
+            assert 1 <= launch.block <= (256 if "baseline" in variant else way.threads)
             assert launch.grid[0] * launch.block >= min(shape[0] * shape[2], (1 << 32) - 256)
 
 

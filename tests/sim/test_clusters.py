@@ -7,7 +7,7 @@ import pytest
 from machine import HEAD, kernel, run
 
 from ptxrt import sim
-from ptxrt.errors import CompileError, Deadlock, LaunchError, MemoryFault
+from ptxrt.errors import CompileError, Deadlock, LaunchError, MemoryFault, SimFault
 
 CLUSTER_HEAD = HEAD.replace("sm_80", "sm_90").replace("8.0", "8.6")
 START = """.reg .u32 t, v, w, r, a; .reg .u64 p, o, g; .reg .pred q; .shared .u32 s[32];
@@ -89,6 +89,17 @@ def test_barriers_that_a_block_never_comes_to() -> None:
     assert "DEADLOCK" in caught.value.text
     with pytest.raises(Deadlock, match="not arrived itself"):
         run(clustered("barrier.cluster.wait;"), np.zeros(64, np.uint32), grid=(2, 1, 1))
+
+
+@pytest.mark.parametrize("between", ["", "bar.sync 0;"])
+def test_a_thread_does_not_arrive_twice_without_a_wait(between: str) -> None:
+    """Not even where the first arrival has completed the barrier."""
+    code = f"{BOTH} barrier.cluster.arrive.relaxed; {between} setp.ne.u32 q, t, 7; @q bra L;\n" \
+        "barrier.cluster.arrive; // TWICE\nL: barrier.cluster.wait; "  # fmt: skip
+    with pytest.raises(SimFault, match="arrived and not yet waited") as caught:
+        run(clustered(code), np.zeros(64, np.uint32), grid=(2, 1, 1))
+    assert "TWICE" in caught.value.text
+    assert (caught.value.thread, caught.value.block) == ((7, 0, 0), (0, 0, 0))
 
 
 def test_exited_threads_count_as_arrived() -> None:

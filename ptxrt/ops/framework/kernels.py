@@ -73,6 +73,8 @@ class Role:
         statistics and real scalars (:func:`parameter_type`).
     hip
         Whether the family has it in HIP, too.
+    ptx
+        Whether it has it in PTX.
     parameters
         What its file is rendered with for it.
     dtypes
@@ -87,6 +89,7 @@ class Role:
     parameters: Mapping[str, str] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
     target: int | None = None
+    ptx: bool = True
 
 
 class KernelFamily:
@@ -128,7 +131,7 @@ class KernelFamily:
             for role, described in roles.items()
             if dtype in (described.dtypes or dtypes)
             for language in ("ptx", "hip")
-            if language == "ptx" or described.hip
+            if (described.ptx if language == "ptx" else described.hip)
         }
         self._kernels: dict[tuple[str, str, str], KernelSpec] = {}
 

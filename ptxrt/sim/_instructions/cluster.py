@@ -32,7 +32,7 @@ def cluster_barrier(op: Op) -> None:
 
     def arrive(m: Machine) -> int:
         outer = m.active()
-        m.cluster_barriers.arrive()
+        m.cluster_barriers.arrive(op.ins)
         m.activate(outer)
         return following
 

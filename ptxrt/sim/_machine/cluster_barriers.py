@@ -48,11 +48,16 @@ class ClusterBarriers:
             self._arrived = np.full(self._machine.blocks * self._machine.padded, _NEVER, np.int64)
         return self._arrived
 
-    def arrive(self) -> None:
-        """Note that the active lanes have arrived."""
+    def arrive(self, ins: Instruction) -> None:
+        """Note that the active lanes have arrived, each for the first time since it last waited."""
         m = self._machine
         lanes = m.active()
-        self._arrivals()[m.origin[lanes]] = self._phase[self._clusters(lanes)]
+        arrivals = self._arrivals()
+        again = arrivals[m.origin[lanes]] != _NEVER
+        if again.any():
+            problem = "barrier.cluster.arrive of a thread that has arrived and not yet waited, which is undefined"
+            m.fault(ins, f"{problem}; put barrier.cluster.wait before it", int(lanes[again.argmax()]))
+        arrivals[m.origin[lanes]] = self._phase[self._clusters(lanes)]
         self.release()
 
     def wait(self, ins: Instruction, following: int) -> int:

@@ -253,8 +253,8 @@ class WarpBarriers(Protocol):
 class ClusterBarriers(Protocol):
     """barrier.cluster."""
 
-    def arrive(self) -> None:
-        """Note that the active lanes have arrived."""
+    def arrive(self, ins: Instruction) -> None:
+        """Note that the active lanes have arrived, each for the first time since it last waited."""
 
     def wait(self, ins: Instruction, following: int) -> int:
         """Let the active lanes wait for the barrier that they have arrived at."""

@@ -1,0 +1,179 @@
+"""The variant of softmax2d and its backward whose registers, of a block or of a cluster of blocks, hold all values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Argument,
+    Config,
+    ImageDescriptor,
+    KernelFamily,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+)
+
+__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "Direction", "Held", "HeldConfig", "guarantee"]
+
+SECTOR = 32
+"""Bytes of memory that are read at once."""
+
+CLUSTERS = (1, 2, 4)
+"""Blocks of a cluster that the kernels are rendered for; a cluster of one is a block."""
+
+_VECTOR_BYTES, _LINE = 16, 128  # of a thread's accesses, and of what the cache has together
+_FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
+_TILE = "u32 channels, u32 hw, u32 positions, u32 lanes, u32 strips, u32 share, u32 per_position, u32 per_lane"
+FAMILY = KernelFamily(
+    "softmax2d_held",
+    ("f32", "f64", "f16", "bf16"),
+    {
+        f"{way}_held_{cluster}": Role(
+            arrays + _TILE, parameters={"cluster": str(cluster)}, target=90 if cluster > 1 else None
+        )
+        for cluster in CLUSTERS
+        for way, arrays in (("softmax2d", _FORWARD), ("softmax2d_backward", _BACKWARD))
+    },
+    targets=ROUNDING_TARGETS,
+    op="softmax2d",
+)
+
+
+class Direction(NamedTuple):
+    """What forward and backward differ in: the entries' name, the arrays, and the threads that registers allow."""
+
+    name: str
+    arrays: tuple[str, ...]
+    threads: int
+
+    def most_threads(self, problem: ImageDescriptor, language: str) -> int:
+        """Of a block that has a thread for each column or lane: a number of f64 takes two registers."""
+        threads = self.threads if language == "ptx" else min(self.threads, 512)
+        return threads // 2 if problem.dtype.name == "f64" else threads
+
+
+def guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
+    """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
+    real = "f64" if problem.dtype.name == "f64" else "f32"
+    return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+
+
+def _parts(count: int, size: int) -> int:
+    """Return how many parts of `size` it takes."""
+    return -(-count // size)
+
+
+class _Tile(NamedTuple):
+    """What a block or a cluster takes, as the kernel's parameters have it."""
+
+    positions: int
+    lanes: int
+    strips: int
+    share: int
+
+
+def _tile(problem: ImageDescriptor, threads: int, cluster: int) -> _Tile | None:
+    """Return the tiles for blocks of up to `threads`, or None where registers do not hold them.
+
+    Wide ones, up to whole images: the more columns lie side by side, the fewer sectors are read in vain.
+    """
+    if problem.empty:
+        return None
+    channels, hw, size = problem.channels, problem.hw, problem.dtype.size
+    vector = _VECTOR_BYTES // size
+    turns = _held_values(problem) // vector
+    most = min(threads * vector * turns * cluster // channels, threads)
+    positions, whole = hw, vector // math.gcd(hw, vector)  # of so many lanes, a turn is whole vectors
+    if hw > most:
+        unit, whole = (SECTOR // size if hw * size % SECTOR == 0 else vector), 1
+        most = most // unit * unit
+        if not most or hw % vector:
+            return None
+        positions = _parts(_parts(hw, _parts(hw, most)), unit) * unit
+    if channels * hw % vector or positions < vector:
+        return None
+    share = _parts(channels, cluster * whole) * whole
+    lanes = max(min(threads * vector // positions, share) // whole * whole, vector)
+    fits = lanes * positions <= threads * vector and share <= lanes * turns
+    return _Tile(positions, lanes, _parts(hw, positions), share) if fits else None
+
+
+def _held_values(problem: ImageDescriptor) -> int:
+    """Return how many values a thread holds in registers."""
+    return 16 if problem.dtype.name == "f64" else 32
+
+
+def _most_threads(problem: ImageDescriptor) -> int:
+    return 256 if problem.dtype.name == "f64" else 512
+
+
+def _wide(problem: ImageDescriptor, config: HeldConfig) -> bool:
+    """Return whether a tile is a whole image, or reads whole lines of memory."""
+    tile = _tile(problem, config.threads, config.cluster)
+    return tile is not None and (tile.strips == 1 or tile.positions * problem.dtype.size >= _LINE)
+
+
+@dataclass(frozen=True)
+class HeldConfig(Config):
+    """Knobs: the most threads of a block, and the blocks of a cluster, which has a tile."""
+
+    threads: int
+    cluster: int
+
+    @classmethod
+    def heuristic(cls, problem: ImageDescriptor) -> HeldConfig:
+        """Few blocks and threads, so that tiles which are read lie beside such that are computed."""
+        return cls.candidates(problem)[0]
+
+    @classmethod
+    def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
+        """Return the smallest four whose tile is wide."""
+        most = _most_threads(problem)
+        every = [cls(threads, blocks) for blocks in CLUSTERS for threads in (128, 256, 512) if threads <= most]
+        return [config for config in every if _wide(problem, config)][:4] or every[-1:]
+
+
+class Held(Variant[ImageDescriptor, HeldConfig]):
+    """A block, or a cluster of blocks, for each tile of neighbouring columns."""
+
+    name = "held"
+    config_type = HeldConfig
+
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.way = way
+
+    def suits(self, problem: ImageDescriptor) -> bool:
+        """Where a tile is a block's work, and wide."""
+        enough = problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
+        return enough and _wide(problem, HeldConfig.heuristic(problem))
+
+    def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        threads, cluster = config.threads, config.cluster
+        if cluster not in CLUSTERS:
+            return Refusal(f"there are clusters of {CLUSTERS} blocks, not of {cluster}")
+        if threads > (most := _most_threads(problem)):
+            return Refusal(f"{threads} threads are more than the {most} that a block may have")
+        tile = _tile(problem, threads, cluster)
+        if tile is None:
+            return Refusal(f"columns of whole vectors do not fit the registers of {cluster} x {threads} threads")
+        vector = _VECTOR_BYTES // problem.dtype.size
+        block = tile.positions * tile.lanes // vector
+        per = tuple(_parts(1 << 31, count) for count in (tile.positions, tile.lanes))
+        kernel = FAMILY.kernel(f"{self.way.name}_held_{cluster}", problem.dtype, self.language)
+        real = 8 if problem.dtype.name == "f64" else 4
+        across = 3 * cluster * tile.positions if cluster > 1 else 0
+        shared = real * (2 * (vector + 1) * block + across + 2 * tile.positions)
+        arguments: tuple[Argument, ...] = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
+        launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
+        return Schedule((launch,), guarantee(problem))

@@ -1,0 +1,167 @@
+"""The variant ``held`` of softmax2d and its backward: tiles in the registers of a block or of a cluster of blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Rng, Shape
+from op_testing import Guarded, check_error, on_device, wish
+from test_softmax2d import BACKWARD, FORWARD, Direction, both, each_type, of_each, values_for
+from tolerances import bar
+
+import ptxrt
+from ptxrt import Device
+from ptxrt.dtypes import element_type
+from ptxrt.ops import references
+from ptxrt.ops._softmax2d_held import CLUSTERS, HeldConfig
+
+pytestmark = pytest.mark.ptx
+each_cluster = pytest.mark.parametrize("cluster", CLUSTERS)
+
+
+def plan_for(way: Direction, device: Device, shape: Shape, name: str, threads: int, cluster: int) -> Any:
+    problem = way.descriptor(shape, element_type(name))
+    return way.plan.select(device, problem, wish("held", config=HeldConfig(threads, cluster)))
+
+
+def run(
+    way: Direction, device: Device, inputs: Any, threads: int, cluster: int, offset: int = 0, in_place: bool = False
+) -> Any:
+    """Return the host result; in place is over the last input."""
+    out = Guarded(inputs[0].shape, inputs[0].dtype, device, offset)
+    there = [on_device(array, device, offset) for array in inputs]
+    plan = plan_for(way, device, inputs[0].shape, element_type(inputs[0].dtype).name, threads, cluster)
+    plan.run((*there, there[-1] if in_place else out.array))
+    return there[-1].to_host() if in_place else out.host()
+
+
+def check(
+    way: Direction, device: Device, inputs: Any, threads: int, cluster: int, offset: int = 0, large_mean: bool = False
+) -> Any:
+    got = run(way, device, inputs, threads, cluster, offset)
+    with np.errstate(invalid="ignore"):
+        want = way.reference(*inputs)
+    at_most = bar("softmax2d", element_type(inputs[0].dtype).name, want, large_mean=large_mean)
+    check_error(way.op, device, got, want, at_most, (inputs[0].shape, threads, cluster, offset))
+    return got
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+CASES = [
+    ((2, 24, 7, 7), 128),  # whole images, whose rows end within 16 bytes; the last block of four has no channels
+    ((2, 14, 104), 32),  # strips, the last one narrower; the last block has fewer channels
+    ((1, 210, 8), 64),  # many turns, and lanes
+]
+
+
+@pytest.mark.sanitize
+@both
+@each_cluster
+@each_type
+def test_matches_the_reference(device: Device, rng: Rng, way: Direction, cluster: int, name: str) -> None:
+    for place, (shape, threads) in enumerate(CASES):
+        (launch,) = plan_for(way, device, shape, name, threads, cluster).schedule.launches
+        strips, share = launch.arguments[-4:-2]
+        assert place == 2 or (strips > 1) == (place == 1)
+        assert launch.grid[0] == shape[0] * strips * cluster
+        assert (share * (cluster - 1) >= shape[1]) == (place == 0 and cluster == 4 and name != "f64")
+        check(way, device, values_for(way, rng, shape, name=name), threads, cluster)
+
+
+@both
+@each_cluster
+@pytest.mark.parametrize("name", ["f32", "f16"])
+def test_in_place_and_at_any_address(device: Device, rng: Rng, way: Direction, cluster: int, name: str) -> None:
+    inputs = values_for(way, rng, (1, 24, 7, 7), name=name)
+    want = check(way, device, inputs, 64, cluster).tobytes()
+    assert run(way, device, inputs, 64, cluster, in_place=True).tobytes() == want
+    assert run(way, device, inputs, 64, cluster, offset=1).tobytes() == want
+
+
+@each_cluster
+@pytest.mark.parametrize("name", ["f32", "f64", "f16"])
+def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, name: str) -> None:
+    kind, largest, tiny, smallest = of_each(name)
+    x = rng.standard_normal((1, 24, 16)).astype(kind)
+    x[0, 20, 0], x[0, 3, 1] = np.nan, np.inf
+    x[0, :, 2] = -np.inf
+    x[0, :, 3] = -np.inf  # but for one
+    x[0, 13, 3] = -largest
+    x[0, ::2, 4] = -np.inf
+    x[0, 1:, 5] = -np.inf
+    x[0, :, 6], x[0, 7, 6], x[0, 20, 6] = -largest, largest, largest
+    x[0, :, 7] = 0.1
+    x[0, 9, 8] = -np.log(smallest)  # the others are denormal, or nearly
+    got, want = run(FORWARD, device, (x,), 32, cluster)[0], references.softmax2d(x)[0]
+    assert np.isnan(got[:, :3]).all()
+    assert np.isfinite(got[:, 3:]).all()
+    np.testing.assert_array_equal(got[:, [3, 5, 6, 7]], want[:, [3, 5, 6, 7]].astype(kind))
+    small = np.abs(got[:, 8].astype(np.longdouble) - want[:, 8])
+    assert (want[:, 8] < tiny).any()
+    assert (small <= 1.5 * np.longdouble(smallest) + want[:, 8] * np.finfo(kind).eps).all()
+    np.testing.assert_allclose(got[:, 4].astype(float), want[:, 4].astype(float), rtol=2 * float(np.finfo(kind).eps))
+
+
+@each_cluster
+@pytest.mark.parametrize("mean", [1e4, -1e4])
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, cluster: int, mean: float) -> None:
+    check(FORWARD, device, values_for(FORWARD, rng, (1, 60, 8), mean), 32, cluster, large_mean=True)
+
+
+@each_cluster
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_backward_puts_bad_values_where_the_formula_does(device: Device, rng: Rng, cluster: int, value: Any) -> None:
+    inputs = values_for(BACKWARD, rng, (1, 24, 8))
+    inputs[0][0, 20, 3] = inputs[1][0, 3, 5] = value
+    got = check(BACKWARD, device, inputs, 32, cluster)
+    assert np.isfinite(got).all(axis=(0, 1)).tolist() == [place not in (3, 5) for place in range(8)]
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    ("shape", "name", "threads", "cluster", "reason"),
+    [
+        ((1, 40, 64), "f32", 128, 8, r"clusters of \(1, 2, 4\) blocks, not of 8"),
+        ((1, 40, 64), "f32", 1024, 1, "1024 threads are more than the 512"),
+        ((1, 40, 64), "f64", 512, 1, "512 threads are more than the 256"),
+        ((1, 25, 7, 7), "f32", 64, 1, "whole vectors do not fit"),
+        ((1, 24, 7, 7), "f32", 32, 4, "whole vectors do not fit"),
+        ((1, 1000, 7, 7), "f32", 512, 2, "registers of 2 x 512 threads"),
+    ],
+)
+def test_what_it_does_not_take(
+    sim: Device, way: Direction, shape: Shape, name: str, threads: int, cluster: int, reason: str
+) -> None:
+    with pytest.raises(ptxrt.Unsupported, match=reason):
+        plan_for(way, sim, shape, name, threads, cluster)
+
+
+@pytest.mark.parametrize(
+    ("shape", "threads", "cluster"),
+    [
+        ((8, 21, 512, 512), 128, 1),
+        ((16, 256, 64, 64), 256, 1),  # tiles are 128 bytes wide
+        ((64, 512, 7, 7), 512, 2),
+        ((64, 1000, 7, 7), 512, 4),
+    ],
+)
+def test_the_smallest_wide_tile_is_taken(shape: Shape, threads: int, cluster: int) -> None:
+    for way in (FORWARD, BACKWARD):
+        problem = way.descriptor(shape)
+        assert HeldConfig.heuristic(problem) == HeldConfig(threads, cluster)
+        assert len(HeldConfig.candidates(problem)) <= 4
+
+
+@both
+@each_type
+def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direction, name: str) -> None:
+    most = 256 if name == "f64" else 512
+    for cluster in CLUSTERS:
+        (launch,) = plan_for(way, sim, (1, 64, 1024), name, most, cluster).schedule.launches
+        assert launch.block <= launch.kernel.load(sim).resources.max_threads == most
