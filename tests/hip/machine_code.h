@@ -171,7 +171,8 @@ struct Lane {
         wave.write({SCALAR_REGISTER, words, 0, 0, EXEC, 0}, nonzero(next), lane);
         return before;
     }
-    double divide_scale(double value, double denominator, double numerator);
+    template <typename T>
+    T divide_scale(T value, T denominator, T numerator);
 };
 
 // Out of range: the nearest number there is; NaN: 0.
@@ -229,8 +230,11 @@ static float reciprocal(float value) {
 }
 
 static int exponent(double value) { return std::bit_cast<uint64_t>(value) >> 52 & 2047; }
-static bool denormal(double value) { return value != 0 && exponent(value) == 0; }
-static bool same(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+static int exponent(float value) { return std::bit_cast<uint32_t>(value) >> 23 & 255; }
+template <typename T>
+bool denormal(T value) { return value != 0 && exponent(value) == 0; }
+template <typename T>
+bool same(T a, T b) { return a == b ? std::signbit(a) == std::signbit(b) : a != a && b != b; }
 
 static int frexp_exponent(double value) {
     int result = 0;
@@ -252,42 +256,49 @@ static bool is_of_class(double value, uint32_t classes) {
     return classes >> (negative ? 3 : 8) & 1;
 }
 
-// The three steps of a division in f64 that keep its iterations from overflow, as "RDNA3 Instruction Set Architecture"
-// writes V_DIV_SCALE_F64, V_DIV_FMAS_F64 and V_DIV_FIXUP_F64 in its chapter on VOP3 instructions. To the letter, quotients
-// that are too large become NaN, and denormal ones are rounded twice or NaN; what hardware does there, this cannot tell.
-double Lane::divide_scale(double value, double denominator, double numerator) {
+// The three steps of a division that keep its iterations from overflow, as "RDNA3 Instruction Set Architecture" writes
+// V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP of both types in its chapter on VOP3 instructions. To the letter, quotients that
+// are too large become NaN, and denormal ones are rounded twice or NaN; what hardware does there, this cannot tell.
+template <typename T>
+T Lane::divide_scale(T value, T denominator, T numerator) {
+    constexpr bool wide = sizeof(T) == 8;
+    constexpr int step = wide ? 128 : 64;
     flag = false;
     if (numerator == 0 || denominator == 0) return NAN;
     const bool small_reciprocal = denormal(1 / denominator), small_quotient = denormal(numerator / denominator);
-    if (exponent(numerator) - exponent(denominator) >= 768) {
+    if (exponent(numerator) - exponent(denominator) >= (wide ? 768 : 96)) {
         flag = true;
-        return same(value, denominator) ? std::ldexp(value, 128) : value;
+        return same(value, denominator) ? std::ldexp(value, step) : value;
     }
-    if (denormal(denominator)) return std::ldexp(value, 128);
+    if (denormal(denominator)) return std::ldexp(value, step);
     if (small_reciprocal && small_quotient) {
         flag = true;
-        return same(value, denominator) ? std::ldexp(value, 128) : value;
+        return same(value, denominator) ? std::ldexp(value, step) : value;
     }
-    if (small_reciprocal) return std::ldexp(value, -128);
+    if (small_reciprocal) return std::ldexp(value, -step);
     if (small_quotient) {
         flag = true;
-        return same(value, numerator) ? std::ldexp(value, 128) : value;
+        return same(value, numerator) ? std::ldexp(value, step) : value;
     }
-    return exponent(numerator) <= 53 ? std::ldexp(value, 128) : value;
+    return exponent(numerator) <= (wide ? 53 : 23) ? std::ldexp(value, step) : value;
 }
-static double divide_fmas(double a, double b, double c, bool scaled) {
-    const double result = std::fma(a, b, c);
-    return scaled ? std::ldexp(result, exponent(c) > 1023 ? 128 : -128) : result;
+template <typename T>
+T divide_fmas(T a, T b, T c, bool scaled) {
+    constexpr bool wide = sizeof(T) == 8;
+    constexpr int step = wide ? 128 : 64;
+    const T result = std::fma(a, b, c);
+    return scaled ? std::ldexp(result, exponent(c) > (wide ? 1023 : 127) ? step : -step) : result;
 }
-static double divide_fixup(double quotient, double denominator, double numerator) {
-    const double sign = std::signbit(denominator) != std::signbit(numerator) ? -1 : 1;
+template <typename T>
+T divide_fixup(T quotient, T denominator, T numerator) {
+    const T sign = std::signbit(denominator) != std::signbit(numerator) ? -1 : 1;
     if (numerator != numerator) return numerator;
     if (denominator != denominator) return denominator;
     if ((denominator == 0 && numerator == 0) || (std::isinf(denominator) && std::isinf(numerator))) return NAN;
     if (denominator == 0 || std::isinf(numerator)) return sign * INFINITY;
-    if (std::isinf(denominator) || numerator == 0) return sign * 0.0;
-    if (exponent(numerator) - exponent(denominator) < -1075) return sign * 0.0;
-    return sign * fabs(quotient);
+    if (std::isinf(denominator) || numerator == 0) return sign * 0;
+    if (exponent(numerator) - exponent(denominator) < (sizeof(T) == 8 ? -1075 : -150)) return sign * 0;
+    return sign * std::fabs(quotient);
 }
 
 // Memory -----------------------------------------------------------------------------------------------------------

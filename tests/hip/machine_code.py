@@ -44,6 +44,7 @@ VECTOR = {
     "v_and_b32": "u32(1) & u32(2)",
     "v_or_b32": "u32(1) | u32(2)",
     "v_xor_b32": "u32(1) ^ u32(2)",
+    "v_xad_u32": "(u32(1) ^ u32(2)) + u32(3)",
     "v_or3_b32": "u32(1) | u32(2) | u32(3)",
     "v_and_or_b32": "(u32(1) & u32(2)) | u32(3)",
     "v_bfi_b32": "(u32(1) & u32(2)) | (~u32(1) & u32(3))",
@@ -53,6 +54,7 @@ VECTOR = {
     "v_lshlrev_b32": "u32(2) << (u32(1) & 31)",
     "v_lshrrev_b32": "u32(2) >> (u32(1) & 31)",
     "v_ashrrev_i32": "i32(2) >> (u32(1) & 31)",
+    "v_ashrrev_i64": "i64(2) >> (u32(1) & 63)",
     "v_lshlrev_b64": "u64(2) << (u32(1) & 63)",
     "v_lshl_add_u64": "(u64(1) << (u32(2) & 7)) + u64(3)",
     "v_lshl_add_u32": "(u32(1) << (u32(2) & 31)) + u32(3)",
@@ -75,7 +77,6 @@ VECTOR = {
     "v_fmaak_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmamk_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmac_f32": "std::fma(f32(1), f32(2), f32(0))",
-    "v_fma_mixlo_f16": "(u32(0) & 0xffff0000) | half(std::fma(f32(1), f32(2), f32(3)))",
     "v_madmk_f32": "mad(f32(1), f32(2), f32(3))",
     "v_mac_f32": "mad(f32(1), f32(2), f32(0))",
     "v_rcp_f32": "reciprocal(f32(1))",
@@ -95,6 +96,8 @@ VECTOR = {
     "v_ldexp_f64": "std::ldexp(f64(1), i32(2))",
     "v_frexp_mant_f64": "frexp_mantissa(f64(1))",
     "v_frexp_exp_i32_f64": "frexp_exponent(f64(1))",
+    "v_div_fmas_f32": "divide_fmas(f32(1), f32(2), f32(3), bit(4))",
+    "v_div_fixup_f32": "divide_fixup(f32(1), f32(2), f32(3))",
     "v_div_fmas_f64": "divide_fmas(f64(1), f64(2), f64(3), bit(4))",
     "v_div_fixup_f64": "divide_fixup(f64(1), f64(2), f64(3))",
     "v_cvt_f16_f32": "half(f32(1))",
@@ -116,6 +119,14 @@ VECTOR = {
     "v_cvt_u32_f64": "saturated<uint32_t>(f64(1))",
 }
 
+# By where each operand is: a word, or the lower or the upper half of one.
+for _places in itertools.product("flh", repeat=3):
+    _parts = {"f": "f32({})", "l": "of_half(u32({}))", "h": "of_half(u32({}) >> 16)"}
+    _sum = f"std::fma({', '.join(_parts[place].format(i) for i, place in enumerate(_places, 1))})"
+    VECTOR[f"v_fma_mix_f32 {''.join(_places)}"] = _sum
+    VECTOR[f"v_fma_mixlo_f16 {''.join(_places)}"] = f"(u32(0) & 0xffff0000) | half({_sum})"
+    VECTOR[f"v_fma_mixhi_f16 {''.join(_places)}"] = f"(u32(0) & 0xffff) | half({_sum}) << 16"
+
 # Operand 1 is a mask that they write.
 CARRY = {
     "v_add_co_u32": "carried(0ull + u32(2) + u32(3))",
@@ -126,6 +137,7 @@ CARRY = {
     "v_subrev_co_ci_u32": "carried(0ull + u32(3) - u32(2) - bit(4))",
     "v_mad_u64_u32": "wide(__int128(u64(4)) + uint64_t(u32(2)) * u32(3))",
     "v_mad_i64_i32": "wide(__int128(i64(4)) + int64_t(i32(2)) * i32(3))",
+    "v_div_scale_f32": "divide_scale(f32(2), f32(3), f32(4))",
     "v_div_scale_f64": "divide_scale(f64(2), f64(3), f64(4))",
 }
 
@@ -174,6 +186,8 @@ SCALAR = {
     "s_mulk_i32": "i32(0) * int16_t(u32(1))",
     "s_mul_hi_u32": "uint64_t(u32(1)) * u32(2) >> 32",
     "s_mul_hi_i32": "int64_t(i32(1)) * i32(2) >> 32",
+    "s_min_i32": "flag = i32(1) < i32(2), std::min(i32(1), i32(2))",
+    "s_max_i32": "flag = i32(1) > i32(2), std::max(i32(1), i32(2))",
     "s_min_u32": "flag = u32(1) < u32(2), std::min(u32(1), u32(2))",
     "s_max_u32": "flag = u32(1) > u32(2), std::max(u32(1), u32(2))",
     "s_cselect_b32": "flag ? u32(1) : u32(2)",
@@ -470,6 +484,10 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         read = [_operand(each, "u32") for each in operands]
         result.operands[: len(read)] = read
         return [result]
+    if name.startswith("v_fma_mix"):
+        select, narrow = (modifiers.pop(each, "0,0,0").split(",") for each in ("op_sel", "op_sel_hi"))
+        places = ("lh"[int(half)] if part == "1" else "f" for half, part in zip(select, narrow, strict=True))
+        name = f"{name} {''.join(places)}"
     if modifiers:
         raise ValueError
     if name.endswith("_sdwa"):  # which may take any part of an operand: here the upper half
@@ -483,7 +501,7 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         return [_arithmetic(name, [])]
     if name.startswith(("v_cmpx", "s_cmp", "s_bitcmp")):
         operands.insert(0, "exec" + suffix if name.startswith("v") else "null")
-    if name == "v_div_fmas_f64" or (name == "v_cndmask_b32" and len(operands) == 3):
+    if name.startswith("v_div_fmas") or (name == "v_cndmask_b32" and len(operands) == 3):
         operands.append("vcc" + suffix)
     return [_arithmetic(name, operands)]
 

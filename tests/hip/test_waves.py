@@ -334,16 +334,15 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
         (softmax2d_backward, ((2, 5, 7, 19),)),
+        (softmax2d_backward, ((1, 40, 37),)),
         (softmax2d, ((2, 100, 30), "f32", "tiled")),
         (softmax2d_backward, ((2, 100, 30), "f32", "tiled")),
-        (softmax2d, ((2, 600, 40), "f32", "tiled")),  # of which registers hold a part
-        (softmax2d_backward, ((3, 600, 40), "f32", "tiled")),
-        *(
-            (each, ((3, 70, 9), name, "tiled"))
-            for name in others("softmax2d")
+        *(  # of which registers hold a part
+            (each, ((1, channels, hw), name, "tiled"))
+            for name, channels, hw in (("f32", 2100, 8), ("f64", 2100, 4), ("f16", 1040, 16), ("bf16", 1040, 16))
             for each in (softmax2d, softmax2d_backward)
         ),
-        *((each, ((2, 9, 7, 19), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
+        *((each, ((1, 40, 37), name)) for name in others("softmax2d") for each in (softmax2d, softmax2d_backward)),
         *(
             (softmax2d_of_many_columns, (op, (2, 9, 7, 19), name))
             for name in ("f32", *others("softmax2d"))
@@ -375,7 +374,11 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
         *((each, ((2, 23, 150), 5, "f32", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
-        *((each, ((2, 7, 60), 4, "f16", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
+        *(
+            (each, ((2, 7, 60), 4, name, "sliding"))
+            for name in ("f16", "bf16")
+            for each in (local_response_norm, local_response_norm_backward)
+        ),
         *((local_response_norm, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
         *((local_response_norm_backward, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
     ],
