@@ -711,3 +711,20 @@ def test_a_power_of_what_is_special_is_that_of_c(device: Device, variant: str) -
     np.testing.assert_allclose(y, want, rtol=1e-15)
     usual = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(y[usual]), np.signbit(want[usual]))
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_in_hip_threads_walk_with_the_bits_of_ptx(sim: Device, rng: Rng, name: str) -> None:
+    """In two chunks or more, the last one shorter; of each size that shared memory has places for, and each power."""
+    x, go = (20 * rng.standard_normal((2, 2, 37, 30))).astype(BY_NAME[name].numpy)
+    for place, size in enumerate(range(1, 9)):
+        beta = (0.25, 0.5, 0.75, 1.0)[place % 4]
+        results = []
+        for variant in ("sliding", "hip/sliding"):
+            y, denom = forward(sim, x, size, variant, beta=beta)
+            gradient = backward(sim, go, x, denom, size, variant, beta=beta)
+            results.append([array.tobytes() for array in (y, denom, gradient)])
+        assert results[0] == results[1], size
+    for size, beta in ((9, 0.75), (3, 0.6)):
+        with pytest.raises(ptxrt.Unsupported, match="windows of up to 8 and, not of f64, beta of 1 to 4 quarters"):
+            forward(sim, x, size, "hip/sliding", beta=beta)
