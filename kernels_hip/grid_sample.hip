@@ -23,66 +23,7 @@
 
 //% include "elements.jinja"
 
-__device__ inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-__device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
-__device__ inline float round_down(float value) { return floorf(value); }
-__device__ inline double round_down(double value) { return floor(value); }
-
-// Along one axis: the lower one of the two pixels round a point, and the weights of both.
-struct Axis {
-    int low;
-    Real low_weight, high_weight;
-
-    __device__ Axis(Real point, int length) {
-        Real s = multiply_add(point + Real(1), Real(length), Real(-1)) * Real(0.5);
-        // What touches no pixel goes to -2, of which both pixels, -2 and -1, are outside. NaN fails the comparison.
-        if (!(s >= Real(-1) && s < Real(length))) s = Real(-2);
-        const Real floor_of_s = round_down(s);
-        low = int(floor_of_s);
-        high_weight = s - floor_of_s;
-        low_weight = Real(1) - high_weight;
-    }
-
-    // One comparison for both ends: -2 and -1 are huge as unsigned numbers.
-    __device__ bool low_inside(int length) const { return unsigned(low) < unsigned(length); }
-    __device__ bool high_inside(int length) const { return unsigned(low + 1) < unsigned(length); }
-};
-
-// The four corners round a point, jk being row j and column k: whether each is inside, their weights, and the place of
-// corner 00 in a plane of the image, from which the others are 1 and `width` away.
-struct Point {
-    Axis x, y;
-    bool inside00, inside01, inside10, inside11;
-    Real weight00, weight01, weight10, weight11;
-    long long corner;
-    long long width;
-
-    __device__ Point(const Element* grid, int ih, int iw) : x(Real(grid[0]), iw), y(Real(grid[1]), ih), width(iw) {
-        inside00 = y.low_inside(ih) && x.low_inside(iw);
-        inside01 = y.low_inside(ih) && x.high_inside(iw);
-        inside10 = y.high_inside(ih) && x.low_inside(iw);
-        inside11 = y.high_inside(ih) && x.high_inside(iw);
-        weight00 = y.low_weight * x.low_weight;
-        weight01 = y.low_weight * x.high_weight;
-        weight10 = y.high_weight * x.low_weight;
-        weight11 = y.high_weight * x.high_weight;
-        corner = y.low * width + x.low;
-    }
-
-    __device__ bool touches_the_image() const { return inside00 || inside01 || inside10 || inside11; }
-};
-
-// What a plane of the image has at the corners of a point.
-struct Values {
-    Real v00, v01, v10, v11;
-
-    __device__ Values(const Element* plane, const Point& p) {
-        v00 = p.inside00 ? Real(plane[p.corner]) : Real(0);
-        v01 = p.inside01 ? Real(plane[p.corner + 1]) : Real(0);
-        v10 = p.inside10 ? Real(plane[p.corner + p.width]) : Real(0);
-        v11 = p.inside11 ? Real(plane[p.corner + p.width + 1]) : Real(0);
-    }
-};
+//% include "grid_sample_parts.jinja"
 
 // y. Launch: any grid (for OH*OW, parts of the channels, images), up to 256 threads. A thread takes one position, and those
 // of the blocks gridDim.x, 2 * gridDim.x, ... further. In a result of at least 32 rows of 128, a block is a tile 32 wide
@@ -169,10 +110,7 @@ __device__ void gradients(const Real* __restrict__ dout, const Real* __restrict_
                 if (p.inside01) atomicAdd(corner + 1, go * p.weight01);
                 if (p.inside10) atomicAdd(corner + p.width, go * p.weight10);
                 if (p.inside11) atomicAdd(corner + p.width + 1, go * p.weight11);
-                const Real along_x = multiply_add(v.v11 - v.v10, p.y.high_weight, (v.v01 - v.v00) * p.y.low_weight);
-                const Real along_y = multiply_add(v.v11 - v.v01, p.x.high_weight, (v.v10 - v.v00) * p.x.low_weight);
-                sum_x = multiply_add(go, along_x, sum_x);
-                sum_y = multiply_add(go, along_y, sum_y);
+                v.add_slopes(go, p, sum_x, sum_y);
             }
         }
 
@@ -196,5 +134,138 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_backward_{{ T.name
     const Real* dout_ptr, const Real* input_ptr, const Real* grid_ptr, Real* dinput_ptr, Real* dgrid_ptr, int n, int c,
     int ih, int iw, int oh, int ow) {
     gradients(dout_ptr, input_ptr, grid_ptr, dinput_ptr, dgrid_ptr, n, c, ih, iw, oh, ow);
+}
+//% endif
+//% if entry in (none, "grid_sample_backward_last_" ~ T.name)
+
+// Both gradients, by way of sums in a workspace whose channels lie side by side: a part for 32 channels of a pixel is then
+// one wide addition, not 32. 2^shift lanes, at most 32, serve a chunk of as many channels of a pixel; a pixel of the sums,
+// zeros before, has max(c, 2^shift) places. Launch: any one-dimensional grid, 256 threads. These are `groups` sets of 32
+// positions times 8 / groups slices of the channels, groups = min(8, 32 / 2^shift); a block takes the positions of its
+// sets, and those as many further as there are blocks.
+// ABI: grid_sample_backward_{{ T.name }}'s, and before the sizes: sums_ptr; i32 shift. dinput_ptr is not used.
+__device__ void gradients_of_sums(const Element* __restrict__ dout, const Element* __restrict__ input,
+                                  const Element* __restrict__ grid, Element* __restrict__ dgrid,
+                                  Real* __restrict__ sums, unsigned shift, unsigned n, unsigned c, int ih, int iw,
+                                  unsigned oh, unsigned ow) {
+    __shared__ Real tile[1056];  // dout of a chunk: a row a channel, 32 * groups positions and 1
+    __shared__ Real weights[1024], sums_x[256], sums_y[256];
+    __shared__ long long corners[256];
+    __shared__ unsigned insides[256];  // bit 2j + k: corner jk is inside
+
+    const unsigned lanes = 1u << shift, turns = min(lanes, 4u), high = max(shift, 2u) - 2, slices = 1u << high;
+    const unsigned items = 1u << (8 - high), pitch = items + 1;  // positions of a block: 32 * groups
+    const unsigned slice = threadIdx.x >> (8 - high), column = threadIdx.x & (items - 1);
+    const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow, stride = max(lanes, c);
+    const size_t tiles = (positions + items - 1) / items, units = n * tiles;
+    for (size_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const size_t image = unit / tiles, position = unit % tiles * items + column;
+        const bool past = position >= positions;
+        const size_t place = 2 * (image * positions + (past ? 0 : position));
+        const Point p(grid + place, ih, iw);
+        const unsigned in_row0 = (p.inside00 ? 1u : 0u) + (p.inside01 ? 2u : 0u);
+        const unsigned in_row1 = (p.inside10 ? 4u : 0u) + (p.inside11 ? 8u : 0u);
+        const unsigned inside = past ? 0u : in_row0 + in_row1;
+        if (slice == 0) {
+            insides[column] = inside;
+            corners[column] = p.corner;
+            weights[4 * column] = p.weight00;
+            weights[4 * column + 1] = p.weight01;
+            weights[4 * column + 2] = p.weight10;
+            weights[4 * column + 3] = p.weight11;
+        }
+        Real sum_x = Real(0), sum_y = Real(0);
+        for (unsigned chunk = 0; chunk < c; chunk += lanes) {
+            // Neighbouring threads are positions: each adds up its channels' slopes, and leaves dout in the tile.
+//% for k in range(4)
+            const unsigned lane{{ k }} = slice + {{ k }} * slices, channel{{ k }} = chunk + lane{{ k }};
+            const bool wanted{{ k }} = inside && {{ k }} < turns && channel{{ k }} < c;
+            const size_t plane{{ k }} = image * c + channel{{ k }};
+            const Real go{{ k }} = wanted{{ k }} ? Real(dout[plane{{ k }} * positions + position]) : Real(0);
+            const Values v{{ k }}(input + plane{{ k }} * plane, p, wanted{{ k }});
+//% endfor
+//% for k in range(4)
+            if (wanted{{ k }}) tile[lane{{ k }} * pitch + column] = go{{ k }};
+            v{{ k }}.add_slopes(go{{ k }}, p, sum_x, sum_y);
+//% endfor
+            __syncthreads();
+
+            // Neighbouring threads are channels: each gives one channel of one position to the four pixels.
+            for (unsigned item = threadIdx.x; item < items << shift; item += 256) {
+                const unsigned point = item >> shift, lane = item & (lanes - 1), corner = insides[point];
+                if (chunk + lane >= c || corner == 0) continue;
+                const Real go = tile[lane * pitch + point];
+                Real* const to = sums + (image * plane + corners[point]) * stride + (chunk + lane);
+                const Real* const weight = weights + 4 * point;
+                if (corner & 1) atomicAdd(to, go * weight[0]);
+                if (corner & 2) atomicAdd(to + stride, go * weight[1]);
+                if (corner & 4) atomicAdd(to + iw * stride, go * weight[2]);
+                if (corner & 8) atomicAdd(to + (iw + 1) * stride, go * weight[3]);
+            }
+            __syncthreads();
+        }
+
+        // The block: of each position the sums of its slices, added by the thread of the first.
+        sums_x[threadIdx.x] = sum_x;
+        sums_y[threadIdx.x] = sum_y;
+        __syncthreads();
+        if (slice == 0 && !past) {
+            for (unsigned other = 1; other < slices; ++other) {
+                sum_x += sums_x[items * other + threadIdx.x];
+                sum_y += sums_y[items * other + threadIdx.x];
+            }
+            dgrid[place] = Element(sum_x * (Real(iw) * Real(0.5)));
+            dgrid[place + 1] = Element(sum_y * (Real(ih) * Real(0.5)));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_backward_last_{{ T.name }}(
+    const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, Element* dinput_ptr, Element* dgrid_ptr,
+    Real* sums_ptr, int shift, int n, int c, int ih, int iw, int oh, int ow) {
+    (void)dinput_ptr;
+    gradients_of_sums(dout_ptr, input_ptr, grid_ptr, dgrid_ptr, sums_ptr, shift, n, c, ih, iw, oh, ow);
+}
+//% endif
+//% if entry in (none, "grid_sample_backward_collect_" ~ T.name)
+
+// grad_input from those sums{{ ", rounded to " ~ T.name if T.size == 2 }}: by tiles of 2^shift channels and 1024 / 2^shift pixels. Launch: any one-dimensional
+// grid, 256 threads; a block takes a tile, and those as many further as there are blocks.
+// ABI: (sums_ptr, dinput_ptr, i32 shift, i32 n, i32 c, u64 plane).
+__device__ void collect(const Real* __restrict__ sums, Element* __restrict__ dinput, unsigned shift, unsigned n,
+                        unsigned c, size_t plane) {
+    __shared__ Real tile[1056];  // a row a channel, its pixels and 1
+
+    const unsigned lanes = 1u << shift, pixels = 1u << (10 - shift), pitch = pixels + 1;
+    const size_t stride = max(lanes, c), pieces = (plane + pixels - 1) >> (10 - shift);
+    const unsigned parts = (c + lanes - 1) >> shift;
+    const size_t units = size_t(n) * parts * pieces;
+    for (size_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const size_t first = unit % pieces << (10 - shift), image = unit / pieces / parts;
+        const unsigned chunk = unsigned(unit / pieces % parts) << shift;
+//% for turn in range(4)
+        {
+            const unsigned place = threadIdx.x + {{ 256 * turn }}, lane = place & (lanes - 1), column = place >> shift;
+            const size_t pixel = first + column;
+            if (chunk + lane < c && pixel < plane)
+                tile[lane * pitch + column] = sums[(image * plane + pixel) * stride + (chunk + lane)];
+        }
+//% endfor
+        __syncthreads();
+//% for turn in range(4)
+        {
+            const unsigned place = threadIdx.x + {{ 256 * turn }}, lane = place >> (10 - shift), column = place & (pixels - 1);
+            const size_t pixel = first + column;
+            if (chunk + lane < c && pixel < plane)
+                dinput[(image * c + (chunk + lane)) * plane + pixel] = Element(tile[lane * pitch + column]);
+        }
+//% endfor
+        __syncthreads();  // before the next tile
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) grid_sample_backward_collect_{{ T.name }}(
+    const Real* sums_ptr, Element* dinput_ptr, int shift, int n, int c, size_t plane) {
+    collect(sums_ptr, dinput_ptr, shift, n, c, plane);
 }
 //% endif

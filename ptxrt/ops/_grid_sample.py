@@ -10,6 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
+from ptxrt.ops._grid_sample_quads import Quads
+from ptxrt.ops._grid_sample_tiled import Tiled
+from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -61,13 +64,14 @@ FAMILY = KernelFamily(
     {
         "grid_sample": Role(f"const T* input_ptr, const T* grid_ptr, T* output_ptr, {_SIZES}", hip=True),
         "grid_sample_backward": Role(f"{_GRADIENTS}, {_SIZES}", hip=True, dtypes=_IN_PLACE),
-        "grid_sample_backward_last": Role(f"{_GRADIENTS}, P* sums_ptr, i32 shift, {_SIZES}"),
+        "grid_sample_backward_last": Role(f"{_GRADIENTS}, P* sums_ptr, i32 shift, {_SIZES}", hip=True),
         "grid_sample_backward_fixed": Role(f"{_GRADIENTS}, u64* sums_ptr, i32 shift, {_FIXED}, {_SIZES}"),
-        "grid_sample_backward_collect": Role("const P* sums_ptr, T* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane"),
+        "grid_sample_backward_collect": Role(
+            "const P* sums_ptr, T* dinput_ptr, i32 shift, i32 n, i32 c, u64 plane", hip=True
+        ),
         "grid_sample_backward_collect_fixed": Role(
             f"const u64* sums_ptr, T* dinput_ptr, i32 shift, {_FIXED}, i32 n, i32 c, u64 plane"
         ),
-        "grid_sample_backward_clear": Role("u64* words_ptr, u64 count"),
         "grid_sample_backward_largest": Role("const T* values_ptr, u64* largest_ptr, u64 planes, u64 positions"),
     },
     unnamed=None,
@@ -305,8 +309,9 @@ class ChannelsConfig(Config):
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[ChannelsConfig]:
-        """Return 4 to 64 channels."""
-        return tuple(cls(count) for count in _CHANNELS)
+        """Return 8 to 64 channels."""
+        best = cls.heuristic(problem)
+        return (best, *(cls(count) for count in _CHANNELS[:4] if count != best.channels))
 
 
 _CHANNELS = (64, 32, 16, 8, 4)
@@ -343,14 +348,22 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
-    Variants: ``baseline``, a thread for each position and part of the channels: contiguous images, bilinear, zeros,
-    align_corners=False. ``general``, the same for every mode and volumes, and any strides of x.
+    Variants: ``tiled``, a block for each tile of the result, which has in shared memory what its points touch of the
+    image; ``baseline``, a thread for each position and part of the channels: both for contiguous images, bilinear,
+    zeros, align_corners=False, with the same bits. ``general``, the second for every mode and volumes, and any strides
+    of x.
     """
 
     op = "grid_sample"
     category = "resampling"
     descriptor_type = GridSampleDescriptor
-    variants = (Forward(), modes.General(), Forward("hip"), modes.General("hip"))
+    variants = (
+        Tiled(),
+        Forward(),
+        modes.General(),
+        Forward("hip"),
+        modes.General("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -396,23 +409,20 @@ class _Summed(Variant[GridSampleBackwardDescriptor, Config]):
         """Return how many there are."""
         return problem.n * problem.ih * problem.iw * max(problem.c, 1 << self._shift(problem))
 
-    def _clear(self, problem: GridSampleBackwardDescriptor, workspace: Workspace) -> Launch:
-        """Return zeros for all of it, four words a thread at least."""
-        words = Region("words", BY_NAME["u64"], workspace.size // 8, 0)
-        kernel = problem.kernel("grid_sample_backward_clear", self.language)
-        return Launch(kernel, (min(-(-words.count // (4 * _THREADS)), 4096),), _THREADS, (words, words.count))
-
     def _launches(
         self, problem: GridSampleBackwardDescriptor, add: str, collect: str, sums: Region, *scale: Argument
     ) -> tuple[Launch, Launch]:
         """Return the launches that add to the sums, and make grad_input of them."""
         shift, plane, images = self._shift(problem), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
-        blocks = -(-problem.positions // (32 * min(8, 32 >> shift)))
-        tiles = (-(-plane >> 10 - shift), min(-(-problem.c >> shift), _GRID_YZ), images)
+        blocks, parts = -(-problem.positions // (32 * min(8, 32 >> shift))), -(-problem.c >> shift)
+        grid, tiles = (blocks, 1, images), (-(-plane >> 10 - shift), min(parts, _GRID_YZ), images)
+        if self.language == "hip":
+            grid = (blocks_in_hip(problem.n * blocks * _THREADS, _THREADS), 1, 1)
+            tiles = (blocks_in_hip(problem.n * parts * tiles[0] * _THREADS, _THREADS), 1, 1)
         adding = (*_ALL, sums, shift, *scale, *problem.sizes)
         collecting = (sums, "grad_input", shift, *scale, problem.n, problem.c, plane)
         return (
-            Launch(problem.kernel(f"grid_sample_backward_{add}", self.language), (blocks, 1, images), _THREADS, adding),
+            Launch(problem.kernel(f"grid_sample_backward_{add}", self.language), grid, _THREADS, adding),
             Launch(problem.kernel(f"grid_sample_backward_{collect}", self.language), tiles, _THREADS, collecting),
         )
 
@@ -429,13 +439,13 @@ class ChannelsLast(_Summed):
         return large or problem.dtype.name not in _IN_PLACE
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
-        """Return three launches."""
+        """Return zeros and two launches."""
         if refusal := _refusal(problem):
             return refusal
-        kind, count, workspace = parameter_type(problem.dtype), self._sums(problem), Workspace()
-        words = workspace.region("sums", "u64", -(-count * kind.size // 8))
-        launches = self._launches(problem, "last", "collect", words.part("sums", kind.name, 0, count))
-        return Schedule((self._clear(problem, workspace), *launches), problem.guarantee(atomics=True), workspace)
+        workspace = Workspace()
+        sums = workspace.region("sums", parameter_type(problem.dtype).name, self._sums(problem))
+        launches = self._launches(problem, "last", "collect", sums)
+        return Schedule((Zero(sums), *launches), problem.guarantee(atomics=True), workspace)
 
 
 class FixedPoint(_Summed):
@@ -453,7 +463,7 @@ class FixedPoint(_Summed):
         return problem.crowded
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
-        """Return four launches."""
+        """Return zeros and three launches."""
         if refusal := _refusal(problem):
             return refusal
         if problem.positions > 1 << _MOST_PLACES:
@@ -466,16 +476,17 @@ class FixedPoint(_Summed):
         arguments = ("grad_out", largest, planes, problem.positions)
         find = Launch(problem.kernel("grid_sample_backward_largest", self.language), grid, _THREADS, arguments)
         launches = self._launches(problem, "fixed", "collect_fixed", sums, largest, places)
-        steps = (self._clear(problem, workspace), find, *launches)
+        steps = (Zero(largest), Zero(sums), find, *launches)
         return Schedule(steps, problem.guarantee("2 x i64"), workspace)
 
 
 class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwardArgs, GridSampleGradients]):
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
-    Variants: ``channels_last`` adds to sums in a workspace where a pixel's channels lie side by side; ``baseline`` to
-    grad_input in place, without a workspace, and not in 16 bits, where atomics would round at each addition. Both use
-    float atomics, so grad_input is not deterministic.
+    Variants, by where they add up grad_input: ``quads``, for few channels, in a workspace with 4 channels of a pixel
+    side by side, by vectors; ``channels_last`` in one with all of them side by side; ``tiled_channels``, for many, in
+    shared memory and then in grad_input, ``baseline`` there alone. The last two take no workspace, and no 16 bits,
+    where atomics would round at each addition; quads no f64. All use float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
     many positions add to a pixel that atomics in the element type lose too much. ``general`` and
     ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position.
@@ -488,10 +499,13 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     result_type = GridSampleGradients
     variants = (
         FixedPoint(),
+        Quads(),
+        TiledChannels(),
         ChannelsLast(),
         Direct(),
         modes.GeneralFixedPoint(),
         modes.GeneralBackward(),
+        ChannelsLast("hip"),
         Direct("hip"),
         modes.GeneralFixedPoint("hip"),
         modes.GeneralBackward("hip"),

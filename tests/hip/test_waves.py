@@ -225,15 +225,16 @@ def grid_sample(name: str, shape: Shape, size: Shape) -> Case:
     return Case(ops.GridSamplePlan, ops.GridSampleDescriptor(shape, grid.shape, dtype), given(x=x, grid=grid), want)
 
 
-def grid_sample_backward(name: str, shape: Shape, size: Shape) -> Case:
+def grid_sample_backward(name: str, shape: Shape, size: Shape, variant: str = "baseline") -> Case:
     dtype = ptxrt.dtypes.BY_NAME[name]
     of = dtype.numpy
     x, go, grid = normal(*shape, dtype=of), normal(*shape[:2], *size, dtype=of), points(shape, size, of)
     limit = float(grid_sample_bar(name, *shape[2:]))
     gradients = references.grid_sample_backward(go, x, grid)
-    want = {name: (each, limit) for name, each in zip(("grad_input", "grad_grid"), gradients, strict=True)}
+    names = ("grad_input", "grad_grid")
+    want = {key: (each, rounded_bar(limit, name, each)) for key, each in zip(names, gradients, strict=True)}
     problem = ops.GridSampleBackwardDescriptor(shape, grid.shape, dtype)
-    return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want)
+    return Case(ops.GridSampleBackwardPlan, problem, given(grad_out=go, x=x, grid=grid), want, variant=variant)
 
 
 def layer_norm(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
@@ -400,6 +401,14 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((grid_sample_backward, (name, (5, 11, 7, 9), (3, 15))) for name in ("f32", "f64")),
         (grid_sample_backward, ("f32", (3, 1, 7, 9), (5, 13))),
         (grid_sample_backward, ("f32", (1, 3, 9, 5), (1, 40))),
+        *(
+            (grid_sample_backward, (name, (2, 50, 3, 5), (3, 15), "channels_last"))
+            for name in ("f32", "f64", "f16", "bf16")
+        ),
+        (
+            grid_sample_backward,
+            ("f32", (1, 3, 33, 41), (5, 60), "channels_last"),
+        ),  # several tiles, of points and pixels
         *((grid_sample, (name, (3, 5, 4, 5), (3, 13))) for name in ("f16", "bf16")),
         (grid_sample, ("f32", (1, 1, 3, 5), (1, 800))),  # more positions than the threads of all blocks
     ],

@@ -27,6 +27,7 @@ of_16_bits = pytest.mark.parametrize("name", HALVES)
 # The others have their own tests in test_grid_sample_modes.py.
 VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+LOOPS = [key for key in VARIANTS if "tiled" not in key]  # whose blocks take several images
 
 
 def problem(rng: Rng, shape: Shape, size: Any, name: str = "f32", spread: float = 1.4) -> Any:
@@ -210,7 +211,7 @@ def test_values_near_the_largest_do_not_overflow(
 
 
 @pytest.mark.sanitize
-@each_variant
+@pytest.mark.parametrize("variant", LOOPS)
 def test_blocks_take_several_images_and_larger_parts_where_a_grid_is_too_small(
     device: Device, rng: Rng, monkeypatch: Patch, variant: str
 ) -> None:
@@ -223,7 +224,7 @@ def test_blocks_take_several_images_and_larger_parts_where_a_grid_is_too_small(
     np.testing.assert_array_equal(plan.run(args).to_host(), want)
 
 
-@each_variant
+@pytest.mark.parametrize("variant", LOOPS)
 def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> None:
     x, grid = problem(rng, (65537, 1, 1, 2), (1, 1))
     y = run(cuda, variant, x, grid)

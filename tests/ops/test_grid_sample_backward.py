@@ -23,11 +23,19 @@ from ptxrt.ops import (
     grid_sample,
     references,
 )
+from ptxrt.ops.framework import Config
 
 # The others have their own tests in test_grid_sample_modes.py.
 VARIANTS = [key for key in variants(GridSampleBackwardPlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
-OF_16_BITS = [variant for variant in VARIANTS if not variant.endswith("baseline")]  # in which all but these add halves
+OF_16_BITS = [key for key in VARIANTS if not key.endswith(("baseline", "tiled_channels"))]  # which would add halves
+OF_64_BITS = [key for key in VARIANTS if key != "quads"]  # whose atomics have vectors of f32 alone
+each_variant_of_64_bits = pytest.mark.parametrize("variant", OF_64_BITS)
+each_variant_and_size = pytest.mark.parametrize(
+    ("variant", "name"), [(key, name) for name in ("f32", "f64") for key in (VARIANTS if name == "f32" else OF_64_BITS)]
+)
+LOOPS = [key for key in VARIANTS if key != "tiled_channels"]  # whose blocks take several images
+each_variant_with_loops = pytest.mark.parametrize("variant", LOOPS)
 each_variant_of_16_bits = pytest.mark.parametrize("variant", OF_16_BITS)
 
 
@@ -44,9 +52,11 @@ def select(
     return GridSampleBackwardPlan.select(device, descriptor, wish(variant, **wishes))
 
 
-def run(device: Device, variant: Any, go: Any, x: Any, grid: Any, offsets: Any = (0,) * 5) -> Any:
+def run(
+    device: Device, variant: Any, go: Any, x: Any, grid: Any, offsets: Any = (0,) * 5, config: Config | None = None
+) -> Any:
     """Run into poisoned, guarded outputs with a poisoned workspace; check the guards; return the host results."""
-    plan = select(device, x.shape, grid.shape, BY_NUMPY[x.dtype].name, variant)
+    plan = select(device, x.shape, grid.shape, BY_NUMPY[x.dtype].name, variant, config=config)
     outs = [Guarded(a.shape, a.dtype, device, o) for a, o in zip((x, grid), offsets[3:], strict=True)]
     there = [on_device(a, device, o) for a, o in zip((go, x, grid), offsets[:3], strict=True)]
     workspace = Guarded((plan.workspace_size,), np.uint8, device)
@@ -103,8 +113,7 @@ def check(device: Device, variant: Any, go: Any, x: Any, grid: Any, **how: Any) 
     ],
     ids=str,
 )
-@both_types
-@each_variant
+@each_variant_and_size
 @pytest.mark.sanitize
 def test_matches_the_reference(device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any) -> None:
     check(device, variant, *problem(rng, shape, size, name))
@@ -157,15 +166,15 @@ def test_drawn_shapes(device: Device, name: str) -> None:
         offsets = tuple(rng.integers(0, 4, 5))
         check(device, variant, *problem(rng, (n, c, ih, iw), (oh, ow), name), offsets=offsets)
 
-    few = st.integers(1, 9)
+    few, of_type = st.integers(1, 9), VARIANTS if name == "f32" else OF_64_BITS
     for_drawn(
         device, body, n=st.integers(1, 3), c=st.integers(1, 40), ih=few, iw=few, oh=few, ow=st.integers(1, 40),
-        variant=st.sampled_from([key for key in variants(GridSampleBackwardPlan, device) if key in VARIANTS]),
+        variant=st.sampled_from([key for key in variants(GridSampleBackwardPlan, device) if key in of_type]),
         seed=st.integers(0, 2**32 - 1),
     )  # fmt: skip
 
 
-@each_variant
+@each_variant_of_64_bits
 def test_the_gradients_are_the_slopes_of_the_forward(device: Device, rng: Rng, variant: str) -> None:
     go, x, _ = problem(rng, (2, 3, 4, 5), (3, 4), "f64")
     # In cells inside, on all borders and outside, no closer than 0.1 to an integer coordinate.
@@ -185,8 +194,7 @@ def test_the_gradients_are_the_slopes_of_the_forward(device: Device, rng: Rng, v
         np.testing.assert_allclose((dg * along_grid).sum(), slope, rtol=1e-7, atol=1e-8)
 
 
-@each_variant
-@both_types
+@each_variant_and_size
 def test_at_integer_coordinates_the_slope_is_the_upper_sides(device: Device, rng: Rng, variant: str, name: str) -> None:
     s = np.stack(np.meshgrid(np.arange(-2.0, 10), np.arange(-2.0, 6)), axis=-1)[None]  # exact in grids of these sizes
     grid = ((2 * s + 1) / np.array([8, 4]) - 1).astype(TYPES[name])
@@ -196,8 +204,7 @@ def test_at_integer_coordinates_the_slope_is_the_upper_sides(device: Device, rng
         assert relative_error(got, want) <= bar
 
 
-@each_variant
-@both_types
+@each_variant_and_size
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_point_outside_has_no_gradients(device: Device, variant: str, name: str, axis: int) -> None:
     values = [*OUTSIDE, 1e300, -1e300] if name == "f64" else OUTSIDE
@@ -239,7 +246,7 @@ def test_an_infinite_gradient_is_not_a_number_where_its_weight_is_zero(device: D
     want = np.zeros((1, 1, 4, 4))
     want[0, 0, 1, 2:] = np.inf, np.nan
     want[0, 0, 2, 2:] = np.nan
-    for name in TYPES if variant in OF_16_BITS else ("f32", "f64"):
+    for name in {"f32", *(HALVES if variant in OF_16_BITS else ()), *(("f64",) if variant in OF_64_BITS else ())}:
         go = np.where(want == np.inf, -np.inf, 0).astype(TYPES[name])
         dx, _ = run(device, variant, go, np.zeros((1, 1, 4, 4), TYPES[name]), pixels(4, 4, name))
         np.testing.assert_array_equal(dx.astype(np.float64), -want)
@@ -268,6 +275,8 @@ def test_an_image_without_pixels_has_gradients_of_zero(device: Device, rng: Rng,
 )
 @each_variant
 def test_gradients_of_any_size(device: Device, rng: Rng, variant: str, name: str, size: float) -> None:
+    if name == "f64" and variant not in OF_64_BITS:
+        return
     # At the pixels every weight is 0 or 1: each pixel gets its gradient, denormals too, and nothing is rounded.
     go = (rng.integers(-1, 2, (1, 3, 4, 8)) * TYPES[name](size)).astype(TYPES[name])
     dx, _ = run(device, variant, go, np.zeros((1, 3, 4, 8), TYPES[name]), pixels(4, 8, name))
@@ -389,17 +398,18 @@ def test_a_tiny_image_with_many_points_keeps_the_bar(device: Device, rng: Rng, i
     assert key_of(GridSampleBackwardPlan.select(device, plan.descriptor, few).variant) == "baseline"
 
 
-@each_variant
+@each_variant_with_loops
 @pytest.mark.sanitize
 def test_blocks_take_several_images_where_a_grid_is_too_small(
     device: Device, rng: Rng, monkeypatch: Patch, variant: str
 ) -> None:
-    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
+    for module in ("_grid_sample", "_grid_sample_quads"):
+        monkeypatch.setattr(sys.modules[f"ptxrt.ops.{module}"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)
     check(device, variant, *problem(rng, (5, 70, 3, 4), (5, 7)))
 
 
-@each_variant
+@each_variant_with_loops
 def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> None:
     go, x, grid = problem(rng, (65537, 2, 1, 2), (1, 1))
     dx, dg = run(cuda, variant, go, x, grid)
@@ -413,7 +423,7 @@ def test_more_images_than_grid_z_holds(cuda: Device, rng: Rng, variant: str) -> 
 @pytest.mark.parametrize("shape", [(2, 3, 40, 30), (2, 32, 17, 9), (1, 70, 9, 33)])
 def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape) -> None:
     torch = pytest.importorskip("torch")
-    for name in ("f32", "f64"):
+    for name in ("f32", "f64") if variant in OF_64_BITS else ("f32",):
         go, x, grid = problem(rng, shape, (50, 140), name)
         a, b, c = (torch.tensor(v, device="cuda") for v in (go, x, grid))
         want = torch.ops.aten.grid_sampler_2d_backward(a, b, c, 0, 0, False, [True, True])
@@ -427,7 +437,11 @@ def test_agrees_with_pytorch(cuda: Device, rng: Rng, variant: str, shape: Shape)
 @each_variant
 def test_images_past_2_to_the_32_elements(cuda: Device, torch_with: Any, variant: str) -> None:
     shape, size = (1, 2, 46400, 46401), (40, 130)
-    need = 4 * int(np.prod(shape)) * {"channels_last": 3, "fixed_point": 6}.get(variant, 2)
+    need = (
+        4
+        * int(np.prod(shape))
+        * {"channels_last": 3, "hip/channels_last": 3, "quads": 4, "fixed_point": 6}.get(variant, 2)
+    )
     torch = torch_with(1.1 * need)
     x = torch.zeros(shape, device="cuda")
     go = torch.randn((1, 2, *size), device="cuda")
@@ -494,8 +508,11 @@ def test_the_variant_suits_the_problem(device: Device) -> None:
         return select(device, shape, (shape[0], *size, 2), **wishes).key.variant
 
     assert chosen((8, 64, 32, 32), (32, 32)) == "channels_last"
-    assert chosen((4, 3, 512, 512), (256, 256)) == "channels_last"
-    assert chosen((8, 1, 512, 512), (512, 512)) == "baseline"  # no channels side by side
+    assert chosen((64, 64, 32, 32), (32, 32)) == "tiled_channels"
+    assert chosen((64, 64, 32, 32), (64, 64)) == "channels_last"  # many points a pixel
+    assert chosen((64, 64, 32, 32), (64, 64), name="f64") == "tiled_channels"
+    assert chosen((4, 3, 512, 512), (256, 256)) == "quads"
+    assert chosen((2, 1, 512, 512), (256, 256)) == "baseline"  # no channels side by side
     assert chosen((7, 64, 32, 32), (32, 32)) == "baseline"  # too few gradients
     assert chosen((4, 64, 256, 256), (127, 128)) == "baseline"  # too few points for so many pixels
     assert chosen((999, 64, 14, 14), (15, 17)) == "baseline"  # too few points to fill a block

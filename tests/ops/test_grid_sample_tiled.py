@@ -1,0 +1,87 @@
+"""grid_sample's kernels with tiles: boxes that fit, that are cut, and that are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Rng, Shape
+from op_testing import Guarded, on_device, wish
+from test_grid_sample import LOOPS, TYPES, VARIANTS, both_types, each_type
+from test_grid_sample_backward import VARIANTS as BACKWARD
+from test_grid_sample_backward import check
+
+from ptxrt import Device
+from ptxrt.dtypes import BY_NAME, BY_NUMPY
+from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
+from ptxrt.ops._grid_sample_tiled import TileConfig
+from ptxrt.ops._grid_sample_tiled_channels import TiledChannelsConfig
+from ptxrt.ops.framework import Config
+
+each_variant = pytest.mark.parametrize("variant", sorted({*VARIANTS} - {*LOOPS}))
+
+
+def smooth(rng: Rng, shape: Shape, size: tuple[int, int], name: str, scale: float, noise: float) -> Any:
+    """Return an image, and a grid of its pixels' centres, scaled, turned a little, and with noise."""
+    x = rng.standard_normal(shape).astype(TYPES[name])
+    rows, columns = (np.linspace(-scale, scale, length) for length in size)
+    centres = np.stack(np.meshgrid(columns, rows), axis=-1) @ np.array([[1, 0.2], [-0.1, 1]])
+    return x, (centres + noise * rng.standard_normal((shape[0], *size, 2))).astype(TYPES[name])
+
+
+def forward(device: Device, variant: str, x: Any, grid: Any, offset: int = 0, config: Config | None = None) -> Any:
+    descriptor = GridSampleDescriptor(x.shape, grid.shape, BY_NAME[BY_NUMPY[x.dtype].name])
+    plan = GridSamplePlan.select(device, descriptor, wish(variant, config=config))
+    out = Guarded((*x.shape[:2], *grid.shape[1:3]), x.dtype, device, offset)
+    plan.run(GridSampleArgs(on_device(x, device, offset), on_device(grid, device, offset), out.array))
+    return out.host()
+
+
+each_shape = pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((1, 3, 24, 32), (19, 70), 0.9, 0.02, (64, 8, 4)),  # the box of a tile fits
+        ((2, 5, 24, 30), (9, 66), 1.1, 0.0, (128, 8, 4)),  # two parts; rows at no multiple of 16 bytes
+        ((1, 2, 40, 48), (8, 64), 0.9, 0.1, (64, 2, 4)),  # it is cut
+        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 1, 8)),  # no box
+        ((1, 33, 6, 32), (17, 64), 0.5, 0.0, (128, 2, 64)),  # its channels come in several goes
+        ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 4, 4)),  # most points touch nothing
+    ],
+    ids=str,
+)
+
+
+@each_shape
+@each_type
+@each_variant
+@pytest.mark.sanitize
+def test_tiles_give_the_bits_of_the_baseline(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = smooth(rng, shape, size, name, scale, noise)
+    want = forward(device, variant.replace("tiled", "baseline"), x, grid)
+    for offset in (0, 1):
+        assert forward(device, variant, x, grid, offset, TileConfig(*config)).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((2, 33, 12, 20), (9, 40), 0.9, 0.02, (96, 40, 5)),  # the box of a tile fits; the last go has one channel
+        ((1, 12, 20, 40), (3, 32), 1.0, 0.1, (64, 12, 3)),  # it is cut
+        ((1, 5, 64, 64), (5, 33), 1.2, 0.5, (64, 9, 3)),  # no box
+        ((1, 17, 6, 8), (4, 64), 1.5, 0.0, (64, 24, 4)),  # few pixels, and points that touch none
+    ],
+    ids=str,
+)
+@both_types
+@pytest.mark.parametrize("variant", [key for key in BACKWARD if "tiled_channels" in key])
+@pytest.mark.sanitize
+def test_gradients_by_way_of_tiles_with_channels_side_by_side(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = smooth(rng, shape, size, name, scale, noise)
+    go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
+    for offset in (0, 1):
+        check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledChannelsConfig(*config))
