@@ -187,18 +187,6 @@ T saturated(double value) {
 static float of_half(uint16_t bits) { return float(std::bit_cast<_Float16>(bits)); }
 static uint32_t half(float value) { return std::bit_cast<uint16_t>(_Float16(value)); }
 
-// Each byte of `select` says which byte of `bytes` is in its place; from 12 on a constant.
-static uint32_t permuted(uint64_t bytes, uint32_t select) {
-    uint32_t result = 0;
-    for (unsigned place = 0; place < 32; place += 8) {
-        const uint32_t which = select >> place & 255;
-        if (which >= 8 && which < 12) throw std::runtime_error("v_perm_b32 of a sign is not known");
-        const uint32_t byte = which < 8 ? bytes >> 8 * which & 255 : which == 12 ? 0 : 255;
-        result |= byte << place;
-    }
-    return result;
-}
-
 static uint32_t reversed(uint32_t value) {
     uint32_t result = 0;
     for (int i = 0; i < 32; ++i) result |= (value >> i & 1) << (31 - i);
