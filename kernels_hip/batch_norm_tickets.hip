@@ -2,7 +2,7 @@
 // soon after they have read it.
 //
 // The formulas stand in batch_norm.hip, and how they are computed in kernels_ptx/batch_norm.ptx; the sums are in the order
-// of kernels_ptx/batch_norm_tickets.ptx. Every product that is added to something is an fma() in the text.
+// of that one's variant split, with its bits. Every product that is added to something is an fma() in the text.
 //
 //   batch_norm_tickets, batch_norm_backward_tickets: any grid along x, 256 threads. A slice is `values` values of a
 //     channel, a multiple of {{ 16 // T.size }}; batch * hw is below 2^31. sums_ptr: for each channel, the sums of its slices,

@@ -595,15 +595,15 @@ class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
     config_type = TicketsConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Large channels; in HIP, which has no clusters, many values as well."""
-        return _large_channels(problem) or (self.language == "hip" and _many_values(problem))
+        """Large channels, or many values."""
+        return _large_channels(problem) or _many_values(problem)
 
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
         running_mean, running_var, momentum = problem.updated
         arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        return in_tickets(problem, self.language, config, arrays, (problem.eps, momentum))
+        return in_tickets(problem, config, arrays, (problem.eps, momentum))
 
 
 def _summed(
@@ -691,10 +691,11 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
 class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     """Plan of :func:`batch_norm`; run it with :class:`BatchNormArgs`.
 
-    Variants: in training ``cached``, a block a channel that reads it once into shared memory; ``columns`` and
-    ``split``, several blocks a channel, whose partial sums lie in the workspace, of some images each or of any part of
-    a channel; in eval ``elementwise``; ``baseline``, a block a channel
-    that reads it twice in training.
+    Variants, in training: ``cluster``, a cluster of blocks a channel, which reads it once into their shared memory;
+    ``cached``, a block a channel that does so; ``columns`` and ``split``, several blocks a channel, whose partial sums
+    lie in the workspace, of some images each or of any part of a channel; ``tickets``, these in one launch, whose
+    blocks write a channel soon after they have read it. In eval ``elementwise``. ``baseline``: a block a channel that
+    reads it twice in training.
     """
 
     op = "batch_norm"
@@ -704,7 +705,6 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     variants = (
         Clusters(),
         Cached(),
-        InTickets(),
         Columns(),
         Split(),
         Elementwise(),
@@ -828,7 +828,7 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
     ) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
         arrays = (*_GRADIENTS_OF, *problem.mean_and_var)
-        return in_tickets(problem, self.language, config, arrays, (problem.eps,))
+        return in_tickets(problem, config, arrays, (problem.eps,))
 
 
 def _backward_summed(
@@ -904,9 +904,8 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
 class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardArgs, BatchNormGradients]):
     """Plan of :func:`batch_norm_backward`; run it with :class:`BatchNormBackwardArgs`.
 
-    Variants: in training ``cached``, a block a channel that reads x and grad_out once into shared memory; ``columns``
-    and ``split``, several blocks a channel, whose partial sums lie in the workspace, of some images each or of any part
-    of a channel; ``baseline``, a block a channel that reads them twice.
+    Variants: as of :class:`BatchNormPlan` in training, of x and grad_out; in eval ``columns``, ``split`` and
+    ``baseline``.
     """
 
     op = "batch_norm_backward"

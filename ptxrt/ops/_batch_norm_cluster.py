@@ -40,7 +40,8 @@ _LONG_ROW = 256  # bytes from which a row is read as one: below, channels lie si
 _THREADS, _OF_COLUMNS = 512, 256
 _MOST_CHANNELS = 64
 _LARGE = 224 << 10  # bytes of shared memory that a multiprocessor has
-_AGAIN = 192 << 10  # bytes a block: of all that run at a time, half of the L2
+_HALF = _LARGE // 2  # so that one block reads while another one writes
+_AGAIN = 112 << 10  # bytes that a block reads twice: those of all that run at a time stay in the L2 between
 _MULTIPROCESSORS = 128  # about as many as such a GPU has
 
 
@@ -73,7 +74,7 @@ def _group(problem: Any) -> int | None:
     return next(long, groups[-1] if groups else None)
 
 
-def _cut(problem: Any, size: int, most: int) -> _Cut | None:
+def _cut(problem: Any, size: int) -> _Cut | None:
     group = _group(problem)
     if group is None:
         return None
@@ -86,7 +87,7 @@ def _cut(problem: Any, size: int, most: int) -> _Cut | None:
         extra = 0
     held = values
     if size == SIZES[-1] and not group:
-        held = min(held, most // (unit * _THREADS) * _THREADS * problem.vector)
+        held = min(held, _HALF // (unit * _THREADS) * _THREADS * problem.vector)
     shared = held // problem.vector * unit + extra
     again = (values - held) // problem.vector * unit
     return _Cut(group, values, held, again, shared, max(1, min(3 if group else 2, _LARGE // max(1, shared))))
@@ -94,16 +95,15 @@ def _cut(problem: Any, size: int, most: int) -> _Cut | None:
 
 @dataclass(frozen=True)
 class ClusterConfig(Config):
-    """Knobs of clusters: the blocks of one, its channels one after another, the most bytes that a block holds."""
+    """Knobs of clusters: the blocks of one, and the channels that it takes one after another."""
 
     size: int
     turns: int
-    most: int = _LARGE
 
     @classmethod
     def _of(cls, problem: Any, size: int) -> ClusterConfig | None:
         """Return the config of a size: turns where as many clusters as about fill a GPU surely are on it at a time."""
-        cut = _cut(problem, size, _LARGE)
+        cut = _cut(problem, size)
         if cut is None or cut.shared_bytes > _LARGE or cut.again_bytes > _AGAIN:
             return None
         blocks = cut.groups(problem.channels) * size
@@ -112,7 +112,7 @@ class ClusterConfig(Config):
     @classmethod
     def heuristic(cls, problem: Any) -> ClusterConfig:
         """Return the smallest size that holds its channels, in enough blocks."""
-        small, cut = cls._of(problem, SIZES[0]), _cut(problem, SIZES[0], _LARGE)
+        small, cut = cls._of(problem, SIZES[0]), _cut(problem, SIZES[0])
         large = cls._of(problem, SIZES[-1]) or cls(SIZES[-1], 1)
         return small if small and cut and cut.groups(problem.channels) * SIZES[0] >= _MULTIPROCESSORS else large
 
@@ -120,7 +120,6 @@ class ClusterConfig(Config):
     def candidates(cls, problem: Any) -> Sequence[ClusterConfig]:
         """Return each size that holds its channels."""
         found = [config for size in SIZES if (config := cls._of(problem, size))]
-        found += [cls(SIZES[-1], 1, _LARGE // 2)] if cls._of(problem, SIZES[-1]) and not _group(problem) else []
         return tuple(dict.fromkeys((*found, cls.heuristic(problem))))
 
 
@@ -138,7 +137,7 @@ def clusters(
         return Refusal("has statistics to compute, and eval has none")
     if config.size not in SIZES:
         return Refusal(f"no clusters are of {config.size} blocks")
-    cut = _cut(problem, config.size, config.most)
+    cut = _cut(problem, config.size)
     if cut is None:
         return Refusal(f"vectors of {problem.vector} values do not end where channels do")
     name = f"{problem.op}_cluster{config.size}{'_columns' if cut.group else ''}"

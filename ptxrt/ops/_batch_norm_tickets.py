@@ -1,4 +1,4 @@
-"""How batch_norm in training writes a channel while a cache still holds what was read of it, in both languages."""
+"""How batch_norm in training writes a channel while a cache still holds what was read of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxrt.ops.framework import (
-    ROUNDING_TARGETS,
     Argument,
     Config,
     KernelFamily,
@@ -30,6 +29,7 @@ FAMILY = KernelFamily(
             "P*? rvar_ptr, f64* sums_ptr, u32* tickets_ptr, u32 batch, u32 channels, u32 hw, P eps, P momentum, "
             "u32 slices, u32 values, u32 tickets, u32 lead",
             hip=True,
+            ptx=False,
         ),
         "batch_norm_backward_tickets": Role(
             "const T* in_ptr, const T* go_ptr, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr, const P*? mean_ptr, "
@@ -39,7 +39,6 @@ FAMILY = KernelFamily(
             ptx=False,
         ),
     },
-    targets=ROUNDING_TARGETS,
     op="batch_norm",
 )
 
@@ -70,7 +69,7 @@ class TicketsConfig(Config):
 
 
 def in_tickets(
-    problem: Any, language: str, config: TicketsConfig, arrays: tuple[Argument, ...], scalars: tuple[Argument, ...]
+    problem: Any, config: TicketsConfig, arrays: tuple[Argument, ...], scalars: tuple[Argument, ...]
 ) -> Schedule | Refusal:
     """Return the schedule, of an entry that takes such arrays and, after the sizes, such scalars."""
     if not problem.training:
@@ -89,7 +88,7 @@ def in_tickets(
     sums = workspace.region("sums", "f64", 2 * problem.arrays * problem.parts * rows)
     counters, zero = tickets.region(workspace)
     launch = Launch(
-        FAMILY.kernel(f"{problem.op}_tickets", problem.dtype, language),
+        FAMILY.kernel(f"{problem.op}_tickets", problem.dtype, "hip"),
         (tickets.blocks,),
         256,
         (*arrays, sums, counters, *problem.sizes, *scalars, slices, values, *tickets.scalars),
