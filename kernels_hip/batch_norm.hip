@@ -1,3 +1,6 @@
+//% set vector = 16 // T.size
+//% set places = 512 if T.name == "f64" else 1024
+//% set kept = (46 * 1024) // T.size
 // batch_norm, {{ T.name }}, forward and backward.
 //
 //   y = (x - mean) / sqrt(var + eps) * w[c] + b[c]
@@ -23,6 +26,11 @@
 //     channel. In training the forward one writes the batch statistics to mean_ptr and var_ptr, and the first of the
 //     backward ones computes them; the other is given them.
 //   batch_norm_running: a thread a channel; updates the running statistics.
+//   batch_norm_cached, batch_norm_backward_cached: grid (channels), 256 and 512 threads, in training: all, reading once
+//     into shared memory, batch * hw up to {{ kept }} and {{ kept // 2 }}. The backward one computes the statistics where
+//     mean_ptr is null.
+//   batch_norm_eval: grid (ceil(channels * hw / {{ places }}), ceil(batch / images)), {{ places // vector }} threads; a block
+//     takes {{ places }} places, side by side, of each of its images.
 
 constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a block
 
@@ -30,7 +38,9 @@ constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a bl
 //% include "pairs.jinja"
 //% include "block_sum.jinja"
 //% include "moments.jinja"
+//% include "vectors.jinja"
 //% include "walk.jinja"
+//% include "batch_norm_parts.jinja"
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 batch_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
@@ -152,3 +162,202 @@ batch_norm_backward_handed_kernel{{ suffix }}(const Element* in_ptr, const Eleme
                                   const Real* var_ptr, unsigned batch, unsigned channels, unsigned hw, Real eps) {
     backward(in_ptr, go_ptr, gi_ptr, gw_ptr, gb_ptr, w_ptr, mean_ptr, var_ptr, batch, channels, hw, eps, true, true);
 }
+
+// A block a channel, whose values are in its shared memory between the sums and the results.
+//% if entry is none or "cached" in entry
+
+template <bool BACKWARD>
+struct Cached {
+    static constexpr unsigned THREADS = BACKWARD ? 512 : 256, MOST = {{ kept }} / (BACKWARD ? 2 : 1);
+    typedef typename Choice<BACKWARD>::Formula Formula;
+
+    const Element *in_ptr, *go_ptr;
+    Element* out_ptr;
+    const Real *w_ptr, *b_ptr, *given_mean, *given_var;
+    Real *mean_ptr, *var_ptr, *rmean_ptr, *rvar_ptr, *gw_ptr, *gb_ptr;
+    unsigned batch, channels, hw;
+    Real eps, momentum;
+    Element* kept;  // of x, and behind them of go
+
+    struct Keeping {
+        Adding<BACKWARD> adding;
+        Element* slot;
+        template <unsigned WIDTH>
+        __device__ void one(size_t offset, const Real (&values)[WIDTH], const Real (&gradients)[WIDTH]) {
+            store<true>(slot, values);
+            if constexpr (BACKWARD) store<true>(slot + MOST, gradients);
+            slot += THREADS * WIDTH;
+            adding.one(offset, values, gradients);
+        }
+    };
+
+    template <unsigned WIDTH>
+    __device__ void run() {
+        __shared__ Formula all;
+        const size_t channel = blockIdx.x, pitch = size_t(channels) * hw, home = channel * hw;
+        const Element *x = in_ptr + home, *go = go_ptr + home;
+        const unsigned m = batch * hw;
+        const double k = given_mean ? given_mean[channel] : Real(x[0]);
+        Sums sums;
+        Units<THREADS, BACKWARD, Keeping>{x, go, pitch, hw, 0, m, {{ "{" }}{sums, k}, kept + threadIdx.x * WIDTH}}
+            .template run<WIDTH>();
+        if constexpr (BACKWARD) block_sum(sums.sum, sums.squares, sums.go_sum, sums.dot);
+        else block_sum(sums.sum, sums.squares);
+        const Known<BACKWARD> known(channel, w_ptr, BACKWARD ? given_var : b_ptr);
+        Number var;
+        if (threadIdx.x == 0) {
+            if constexpr (BACKWARD) all = sums.gradient(k, m, channel, known, given_mean, gw_ptr, gb_ptr, eps);
+            else all = sums.normal(k, m, known, eps, var);
+        }
+        __syncthreads();
+        const Formula formula = all;
+        if constexpr (!BACKWARD) {
+            if (threadIdx.x == 0) {
+                report(formula.mean, var, m, channel, mean_ptr, var_ptr, rmean_ptr, rvar_ptr, momentum);
+            }
+        }
+        Writing<BACKWARD, Formula> writing{out_ptr + home, formula};
+        Walk at(threadIdx.x, THREADS, hw / WIDTH);
+#pragma unroll 2
+        for (unsigned unit = threadIdx.x; unit < m / WIDTH; unit += THREADS, at.next()) {
+            Real values[WIDTH], gradients[WIDTH];
+            load<true>(values, kept + unit * WIDTH);
+            if constexpr (BACKWARD) load<true>(gradients, kept + MOST + unit * WIDTH);
+            writing.one(at.row * pitch + at.column * WIDTH, values, gradients);
+        }
+    }
+};
+//% if entry is none or "backward" not in entry
+
+extern "C" __global__ void __launch_bounds__(256, {{ 3 if T.size == 2 else 4 }})
+batch_norm_cached{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
+                  Real* mean_ptr, Real* var_ptr, Real* rmean_ptr, Real* rvar_ptr, unsigned batch, unsigned channels,
+                  unsigned hw, Real eps, Real momentum) {
+    alignas(16) __shared__ Element kept[Cached<false>::MOST];
+    const size_t addresses = reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr);
+    by_width(hw, addresses, Cached<false>{in_ptr, in_ptr, out_ptr, w_ptr, b_ptr, nullptr, nullptr, mean_ptr, var_ptr,
+                                            rmean_ptr, rvar_ptr, nullptr, nullptr, batch, channels, hw, eps, momentum,
+                                            kept});
+}
+//% endif
+//% if entry is none or "backward" in entry
+
+extern "C" __global__ void __launch_bounds__(512, {{ 2 if T.name == "f32" else 1 }})
+batch_norm_backward_cached{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr,
+                           Real* gb_ptr, const Real* w_ptr, const Real* mean_ptr, const Real* var_ptr,
+                           unsigned batch, unsigned channels, unsigned hw, Real eps) {
+    alignas(16) __shared__ Element kept[2 * Cached<true>::MOST];
+    const size_t addresses =
+        reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
+    by_width(hw, addresses, Cached<true>{in_ptr, go_ptr, gi_ptr, w_ptr, nullptr, mean_ptr, mean_ptr ? var_ptr : nullptr,
+                                           nullptr, nullptr, nullptr, nullptr, gw_ptr, gb_ptr, batch, channels, hw, eps,
+                                           0, kept});
+}
+//% endif
+//% endif
+//% if entry is none or "_norm_eval" in entry
+
+// All channels side by side: a thread has VECTOR places, and a block begins to read before it knows its coefficients.
+constexpr unsigned PLACES = {{ places }}, AT_ONCE = 4;
+
+struct Eval {
+    const Element* in_ptr;
+    Element* out_ptr;
+    const Real *w_ptr, *b_ptr, *mean_ptr, *var_ptr;
+    unsigned batch, channels, hw;
+    Real eps;
+    unsigned images;
+
+    template <bool WHOLE>
+    __device__ void read(Real (&values)[AT_ONCE][VECTOR], size_t place, unsigned own, unsigned image, unsigned end) {
+        const size_t pitch = size_t(channels) * hw;
+#pragma unroll
+        for (unsigned turn = 0; turn < AT_ONCE; ++turn) {
+            if (image + turn >= end) break;
+            const Element* from = in_ptr + (image + turn) * pitch + place;
+            if constexpr (WHOLE) {
+                if (own) load<true>(values[turn], from);
+            } else {
+#pragma unroll
+                for (unsigned i = 0; i < VECTOR; ++i) {
+                    if (i < own) values[turn][i] = Real(from[i]);
+                }
+            }
+        }
+    }
+
+    template <bool WHOLE>
+    __device__ void run(Number* scales, double* means, double* biases) {
+        const size_t pitch = size_t(channels) * hw, start = size_t(blockIdx.x) * PLACES;
+        const unsigned first = blockIdx.x < (1ull << 32) / PLACES ? unsigned(start) / hw : start / hw, column = start - size_t(first) * hw;
+        const size_t place = start + threadIdx.x * VECTOR;
+        const unsigned own = place < pitch ? min(pitch - place, size_t(VECTOR)) : 0;
+        unsigned image = blockIdx.y * images;
+        const unsigned end = min(image + images, batch);
+        Real values[AT_ONCE][VECTOR];
+        read<WHOLE>(values, place, own, image, end);
+
+        // The coefficients of all channels that begin before the block ends
+        for (unsigned i = threadIdx.x; size_t(i) * hw < column + PLACES && i < channels - first; i += blockDim.x) {
+            const unsigned channel = first + i;
+            means[i] = mean_ptr[channel];
+            const double weight = w_ptr ? w_ptr[channel] : 1;
+            scales[i] = inverse_root(Number(var_ptr[channel]) + eps) * weight;
+            biases[i] = b_ptr ? b_ptr[channel] : 0;
+        }
+        __syncthreads();
+        if (own == 0) return;
+        Number scale[VECTOR];
+        double mean[VECTOR], bias[VECTOR];
+        const size_t along = column + size_t(threadIdx.x) * VECTOR;
+        // The block's places are in two rows at most, or these are short
+        unsigned row = hw >= PLACES ? along >= hw : unsigned(along) / hw, rest = along - size_t(row) * hw;
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) {
+            const unsigned at = i < own ? row : 0;
+            mean[i] = means[at];
+            scale[i] = scales[at];
+            bias[i] = biases[at];
+            if (++rest == hw) {
+                rest = 0;
+                ++row;
+            }
+        }
+        while (true) {
+#pragma unroll
+            for (unsigned turn = 0; turn < AT_ONCE; ++turn) {
+                if (image + turn >= end) break;
+                Element* to = out_ptr + (image + turn) * pitch + place;
+                Real results[VECTOR];
+#pragma unroll
+                for (unsigned i = 0; i < VECTOR; ++i) {
+                    results[i] = Real(fma(Number(values[turn][i]) - mean[i], scale[i], bias[i]));
+                }
+                if constexpr (WHOLE) {
+                    store<true>(to, results);
+                } else {
+#pragma unroll
+                    for (unsigned i = 0; i < VECTOR; ++i) {
+                        if (i < own) to[i] = Element(results[i]);
+                    }
+                }
+            }
+            image += AT_ONCE;
+            if (image >= end) return;
+            read<WHOLE>(values, place, own, image, end);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(PLACES / VECTOR, 1)
+batch_norm_eval{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
+                const Real* mean_ptr, const Real* var_ptr, unsigned batch, unsigned channels, unsigned hw, Real eps,
+                unsigned images) {
+    __shared__ Number scales[PLACES];
+    __shared__ double means[PLACES], biases[PLACES];
+    Eval eval{in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, batch, channels, hw, eps, images};
+    const size_t addresses = reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr);
+    if (addresses % 16 == 0 && size_t(channels) * hw % VECTOR == 0) eval.run<true>(scales, means, biases);
+    else eval.run<false>(scales, means, biases);
+}
+//% endif

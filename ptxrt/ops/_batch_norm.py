@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
+from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -86,7 +88,15 @@ _SIGNATURES = {
     f"{_TILES}",
     "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
 }
-_IN_HIP = ("kernel", "running", "backward_kernel", "backward_handed_kernel")
+_IN_HIP = (
+    "kernel",
+    "running",
+    "cached",
+    "eval",
+    "backward_kernel",
+    "backward_handed_kernel",
+    "backward_cached",
+)
 FAMILY = KernelFamily(
     "batch_norm",
     ("f32", "f16", "bf16", "f64"),
@@ -105,6 +115,7 @@ class _Problem(F64Sums, ImageDescriptor):
     eps: float = 1e-5
 
     types = FAMILY.dtypes
+    arrays: ClassVar[int]  # of x's shape, that the sums are of
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,6 +203,7 @@ class BatchNormDescriptor(_Problem):
     """
 
     op = "batch_norm"
+    arrays = 1
 
     momentum: float | None = 0.1
     running: bool = True
@@ -261,6 +273,7 @@ class BatchNormBackwardDescriptor(_Problem):
 
     op = "batch_norm_backward"
     first = "grad_out"
+    arrays = 2
 
     handed: bool = False
     save: str = "variance"
@@ -367,7 +380,7 @@ class WriteConfig(Config):
     def images_written(problem: _Problem) -> int:
         """Return the images that pay for what a block does first."""
         across, least = _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, _GRID_Y)
-        return _images(problem.batch, across, least, _APPLIED if problem.training else 16)
+        return _images(problem.batch, across, least, _APPLIED if problem.training else 8)
 
     def grid(self, problem: _Problem) -> tuple[int, int]:
         """Return the grid of the pass."""
@@ -438,6 +451,25 @@ def _shared_bytes(problem: _Problem, arrays: int) -> int:
     return problem.dtype.size * arrays * problem.count
 
 
+_NO_STATISTICS = Refusal("has statistics to compute, and eval has none")
+_KEPT_IN_HIP = 46 << 10  # bytes of a block's static shared memory
+
+
+def _cached(
+    problem: _Problem, language: str, arrays: int, threads: int, arguments: tuple[Argument, ...]
+) -> Schedule | Refusal:
+    """Return a launch of a block a channel, which has the values of so many arrays in shared memory."""
+    if not problem.training:
+        return _NO_STATISTICS
+    name, shared = ("cached", "backward_cached")[arrays - 1], _shared_bytes(problem, arrays)
+    if language == "hip":
+        if shared > _KEPT_IN_HIP:
+            return Refusal(f"{shared} bytes of values are more than {_KEPT_IN_HIP}")
+        shared = 0
+    launch = Launch(problem.kernel(name, language), (problem.channels,), threads, arguments, shared)
+    return Schedule((launch,), problem.guarantee)
+
+
 def _worth_caching(problem: _Problem, arrays: int) -> bool:
     """Return whether one block a channel is fastest: as measured on an H200."""
     size, values = _shared_bytes(problem, arrays), problem.channels * problem.count
@@ -451,12 +483,17 @@ def _short_rows(problem: _Problem) -> bool:
     return problem.hw <= 256
 
 
+def _large_channels(problem: _Problem) -> bool:
+    return problem.training and problem.count >= 1 << 15
+
+
+def _many_values(problem: _Problem) -> bool:
+    return problem.training and problem.channels * problem.count >= 1 << 23
+
+
 def _too_long(problem: _Problem) -> Refusal | None:
     most = problem.places - 1  # whose rows the kernel finds without a division
     return Refusal(f"hw = {problem.hw} is above {most}") if problem.hw > most else None
-
-
-_NO_STATISTICS = Refusal("has statistics to compute, and eval has none")
 
 
 def _adders(problem: _Problem, name: str) -> int:
@@ -527,15 +564,46 @@ class Cached(Variant[BatchNormDescriptor, Config]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if not problem.training:
-            return _NO_STATISTICS
         running_mean, running_var, momentum = problem.updated
         arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        arguments = (*arrays, *problem.sizes, problem.eps, momentum)
-        kernel = problem.kernel("cached", self.language)
-        return Schedule(
-            (Launch(kernel, (problem.channels,), 256, arguments, _shared_bytes(problem, 1)),), problem.guarantee
-        )
+        return _cached(problem, self.language, 1, 256, (*arrays, *problem.sizes, problem.eps, momentum))
+
+
+class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
+    """In training: a cluster of blocks a channel, which reads it once into their shared memory."""
+
+    name = "cluster"
+    config_type = ClusterConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where the cluster's shared memory holds a channel, and values are many."""
+        return worth_clusters(problem)
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        launch = clusters(problem, config, arrays, (problem.eps, momentum))
+        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+
+
+class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
+    """In training: one launch, whose blocks add up slices of a channel, and soon after write those of one before."""
+
+    name = "tickets"
+    config_type = TicketsConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Large channels, or many values."""
+        return _large_channels(problem) or _many_values(problem)
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the counters, and a launch."""
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        return in_tickets(problem, config, arrays, (problem.eps, momentum))
 
 
 def _summed(
@@ -623,17 +691,29 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
 class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     """Plan of :func:`batch_norm`; run it with :class:`BatchNormArgs`.
 
-    Variants: in training ``cached``, a block a channel that reads it once into shared memory; ``columns`` and
-    ``split``, several blocks a channel, whose partial sums lie in the workspace, of some images each or of any part of
-    a channel; in eval ``elementwise``; ``baseline``, a block a channel
-    that reads it twice in training.
+    Variants, in training: ``cluster``, a cluster of blocks a channel, which reads it once into their shared memory;
+    ``cached``, a block a channel that does so; ``columns`` and ``split``, several blocks a channel, whose partial sums
+    lie in the workspace, of some images each or of any part of a channel; ``tickets``, these in one launch, whose
+    blocks write a channel soon after they have read it. In eval ``elementwise``. ``baseline``: a block a channel that
+    reads it twice in training.
     """
 
     op = "batch_norm"
     category = "normalization"
     descriptor_type = BatchNormDescriptor
     result_type = BatchNormResult
-    variants = (Cached(), Columns(), Split(), Elementwise(), Channels(), Channels("hip"))
+    variants = (
+        Clusters(),
+        Cached(),
+        Columns(),
+        Split(),
+        Elementwise(),
+        Channels(),
+        Cached("hip"),
+        InTickets("hip"),
+        Elementwise("hip"),
+        Channels("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -709,13 +789,46 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
     @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if not problem.training:
-            return _NO_STATISTICS
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
-        kernel = problem.kernel("backward_cached", self.language)
-        return Schedule(
-            (Launch(kernel, (problem.channels,), 512, arguments, _shared_bytes(problem, 2)),), problem.guarantee
-        )
+        return _cached(problem, self.language, 2, 512, arguments)
+
+
+class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
+    """In training: a cluster of blocks a channel, which reads x and grad_out once into their shared memory."""
+
+    name = "cluster"
+    config_type = ClusterConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where the cluster's shared memory holds a channel, and values are many."""
+        return worth_clusters(problem)
+
+    @_of_inverse
+    def schedule(
+        self, problem: BatchNormBackwardDescriptor, config: ClusterConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        launch = clusters(problem, config, (*_GRADIENTS_OF, *problem.mean_and_var), (problem.eps,))
+        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+
+
+class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
+    """In training: one launch, whose blocks add up slices of a channel, and soon after write those of one before."""
+
+    name = "tickets"
+    config_type = TicketsConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Large channels, or many values."""
+        return _large_channels(problem) or _many_values(problem)
+
+    @_of_inverse
+    def schedule(
+        self, problem: BatchNormBackwardDescriptor, config: TicketsConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return zeros for the counters, and a launch."""
+        arrays = (*_GRADIENTS_OF, *problem.mean_and_var)
+        return in_tickets(problem, config, arrays, (problem.eps,))
 
 
 def _backward_summed(
@@ -791,16 +904,24 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
 class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardArgs, BatchNormGradients]):
     """Plan of :func:`batch_norm_backward`; run it with :class:`BatchNormBackwardArgs`.
 
-    Variants: in training ``cached``, a block a channel that reads x and grad_out once into shared memory; ``columns``
-    and ``split``, several blocks a channel, whose partial sums lie in the workspace, of some images each or of any part
-    of a channel; ``baseline``, a block a channel that reads them twice.
+    Variants: as of :class:`BatchNormPlan` in training, of x and grad_out; in eval ``columns``, ``split`` and
+    ``baseline``.
     """
 
     op = "batch_norm_backward"
     category = "normalization"
     descriptor_type = BatchNormBackwardDescriptor
     result_type = BatchNormGradients
-    variants = (CachedBackward(), ColumnsBackward(), SplitBackward(), ChannelsBackward(), ChannelsBackward("hip"))
+    variants = (
+        ClustersBackward(),
+        CachedBackward(),
+        ColumnsBackward(),
+        SplitBackward(),
+        ChannelsBackward(),
+        CachedBackward("hip"),
+        InTicketsBackward("hip"),
+        ChannelsBackward("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -30,7 +30,8 @@
 enum Place : uint8_t { NOWHERE, VECTOR_REGISTER, SCALAR_REGISTER, CONSTANT };
 enum Kind : uint32_t {
     NOTHING, VECTOR, CARRY, COMPARE, SCALAR, BRANCH, BARRIER, END, PAST_THE_END, PERMUTE, SCALAR_LOAD, LOAD, LOAD_LOW,
-    LOAD_HIGH, STORE, STORE_HIGH, ADD_F32, ADD_F64, COMPARE_SWAP, LDS_LOAD, LDS_STORE
+    LOAD_HIGH, STORE, STORE_HIGH, ADD_F32, ADD_F64, ADD_U32, FETCH_ADD_U32,
+    COMPARE_SWAP, LDS_LOAD, LDS_LOAD_LOW, LDS_LOAD_HIGH, LDS_STORE, LDS_STORE_HIGH
 };
 constexpr unsigned VCC = 106, EXEC = 126;  // as scalar registers; the manuals' numbers
 
@@ -319,7 +320,7 @@ static uint8_t* reach_lds(Wave& wave, uint32_t address, unsigned bytes, bool wri
     Block& block = wave.block;
     if (address % std::min(bytes, 8u)) fail("not aligned in LDS");
     if (uint64_t(address) + bytes > block.lds.size()) fail("outside of the block's LDS");
-    for (unsigned i = address / 4; i < (address + bytes) / 4; ++i) {
+    for (unsigned i = address / 4; i < (address + bytes + 3) / 4; ++i) {
         Word& word = block.words[i];
         const bool others = word.read == block.barriers && word.reader != wave.number;
         if ((word.written == block.barriers && word.writer != wave.number) || (write && others))
@@ -334,11 +335,12 @@ static uint8_t* reach_lds(Wave& wave, uint32_t address, unsigned bytes, bool wri
 static void access(Wave& wave, const Instruction& i, int lane) {
     bool unused;
     const Lane values{wave, i, lane, unused};
-    const bool lds = i.kind == LDS_LOAD || i.kind == LDS_STORE;
-    const bool write = i.kind >= STORE && i.kind != LDS_LOAD;
+    const bool lds = i.kind >= LDS_LOAD;
+    const bool write = i.kind >= (lds ? LDS_STORE : STORE);
     const Operand& data = i.operands[0];
+    const uint64_t base = values.bits(1) + (lds ? 0 : values.bits(2));  // may be where the first element is loaded
     for (unsigned n = 0; n < i.count; ++n) {
-        const uint64_t address = values.bits(1) + (lds ? 0 : values.bits(2)) + i.offsets[n];
+        const uint64_t address = base + i.offsets[n];
         uint8_t* const at = lds ? reach_lds(wave, address, i.bytes, write) : reach(address, i.bytes, write);
         uint32_t words[16] = {};
         const unsigned count = (i.bytes + 3) / 4;
@@ -347,14 +349,19 @@ static void access(Wave& wave, const Instruction& i, int lane) {
             const bool second = i.kind == LDS_STORE && n;
             return wave.vector[second ? i.operands[2].index + word : data.index + n * count + word][lane];
         };
-        if (i.kind == ADD_F32 || i.kind == ADD_F64) {
+        if (i.kind == ADD_F32 || i.kind == ADD_F64 || i.kind == ADD_U32) {
             const auto add = [&](auto value) {
                 decltype(value) before;
                 memcpy(&before, at, sizeof before);
                 value += before;
                 memcpy(at, &value, sizeof value);
             };
-            i.kind == ADD_F32 ? add(values.f32(0)) : add(values.f64(0));
+            i.kind == ADD_F32 ? add(values.f32(0)) : i.kind == ADD_F64 ? add(values.f64(0)) : add(values.u32(0));
+        } else if (i.kind == FETCH_ADD_U32) {  // operand 3: what to add
+            memcpy(words, at, sizeof *words);
+            const uint32_t sum = words[0] + values.u32(3);
+            memcpy(at, &sum, sizeof sum);
+            registers(0) = words[0];
         } else if (i.kind == COMPARE_SWAP) {  // operand 3: what to store, then what to compare with
             const auto operand = [&](unsigned word) { return wave.vector[i.operands[3].index + word][lane]; };
             uint32_t store[2], expected[2];
@@ -364,12 +371,12 @@ static void access(Wave& wave, const Instruction& i, int lane) {
             for (unsigned k = 0; k < count; ++k) registers(k) = words[k];
         } else if (write) {
             for (unsigned k = 0; k < count; ++k) words[k] = registers(k);
-            if (i.kind == STORE_HIGH) words[0] >>= 16;
+            if (i.kind == STORE_HIGH || i.kind == LDS_STORE_HIGH) words[0] >>= 16;
             memcpy(at, words, i.bytes);
         } else {
             memcpy(words, at, i.bytes);
-            if (i.kind == LOAD_LOW) words[0] |= registers(0) & 0xffff0000;
-            if (i.kind == LOAD_HIGH) words[0] = words[0] << 16 | (registers(0) & 0xffff);
+            if (i.kind == LOAD_LOW || i.kind == LDS_LOAD_LOW) words[0] |= registers(0) & 0xffff0000;
+            if (i.kind == LOAD_HIGH || i.kind == LDS_LOAD_HIGH) words[0] = words[0] << 16 | (registers(0) & 0xffff);
             for (unsigned k = 0; k < count; ++k) registers(k) = words[k];
         }
     }

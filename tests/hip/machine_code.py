@@ -70,6 +70,7 @@ VECTOR = {
     "v_min_u32": "std::min(u32(1), u32(2))",
     "v_mbcnt_lo_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below()))",
     "v_mbcnt_hi_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below() >> 32))",
+    "v_xad_u32": "(u32(1) ^ u32(2)) + u32(3)",
     "v_cndmask_b32": "bit(3) ? u32(2) : u32(1)",
     "v_add_f32": "f32(1) + f32(2)",
     "v_sub_f32": "f32(1) - f32(2)",
@@ -103,6 +104,7 @@ VECTOR = {
     "v_div_fixup_f64": "divide_fixup(f64(1), f64(2), f64(3))",
     "v_cvt_f16_f32": "half(f32(1))",
     "v_cvt_f16_f32 l": "(u32(0) & 0xffff0000) | half(f32(1))",
+    "v_cvt_f16_f32 h": "(u32(0) & 0xffff) | half(f32(1)) << 16",
     "v_cvt_f32_f16": "of_half(u32(1))",
     "v_cvt_f32_f16 l": "of_half(u32(1))",
     "v_cvt_f32_f16 h": "of_half(u32(1) >> 16)",
@@ -170,6 +172,8 @@ SCALAR = {
     "s_not_b32": "nonzero(~u32(1))",
     "s_not_b64": "nonzero(~u64(1))",
     "s_brev_b32": "reversed(u32(1))",
+    "s_bcnt1_i32_b32": "nonzero(uint32_t(std::popcount(u32(1))))",
+    "s_bcnt1_i32_b64": "nonzero(uint32_t(std::popcount(u64(1))))",
     "s_lshl_b32": "nonzero(u32(1) << (u32(2) & 31))",
     "s_lshr_b32": "nonzero(u32(1) >> (u32(2) & 31))",
     "s_ashr_i32": "nonzero(i32(1) >> (u32(2) & 31))",
@@ -180,6 +184,7 @@ SCALAR = {
     "s_addk_i32": "overflowed(int64_t(i32(0)) + int16_t(u32(1)))",
     "s_sub_i32": "overflowed(int64_t(i32(1)) - i32(2))",
     "s_add_u32": "carried(0ull + u32(1) + u32(2))",
+    **{f"s_lshl{n}_add_u32": f"carried((uint64_t(u32(1)) << {n}) + u32(2))" for n in (1, 2, 3, 4)},
     "s_addc_u32": "carried(0ull + u32(1) + u32(2) + flag)",
     "s_sub_u32": "carried(0ull + u32(1) - u32(2))",
     "s_subb_u32": "carried(0ull + u32(1) - u32(2) - flag)",
@@ -227,7 +232,8 @@ CONTROL = {"s_barrier": "BARRIER", "s_endpgm": "END", "ds_bpermute_b32": "PERMUT
     # Waits and hints. Here each access is done before the next instruction, and there are no caches.
     (
         *("s_nop", "s_clause", "s_delay_alu", "s_sendmsg", "s_inst_prefetch", "s_set_inst_prefetch_distance"),
-        *("s_waitcnt", "s_waitcnt_depctr", "s_waitcnt_vscnt", "buffer_gl0_inv"),
+        *("s_waitcnt", "s_waitcnt_depctr", "s_waitcnt_vscnt", "buffer_gl0_inv", "buffer_gl1_inv"),
+        *("buffer_inv", "buffer_wbl2", "buffer_wbinvl1_vol", "buffer_invl2"),
     ),
     "NOTHING",
 )
@@ -245,8 +251,15 @@ MEMORY = {
     "global_store_d16_hi_b16": ("STORE_HIGH", 2, 0),
     "global_atomic_add_f32": ("ADD_F32", 4, 0),
     "global_atomic_add_f64": ("ADD_F64", 8, 0),
+    "global_atomic_add_u32": ("ADD_U32", 4, 0),
     "global_atomic_cmpswap_b32": ("COMPARE_SWAP", 4, 0),
     "global_atomic_cmpswap_b64": ("COMPARE_SWAP", 8, 0),
+    "ds_load_u16": ("LDS_LOAD", 2, 0),
+    "ds_load_u16_d16": ("LDS_LOAD_LOW", 2, 0),
+    "ds_load_u16_d16_hi": ("LDS_LOAD_HIGH", 2, 0),
+    "ds_store_b16": ("LDS_STORE", 2, 0),
+    "ds_store_b16_d16_hi": ("LDS_STORE_HIGH", 2, 0),
+    "flat_load_b32": ("LOAD", 4, 0),  # of global memory, here: in LDS it is outside of what the launch may reach
     **{
         f"ds_{what}_{form}{name}": (f"LDS_{what.upper()}", _BYTES[name], step)
         for what in ("load", "store")
@@ -276,6 +289,13 @@ ALIASES = {
     "global_store_byte": "global_store_b8",
     "global_store_short": "global_store_b16",
     "global_store_short_d16_hi": "global_store_d16_hi_b16",
+    "flat_load_dword": "flat_load_b32",
+    "ds_read_u16": "ds_load_u16",
+    "ds_read_u16_d16": "ds_load_u16_d16",
+    "ds_read_u16_d16_hi": "ds_load_u16_d16_hi",
+    "ds_write_b16": "ds_store_b16",
+    "ds_write_b16_d16_hi": "ds_store_b16_d16_hi",
+    "global_atomic_add": "global_atomic_add_u32",
     "global_atomic_cmpswap": "global_atomic_cmpswap_b32",
     "global_atomic_cmpswap_x2": "global_atomic_cmpswap_b64",
     **{
@@ -357,12 +377,15 @@ _NAMED = {
     "vcc_hi": (107, 1),
     "exec": (126, 2),
     "exec_lo": (126, 1),
+    "exec_hi": (127, 1),
     "m0": (125, 1),
 }
 _REGISTER = re.compile(r"([vs])(?:(\d+)|\[(\d+):(\d+)\])")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?|0x[0-9a-f]+")
 _TYPED = re.compile(r"\b([fui]\d\d)\((\d)\)")
-_MODIFIER = re.compile(r" (?:(offset[01]?):(-?\d+)|(op_sel|op_sel_hi|neg_lo|neg_hi):\[([\d,]+)\]|(glc))(?=$| )")
+_MODIFIER = re.compile(
+    r" (?:(offset[01]?):(-?\d+)|(op_sel|op_sel_hi|neg_lo|neg_hi):\[([\d,]+)\]|(glc|dlc|sc0|sc1))(?=$| )"
+)
 
 
 def _constant(text: str, kind: str) -> _Operand:
@@ -449,11 +472,16 @@ def _memory(name: str, operands: list[str], modifiers: dict[str, str]) -> _Instr
     result.offsets[0] = int(modifiers.get("offset", 0))
     if step:
         result.offsets[:] = [int(modifiers.get(f"offset{i}", 0)) * size * step for i in (0, 1)]
-    if kind in ("STORE", "STORE_HIGH", "ADD_F32", "ADD_F64", "LDS_STORE"):
+    returns = "glc" in modifiers or "sc0" in modifiers  # of an atomic operation: whether the old value is wanted
+    if kind == "ADD_U32" and returns:
+        result.kind = KIND["FETCH_ADD_U32"]
+    if kind in ("STORE", "STORE_HIGH", "ADD_F32", "ADD_F64", "LDS_STORE", "LDS_STORE_HIGH") or (
+        kind == "ADD_U32" and not returns
+    ):
         operands[:2] = operands[1::-1]
-    if kind == "COMPARE_SWAP":
-        if "glc" not in modifiers:
-            raise ValueError  # without it the old value is not wanted
+    elif kind in ("COMPARE_SWAP", "ADD_U32"):
+        if not returns:
+            raise ValueError
         operands[2:] = operands[:1:-1]
     read = [_operand(each, "u32") for each in operands]
     result.operands[: len(read)] = read

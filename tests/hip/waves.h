@@ -82,6 +82,8 @@ void call(void (*entry)(Parameters...), void** arguments) {
 
 inline void __syncthreads(int line = __builtin_LINE()) { waves::wait(waves::State::at_barrier, line); }
 
+inline void __threadfence() {}  // one thread runs at a time, and one block after another
+
 template <typename T>
 T __shfl(T value, int source, int width = warpSize, int line = __builtin_LINE()) {
     waves::check_width(width, line);

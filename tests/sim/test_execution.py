@@ -437,6 +437,16 @@ def test_asynchronous_copies_are_there_after_the_wait() -> None:
     assert out.tolist() == want.reshape(-1).tolist()
 
 
+def test_an_asynchronous_copy_goes_where_its_register_pointed_when_it_began() -> None:
+    out, source = np.zeros(32, np.uint32), np.arange(32, dtype=np.uint32)
+    body = """.shared .align 16 .b8 s[128]; .reg .u32 t, a, v; .reg .u64 g, o, p; .reg .pred q; mov.u32 t, %tid.x;
+    mul.wide.u32 o, t, 4; ld.param.u64 g, [src]; add.u64 g, g, o; mov.u32 a, s; mad.lo.u32 a, t, 4, a;
+    cp.async.ca.shared.global [a], [g], 4; setp.eq.u32 q, t, 0; @q add.u32 a, a, 64; cp.async.wait_all;
+    @q sub.u32 a, a, 64; ld.shared.u32 v, [a]; ld.param.u64 p, [out]; add.u64 p, p, o; st.global.u32 [p], v;"""
+    run(kernel(body, ".param .u64 out, .param .u64 src"), out, source)
+    assert out.tolist() == source.tolist()
+
+
 def test_an_entry_has_the_shared_memory_that_its_code_names() -> None:
     """As the linker counts it: what other entries of the text, or nobody, use takes no place."""
     text = """

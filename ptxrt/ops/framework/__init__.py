@@ -20,6 +20,7 @@ from ptxrt.ops.framework.schedule import (
     blocks_in_hip,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
+from ptxrt.ops.framework.tickets import Tickets
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Region",
     "Role",
     "Schedule",
+    "Tickets",
     "Variant",
     "Workspace",
     "Zero",

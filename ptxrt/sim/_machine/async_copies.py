@@ -34,7 +34,8 @@ class AsyncCopies:
     def start(self, m: Machine, access: Access, where: Array, values: list[Array]) -> None:
         """Begin a copy of the active lanes, as a part of the group that each has open."""
         places = m.of_active(m.origin)
-        self._copies.append(_Copy(access, places, self._committed[places], m.spread(where), values))
+        where = m.spread(where).copy()  # the register may change, of some lanes, before they wait
+        self._copies.append(_Copy(access, places, self._committed[places], where, values))
 
     def commit(self, m: Machine) -> None:
         """Close the open group of the active lanes."""
