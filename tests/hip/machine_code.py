@@ -70,7 +70,6 @@ VECTOR = {
     "v_min_u32": "std::min(u32(1), u32(2))",
     "v_mbcnt_lo_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below()))",
     "v_mbcnt_hi_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below() >> 32))",
-    "v_xad_u32": "(u32(1) ^ u32(2)) + u32(3)",
     "v_cndmask_b32": "bit(3) ? u32(2) : u32(1)",
     "v_add_f32": "f32(1) + f32(2)",
     "v_sub_f32": "f32(1) - f32(2)",
