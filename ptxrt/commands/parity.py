@@ -1,4 +1,4 @@
-"""``ptxrt parity``: for each entry that there is in PTX and in HIP, its parameters as declared, in PTX and in HIP.
+"""``ptxrt parity``: for each entry that there is in HIP, its parameters as declared, in HIP and in PTX if it is there.
 
 The PTX's are read from its text, the HIP's from the code objects that hipRTC makes of it. A code object tells place and
 size of what is passed by value, not whether it is a float; so NVRTC, which takes the same text, is asked too. An entry
@@ -50,8 +50,10 @@ def run(word: str, architectures: Sequence[str], say: Callable[[str], None]) -> 
     wrong = []
     compiled = lru_cache(maxsize=16)(_binary)  # a family's entries come one after another
     for entry in asked:
-        spec, twin = in_hip[entry], twins[entry].source
-        found: dict[str, Sequence[ParamInfo] | None] = {"PTX": scan(twin.text, twin.name).entries[entry].params}
+        spec, twin = in_hip[entry], twins.get(entry)
+        found: dict[str, Sequence[ParamInfo] | None] = {}
+        if twin:  # a few are in HIP alone
+            found["PTX"] = scan(twin.source.text, twin.source.name).entries[entry].params
         for arch in (*nvidia, *architectures):
             found[arch] = compiled(spec.source, arch).entries[entry].params
         lines, agree = compare(spec.signature, found)
