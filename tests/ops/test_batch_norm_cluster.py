@@ -59,7 +59,7 @@ def test_arrays_at_no_multiple_of_16_bytes(device: Device, rng: Rng, shape: Any)
     check(device, rng, shape, ClusterConfig(2, 2), offset=1)
 
 
-@pytest.mark.parametrize(("shape", "offset"), [((4, 1, 12100), 0), ((1, 2, 20000), 1)], ids=str)
+@pytest.mark.parametrize(("shape", "offset"), [((26, 1, 4000), 0), ((13, 2, 3000), 1)], ids=str)
 def test_what_shared_memory_does_not_hold_is_read_twice(
     device: Device, rng: Rng, shape: Any, offset: int, monkeypatch: Patch
 ) -> None:
