@@ -1,7 +1,7 @@
 // group_norm_tickets, {{ T.name }}: group_norm in one launch, whose blocks write a group soon after they have read it.
 //
 // The formula, and why its sums are accurate, stand in kernels_ptx/group_norm.ptx; the sums are in the order of
-// kernels_ptx/group_norm_tickets.ptx. Every product that is added to something is an fma() in the text.
+// that file's split entries. Every product that is added to something is an fma() in the text.
 //
 //   group_norm_tickets_kernel: any grid along x, 256 threads. A slice is `length` values of a group. out_ptr may be in_ptr.
 //     sums_ptr: for each group of each image, slices of (sum(d), sum(d*d)), then (k, k).
