@@ -7,6 +7,7 @@
 //     out_ptr may be in_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros.
 
 constexpr unsigned THREADS = 512, MOST_THREADS = THREADS, MOST = {{ 46 * 1024 // T.size }};
+constexpr unsigned TURNS = {{ {2: 2, 4: 4, 8: 1}[T.size] }};  // loads that are under way at a time
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
@@ -16,7 +17,7 @@ constexpr unsigned THREADS = 512, MOST_THREADS = THREADS, MOST = {{ 46 * 1024 //
 //% include "walk.jinja"
 //% include "group_norm_loops.jinja"
 
-extern "C" __global__ void __launch_bounds__(THREADS, {{ 1 if T.name == "f64" else 2 }})
+extern "C" __global__ void __launch_bounds__(THREADS, {{ 2 if T.name == "f32" else 1 }})
 group_norm_cached_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
                          unsigned batch, unsigned channels, unsigned groups, unsigned hw, Real eps) {
     alignas(16) __shared__ Element kept[MOST];

@@ -23,7 +23,8 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 //% include "walk.jinja"
 //% include "tickets.jinja"
 
-constexpr unsigned HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};  // loads of each of two tensors that are under way at a time
+// Loads that are under way at a time, of one tensor and of each of two.
+constexpr unsigned TURNS = {{ 1 if T.name == "f64" else 4 }}, HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};
 
 //% include "group_norm_loops.jinja"
 
