@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
+from ptxrt.ops._group_norm_cached import Cached
+from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
     ChannelsLastBackward,
@@ -17,6 +19,7 @@ from ptxrt.ops._group_norm_last import (
     SplitConfig,
     WholeConfig,
 )
+from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward, in_slices
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -106,6 +109,7 @@ class _Problem(F64Sums, ImageDescriptor):
     strides: tuple[int, ...] = ()
 
     types = FAMILY.dtypes
+    tensors: ClassVar[int]  # of x's shape, that are read
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,6 +192,7 @@ class GroupNormDescriptor(_Problem):
     """
 
     op = "group_norm"
+    tensors = 1
 
 
 @dataclass(frozen=True)
@@ -195,6 +200,7 @@ class GroupNormBackwardDescriptor(_Problem):
     """A problem of group_norm_backward; its fields are those of :class:`GroupNormDescriptor`."""
 
     op = "group_norm_backward"
+    tensors = 2
 
     def workspace(self, slices: int) -> tuple[Workspace, Region, Region]:
         """Return the workspace: four sums a slice of each image's channels, and five statistics a group."""
@@ -246,13 +252,6 @@ def _few(partial_sums: int) -> int:
     return 1 if partial_sums <= 4 * WARP else 8
 
 
-def _cut(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
-    """Return how many slices `values` are cut into, and their length: about `aim`, a multiple of `step`."""
-    length = -(-values // min(most, -(-values // aim)))
-    length = -(-length // step) * step
-    return -(-values // length), length
-
-
 # Forward --------------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +284,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
-        slices, length = _cut(problem.group, config.values, 1 << 10, 4 * WARP * 8)
+        slices, length = in_slices(problem.group, config.values, 1 << 10, 4 * WARP * 8)
         workspace = Workspace()
         sums = workspace.region("sums", "f64", 2 * problem.parts * problem.batch * problem.groups * (slices + 1))
         grid, cut = (problem.groups * slices, problem.images), (slices, length)
@@ -305,15 +304,27 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants: ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each
-    group of each image, or a warp where there are many small ones. Of channels-last arrays they are called
-    ``channels_last_split`` and ``channels_last``.
+    Variants in PTX: ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once;
+    ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
+    each image, or a warp where there are many small ones. Of channels-last arrays the last two are called
+    ``channels_last_split`` and ``channels_last``. In HIP: ``cached``, where a block's shared memory holds a group;
+    ``tickets``, of large groups, one launch that reads a group again soon after its sums; ``baseline``.
     """
 
     op = "group_norm"
     category = "normalization"
     descriptor_type = GroupNormDescriptor
-    variants = (Split(), Whole(), ChannelsLastSplit(), ChannelsLast(), Whole("hip"), ChannelsLast("hip"))
+    variants = (
+        InClusters(),
+        Split(),
+        Whole(),
+        ChannelsLastSplit(),
+        ChannelsLast(),
+        Cached("hip"),
+        InTickets("hip"),
+        Whole("hip"),
+        ChannelsLast("hip"),
+    )
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -339,7 +350,7 @@ class _Units(NamedTuple):
 
 
 def _units(problem: _Problem, aim: int) -> _Units:
-    slices, length = _cut(problem.hw, aim, 1 << 12, 4 * WARP)
+    slices, length = in_slices(problem.hw, aim, 1 << 12, 4 * WARP)
     lanes = next((lanes for lanes in (32, 16, 8, 4, 2) if lanes * 8 <= problem.hw), 1)
     return _Units(slices, length, lanes, problem.batch * problem.channels * slices)
 
@@ -426,7 +437,7 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
     ) -> Schedule | Refusal:
         """Return four launches."""
         units = _units(problem, config.unit)
-        slices, length = _cut(problem.group, config.values, 1 << 20, 4 * WARP * 8)
+        slices, length = in_slices(problem.group, config.values, 1 << 20, 4 * WARP * 8)
         workspace, partials, statistics = problem.workspace(units.slices)
         gatherers = _few(problem.channels // problem.groups * units.slices)
         writers = 1 if problem.group <= 1 << 10 else 8
@@ -454,10 +465,11 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
 class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardArgs, GroupNormGradients]):
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
-    Variants: ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
-    block, or a warp where there are many small groups, reads its group of an image twice. In both of them one more
-    launch adds up grad_weight and grad_bias from what each image gives. Of channels-last arrays they are called
-    ``channels_last_split`` and ``channels_last``.
+    Variants: ``cluster`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
+    large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
+    groups, reads its group of an image twice. In all of them one more launch adds up grad_weight and grad_bias from
+    what each image gives. Of channels-last arrays the last two are called ``channels_last_split`` and
+    ``channels_last``.
     """
 
     op = "group_norm_backward"
@@ -465,10 +477,12 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
     variants = (
+        InClustersBackward(),
         SplitBackward(),
         WholeBackward(),
         ChannelsLastSplitBackward(),
         ChannelsLastBackward(),
+        InTicketsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),
     )

@@ -19,7 +19,8 @@ import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
 from ptxrt.ops._batch_norm import WriteConfig
-from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel, rows
+from ptxrt.ops._group_norm_tickets import TicketsConfig
+from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel, rows, tickets
 from ptxrt.runtime.layout import channels_last, contiguous
 from ptxrt.runtime.signature import Signature
 
@@ -61,16 +62,20 @@ def within(op: str, dtype: str = "f32", /, **results: Any) -> dict[str, tuple[An
     return {name: (want, bar(op, dtype, want)) for name, want in results.items() if want is not None}
 
 
-def group_norm(shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False) -> Case:
+def group_norm(
+    shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False, variant: str = "baseline"
+) -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     x, real = normal(*shape, dtype=kind.numpy), parameter_type(kind).numpy
     w, b = (normal(shape[1], dtype=real) + i if affine else None for i in (0, 1))
     want = within("group_norm", name, out=references.group_norm(x, w, b, groups))
     problem = ops.GroupNormDescriptor(shape, groups, kind, strides=channels_last(shape) if last else ())
-    return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), want)
+    return Case(ops.GroupNormPlan, problem, given(x=x, weight=w, bias=b), want, variant=variant)
 
 
-def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False) -> Case:
+def group_norm_backward(
+    shape: Shape, groups: int, affine: bool = True, name: str = "f32", last: bool = False, variant: str = "baseline"
+) -> Case:
     kind = ptxrt.dtypes.BY_NAME[name]
     real = parameter_type(kind)
     x, w = normal(*shape, dtype=kind.numpy), normal(shape[1], dtype=real.numpy) if affine else None
@@ -79,7 +84,13 @@ def group_norm_backward(shape: Shape, groups: int, affine: bool = True, name: st
     want = within("group_norm", name, grad_input=grad_input)
     want |= within("group_norm", real.name, grad_weight=grad_weight, grad_bias=grad_bias)
     problem = ops.GroupNormBackwardDescriptor(shape, groups, kind, strides=channels_last(shape) if last else ())
-    return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want)
+    return Case(ops.GroupNormBackwardPlan, problem, given(grad_out=go, x=x, weight=w), want, variant=variant)
+
+
+def group_norm_in_tickets(backward: bool, shape: Shape, groups: int, affine: bool = True, name: str = "f32") -> Case:
+    make = group_norm_backward if backward else group_norm
+    config = TicketsConfig(1 << 10, 1)  # one group ahead
+    return replace(make(shape, groups, affine, name, variant="tickets"), config=config)
 
 
 def group_norm_of_16_bits(name: str, last: bool = False) -> Case:
@@ -359,6 +370,23 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             for each, more in ((batch_norm_by, ()), (batch_norm_backward_by, (False,)))
         ),
     ],
+    "group_norm_cached": [
+        (group_norm, ((2, 4, 520), 2, True, "f32", False, "cached")),
+        (group_norm, ((1, 2, 1601), 2, False, "f32", False, "cached")),  # single values, four a thread
+        *((group_norm, ((2, 4, 520), 2, True, name, False, "cached")) for name in others("group_norm_cached")),
+    ],
+    # More tickets than blocks; slices of whole vectors and of single values.
+    "group_norm_tickets": [
+        (group_norm_in_tickets, (False, (2, 4, 700), 2)),
+        (group_norm_in_tickets, (False, (1, 2, 2055), 1, False)),
+        (group_norm_in_tickets, (True, (2, 4, 524), 2)),
+        (group_norm_in_tickets, (True, (1, 5, 3), 1, False)),
+        *(
+            (group_norm_in_tickets, (backward, (2, 2, 264), 1, True, name))
+            for name in others("group_norm_tickets")
+            for backward in (False, True)
+        ),
+    ],
     "softmax2d": [
         (softmax2d, ((2, 5, 7, 19),)),
         (softmax2d, ((3, 40, 100),)),
@@ -496,7 +524,8 @@ def few_blocks(count: int, threads: int) -> int:
 @pytest.fixture(autouse=True)
 def short_grids(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys.modules["ptxrt.ops._group_norm"], "_GRID_Y", 2)
-    for name in ("batch_norm", "group_norm", "softmax2d", "upsample_nearest2d"):
+    monkeypatch.setattr(tickets, "_BLOCKS", 3)
+    for name in ("batch_norm", "group_norm", "group_norm_cached", "softmax2d", "upsample_nearest2d"):
         monkeypatch.setattr(sys.modules[f"ptxrt.ops._{name}"], "blocks_in_hip", few_blocks)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 2)
     monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "blocks_in_hip", lambda *_: 3)
@@ -571,7 +600,7 @@ BARRIER = "__syncthreads();"
 
 # block_sum.jinja's first is for its second call, which batch_norm's kernels do not make. Two of tickets.jinja's are for
 # blocks that run at once, and here one runs after the other.
-SPARE = {("batch_norm", 0), ("batch_norm_tickets", 0), ("batch_norm_tickets", 3), ("batch_norm_tickets", 4)}
+SPARE = {("batch_norm", 0), *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4))}
 BARRIERS = [
     (family, i)
     for (family, dtype), text in TEXTS.items()

@@ -37,7 +37,7 @@ from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
-LEFT_OUT = ("channels_last_split", "hip/channels_last")
+LEFT_OUT = ("channels_last_split", "hip/channels_last", "cluster")  # test_group_norm_cluster.py
 VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
@@ -485,17 +485,19 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "groups", "variant"),
     [
-        ((1, 128, 512, 512), 32, "split"),
-        ((1, 1, 1 << 15), 1, "split"),
+        ((1, 128, 512, 512), 32, "split"),  # which no cluster holds
+        ((1, 1, (1 << 15) + 1), 1, "split"),
         ((1, 1, (1 << 15) - 1), 1, "baseline"),
-        ((4, 128, 512, 512), 128, "baseline"),  # as many groups as blocks are wanted
-        ((64, 64, 56, 56), 32, "baseline"),
+        ((16, 128, 512, 512), 32, "baseline"),  # as many groups as blocks are wanted
+        ((64, 64, 56, 56), 32, "cluster"),
+        ((1, 32, 128), 1, "cluster"),
+        ((1, 32, 124), 1, "baseline"),
         ((2, 32, 8, 8), 8, "baseline"),
         ((64, 32, 1024), 32, ONE_WARP),
         ((64, 32, 1025), 32, "baseline"),
         ((63, 32, 1024), 32, "baseline"),
         ((65536, 32, 7), 32, ONE_WARP),
-        ((65536, 1, 4096), 1, "baseline"),
+        ((65536, 1, 4096), 1, "cluster"),
         ((0, 32, 1024), 32, "baseline"),
     ],
 )

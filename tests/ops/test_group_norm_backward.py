@@ -31,7 +31,7 @@ from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
-LEFT_OUT = ("channels_last_split", "hip/channels_last")
+LEFT_OUT = ("channels_last_split", "hip/channels_last", "cluster")  # test_group_norm_cluster.py
 VARIANTS = [each for each in variants(GroupNormBackwardPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
@@ -548,16 +548,18 @@ def test_more_blocks_than_a_grid_has_are_refused(device: Device) -> None:
 @pytest.mark.parametrize(
     ("shape", "groups", "variant"),
     [
-        ((64, 64, 56, 56), 32, "baseline"),
+        ((64, 64, 56, 56), 32, "cluster"),
+        ((1, 64, 512, 512), 32, "split"),  # which no cluster holds
         ((2, 32, 8, 8), 8, "baseline"),
-        ((1, 1, 1 << 14), 1, "baseline"),
+        ((1, 1, 1 << 14), 1, "cluster"),
+        ((1, 1, (1 << 14) - 1), 1, "baseline"),
         ((1, 1, (1 << 14) + 1), 1, "split"),
         ((1, 128, 512, 512), 32, "split"),
         ((64, 32, 1024), 32, ONE_WARP),
         ((63, 32, 1024), 32, "baseline"),
         ((64, 32, 1025), 32, "baseline"),
         ((65536, 1, 7), 1, ONE_WARP),
-        ((65536, 1, 4096), 1, "baseline"),
+        ((65536, 1, 4096), 1, "cluster"),
     ],
 )
 def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:

@@ -83,8 +83,12 @@ def cases(only: str = "", types: Collection[str] = TYPES) -> Iterator[Case]:
 
 def keys(case: Case, languages: Iterable[str]) -> list[str]:
     """Return what is measured by a case, as :mod:`benchmarks.measured` names it: all its op's kernels."""
-    more = {"grid_sample": "grid_sample_modes", "group_norm": "group_norm_last", "batch_norm": "batch_norm_statistics"}
-    families = (case.family, *([more[case.family]] if case.family in more else []))
+    more = {
+        "grid_sample": ("grid_sample_modes",),
+        "group_norm": tuple(f"group_norm_{name}" for name in ("cached", "cluster", "last", "tickets")),
+        "batch_norm": ("batch_norm_statistics",),
+    }
+    families = (case.family, *more.get(case.family, ()))
     return [key for family, name in product(families, languages) for key in kernel_keys(family, case.dtype, name)]
 
 

@@ -1,0 +1,151 @@
+"""The variants of group_norm that read a group once: a block or a cluster of blocks holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant
+
+if TYPE_CHECKING:
+    from ptxrt.ops._group_norm import GroupNormBackwardDescriptor, GroupNormDescriptor
+
+    Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
+
+__all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward"]
+
+SIZES = (1, 2, 4, 8)
+"""Of a cluster, in blocks: those that every GPU with clusters takes."""
+
+_ENOUGH_BLOCKS = 256
+_SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
+
+_ROLES = {
+    "group_norm_cluster": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
+    "u32 hw, P eps, u32 run",
+    "group_norm_backward_cluster": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f64* partials_ptr, "
+    "f64* statistics_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 run, u32 slices",
+}
+FAMILY = KernelFamily(
+    "group_norm_cluster",
+    ("f32", "f16", "bf16", "f64"),
+    {
+        f"{name}{size}_kernel": Role(signature, parameters={"size": str(size)}, target=90)
+        for size in SIZES
+        for name, signature in _ROLES.items()
+    },
+    op="group_norm",
+)
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Config):
+    """Knobs of clusters: the blocks of one, and the threads of a block."""
+
+    size: int
+    threads: int
+
+    @classmethod
+    def heuristic(cls, problem: Problem) -> ClusterConfig:
+        """Return the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU."""
+        ways, groups = cls._ways(problem), problem.batch * problem.groups
+        return next((way for way in ways if groups * way.size >= _ENOUGH_BLOCKS), ways[-1])
+
+    @classmethod
+    def candidates(cls, problem: Problem) -> Sequence[ClusterConfig]:
+        """Return the heuristic's, and others of few threads."""
+        return tuple(dict.fromkeys((cls.heuristic(problem), *cls._ways(problem)[:3])))
+
+    @classmethod
+    def _ways(cls, problem: Problem) -> list[ClusterConfig]:
+        """Return those that hold a group, those of fewer threads first; or else the largest."""
+        threads = (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
+        ways = [cls(size, number) for size in SIZES for number in threads]
+        # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
+        ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.tensors == 1 else way.threads))
+        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
+
+    def run(self, problem: Problem) -> int:
+        """Return the vectors of a warp, a multiple of 32."""
+        vectors = problem.group * problem.dtype.size // 16
+        return -(-vectors // (self.size * self.threads)) * 32
+
+    def rows(self, problem: Problem) -> int:
+        """Return the vectors of a thread of each tensor."""
+        return self.run(problem) // 32
+
+    def shared_bytes(self, problem: Problem) -> int:
+        """Return a block's dynamic shared memory: what its threads' registers, for 16 values each, do not hold."""
+        return 16 * max(0, self.rows(problem) * problem.tensors - problem.dtype.size) * self.threads
+
+    def holds(self, problem: Problem) -> bool:
+        """Return whether it has room for a group."""
+        return self.shared_bytes(problem) <= _SHARED
+
+    def refusal(self, problem: Problem) -> Refusal | None:
+        """Return why there is no such launch, or None."""
+        most = 512 if problem.dtype.name == "f64" else 1024
+        if problem.hw * problem.dtype.size % 16:
+            return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+        if self.size not in SIZES:
+            return Refusal(f"no clusters are of {self.size} blocks")
+        if self.threads % 32 or not 0 < self.threads <= most:
+            return Refusal(f"{self.threads} threads are no full warps, or more than {most}")
+        if not self.holds(problem):
+            return Refusal(f"a cluster of {self.size} blocks cannot hold a group of {problem.group} values")
+        return problem.refusal(channels_last=False)
+
+
+class InClusters(Variant["GroupNormDescriptor", ClusterConfig]):
+    """One launch, of a block or a cluster of blocks a group, which reads it once."""
+
+    name = "cluster"
+    config_type = ClusterConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where a cluster holds a group, and groups are not small."""
+        return _suits(problem)
+
+    def schedule(self, problem: GroupNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
+        """Return the launch."""
+        if refusal := config.refusal(problem):
+            return refusal
+        arguments = ("x", "out", "weight", "bias", *problem.sizes[1:], problem.eps, config.run(problem))
+        return Schedule((_launch(problem, config, arguments),), problem.guarantee)
+
+
+class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
+    """A launch of a block or cluster a group, which reads it once, and one for the parameters' gradients."""
+
+    name = "cluster"
+    config_type = ClusterConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Where a cluster holds a group, and groups are not small."""
+        return _suits(problem)
+
+    def schedule(
+        self, problem: GroupNormBackwardDescriptor, config: ClusterConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return both launches."""
+        if refusal := config.refusal(problem):
+            return refusal
+        run, width = config.run(problem), problem.hw * problem.dtype.size // 16
+        # A channel is in so many runs, at most.
+        slices = width // run if width % run == 0 else 1 if run % width == 0 else (width + run - 2) // run + 1
+        workspace, partials, statistics = problem.workspace(slices)
+        arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
+        arguments = (*arrays, *problem.sizes[1:], problem.eps, run, slices)
+        parameters = problem.parameters_launch(self.language, slices, partials, statistics)
+        return Schedule((_launch(problem, config, arguments), parameters), problem.guarantee, workspace)
+
+
+def _suits(problem: Problem) -> bool:
+    return problem.group >= 1 << 12 and problem.hw >= 1 << 7 and ClusterConfig.heuristic(problem).holds(problem)
+
+
+def _launch(problem: Problem, config: ClusterConfig, arguments: tuple[Argument, ...]) -> Launch:
+    kernel = FAMILY.kernel(f"{problem.op}_cluster{config.size}_kernel", problem.dtype, "ptx")
+    blocks = problem.batch * problem.groups * config.size
+    return Launch(kernel, (blocks,), config.threads, arguments, config.shared_bytes(problem))

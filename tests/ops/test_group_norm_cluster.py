@@ -1,0 +1,204 @@
+"""group_norm and its backward by clusters of blocks: their values, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Rng, Shape
+from op_testing import Array, Guarded, check_error, on_device, wish
+from tolerances import bar
+
+import ptxrt
+from ptxrt import Device
+from ptxrt.dtypes import BY_NAME, element_type
+from ptxrt.ops import (
+    GroupNormArgs,
+    GroupNormBackwardArgs,
+    GroupNormBackwardDescriptor,
+    GroupNormBackwardPlan,
+    GroupNormDescriptor,
+    GroupNormPlan,
+    references,
+)
+from ptxrt.ops._group_norm_cluster import FAMILY, ClusterConfig
+from ptxrt.ops.framework import parameter_type
+
+pytestmark = pytest.mark.ptx
+every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
+both_ways = pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+
+SMALL = ClusterConfig(2, 32)
+CASES = [
+    # One block: fewer vectors than lanes; a run that ends within a channel; channels in one run, and in more.
+    ((1, 1, 4), 1, ClusterConfig(1, 32)),
+    ((3, 6, 8), 2, ClusterConfig(1, 64)),
+    ((2, 4, 1024), 2, ClusterConfig(1, 64)),
+    ((1, 2, 384), 1, ClusterConfig(1, 96)),
+    ((1, 3, 516), 1, ClusterConfig(1, 32)),  # in registers, behind them, and half a row
+    # Clusters: blocks without values; a channel in two blocks; groups of several images.
+    ((2, 3, 40), 1, ClusterConfig(8, 32)),
+    ((2, 6, 260), 2, SMALL),
+    ((3, 4, 300), 4, ClusterConfig(4, 64)),
+    ((1, 5, 1028), 1, ClusterConfig(4, 32)),
+]
+
+
+def plan_of(device: Device, shape: Shape, groups: int, config: ClusterConfig, name: str, backward: bool) -> Any:
+    wanted = wish("cluster", config=config)
+    if backward:
+        described = GroupNormBackwardDescriptor(shape, groups, element_type(name))
+        return GroupNormBackwardPlan.select(device, described, wanted)
+    return GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, element_type(name)), wanted)
+
+
+def problem(rng: Rng, shape: Shape, name: str, mean: float = 0.0) -> tuple[Array, ...]:
+    """Return x, grad_out, weight and bias."""
+    kind, vector = BY_NAME[name].numpy, parameter_type(BY_NAME[name]).numpy
+    x, go = ((rng.standard_normal(shape) + shift).astype(kind) for shift in (mean, 0.5))
+    return x, go, *(rng.standard_normal(shape[1]).astype(vector) for _ in range(2))
+
+
+def check(
+    device: Device, arrays: Any, groups: int, config: ClusterConfig, backward: bool, *, offset: int = 0,
+    large_mean: bool = False,
+) -> None:  # fmt: skip
+    """Hold to the reference what a cluster writes into poisoned, guarded outputs."""
+    x, go, w, b = arrays
+    name = element_type(x.dtype).name
+    plan = plan_of(device, x.shape, groups, config, name, backward)
+    parameters = ((x.shape[1],), parameter_type(BY_NAME[name]).numpy)
+    shapes = [(x.shape, x.dtype), None if w is None else parameters, parameters] if backward else [(x.shape, x.dtype)]
+    out = [None if each is None else Guarded(each[0], each[1], device, offset) for each in shapes]
+    given = [None if each is None else each.array for each in out]
+    x_there, go_there, w_there, b_there = (on_device(each, device, offset) for each in arrays)
+    if backward:
+        plan.run(GroupNormBackwardArgs(go_there, x_there, w_there, *given))
+        want: Any = references.group_norm_backward(go, x, w, groups)
+    else:
+        plan.run(GroupNormArgs(x_there, w_there, b_there, *given))
+        want = (references.group_norm(x, w, b, groups),)
+    for ours, reference in zip(out, want, strict=True):
+        assert (ours is None) == (reference is None)
+        if ours is not None:
+            got = ours.host()
+            limit = bar("group_norm", element_type(got.dtype).name, reference, large_mean=large_mean)
+            check_error("group_norm cluster", device, got, reference, limit, (x.shape, groups, config))
+
+
+@both_ways
+@pytest.mark.parametrize(("shape", "groups", "config"), CASES, ids=str)
+@pytest.mark.sanitize
+def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: ClusterConfig, backward: bool) -> None:
+    check(device, problem(rng, shape, "f32"), groups, config, backward)
+
+
+@both_ways
+@pytest.mark.parametrize("name", [name for name in FAMILY.dtypes if name != "f32"])
+@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL], ids=str)
+@pytest.mark.sanitize
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: ClusterConfig, backward: bool) -> None:
+    check(device, problem(rng, (2, 6, 280), name), 2, config, backward)
+
+
+@both_ways
+@every_type
+def test_arrays_that_are_not_aligned(device: Device, rng: Rng, name: str, backward: bool) -> None:
+    x, go, _, _ = problem(rng, (1, 4, 520), name)
+    check(device, (x, go, None, None), 2, ClusterConfig(1, 32), backward, offset=1)
+
+
+@both_ways
+@pytest.mark.parametrize(("name", "mean"), [("f32", 1e6), ("f16", 1e3), ("f64", 1e4)])
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, name: str, mean: float, backward: bool) -> None:
+    check(device, problem(rng, (1, 4, 520), name, mean), 2, SMALL, backward, large_mean=True)
+
+
+@both_ways
+def test_a_group_that_no_cluster_holds_is_refused(device: Device, backward: bool) -> None:
+    for config in (SMALL, ClusterConfig(8, 1024)):
+        with pytest.raises(ptxrt.Unsupported, match="cannot hold"):
+            plan_of(device, (1, 4, 1 << 20), 1, config, "f32", backward)
+
+
+def test_the_result_may_be_in_place(device: Device, rng: Rng) -> None:
+    x, _, w, b = problem(rng, (2, 4, 700), "f32")
+    there, w_there, b_there = (on_device(each, device) for each in (x, w, b))
+    plan_of(device, x.shape, 2, SMALL, "f32", False).run(GroupNormArgs(there, w_there, b_there, there))
+    want = references.group_norm(x, w, b, 2)
+    check_error("group_norm cluster", device, there.to_host(), want, bar("group_norm", "f32"), SMALL)
+
+
+@both_ways
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, backward: bool) -> None:
+    x, go, w, b = problem(rng, (1, 2, 160), "f32")
+    x_there, go_there, out = (
+        on_device(each, device, int(place == i)) for i, each in enumerate((x, go, np.zeros_like(x)))
+    )
+    w_there, b_there = on_device(w, device), on_device(b, device)
+    plan = plan_of(device, x.shape, 1, SMALL, "f32", backward)
+    if backward:
+        plan.run(GroupNormBackwardArgs(go_there, x_there, w_there, out))
+        want = references.group_norm_backward(go, x, w, 1)[0]
+    else:
+        plan.run(GroupNormArgs(x_there, w_there, b_there, out))
+        want = references.group_norm(x, w, b, 1)
+    check_error("group_norm cluster", device, out.to_host(), want, bar("group_norm", "f32"), place)
+
+
+@pytest.mark.parametrize("place", ["x", "grad_out"])
+def test_the_gradient_may_be_in_place(device: Device, rng: Rng, place: str) -> None:
+    x, go, w, _ = problem(rng, (2, 4, 300), "f32")
+    there = {"x": on_device(x, device), "grad_out": on_device(go, device)}
+    plan = plan_of(device, x.shape, 2, SMALL, "f32", True)
+    got = plan.run(GroupNormBackwardArgs(there["grad_out"], there["x"], on_device(w, device), there[place]))
+    want = references.group_norm_backward(go, x, w, 2)
+    for ours, reference in zip(got, want, strict=True):
+        check_error("group_norm cluster", device, ours.to_host(), reference, bar("group_norm", "f32"), place)
+
+
+@both_ways
+@every_type
+def test_one_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str, backward: bool) -> None:
+    x, go, w, b = problem(rng, (2, 4, 80), name)
+    x[1, 2, 7] = np.nan
+    plan = plan_of(device, x.shape, 2, SMALL, name, backward)
+    there = [on_device(each, device) for each in ((go, x, w) if backward else (x, w, b))]
+    got = plan.run(GroupNormBackwardArgs(*there) if backward else GroupNormArgs(*there))
+    bad = np.isnan((got.grad_input if backward else got).to_host())
+    assert bad[1, 2:].all()
+    assert bad.sum() == bad[1, 2:].size
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "reason"),
+    [
+        ((1, 4, 30), SMALL, "do not end where channels"),
+        ((1, 4, 32), ClusterConfig(3, 32), "no clusters are of 3"),
+        ((1, 4, 32), ClusterConfig(2, 48), "full warps"),
+        ((1, 4, 32), ClusterConfig(2, 0), "full warps"),
+        ((1, 4, 32), ClusterConfig(2, 2048), "full warps"),
+    ],
+)
+@both_ways
+def test_what_it_cannot_do_it_refuses(
+    device: Device, shape: Shape, config: ClusterConfig, reason: str, backward: bool
+) -> None:
+    with pytest.raises(ptxrt.Unsupported, match=reason):
+        plan_of(device, shape, 2, config, "f32", backward)
+
+
+def test_threads_of_f64_have_more_registers(device: Device) -> None:
+    with pytest.raises(ptxrt.Unsupported, match="full warps"):
+        plan_of(device, (1, 4, 32), 2, ClusterConfig(1, 1024), "f64", False)
+
+
+@both_ways
+@pytest.mark.parametrize("shape", [(8, 320, 64, 64), (64, 64, 56, 56), (2, 1280, 16, 16)], ids=str)
+def test_every_config_covers_a_group(shape: Shape, backward: bool) -> None:
+    described = (GroupNormBackwardDescriptor if backward else GroupNormDescriptor)(shape, 32)
+    for config in {*ClusterConfig.candidates(described), ClusterConfig.heuristic(described)}:
+        assert config.run(described) * config.size * config.threads // 32 * 4 >= described.group
+        assert config.shared_bytes(described) <= 200 << 10
