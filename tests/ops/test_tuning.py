@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ptxrt.ops.trials import Trial
 from ptxrt.ops.tuning import problem_of, tune
 from ptxrt.runtime.layout import channels_last
 
-SMALL = ops.Softmax2dDescriptor((2, 8, 6))
+SMALL = ops.Softmax2dDescriptor((2, 7, 6))  # which `held` refuses: images that are not whole 16 bytes
 CASES = cases()
 SHIPPED = tuned.SHIPPED
 
@@ -73,16 +73,16 @@ def test_the_fastest_is_stored_and_selected_for_its_class_until_a_preference_say
     skip_stand_in(device)
     language = device.backend.languages[0]
     before = ops.Softmax2dPlan.select(device, SMALL)
-    assert (before.config, before.chosen_by) == (ThreadsConfig(256), "heuristic")
+    assert (before.config, before.chosen_by) == (ThreadsConfig(128), "heuristic")
     found = tune(device, SMALL, clock=clock_of(lambda plan: plan.config.threads == 512))
     assert (found.config, found.key.language) == ({"threads": 512}, language)
     tuned.update(file, [found])
     forget_plans()
-    for problem in (SMALL, ops.Softmax2dDescriptor((2, 7, 6))):
+    for problem in (SMALL, ops.Softmax2dDescriptor((2, 8, 6))):
         plan = ops.Softmax2dPlan.select(device, problem)
         assert (plan.variant.name, plan.config, plan.chosen_by) == (found.variant, ThreadsConfig(512), str(file))
         assert ops.Softmax2dPlan.select(device, problem, PlanPreference(tuned=False)).chosen_by == "heuristic"
-        wish = PlanPreference(config=ThreadsConfig(128))
+        wish = PlanPreference(config=ThreadsConfig(256))
         assert ops.Softmax2dPlan.select(device, problem, wish).chosen_by == "preference"
     assert ops.Softmax2dPlan.select(device, ops.Softmax2dDescriptor((2, 9, 6))).chosen_by == "heuristic"
     x = np.random.default_rng(1).standard_normal(SMALL.shape, np.float32)
@@ -118,7 +118,7 @@ def test_candidates_take_turns_and_the_first_round_warms_up() -> None:
     assert {row["microseconds"] for row in measured["candidates"]} == {4.5}  # of 1 to 8
 
 
-@pytest.mark.parametrize(("slow", "threads"), [(1.005, 256), (1.02, 512)])
+@pytest.mark.parametrize(("slow", "threads"), [(1.005, 128), (1.02, 512)])
 def test_the_heuristics_choice_stays_where_nothing_is_faster_than_noise(slow: float, threads: int) -> None:
     found = tune("sim:0", SMALL, clock=clock_of(lambda plan: plan.config.threads == 512, slow=slow))
     assert found.config == {"threads": threads}
@@ -146,7 +146,7 @@ def test_one_element_that_is_slightly_off_is_a_wrong_result(monkeypatch: Patch, 
         return found
 
     monkeypatch.setattr(references, "softmax2d", off)
-    with refused(ptxrt.WrongResult, "softmax2d", "ptx/tiled with ThreadsConfig(threads=256)", "out[1, 3, 5] = "):
+    with refused(ptxrt.WrongResult, "softmax2d", "ptx/tiled with ThreadsConfig(threads=128)", "out[1, 3, 5] = "):
         tune("sim:0", replace(SMALL, dtype=BY_NAME[dtype]), clock=clock_of(lambda plan: True))
 
 
@@ -206,14 +206,14 @@ def test_what_promises_something_else_is_neither_measured_nor_selected(file: Pat
     problem = ops.GridSampleBackwardDescriptor((2, 3, 4, 5), (2, 6, 7, 2))
     first = tuning.heuristic("sim:0", problem)
     assert not first.precision_guarantee.deterministic
-    candidates = {plan.variant.name: plan.precision_guarantee for plan in tuning._candidates(first)}
+    candidates = {plan.variant.name: asdict(plan.config) for plan in tuning._candidates(first)}
     assert len(candidates) > 1
     assert "fixed_point" not in candidates
-    for name, chosen_by in [("fixed_point", "heuristic"), *((name, str(file)) for name in candidates)]:
+    for name, config in {"fixed_point": {}, **candidates}.items():
         kernels = tuned.texts(["grid_sample.ptx"])
-        tuned.update(file, [choice(problem, variant=name, config={}, kernels=kernels)])
+        tuned.update(file, [choice(problem, variant=name, config=config, kernels=kernels)])
         forget_plans()
-        assert selected(problem).chosen_by == chosen_by, name
+        assert selected(problem).chosen_by == (str(file) if name in candidates else "heuristic"), name
     assert selected(problem, deterministic=True).variant.name == "fixed_point"
     assert selected(problem, deterministic=True).chosen_by == "heuristic"
 
@@ -243,7 +243,7 @@ KEY = choice().key
 )  # fmt: skip
 def test_a_choice_for_something_else_is_not_used(file: Path, changes: Any) -> None:
     tuned.update(file, [choice(**changes)])
-    assert (selected().config.threads, selected().chosen_by) == (256, "heuristic")
+    assert (selected().config.threads, selected().chosen_by) == (128, "heuristic")
 
 
 def test_a_neighbour_that_the_stored_choice_cannot_run_gets_the_heuristics() -> None:
