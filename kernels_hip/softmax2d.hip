@@ -21,7 +21,7 @@
 
 //% include "elements.jinja"
 
-//% include "softmax2d.jinja"
+//% include "softmax2d_parts.jinja"
 
 constexpr int HELD = 32, TURN = 8;  // channels that a thread holds in registers, and that it reads at a time
 constexpr int MOST_THREADS = {{ 256 if R.name == "f64" else 512 }};  // of a block

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.measured import kernel_keys
+from ptxrt import ops
 
 __all__ = ["TYPES", "Case", "cases", "keys"]
 
@@ -83,13 +84,13 @@ def cases(only: str = "", types: Collection[str] = TYPES) -> Iterator[Case]:
 
 def keys(case: Case, languages: Iterable[str]) -> list[str]:
     """Return what is measured by a case, as :mod:`benchmarks.measured` names it: all its op's kernels."""
-    more = {
-        "grid_sample": ("grid_sample_modes",),
-        "group_norm": tuple(f"group_norm_{name}" for name in ("cached", "cluster", "last", "tickets")),
-        "batch_norm": ("batch_norm_statistics",),
+    served = {
+        (spec.family, spec.language)
+        for spec in ops.kernels()
+        if spec.op.removesuffix("_backward") == case.family and spec.dtype == case.dtype
     }
-    families = (case.family, *more.get(case.family, ()))
-    return [key for family, name in product(families, languages) for key in kernel_keys(family, case.dtype, name)]
+    wanted = set(languages)
+    return [key for family, name in sorted(served) if name in wanted for key in kernel_keys(family, case.dtype, name)]
 
 
 _BIG: tuple[Shape, ...] = ((1, 128, 512, 512), (8, 320, 64, 64), (64, 64, 56, 56))

@@ -23,35 +23,40 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
-        ("batch_norm", "test_wide", "and.b32 %low, {{ size }}, {{ vector - 1 }};", "// left out"),
+        ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ vector - 1 }};", "// left out"),
         (
-            "batch_norm",
+            "batch_norm_parts",
             "test_wide",
             "and.b32 %low, {{ size }}, {{ vector - 1 }};",
             "or.b32 %low, {{ size }}, {{ vector - 1 }};",
         ),
-        ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "or.b64 %address, %address, 15;"),
-        ("batch_norm", "test_wide", "and.b64 %address, %address, 15;", "// left out"),
+        ("batch_norm_parts", "test_wide", "and.b64 %address, %address, 15;", "or.b64 %address, %address, 15;"),
+        ("batch_norm_parts", "test_wide", "and.b64 %address, %address, 15;", "// left out"),
         (
-            "batch_norm",
+            "batch_norm_parts",
             "places_of_thread",
             "and.b64 %address, %address, {{ vector - 1 }};",
             "or.b64 %address, %address, {{ vector - 1 }};",
         ),
-        ("group_norm", "how_to_access", "mov.b64 %mixed, {{ pointers[0] }};", "// left out"),
-        ("group_norm", "how_to_access", "and.b64 %mixed, %mixed, 15;", "// left out"),
+        ("group_norm_loops", "how_to_access", "mov.b64 %mixed, {{ pointers[0] }};", "// left out"),
+        ("group_norm_loops", "how_to_access", "and.b64 %mixed, %mixed, 15;", "// left out"),
     ],
     "Values of places that are not there: the line gives the registers a value, which nothing uses.": [
         (
-            "batch_norm",
-            "over_images",
+            "batch_norm_parts",
+            "clear_images",
             "mov.{{ R.name }} {{ value }}, {{ number(0, R) }};",
             "mov.{{ R.name }} {{ value }}, {{ number(0 + 1, R) }};",
         ),
-        ("batch_norm", "over_images", "mov.{{ R.name }} {{ value }}, {{ number(0, R) }};", "// left out"),
+        ("batch_norm_parts", "clear_images", "mov.{{ R.name }} {{ value }}, {{ number(0, R) }};", "// left out"),
     ],
     "At 0 both ways give 0.": [
-        ("batch_norm", "statistics", "setp.lt.f64 %yes, %var, {{ ZERO }};", "setp.le.f64 %yes, %var, {{ ZERO }};"),
+        (
+            "batch_norm_parts",
+            "statistics",
+            "setp.lt.f64 %yes, %var, {{ ZERO }};",
+            "setp.le.f64 %yes, %var, {{ ZERO }};",
+        ),
         (
             "group_norm_parts",
             "moments",
@@ -60,18 +65,18 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "Sums shifted by one of the values can leave a negative variance behind some 2**33 values alone.": [
-        ("batch_norm", "statistics", "@%yes mov.f64 {{ register }}, {{ ZERO }};", "// left out")
+        ("batch_norm_parts", "statistics", "@%yes mov.f64 {{ register }}, {{ ZERO }};", "// left out")
     ],
     "At the size of the image the corner inside has weight 0, and the one beyond is tested by itself.": [
         (
-            "grid_sample",
+            "grid_sample_parts",
             "axis",
             "setp.lt.and.{{ real }} %touches, {{ s }}, %size, %touches;",
             "setp.le.and.{{ real }} %touches, {{ s }}, %size, %touches;",
         )
     ],
     "The pair of coordinates is read one by one then: slower.": [
-        ("grid_sample", "locate", "and.b64 %address, %points, {{ 2 * bytes - 1 }};", "// left out")
+        ("grid_sample_parts", "locate", "and.b64 %address, %points, {{ 2 * bytes - 1 }};", "// left out")
     ],
     "Another power of two as the unit of the fixed-point sums, which leaves bits enough.": [
         ("grid_sample", "scale", "shr.s32 %half_unit, %unit, 1;", "shr.s32 %half_unit, %unit, 2;")
@@ -113,13 +118,13 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "The order in which blocks take groups, for the cache's sake.": [
-        ("group_norm", "locate", "sub.u32 %group, %low, %group;", "// left out")
+        ("group_norm_loops", "locate", "sub.u32 %group, %low, %group;", "// left out")
     ],
     "The grid has no more blocks than images, and the loop ends by its own test.": [
-        ("group_norm", "each_image", "setp.ge.u32 %done, %turn, %batch;", "setp.gt.u32 %done, %turn, %batch;")
+        ("group_norm_loops", "each_image", "setp.ge.u32 %done, %turn, %batch;", "setp.gt.u32 %done, %turn, %batch;")
     ],
     "The test in front ends the loop too, but near 2**32: test_a_batch_of_nearly_2_to_the_32, on a GPU.": [
-        ("group_norm", "each_image", "sub.u32 %low, %batch, %turn;", "sub.u32 %low, %turn, %batch;")
+        ("group_norm_loops", "each_image", "sub.u32 %low, %batch, %turn;", "sub.u32 %low, %turn, %batch;")
     ],
     "Denoms that are not ordinary take the way aside, which gives the same bits for all.": [
         (
@@ -175,7 +180,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "A point there touches no pixel either way.": [
         (
-            "hip/grid_sample",
+            "hip/grid_sample_parts",
             "Axis",
             "if (!(s >= Real(-1) && s < Real(length))) s = Real(-2);",
             "if (!(s >= Real(-1) && s <= Real(length))) s = Real(-2);",

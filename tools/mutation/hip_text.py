@@ -16,7 +16,10 @@ from ptxrt.ops.framework import texts
 __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_hip", ".hip"
-INCLUDES = ("block_sum", "moments", "pairs", "power", "walk")
+INCLUDES = (
+    *("batch_norm_parts", "block_sum", "grid_sample_parts", "group_norm_loops", "moments", "pairs", "power"),
+    *("softmax2d_parts", "tickets", "vectors", "walk"),
+)
 
 _FUNCTION = re.compile(r"(\w+)(?:\{\{ \w+ \}\})?\(")
 _STRUCT = re.compile(r"struct (\w+)")
@@ -48,7 +51,7 @@ def compiles(name: str, templates: jinja2.Environment) -> bool:
     for family, dtype in sorted(one for one in rendered if name in (*INCLUDES, one[0])):
         before = texts.read_kernel(family, language="hip", dtype=dtype).text
         try:
-            after = templates.get_template(f"{family}{SUFFIX}").render(texts.context(dtype))
+            after = templates.get_template(f"{family}{SUFFIX}").render(entry=None, **texts.context(dtype))
             if after != before:
                 return _ptx(after) != _ptx(before)
         except (ptxrt.CompileError, jinja2.TemplateError):
