@@ -163,7 +163,7 @@ def test_kernels_tells_which_variants_serve_an_op(capsys: Capture) -> None:
     assert {row["op"] for row in rows} == {"group_norm", "group_norm_backward"}
     found = {(row["op"], row["layouts"]): (row["dtypes"], row["ptx"], row["hip"]) for row in rows}
     types = "f32 f64 f16 bf16"
-    assert found["group_norm", "contiguous"] == (types, "split baseline", "baseline")
+    assert found["group_norm", "contiguous"] == (types, "cluster split baseline", "cached tickets baseline")
     assert found["group_norm", "channels-last"] == (types, "channels_last_split channels_last", "channels_last")
     assert main(["kernels", "frob", "--variants"]) == 1
     assert "layouts, ptx or hip" in capsys.readouterr().err

@@ -149,5 +149,5 @@ def test_a_wrong_result_is_exit_code_1_and_what_was_measured_before_stays(
 
     monkeypatch.setattr(ops.references, "softmax2d", wrong)
     assert main(["tune", "softmax2d", "2x8x6", "2x9x5", *ON_SIM]) == 1
-    assert "tiled with ThreadsConfig(threads=256)" in capsys.readouterr().err
+    assert "tiled with ThreadsConfig(threads=128)" in capsys.readouterr().err
     assert [choice.key.problem for choice in tuned.read(file).values()] == ["2x8x8/2"]

@@ -18,7 +18,7 @@ from helpers import EVERYTHING, Patch, compiled_for_amd, covering
 from op_testing import on_device, wish
 from test_waves import CASES as ALL_CASES
 from test_waves import HIP as ALL
-from test_waves import TEXTS, Case, normal, planned, short_grids, softmax2d  # noqa: F401
+from test_waves import TEXTS, Case, normal, planned, short_grids  # noqa: F401
 from tolerances import bar, relative_error
 
 import ptxrt
@@ -447,10 +447,10 @@ def test_an_unknown_instruction_is_named(target: str, instruction: str) -> None:
     ],
 )
 def test_what_the_machine_holds_wrong(target: str, pattern: str, instead: str, said: str) -> None:
-    # 100 elements in 256 threads: some waves have lanes that are not active.
-    case = softmax2d((1, 2, 4, 25))
+    # Rows of 67: some waves have lanes that are not active.
+    make, arguments = CASES["layer_norm"][0]
     with pytest.raises(machine_code.Fault, match=said):
-        run(case, target, 0, {"softmax2d_kernel": edited(pattern, instead, -1)})
+        run(make(*arguments), target, 0, {"layer_norm_kernel": edited(pattern, instead, -1)})
 
 
 @each_target

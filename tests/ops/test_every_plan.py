@@ -390,6 +390,17 @@ def test_a_plan_takes_descriptors_and_preferences_alone(device: Device, case: Ca
 
 # Beside the small cases: problems that other entries serve.
 LARGE: list[tuple[Any, Any]] = [
+    *((plan, kind(shape, groups))
+      for plan, kind in ((ops.GroupNormPlan, ops.GroupNormDescriptor),
+                         (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor))
+      for shape, groups in (((2, 64, 32, 32), 4), ((8, 320, 64, 64), 32), ((1, 512, 128, 128), 32))),
+    (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 64, 64), True)),
+    (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
+    *((plan, kind(shape))
+      for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
+                         (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor))
+      for shape in ((16, 256, 64, 64), (64, 1000, 7, 8))),
+    (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor((1, 1, 16, 32), (512, 512, 32, 1), 32, 64)),
     (ops.GroupNormPlan, ops.GroupNormDescriptor((1, 4, 1 << 18), 2)),
     (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((1, 64, 1 << 16), 2)),
     (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((300, 64, 7), 2)),
@@ -422,7 +433,7 @@ def schedules() -> list[tuple[Any, Any, Schedule]]:
     problems: list[tuple[Any, Any]] = [(case.plan, case.problem) for case in CASES]
     for plan, problem in LARGE:
         dtypes = {case.dtype for case in CASES if case.plan is plan}
-        problems += [(plan, replace(problem, dtype=dtype)) for dtype in sorted(dtypes)]
+        problems += [(plan, replace(problem, dtype=BY_NAME[dtype])) for dtype in sorted(dtypes)]
     for plan, problem in problems:
         for variant in plan.variants:
             for config in variant.config_type.candidates(problem):
