@@ -1,6 +1,8 @@
 //% set vector = 16 // T.size
 //% set places = 512 if T.name == "f64" else 1024
 //% set kept = (46 * 1024) // T.size
+//% set rest = (0, 0) if T.name == "f64" else (4, 2)
+//% set eval_arrays = "normals" if T.size == 2 else "scales, means, biases"
 // batch_norm, {{ T.name }}, forward and backward.
 //
 //   y = (x - mean) / sqrt(var + eps) * w[c] + b[c]
@@ -14,7 +16,7 @@
 //
 // How that is computed, and why it is accurate, is said in batch_norm.ptx: sums of Numbers, f64 or pairs of it, of
 // d = x - k where k is the channel's first value, or the mean where it is given. Each result is rounded
-// to {{ R.name }} once{{ ", then to " ~ T.name if T.size == 2 }}.
+// to {{ "f32, where its formula is (narrow.jinja), then to " ~ T.name if T.size == 2 else R.name ~ " once" }}.
 // Every product that is added to something is an fma() in the text, so that no compiler has a choice which one to
 // contract. 1 / sqrt(), of which AMD's makes one operation, is right to an ulp of f64.
 //
@@ -27,8 +29,11 @@
 //     backward ones computes them; the other is given them.
 //   batch_norm_running: a thread a channel; updates the running statistics.
 //   batch_norm_cached, batch_norm_backward_cached: grid (channels), 256 and 512 threads, in training: all, reading once
-//     into shared memory, batch * hw up to {{ kept }} and {{ kept // 2 }}. The backward one computes the statistics where
-//     mean_ptr is null.
+//     into shared memory{{ " and registers" if rest[0] }}, batch * hw up to {{ kept + 256 * rest[0] }} and {{ kept // 2 + 512 * rest[1] }}. The
+//     backward one computes the statistics where mean_ptr is null.
+//   batch_norm_backward_eval, then batch_norm_backward_eval_finish: grad_input and the sums of each slice of `values`
+//     values of a channel, a multiple of {{ vector }}, grid (channels, slices), 256 threads; the other gradients, grid
+//     (channels), 128 threads. sums_ptr is [channels, slices, 2] Numbers; batch * hw is below 2^31.
 //   batch_norm_eval: grid (ceil(channels * hw / {{ places }}), ceil(batch / images)), {{ places // vector }} threads; a block
 //     takes {{ places }} places, side by side, of each of its images.
 
@@ -75,10 +80,10 @@ batch_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
         }
 
         const double weight = w_ptr ? w_ptr[channel] : 1, bias = b_ptr ? b_ptr[channel] : 0;
-        const Number scale = inverse_root(var + eps) * weight;
+        const Normal normal{mean, inverse_root(var + eps) * weight, bias};
         for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
             const size_t i = at.row * pitch + at.column;
-            y[i] = Element(Real(fma(Number(Real(x[i])) - mean, scale, bias)));
+            y[i] = Element(normal(Real(x[i])));
         }
     }
 }
@@ -140,11 +145,20 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
         // grad_input = (go - shift - (x - mean) * slope) * scale
         const double weight = w_ptr ? w_ptr[channel] : 1;
         const Number scale = inv * weight, slope = dot * inv / m * inv, shift = go_sum / m;
+//% if T.size == 2
+        const Gradient gradient(mean, scale, slope, shift);
+        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
+            const size_t i = at.row * pitch + at.column;
+            const Real g = Real(go[i]);
+            gi[i] = Element(training ? gradient(Real(x[i]), g) : g * gradient.go_power * gradient.go_factor);
+        }
+//% else
         for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
             const size_t i = at.row * pitch + at.column;
             const Number g = Real(go[i]), own = training ? fma(mean - Number(Real(x[i])), slope, g - shift) : g;
             gi[i] = Element(Real(own * scale));
         }
+//% endif
     }
 }
 
@@ -169,6 +183,7 @@ batch_norm_backward_handed_kernel{{ suffix }}(const Element* in_ptr, const Eleme
 template <bool BACKWARD>
 struct Cached {
     static constexpr unsigned THREADS = BACKWARD ? 512 : 256, MOST = {{ kept }} / (BACKWARD ? 2 : 1);
+    static constexpr unsigned REST = BACKWARD ? {{ rest[1] }} : {{ rest[0] }};  // values of a thread behind these
     typedef typename Choice<BACKWARD>::Formula Formula;
 
     const Element *in_ptr, *go_ptr;
@@ -199,8 +214,21 @@ struct Cached {
         const unsigned m = batch * hw;
         const double k = given_mean ? given_mean[channel] : Real(x[0]);
         Sums sums;
-        Units<THREADS, BACKWARD, Keeping>{x, go, pitch, hw, 0, m, {{ "{" }}{sums, k}, kept + threadIdx.x * WIDTH}}
+        const unsigned held = min(m, MOST);
+        Units<THREADS, BACKWARD, Keeping>{x, go, pitch, hw, 0, held, {{ "{" }}{sums, k}, kept + threadIdx.x * WIDTH}}
             .template run<WIDTH>();
+//% if rest[0]
+        Real rest[REST], rest_go[REST];  // what shared memory does not hold
+        for_rest(m, [&](unsigned i, size_t offset) {
+            rest[i] = Real(x[offset]);
+            if constexpr (BACKWARD) {
+                rest_go[i] = Real(go[offset]);
+                sums.take(rest[i], rest_go[i], k);
+            } else {
+                sums.take(rest[i], k);
+            }
+        });
+//% endif
         if constexpr (BACKWARD) block_sum(sums.sum, sums.squares, sums.go_sum, sums.dot);
         else block_sum(sums.sum, sums.squares);
         const Known<BACKWARD> known(channel, w_ptr, BACKWARD ? given_var : b_ptr);
@@ -219,13 +247,31 @@ struct Cached {
         Writing<BACKWARD, Formula> writing{out_ptr + home, formula};
         Walk at(threadIdx.x, THREADS, hw / WIDTH);
 #pragma unroll 2
-        for (unsigned unit = threadIdx.x; unit < m / WIDTH; unit += THREADS, at.next()) {
+        for (unsigned unit = threadIdx.x; unit < held / WIDTH; unit += THREADS, at.next()) {
             Real values[WIDTH], gradients[WIDTH];
             load<true>(values, kept + unit * WIDTH);
             if constexpr (BACKWARD) load<true>(gradients, kept + MOST + unit * WIDTH);
             writing.one(at.row * pitch + at.column * WIDTH, values, gradients);
         }
+//% if rest[0]
+        for_rest(m, [&](unsigned i, size_t offset) {
+            const Real values[1] = {rest[i]}, gradients[1] = {rest_go[i]};
+            writing.one(offset, values, gradients);
+        });
+//% endif
     }
+//% if rest[0]
+
+    template <typename Use>
+    __device__ void for_rest(unsigned m, Use use) {
+        if (m <= MOST) return;
+        Walk at(MOST + threadIdx.x, THREADS, hw);
+#pragma unroll
+        for (unsigned i = 0; i < REST; ++i, at.next()) {
+            if (at.row < batch) use(i, at.row * channels * hw + at.column);
+        }
+    }
+//% endif
 };
 //% if entry is none or "backward" not in entry
 
@@ -287,7 +333,7 @@ struct Eval {
     }
 
     template <bool WHOLE>
-    __device__ void run(Number* scales, double* means, double* biases) {
+    __device__ void run({{ "Normal* normals" if T.size == 2 else "Number* scales, double* means, double* biases" }}) {
         const size_t pitch = size_t(channels) * hw, start = size_t(blockIdx.x) * PLACES;
         const unsigned first = blockIdx.x < (1ull << 32) / PLACES ? unsigned(start) / hw : start / hw, column = start - size_t(first) * hw;
         const size_t place = start + threadIdx.x * VECTOR;
@@ -300,24 +346,37 @@ struct Eval {
         // The coefficients of all channels that begin before the block ends
         for (unsigned i = threadIdx.x; size_t(i) * hw < column + PLACES && i < channels - first; i += blockDim.x) {
             const unsigned channel = first + i;
+//% if T.size == 2
+            const double weight = w_ptr ? w_ptr[channel] : 1, bias = b_ptr ? b_ptr[channel] : 0;
+            normals[i] = Normal(mean_ptr[channel], inverse_root(Number(var_ptr[channel]) + eps) * weight, bias);
+//% else
             means[i] = mean_ptr[channel];
             const double weight = w_ptr ? w_ptr[channel] : 1;
             scales[i] = inverse_root(Number(var_ptr[channel]) + eps) * weight;
             biases[i] = b_ptr ? b_ptr[channel] : 0;
+//% endif
         }
         __syncthreads();
         if (own == 0) return;
+//% if T.size == 2
+        Normal normal[VECTOR];
+//% else
         Number scale[VECTOR];
         double mean[VECTOR], bias[VECTOR];
+//% endif
         const size_t along = column + size_t(threadIdx.x) * VECTOR;
         // The block's places are in two rows at most, or these are short
         unsigned row = hw >= PLACES ? along >= hw : unsigned(along) / hw, rest = along - size_t(row) * hw;
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) {
             const unsigned at = i < own ? row : 0;
+//% if T.size == 2
+            normal[i] = normals[at];
+//% else
             mean[i] = means[at];
             scale[i] = scales[at];
             bias[i] = biases[at];
+//% endif
             if (++rest == hw) {
                 rest = 0;
                 ++row;
@@ -331,7 +390,8 @@ struct Eval {
                 Real results[VECTOR];
 #pragma unroll
                 for (unsigned i = 0; i < VECTOR; ++i) {
-                    results[i] = Real(fma(Number(values[turn][i]) - mean[i], scale[i], bias[i]));
+                    results[i] = {{ "normal[i](values[turn][i])" if T.size == 2 else
+                                    "Real(fma(Number(values[turn][i]) - mean[i], scale[i], bias[i]))" }};
                 }
                 if constexpr (WHOLE) {
                     store<true>(to, results);
@@ -353,11 +413,87 @@ extern "C" __global__ void __launch_bounds__(PLACES / VECTOR, 1)
 batch_norm_eval{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
                 const Real* mean_ptr, const Real* var_ptr, unsigned batch, unsigned channels, unsigned hw, Real eps,
                 unsigned images) {
+//% if T.size == 2
+    __shared__ Normal normals[PLACES];
+//% else
     __shared__ Number scales[PLACES];
     __shared__ double means[PLACES], biases[PLACES];
+//% endif
     Eval eval{in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, batch, channels, hw, eps, images};
     const size_t addresses = reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr);
-    if (addresses % 16 == 0 && size_t(channels) * hw % VECTOR == 0) eval.run<true>(scales, means, biases);
-    else eval.run<false>(scales, means, biases);
+    if (addresses % 16 == 0 && size_t(channels) * hw % VECTOR == 0) eval.run<true>({{ eval_arrays }});
+    else eval.run<false>({{ eval_arrays }});
+}
+//% endif
+//% if entry is none or "backward_eval" in entry
+
+// A slice of a channel whose statistics are given: the results wait for no sum.
+struct Given {
+    Element* to;
+    double k;
+//% if T.size == 2
+    float power, factor;
+//% else
+    Number scale;
+//% endif
+    Number &go_sum, &dot;
+
+    template <unsigned WIDTH>
+    __device__ void one(size_t offset, const Real (&values)[WIDTH], const Real (&gradients)[WIDTH]) {
+        Real results[WIDTH];
+#pragma unroll
+        for (unsigned i = 0; i < WIDTH; ++i) {
+            const double g = gradients[i];
+            go_sum += g;
+            dot = fma(Number(values[i]) - k, g, dot);
+            results[i] = {{ "gradients[i] * power * factor" if T.size == 2 else "Real(scale * g)" }};
+        }
+        store<true>(to + offset, results);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256, {{ 2 if T.name == "f64" else 4 }})
+batch_norm_backward_eval{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const Real* w_ptr,
+                         const Real* mean_ptr, const Real* var_ptr, double* sums_ptr, unsigned batch, unsigned channels,
+                         unsigned hw, Real eps, unsigned slices, size_t values) {
+    const size_t channel = blockIdx.x, home = channel * hw;
+    const unsigned first = blockIdx.y * unsigned(values), last = min(first + unsigned(values), batch * hw);
+    const size_t addresses =
+        reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
+    const double weight = w_ptr ? w_ptr[channel] : 1;
+    const Number scale = inverse_root(Number(var_ptr[channel]) + eps) * weight;
+    Number go_sum = 0, dot = 0;
+//% if T.size == 2
+    const Twos twos(scale);
+    const Given given{gi_ptr + home, mean_ptr[channel], float(twos.power), float(twos.rest), go_sum, dot};
+//% else
+    const Given given{gi_ptr + home, mean_ptr[channel], scale, go_sum, dot};
+//% endif
+    by_width(hw, addresses, Units<256, true, Given>{
+        in_ptr + home, go_ptr + home, size_t(channels) * hw, hw, first, last, given});
+    block_sum(go_sum, dot);
+    if (threadIdx.x == 0) {
+        Number* row = reinterpret_cast<Number*>(sums_ptr) + 2 * (channel * slices + blockIdx.y);
+        row[0] = go_sum;
+        row[1] = dot;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+batch_norm_backward_eval_finish{{ suffix }}(const Real* mean_ptr, const Real* var_ptr, Real* gw_ptr, Real* gb_ptr,
+                                const double* sums_ptr, unsigned batch, unsigned channels, unsigned hw, Real eps,
+                                unsigned slices) {
+    const size_t channel = blockIdx.x;
+    const Number* rows = reinterpret_cast<const Number*>(sums_ptr) + 2 * channel * slices;
+    Number go_sum = 0, dot = 0;
+    for (unsigned row = threadIdx.x; row < slices; row += 128) {
+        go_sum += rows[2 * row];
+        dot += rows[2 * row + 1];
+    }
+    block_sum(go_sum, dot);
+    if (threadIdx.x == 0) {
+        if (gw_ptr) gw_ptr[channel] = Real(dot * inverse_root(Number(var_ptr[channel]) + eps));
+        if (gb_ptr) gb_ptr[channel] = Real(go_sum);
+    }
 }
 //% endif

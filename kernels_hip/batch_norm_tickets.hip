@@ -107,7 +107,7 @@ batch_norm_tickets{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Re
 //% endif
 //% if entry is none or "backward" in entry
 
-extern "C" __global__ void __launch_bounds__(THREADS, {{ 3 if T.size == 4 else 2 }})
+extern "C" __global__ void __launch_bounds__(THREADS, {{ 2 if T.name == "f64" else 3 }})
 batch_norm_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr,
                             Real* gb_ptr, const Real* w_ptr, const Real* mean_ptr, const Real* var_ptr,
                             double* sums_ptr, unsigned* tickets_ptr, unsigned batch, unsigned channels, unsigned hw,

@@ -74,6 +74,85 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample_{{ T.name }}(
     int ow) {
     sample(input_ptr, grid_ptr, output_ptr, n, c, ih, iw, oh, ow);
 }
+
+// y of channels-last x. Launch: 256 threads, n * ceil(ow / width) * ceil(oh / height) blocks along x and any number along y. A
+// block takes a tile of 32 points, width = 2^shift wide and height = 32 / width high, and of its channels each {{ 128 // T.size }}th part
+// blockIdx.y, + gridDim.y, ... Eight threads take a point, each {{ 16 // T.size }} channels, and put results into shared memory; then 32
+// threads write 32 points of a channel. Parts have two places in turn, so that one barrier a part will do.
+// ABI: (input_ptr, grid_ptr, output_ptr, i32 shift, i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow).
+constexpr unsigned VECTOR = 16 / sizeof(Element), PART = 8 * VECTOR;
+
+template <bool ALIGNED>
+struct alignas(ALIGNED ? 16 : sizeof(Element)) Channels {
+    Element values[VECTOR];
+};
+
+// A tile's point: where it is in the result.
+struct Target {
+    size_t position;
+    bool inside;
+
+    __device__ Target(unsigned point, unsigned tile, unsigned across, unsigned shift, unsigned oh, unsigned ow) {
+        const unsigned x = (tile % across << shift) + (point & ((1u << shift) - 1));
+        const unsigned y = (tile / across << (5 - shift)) + (point >> shift);
+        inside = x < ow && y < oh;
+        position = inside ? size_t(y) * ow + x : 0;
+    }
+};
+
+template <bool ALIGNED>
+__device__ inline Channels<ALIGNED> at(const Element* from, bool inside) {
+    Channels<ALIGNED> found;
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) found.values[i] = Element(Real(0));
+    if (inside) found = *reinterpret_cast<const Channels<ALIGNED>*>(from);
+    return found;
+}
+
+template <bool ALIGNED>
+__device__ inline void weigh(Real (&y)[VECTOR], const Element* corner, size_t c, const Point& p, bool there) {
+    const auto v00 = at<ALIGNED>(corner, there && p.inside00);
+    const auto v01 = at<ALIGNED>(corner + c, there && p.inside01);
+    const auto v10 = at<ALIGNED>(corner + p.width * c, there && p.inside10);
+    const auto v11 = at<ALIGNED>(corner + (p.width + 1) * c, there && p.inside11);
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) {
+        Real sum = Real(v00.values[i]) * p.weight00;
+        sum = multiply_add(Real(v01.values[i]), p.weight01, sum);
+        sum = multiply_add(Real(v10.values[i]), p.weight10, sum);
+        y[i] = multiply_add(Real(v11.values[i]), p.weight11, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) grid_sample_last_{{ T.name }}(
+    const Element* __restrict__ input_ptr, const Element* __restrict__ grid_ptr, Element* __restrict__ output_ptr,
+    int shift, int n, int c, int ih, int iw, int oh, int ow) {
+    __shared__ Real results[2][PART][33];
+    const unsigned across = (unsigned(ow - 1) >> shift) + 1, down = (unsigned(oh - 1) >> (5 - shift)) + 1;
+    const unsigned image = blockIdx.x / (across * down), tile = blockIdx.x % (across * down);
+    const unsigned point = threadIdx.x / 8, lane = threadIdx.x % 8, written = threadIdx.x % 32, row = threadIdx.x / 32;
+    const Target own(point, tile, across, shift, oh, ow), target(written, tile, across, shift, oh, ow);
+    const size_t plane = size_t(ih) * iw, positions = size_t(oh) * ow;
+
+    const Point p(grid_ptr + 2 * (image * positions + own.position), ih, iw);
+    const Element* const corner = input_ptr + (long long)(image * plane + p.corner) * c;
+    const bool aligned = size_t(input_ptr) % 16 == 0;
+    unsigned place = 0;
+    for (size_t first = size_t(blockIdx.y) * PART; first < c; first += size_t(gridDim.y) * PART, place ^= 1) {
+        const size_t channel = first + lane * VECTOR;
+        Real y[VECTOR];
+        if (aligned) weigh<true>(y, corner + channel, c, p, channel < c);
+        else weigh<false>(y, corner + channel, c, p, channel < c);
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) results[place][lane * VECTOR + i][point] = y[i];
+        __syncthreads();
+#pragma unroll
+        for (unsigned i = row; i < PART; i += 8) {
+            if (target.inside && first + i < c)
+                output_ptr[(image * size_t(c) + first + i) * positions + target.position] = Element(results[place][i][written]);
+        }
+    }
+}
 //% if T.size > 2
 
 // Both gradients; grad_input must be zeros. Launch: any grid, its blocks counted along x, then y, then z; 32 to 256 threads,

@@ -24,7 +24,7 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 //% include "tickets.jinja"
 
 // Loads that are under way at a time, of one tensor and of each of two.
-constexpr unsigned TURNS = {{ 1 if T.name == "f64" else 4 }}, HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};
+constexpr unsigned TURNS = {{ {2: 2, 4: 4, 8: 1}[T.size] }}, HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};
 
 //% include "group_norm_loops.jinja"
 
@@ -114,8 +114,26 @@ struct GradInput {
     const Element *x, *go;
     Element* gi;
     unsigned count;
+//% if T.size == 2
+    // As in kernels_ptx/group_norm_loops.jinja: a power of two of inv is drawn into the parentheses.
+    float power, near, factor, constant, go_factor, go_near, inverse;
+
+    __device__ GradInput(const Element* x, const Element* go, Element* gi, unsigned count, double weight, double mean,
+                         double inv, double mean_g, double slope)
+        : x(x), go(go), gi(gi), count(count) {
+        const Twos twos(inv);
+        const Line line(mean, fma(-slope, twos.power, 0.0));
+        const double g = fma(-mean_g, twos.power, 0.0);
+        power = line.power, near = line.near, factor = line.factor;
+        go_factor = float(fma(weight, twos.power, 0.0));
+        go_near = float(g);
+        constant = float(line.lost + (g - go_near));
+        inverse = float(twos.rest);
+    }
+//% else
     double weight;
     Number mean, inv, mean_g, slope;
+//% endif
 
     template <unsigned WIDTH, bool ALIGNED, unsigned AT_ONCE>
     __device__ unsigned turns(unsigned i) {
@@ -131,8 +149,13 @@ struct GradInput {
             for (unsigned turn = 0; turn < AT_ONCE; ++turn) {
 #pragma unroll
                 for (unsigned place = 0; place < WIDTH; ++place) {
+//% if T.size == 2
+                    const float own = fmaf(fmaf(values[turn][place], power, near), factor, constant);
+                    values[turn][place] = (own + fmaf(grads[turn][place], go_factor, go_near)) * inverse;
+//% else
                     const Number g = fma(Number(grads[turn][place]), weight, -mean_g);
                     values[turn][place] = Real(fma(Number(values[turn][place]) - mean, -slope, g) * inv);
+//% endif
                 }
                 store<ALIGNED>(gi + i + turn * STEP, values[turn]);
             }
@@ -147,7 +170,7 @@ struct GradInput {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, {{ 3 if T.name == "f32" else 2 }})
+extern "C" __global__ void __launch_bounds__(THREADS, {{ {2: 4, 4: 3, 8: 2}[T.size] }})
 group_norm_backward_tickets_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr,
                                    const Real* w_ptr, double* partials_ptr, double* statistics_ptr,
                                    unsigned* tickets_ptr, unsigned channels, unsigned groups, unsigned hw, Real eps,

@@ -18,8 +18,16 @@
 // l, l + lanes, ...; `positions` positions of an image side by side; and as many images as the block has room for:
 // images * lanes * positions threads. A block goes on in steps of the grid.
 // ABI: (in_ptr, out_ptr, u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes), backward with the three pointers.
+//
+// softmax2d_last_kernel, softmax2d_backward_last_kernel: columns whose channels lie side by side, as rows of per_row vectors of 16
+// bytes, ROW values at most for each of the 2^shift lanes, neighbours in a wave, that a row has. Lane l takes vectors l, l + lanes,
+// ..., all into registers at once; what lanes have is added up by shuffles. 256 threads, ceil(rows * 2^shift / 256) blocks;
+// shift is 5 at most.
+// ABI: (in_ptr, out_ptr, u64 rows, u32 per_row, u32 shift), backward with the three pointers.
 
 //% include "elements.jinja"
+
+//% include "vectors.jinja"
 
 //% include "softmax2d_parts.jinja"
 
@@ -254,4 +262,115 @@ softmax2d_backward_tiled_kernel{{ suffix }}(const Element* go_ptr, const Element
     each_tile(batch, channels, hw, positions, lanes, [=](size_t start, const Share& share) {
         backward<true>(go_ptr + start, y_ptr + start, gi_ptr + start, share);
     });
+}
+
+constexpr unsigned ROW = {{ 16 if R.name == "f64" else 32 }}, SLOTS = ROW / VECTOR;  // values of a row that a lane holds, and vectors
+
+// A lane's vectors of a row of its own: `count` of them, `step` elements apart, from element `start` on.
+struct Lane {
+    unsigned lanes, count;
+    size_t start, step;
+
+    __device__ Lane(size_t rows, unsigned per_row, unsigned shift) : lanes(1u << shift), step(size_t(VECTOR) << shift) {
+        const unsigned lane = threadIdx.x & (lanes - 1);
+        const size_t row = (size_t(blockIdx.x) * 256 + threadIdx.x) >> shift;
+        count = row < rows && lane < per_row ? (per_row - lane + lanes - 1) >> shift : 0;
+        start = (row * per_row + lane) * VECTOR;
+    }
+
+    // As it is in memory: what makes a number of it would wait in front of the next access.
+    template <bool ALIGNED>
+    __device__ void read(Neighbours<VECTOR, ALIGNED> (&raw)[SLOTS], const Element* from) const {
+#pragma unroll
+        for (unsigned i = 0; i < SLOTS; ++i)
+            if (i < count) raw[i] = *reinterpret_cast<const Neighbours<VECTOR, ALIGNED>*>(from + start + i * step);
+    }
+
+    template <bool ALIGNED>
+    __device__ void write(Element* to, const Real (&values)[SLOTS][VECTOR]) const {
+#pragma unroll
+        for (unsigned i = 0; i < SLOTS; ++i)
+            if (i < count) store<ALIGNED>(to + start + i * step, values[i]);
+    }
+
+    // The same in every lane of a row: `join` is given what the partner has.
+    template <typename Join>
+    __device__ void over_row(Join join) const {
+        for (unsigned distance = lanes / 2; distance; distance /= 2) join(distance);
+    }
+
+    __device__ void over_row(Sum& sum) const {
+        over_row([&](unsigned distance) {
+            const Sum other = {__shfl_xor(sum.high, distance, 32), __shfl_xor(sum.low, distance, 32)};
+            sum.low += other.low;  // first, so that both lanes get the same
+            sum.add(other.high, 0);
+        });
+    }
+
+    template <typename Work>
+    __device__ void each(Work work) const {
+#pragma unroll
+        for (unsigned i = 0; i < SLOTS; ++i) {
+            if (i >= count) break;
+#pragma unroll
+            for (unsigned j = 0; j < VECTOR; ++j) work(i, j);
+        }
+    }
+};
+
+template <bool ALIGNED>
+__device__ inline void forward_last(const Element* in, Element* out, const Lane& lane) {
+    Neighbours<VECTOR, ALIGNED> raw[SLOTS];
+    Real values[SLOTS][VECTOR];
+    lane.read<ALIGNED>(raw, in);
+    Real maximum = real_of(0x{{ number(-inf, R)[2:] }});
+    lane.each([&](unsigned i, unsigned j) {
+        values[i][j] = Real(raw[i].elements[j]);
+        maximum = values[i][j] > maximum ? values[i][j] : maximum;
+    });
+    lane.over_row([&](unsigned distance) {
+        const Real other = __shfl_xor(maximum, distance, 32);
+        maximum = other > maximum ? other : maximum;
+    });
+    Sum sum = {1, 0};  // no addend is larger
+    lane.each([&](unsigned i, unsigned j) {
+        values[i][j] = exponential(values[i][j] - maximum);
+        sum.add(values[i][j]);
+    });
+    sum.high -= 1;
+    lane.over_row(sum);
+    const Inverse inverse(sum);
+    lane.each([&](unsigned i, unsigned j) { values[i][j] = inverse.times(values[i][j]); });
+    lane.write<ALIGNED>(out, values);
+}
+
+template <bool ALIGNED>
+__device__ inline void backward_last(const Element* go_ptr, const Element* y_ptr, Element* gi, const Lane& lane) {
+    Neighbours<VECTOR, ALIGNED> go[SLOTS], y[SLOTS];
+    Real values[SLOTS][VECTOR];
+    lane.read<ALIGNED>(go, go_ptr);
+    lane.read<ALIGNED>(y, y_ptr);
+    Sum dot = {0, 0};
+    lane.each([&](unsigned i, unsigned j) { dot.add_product(Real(go[i].elements[j]), Real(y[i].elements[j])); });
+    lane.over_row(dot);
+    dot.settle();
+    lane.each([&](unsigned i, unsigned j) {
+        values[i][j] = dot.less_than(Real(go[i].elements[j])) * Real(y[i].elements[j]);
+    });
+    lane.write<ALIGNED>(gi, values);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+softmax2d_last_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, size_t rows, unsigned per_row, unsigned shift) {
+    const Lane lane(rows, per_row, shift);
+    if ((size_t(in_ptr) | size_t(out_ptr)) % 16 == 0) forward_last<true>(in_ptr, out_ptr, lane);
+    else forward_last<false>(in_ptr, out_ptr, lane);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+softmax2d_backward_last_kernel{{ suffix }}(const Element* go_ptr, const Element* y_ptr, Element* gi_ptr, size_t rows, unsigned per_row,
+                               unsigned shift) {
+    const Lane lane(rows, per_row, shift);
+    if ((size_t(go_ptr) | size_t(y_ptr) | size_t(gi_ptr)) % 16 == 0) backward_last<true>(go_ptr, y_ptr, gi_ptr, lane);
+    else backward_last<false>(go_ptr, y_ptr, gi_ptr, lane);
 }

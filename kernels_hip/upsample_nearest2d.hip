@@ -25,6 +25,8 @@
 // u64 channel_stride, u64 row_stride, u64 column_stride): strides in elements of grad_out. rows_ptr is u64[H + 1], the
 // first i with row(i) >= r for each r, and OH; columns_ptr likewise. Whoever launches finds them by the forward's own
 // product, since no inverse of it is exact.
+//
+// upsample_nearest2d_backward_factors_{{ T.name }} is the twin of that in PTX, which explains it: 16 bytes of grad_input a thread, where rows and columns were copied a whole number of times, columns 2, 3 or 4 times.
 //% endif
 
 //% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
@@ -202,4 +204,61 @@ upsample_nearest2d_backward_{{ T.name }}(const Element* go_ptr, Element* gi_ptr,
         gi_ptr[element] = Element(sum);
     }
 }
+//% if entry in (none, "upsample_nearest2d_backward_factors_" ~ T.name)
+
+//% include "vectors.jinja"
+
+// To the sums what ROWS rows of grad_out have for them, all of which is on its way at once.
+template <unsigned COLUMNS, unsigned ROWS>
+__device__ inline void add_rows(Real (&sums)[VECTOR], const Element* from, size_t step) {
+    uint4 vectors[ROWS][COLUMNS];
+#pragma unroll
+    for (unsigned r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (unsigned v = 0; v < COLUMNS; ++v) vectors[r][v] = reinterpret_cast<const uint4*>(from + r * step)[v];
+#pragma unroll
+    for (unsigned r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (unsigned k = 0; k < VECTOR * COLUMNS; ++k)
+            sums[k / COLUMNS] += Real(reinterpret_cast<const Element*>(vectors[r])[k]);
+}
+
+// 16 bytes of grad_input, of sums of `rows` rows and COLUMNS columns each.
+template <unsigned COLUMNS>
+__device__ void add_vectors(const Element* from, Element* to, unsigned rows, size_t step) {
+    constexpr unsigned TURN = 2 + COLUMNS % 2;
+    Real sums[VECTOR] = {};
+    for (; rows >= TURN; rows -= TURN, from += TURN * step) add_rows<COLUMNS, TURN>(sums, from, step);
+    for (; rows; --rows, from += step) add_rows<COLUMNS, 1>(sums, from, step);
+    store<true>(to, sums);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+upsample_nearest2d_backward_factors_{{ T.name }}(const Element* go_ptr, Element* gi_ptr, unsigned threads, unsigned chunks,
+                                        unsigned channels, unsigned in_h, unsigned rows, unsigned columns,
+                                        size_t image_stride, size_t channel_stride, size_t row_stride) {
+    const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+    if (thread >= threads) return;
+    const unsigned chunk = thread % chunks, row = thread / chunks % in_h, plane = thread / chunks / in_h;
+    const Element* from = go_ptr + plane / channels * image_stride + plane % channels * channel_stride +
+                          size_t(row) * rows * row_stride + size_t(chunk) * VECTOR * columns;
+    Element* to = gi_ptr + size_t(thread) * VECTOR;
+    const size_t addresses = reinterpret_cast<size_t>(from) | reinterpret_cast<size_t>(to) | row_stride * sizeof(Element);
+    if (addresses % 16 == 0) {
+        if (columns == 2) add_vectors<2>(from, to, rows, row_stride);
+        else if (columns == 3) add_vectors<3>(from, to, rows, row_stride);
+        else add_vectors<4>(from, to, rows, row_stride);
+        return;
+    }
+#pragma unroll 1
+    for (unsigned k = 0; k < VECTOR; ++k) {
+        Real sum = 0;
+#pragma unroll 1
+        for (unsigned i = 0; i < rows; ++i)
+#pragma unroll 1
+            for (unsigned j = 0; j < columns; ++j) sum += Real(from[i * row_stride + k * columns + j]);
+        to[k] = Element(sum);
+    }
+}
+//% endif
 //% endif

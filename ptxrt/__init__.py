@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         MemoryFault,
         OutOfDeviceMemory,
         PtxrtError,
+        RankLost,
+        RanksDisagree,
         ReloadWarning,
         ShadowMismatch,
         ShapeMismatch,
@@ -81,6 +83,8 @@ __all__ = [
     "PlanPreference",
     "PrecisionGuarantee",
     "PtxrtError",
+    "RankLost",
+    "RanksDisagree",
     "ReloadWarning",
     "ShadowMismatch",
     "ShapeMismatch",
@@ -140,7 +144,8 @@ _WHERE = {
 }
 _NAMES = {name: module for module, names in _WHERE.items() for name in names}
 _MODULES = {
-    name: name for name in ("check", "compilers", "backends", "dtypes", "errors", "events", "ops", "runtime", "sim")
+    name: name
+    for name in ("check", "compilers", "backends", "dtypes", "distributed", "errors", "events", "ops", "runtime", "sim")
 }
 _MODULES["references"] = "ops.references"
 

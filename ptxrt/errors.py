@@ -28,6 +28,8 @@ __all__ = [
     "MemoryFault",
     "OutOfDeviceMemory",
     "PtxrtError",
+    "RankLost",
+    "RanksDisagree",
     "ReloadWarning",
     "ShadowMismatch",
     "ShapeMismatch",
@@ -196,6 +198,14 @@ class SignatureMismatch(PtxrtError):
 
 class WrongResult(PtxrtError):
     """A kernel of ptxrt computed something else than its op's reference; ``ptxrt tune`` raises it."""
+
+
+class RankLost(PtxrtError):
+    """Of ranks that work together one has ended, or has not come in time."""
+
+
+class RanksDisagree(PtxrtError):
+    """Ranks that work together are about to compute different things; raised on each of them."""
 
 
 class LaunchError(PtxrtError):

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,19 @@ def _says_little(item: pytest.Item) -> bool:
 
 
 def _facts(item: Any) -> Iterator[Any]:
-    """Each test, with each variant; of every plan also with each op and each type, as arguments reach the kernels."""
-    given = item.callspec.params
-    yield item.path, item.originalname, given["device"], given.get("variant")
+    """Each test of an op with each row of each list of parameters, and with each pair of their values, on each device.
+
+    Where a device says little, each test once; of every plan each op and each type, as arguments reach the kernels.
+    """
+    given, test = item.callspec.params, (item.path, item.originalname, item.callspec.params.get("device"))
+    if not _says_little(item):
+        values = {name: value if isinstance(value, str | int | float) else id(value) for name, value in given.items()}
+        for mark in item.iter_markers("parametrize"):
+            names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
+            yield test, *(values[name] for name in names)
+        yield from ((test, pair) for pair in combinations(values.items(), 2))
+        return
+    yield test
     if item.path.name == "test_every_plan.py" and "case" in given:
         yield item.originalname, given["device"], given["case"].plan
         yield item.originalname, given["device"], given["case"].dtype
@@ -119,7 +130,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         params = item.callspec.params if hasattr(item, "callspec") else {}
         ptx = item.get_closest_marker("ptx") or not str(params.get("variant", "hip/")).startswith("hip/")
         (left_out if params.get("device") == "hip:0" and ptx else chosen).append(item)
-    thin = [item for item in chosen if _says_little(item)]
+    thin = [
+        item for item in chosen if hasattr(item, "callspec") and (item.path.parent.name == "ops" or _says_little(item))
+    ]
     left = set(thin).difference(covering(thin, _facts))
     left_out += left
     chosen = [item for item in chosen if item not in left]

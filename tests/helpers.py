@@ -37,6 +37,9 @@ AMD_GPU = Path("/dev/kfd").exists()
 
 ELEMENT_NAMES = ("f32", "f64", "f16", "bf16", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool")
 
+AMD_TARGETS = {"gfx1100": 32, "gfx90a": 64, "gfx942": 64}
+"""What the kernels in HIP are compiled for and run as, with the lanes in a wave."""
+
 _Row = TypeVar("_Row")
 
 
@@ -69,6 +72,16 @@ def covering(rows: Iterable[_Row], facts: Callable[[Any], Iterable[Hashable]]) -
             chosen.append(number)
             found |= new
     return [rows[number] for number in sorted(chosen)]
+
+
+def amd_targets(dtype: str) -> tuple[str, ...]:
+    """Return the targets of AMD that kernels of a type are compiled for: one, so that each family is on three of them.
+
+    With ``PTXRT_TEST_ALL=1`` f32 is on all of them.
+    """
+    if dtype == "f32" and EVERYTHING:
+        return tuple(AMD_TARGETS)
+    return ({"f64": "gfx90a", "bf16": "gfx942"}.get(dtype, "gfx1100"),)
 
 
 def once_a_run(make: Callable[[], bytes], *key: str) -> Path:

@@ -7,7 +7,7 @@ machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,7 +135,7 @@ class Recorded:
     Attributes
     ----------
     calls
-        Of each call of a Backend its method (launch, launch_cooperative, copy or fill), the arguments before the
+        Of each call of a Backend its method (launch, launch_cooperative, copy, fill or give), the arguments before the
         stream but for the ordinal, and those behind it.
     """
 
@@ -224,6 +224,8 @@ class Backend(Protocol):
 
     def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None: ...
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None: ...
+    def give(self, ordinal: int, work: Callable[[int, int, int], None], ptr: int, nbytes: int, stream: int) -> None:
+        """Let another library give its work on `nbytes` at `ptr` to a stream: ``work(ptr, nbytes, stream)``."""
 
     # Images, which textures and surfaces are bound to; what is given back is waited for.
     def create_image(self, ordinal: int, form: ImageFormat, *, surface: bool) -> int:

@@ -10,7 +10,7 @@ import ctypes
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -72,14 +72,21 @@ class CudaBackend(CudaTextures):
     def _count(self) -> tuple[str | None, int]:
         try:
             with paused():
-                import cuda.core  # noqa: F401, PLC0415
                 from cuda.bindings import driver  # noqa: PLC0415 (nothing of CUDA at import)
+
+                initialising = threading.Thread(target=driver.cuInit, args=(0,))
+                try:
+                    driver.cuDriverGetVersion()  # opens the driver's library
+                    # The driver does not hold Python's lock, and takes about as long as the import.
+                    initialising.start()
+                finally:
+                    import cuda.core  # noqa: F401, PLC0415
         except ImportError as error:
             return f'{error}; install the packages with pip install "ptxrt[cuda13]" (or cuda12)', 0
-        try:
-            (status,) = driver.cuInit(0)
         except RuntimeError as error:  # cuda.pathfinder's DynamicLibNotFoundError
             return f"NVIDIA's driver library is not there ({str(error).splitlines()[0]}); install the driver", 0
+        initialising.join()
+        (status,) = driver.cuInit(0)  # once more, for its answer
         if status is not driver.CUresult.CUDA_SUCCESS:
             return f"NVIDIA's driver answers {status.name} to cuInit", 0
         self._use(driver)
@@ -139,8 +146,10 @@ class CudaBackend(CudaTextures):
         switch = ordinal not in ready or before != self._contexts[ordinal]
         try:
             if switch:
+                if ordinal not in self._contexts:
+                    # For the life of the process: cuda.core's hold on the context ends with the thread.
+                    self._contexts[ordinal] = self._call("cuDevicePrimaryCtxRetain", ordinal)[1]
                 self._core.Device(ordinal).set_current()
-                self._contexts[ordinal] = self._call("cuCtxGetCurrent")[1]
                 ready.add(ordinal)
             yield
         except Exception as error:
@@ -272,6 +281,10 @@ class CudaBackend(CudaTextures):
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
         with self._current(ordinal):
             self._call("cuMemsetD8Async", ptr, byte, nbytes, stream)
+
+    def give(self, ordinal: int, work: Callable[[int, int, int], None], ptr: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            work(ptr, nbytes, stream)
 
     # Streams and events -----------------------------------------------------------------------------------------
 

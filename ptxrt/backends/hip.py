@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
@@ -263,6 +263,10 @@ class HipBackend:
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
         with self._current(ordinal):
             self._call("hipMemsetD8Async", ptr, byte, nbytes, stream)
+
+    def give(self, ordinal: int, work: Callable[[int, int, int], None], ptr: int, nbytes: int, stream: int) -> None:
+        with self._current(ordinal):
+            work(ptr, nbytes, stream)
 
     # Textures and surfaces --------------------------------------------------------------------------------------
 

@@ -147,6 +147,9 @@ class SimBackend:
     def fill(self, ordinal: int, ptr: int, byte: int, nbytes: int, stream: int) -> None:
         self._memory(ordinal).view(ptr, nbytes, writable=True)[:] = byte
 
+    def give(self, ordinal: int, work: Callable[[int, int, int], None], ptr: int, nbytes: int, stream: int) -> None:
+        work(ptr, nbytes, stream)
+
     # Textures and surfaces --------------------------------------------------------------------------------------
 
     def create_image(self, ordinal: int, form: ImageFormat, *, surface: bool) -> int:

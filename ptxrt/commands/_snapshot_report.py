@@ -10,7 +10,7 @@ from typing import Any
 
 from ptxrt.commands._choosing import Keys, only_one
 from ptxrt.commands._snapshot import Entry, Snapshot, read_snapshot
-from ptxrt.commands.tables import first_two, fitted, printable, size_in_words, span_in_words, table
+from ptxrt.commands.tables import counted, first_two, fitted, printable, size_in_words, span_in_words, table
 
 __all__ = ["KEYS", "inspect"]
 
@@ -103,11 +103,11 @@ def _listing(snapshot: Snapshot, entries: Sequence[Entry]) -> str:
     lines = [
         f"{device['device']}: {device['name']}, {device['arch']}, driver {device['driver']}; "
         f"written {record['created']}",
-        f"{stats['modules']} modules of at most {bounds['max_modules']}, {size_in_words(stats['bytes'])} of at most "
-        f"{size_in_words(bounds['max_bytes'])}; {stats['hits']} hits, {stats['misses']} misses, "
-        f"{stats['store_hits']} of these on disk, "
-        f"{stats['compiles']} compiles ({stats['failures']} failed) in {stats['compile_seconds']:.3f} s, "
-        f"{stats['evictions']} evictions",
+        f"{counted(stats['modules'], 'module')} of at most {bounds['max_modules']}, "
+        f"{size_in_words(stats['bytes'])} of at most {size_in_words(bounds['max_bytes'])}; "
+        f"{counted(stats['hits'], 'hit')}, {counted(stats['misses'], 'miss')}, {stats['store_hits']} of these on disk, "
+        f"{counted(stats['compiles'], 'compile')} ({stats['failures']} failed) in {stats['compile_seconds']:.3f} s, "
+        f"{counted(stats['evictions'], 'eviction')}",
         "",
     ]
     if not entries:
@@ -131,7 +131,7 @@ def _listing(snapshot: Snapshot, entries: Sequence[Entry]) -> str:
     head = ("digest", "state", "language", "entries", "arch", "compiler", "size", "uses", "live", "compile ms", "age")
     # Each cell is made printable by itself: a line break in a name would tear the table.
     clean = [tuple(printable(cell).replace("\n", " ") for cell in row) for row in rows]
-    lines.append(fitted(head, clean, (6, 7, 8, 9, 10)))
+    lines.append(fitted(head, clean, (6, 7, 8, 9, 10), [head.index(spare) for spare in ("compiler", "language")]))
     failed = [f"{each['digest'][:12]}  {each['error'].splitlines()[0]}" for each in entries if each["error"]]
     if failed:
         lines += ["", "failed", *failed]

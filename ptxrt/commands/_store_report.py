@@ -13,7 +13,7 @@ from typing import Any
 from ptxrt import ops
 from ptxrt.commands._choosing import Keys, only_one
 from ptxrt.commands._sections import machine_code, parameters, resources
-from ptxrt.commands.tables import first_two, fitted, printable, size_in_words, span_in_words
+from ptxrt.commands.tables import counted, first_two, fitted, printable, size_in_words, span_in_words
 from ptxrt.compilers import Binary
 from ptxrt.errors import BackendUnavailable, InvalidArgument
 from ptxrt.ops.framework import KernelSpec
@@ -115,7 +115,7 @@ def listing(
     if as_json:
         return json.dumps(found, indent=1), matched
     total, bound = sum(row["size"] for row in rows), size_in_words(store.max_bytes)
-    lines = [f"{store.folder}: {_count(len(rows))}, {size_in_words(total)} of at most {bound}", ""]
+    lines = [f"{store.folder}: {counted(len(rows), 'entry')}, {size_in_words(total)} of at most {bound}", ""]
     if not found:
         return printable("\n".join([*lines, "no entry matches" if rows else "the store is empty"])), matched
     cells = [
@@ -136,17 +136,13 @@ def listing(
     head = ("key", "op", "entries", "name", "language", "arch", "compiler", "size", "age", "idle")
     # Each cell is made printable by itself: a line break in a name would tear the table.
     clean = [tuple(printable(cell).replace("\n", " ") for cell in row) for row in cells]
-    lines.append(fitted(head, clean, (7, 8, 9)))
+    lines.append(fitted(head, clean, (7, 8, 9), [head.index(spare) for spare in ("compiler", "name", "language")]))
     damaged = [f"{row['key'][:12]}  {row['problem']}" for row in found if row["problem"]]
     if damaged:
         lines += ["", "damaged", *damaged]
     if len(found) < len(rows):
-        lines += ["", f"{len(found)} of {_count(len(rows))}"]
+        lines += ["", f"{len(found)} of {counted(len(rows), 'entry')}"]
     return "\n".join(printable(line) for line in lines), matched
-
-
-def _count(entries: int) -> str:
-    return f"{entries} {'entry' if entries == 1 else 'entries'}"
 
 
 # show -------------------------------------------------------------------------------------------------------------
@@ -158,7 +154,7 @@ def show(store: BinaryStore, key: str, *, disassembly: bool, as_json: bool) -> t
     Raises
     ------
     InvalidArgument
-        For the beginning of several keys.
+        For the beginning of several keys; for an entry that another process removes meanwhile.
     """
     entry = only_one(store.entries(), lambda each: each.key, key, "KEY")
     if entry is None:
@@ -176,7 +172,7 @@ def show(store: BinaryStore, key: str, *, disassembly: bool, as_json: bool) -> t
         )
     missing = ""
     if entry.problem is None:
-        binary = record.made((entry.path / record.file).read_bytes(), "")
+        binary = record.made(_code(entry, record.file), "")
         for symbol in binary.entries:
             lines, without = _of_entry(binary, symbol, disassembly)
             parts.append("\n".join(lines))
@@ -184,6 +180,19 @@ def show(store: BinaryStore, key: str, *, disassembly: bool, as_json: bool) -> t
         if record.binary["log"].strip():
             parts.append("log\n" + "\n".join(f"  {line}" for line in record.binary["log"].strip().splitlines()))
     return printable("\n\n".join(parts)), missing, True
+
+
+def _code(entry: StoredEntry, file: str) -> bytes:
+    try:
+        return (entry.path / file).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(
+            op="ptxrt cache show",
+            argument="KEY",
+            expected="an entry that can be read",
+            given=f"{entry.key}: {error.strerror}",
+            fix="See ptxrt cache list: another process may have removed it",
+        ) from error
 
 
 def _facts(entry: StoredEntry) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 from ptxrt.commands._choosing import DURATION, seconds_in, wrong
 from ptxrt.commands._store_report import spec_of
-from ptxrt.commands.tables import fitted, printable, size_in_words
+from ptxrt.commands.tables import counted, fitted, printable, size_in_words
 from ptxrt.compilers import ParamInfo
 from ptxrt.errors import SignatureMismatch, shown
 from ptxrt.ops.framework import tuned
-from ptxrt.store import FOLDERS, BinaryStore, Record, bytes_in, root_of
+from ptxrt.store import FOLDERS, BinaryStore, Record, bytes_in, is_entry, root_of
 
 __all__ = ["clear", "path", "prune", "verify"]
 
@@ -77,8 +77,8 @@ def verify(store: BinaryStore, as_json: bool, say: Say) -> int:
     if leftovers:
         say(fitted(("left over", ""), [(printable(each["path"]), each["what"]) for each in leftovers]) + "\n")
     say(
-        f"{store.folder}: {count} entries, {current} of them the library's kernels as they are now; "
-        f"{len(damaged)} damaged, {len(leftovers)} files or folders left over"
+        f"{store.folder}: {counted(count, 'entry')}, {current} of them the library's kernels as they are now; "
+        f"{len(damaged)} damaged; files or folders left over: {len(leftovers)}"
     )
     return 1 if damaged else 0
 
@@ -111,8 +111,9 @@ def _leftovers(store: BinaryStore, requests: set[str]) -> Iterator[tuple[Path, s
     for where, names in ((store.folder, beside), (root, {*FOLDERS, store.memos.name})):
         yield from ((path, "of another version, or not ptxrt's") for path in _in(where) if path.name not in names)
     for path in _in(root / "entries"):
-        if not path.is_dir():
-            yield path, "not ptxrt's"
+        for inner in _in(path) if path.is_dir() else [path]:
+            if not is_entry(inner):
+                yield inner, "not ptxrt's"
     for name, what in (
         ("tmp", "was being written or removed: by a process that runs, or was ended"),
         ("quarantine", "was damaged, and put aside"),
@@ -143,7 +144,7 @@ def prune(
         raise wrong("--older-than", DURATION, shown(older_than))
     left = _removed(store, lambda: store.prune(bound, idle_seconds=idle), as_json, say)
     if sum(left.values()) > bound:
-        return complain(f"{size_in_words(sum(left.values()))} are left in {store.folder}: {_HINDERED}", 1)
+        return complain(f"{size_in_words(sum(left.values()))} left in {store.folder}: {_HINDERED}", 1)
     return 0
 
 
@@ -154,7 +155,7 @@ def clear(store: BinaryStore, yes: bool, as_json: bool, say: Say, complain: Comp
     if not yes and not _confirmed(f"Remove all entries of {store.folder}? [y/N] "):
         return complain("nothing was removed", 1)
     left = _removed(store, store.clear, as_json, say)
-    return complain(f"{len(left)} entries are left in {store.folder}: {_HINDERED}", 1) if left else 0
+    return complain(f"{counted(len(left), 'entry')} left in {store.folder}: {_HINDERED}", 1) if left else 0
 
 
 _HINDERED = "another process is at it, or the folder cannot be written"
@@ -175,6 +176,6 @@ def _removed(store: BinaryStore, remove: Callable[[], int], as_json: bool, say: 
     say(
         json.dumps(record, indent=1)
         if as_json
-        else f"{store.folder}: {len(gone)} entries removed, {size_in_words(freed)} in all; {len(left)} are left"
+        else f"{store.folder}: {counted(len(gone), 'entry')} removed, {size_in_words(freed)} in all; {len(left)} left"
     )
     return left

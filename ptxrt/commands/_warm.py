@@ -21,7 +21,7 @@ from ptxrt import ops
 from ptxrt.backends import Backend, get
 from ptxrt.commands._choosing import wrong
 from ptxrt.commands._store_report import open_store
-from ptxrt.commands.tables import size_in_words
+from ptxrt.commands.tables import counted, size_in_words
 from ptxrt.compilers import Binary, hiprtc
 from ptxrt.compilers.ptx_text import require_entry, scan, suggestion
 from ptxrt.errors import PtxrtError, shown
@@ -128,7 +128,7 @@ def jobs_of_ops(names: Sequence[str], architectures: Sequence[str]) -> list[Job]
         Job(spec, spec.entry, arch)
         for arch in architectures
         for spec in ops.kernels()
-        if (not names or spec.op in names) and _runs_on(spec, arch)
+        if (not names or not {spec.op, *spec.also}.isdisjoint(names)) and _runs_on(spec, arch)
     ]
 
 
@@ -255,8 +255,8 @@ def run(
     else:
         architectures = ", ".join(dict.fromkeys(job.arch for job in jobs))
         say(
-            f"{store.folder}: {len(jobs)} kernels for {architectures}: {new} compiled, {there} there before, "
-            f"{len(failed)} failed; {size_in_words(size)} of code"
+            f"{store.folder}: {counted(len(jobs), 'kernel')} for {architectures}: {new} compiled, "
+            f"{there} there before, {len(failed)} failed; {size_in_words(size)} of code"
         )
     for each in islice(failed, _SHOWN):
         complain(f"{each['entry']} for {each['arch']}: {each['error'].splitlines()[0]}", 1)

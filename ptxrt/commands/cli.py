@@ -221,20 +221,20 @@ def _reason(kind: str) -> str:
 def _kernels(given: argparse.Namespace) -> int:
     if given.variants:
         head: tuple[str, ...] = Served._fields
-        known: list[tuple[str, ...]] = [row.cells for row in served()]
+        known = [(row.cells, row._asdict()) for row in served()]
     else:
         head = ("entry", "language", "dtype", "plan", "signature")
         plans = {plan.op: plan.__name__ for plan in ops.plans()}
-        known = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+        cells = [(spec.entry, spec.language, spec.dtype, plans[spec.op], str(spec.signature)) for spec in ops.kernels()]
+        known = [(row, dict(zip(head, row, strict=True))) for row in cells]
     searched = head if given.variants else head[:-1]
-    rows = [row for row in known if any(given.word in cell for cell in row[: len(searched)])]
+    rows = [(row, record) for row, record in known if any(given.word in cell for cell in row[: len(searched)])]
     if not rows:
-        near = suggestion(given.word, {cell for row in known for cell in row[: len(searched)]})
+        near = suggestion(given.word, {cell for row, _ in known for cell in row[: len(searched)]})
         where = f"{', '.join(searched[:-1])} or {searched[-1]}"
         return _complain(f"no kernel has {given.word!r} in its {where}. {near or ''}".rstrip(" ."), 1)
-    _say(
-        json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1) if given.json else fitted(head, rows)
-    )
+    table = [row for row, _ in rows]
+    _say(json.dumps([record for _, record in rows], indent=1) if given.json else fitted(head, table))
     return 0
 
 

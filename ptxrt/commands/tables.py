@@ -15,7 +15,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["coloured", "columns", "first_two", "fitted", "printable", "size_in_words", "span_in_words", "table"]
+__all__ = [
+    "coloured",
+    "columns",
+    "counted",
+    "first_two",
+    "fitted",
+    "printable",
+    "size_in_words",
+    "span_in_words",
+    "table",
+]
 
 _LEAST = 20
 _COLOURS = {r"\bpass$": "green", r"\b(FAIL|MISS|DIFFERENT)\b": "bold red", r"^ptxrt: ": "bold red"}
@@ -46,12 +56,23 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if _is_terminal(sys.stdout) else None
 
 
-def fitted(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Return what :func:`table` does, with cells broken over several lines where the terminal is too narrow."""
+def fitted(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = (), spare: Sequence[int] = ()
+) -> str:
+    """Return what :func:`table` does, with cells broken over several lines where the terminal is too narrow.
+
+    Before that the columns numbered in `spare` are left out, one after the other, until the rest fits. A narrow first
+    column is not broken: it is what the next command is given, such as a key.
+    """
     rows, right = [tuple(row) for row in rows], set(right)
     plain, width = table(head, rows, right), columns()
     if width is None or max(map(len, plain.splitlines())) <= width:
         return plain
+    if spare:
+        stay = [index for index in range(len(head)) if index != spare[0]]
+        less = [[line[index] for index in stay] for line in (head, *rows)]
+        places = {index: place for place, index in enumerate(stay)}
+        return fitted(less[0], less[1:], [places[i] for i in right if i in places], [places[i] for i in spare[1:]])
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     # Where that is enough, the widest column alone is broken.
     widest = max(range(len(head)), key=widths.__getitem__)
@@ -60,7 +81,8 @@ def fitted(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[i
     for index, name in enumerate(head):
         justify: Literal["left", "right"] = "right" if index in right else "left"
         fixed = (left if index == widest else widths[index]) if left >= _LEAST else None
-        drawn.add_column(Text(name), justify=justify, overflow="fold", width=fixed, min_width=1)
+        whole = index == 0 and widths[0] <= width // 4
+        drawn.add_column(Text(name), justify=justify, overflow="fold", width=fixed, min_width=1, no_wrap=whole)
     for row in rows:
         drawn.add_row(*map(Text, row))
     out = io.StringIO()
@@ -89,6 +111,12 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def first_two(names: Sequence[str]) -> str:
     """Return names for a cell of a table: two of them, and how many more there are."""
     return ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with what it counts: ``"1 entry"``, ``"2 misses"``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def size_in_words(count: int) -> str:

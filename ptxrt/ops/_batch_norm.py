@@ -12,6 +12,7 @@ from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
+from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -96,6 +97,8 @@ _IN_HIP = (
     "backward_kernel",
     "backward_handed_kernel",
     "backward_cached",
+    "backward_eval",
+    "backward_eval_finish",
 )
 FAMILY = KernelFamily(
     "batch_norm",
@@ -115,13 +118,14 @@ class _Problem(F64Sums, ImageDescriptor):
     eps: float = 1e-5
 
     types = FAMILY.dtypes
+    least: ClassVar[int] = 2  # values a channel, in training
     arrays: ClassVar[int]  # of x's shape, that the sums are of
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.training.__class__ is not bool:
             raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=shown(self.training))
-        if self.training and self.count < 2:
+        if self.training and self.count < self.least:
             raise ShapeMismatch(
                 op=self.op,
                 argument=self.first,
@@ -137,14 +141,14 @@ class _Problem(F64Sums, ImageDescriptor):
         return self.batch * self.hw
 
     @property
+    def without_statistics(self) -> Refusal | None:
+        """In eval, the answer of a variant that computes them."""
+        return None if self.training else Refusal("has statistics to compute, and eval has none")
+
+    @property
     def sizes(self) -> tuple[int, int, int]:
         """As the kernels take them."""
         return self.batch, self.channels, self.hw
-
-    @property
-    def vector(self) -> int:
-        """The values of 16 bytes."""
-        return 16 // self.dtype.size
 
     @property
     def places(self) -> int:
@@ -249,6 +253,11 @@ class BatchNormDescriptor(_Problem):
     def updated(self) -> tuple[Argument, Argument, float]:
         """The running statistics that the main kernels update, and the momentum; nulls where another launch does."""
         return (0, 0, 0.0) if self.momentum is None else ("running_mean", "running_var", self.momentum)
+
+    @property
+    def in_one(self) -> tuple[Argument, ...]:
+        """The arrays of a kernel that computes the statistics and writes."""
+        return "x", "y", "weight", "bias", "batch_mean", "batch_var", *self.updated[:2]
 
 
 @dataclass(frozen=True)
@@ -377,10 +386,10 @@ class WriteConfig(Config):
     written: int
 
     @staticmethod
-    def images_written(problem: _Problem) -> int:
-        """Return the images that pay for what a block does first."""
+    def images_written(problem: _Problem, most: int = 8) -> int:
+        """Return the images that pay for what a block does first; of eval, so many at most."""
         across, least = _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, _GRID_Y)
-        return _images(problem.batch, across, least, _APPLIED if problem.training else 8)
+        return _images(problem.batch, across, least, _APPLIED if problem.training else most)
 
     def grid(self, problem: _Problem) -> tuple[int, int]:
         """Return the grid of the pass."""
@@ -396,6 +405,15 @@ class WriteConfig(Config):
         """Return 1 image a block to 16, as many as grid.y allows."""
         least = _ceil(problem.batch, _GRID_Y)
         return tuple(cls(max(least, images)) for images in (1, 2, 4, 8, 16))
+
+
+class EvalConfig(WriteConfig):
+    """The same of eval in PTX."""
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> EvalConfig:
+        """As measured on an H200: of 16 bits, of which a thread has twice as many vectors under way, twice as many."""
+        return cls(cls.images_written(problem, 16 if problem.dtype.size == 2 else 8))
 
 
 @dataclass(frozen=True)
@@ -451,23 +469,22 @@ def _shared_bytes(problem: _Problem, arrays: int) -> int:
     return problem.dtype.size * arrays * problem.count
 
 
-_NO_STATISTICS = Refusal("has statistics to compute, and eval has none")
 _KEPT_IN_HIP = 46 << 10  # bytes of a block's static shared memory
+_REST_IN_HIP = 1 << 10  # values of an array that a block's registers have besides, but of f64
 
 
 def _cached(
     problem: _Problem, language: str, arrays: int, threads: int, arguments: tuple[Argument, ...]
 ) -> Schedule | Refusal:
     """Return a launch of a block a channel, which has the values of so many arrays in shared memory."""
-    if not problem.training:
-        return _NO_STATISTICS
     name, shared = ("cached", "backward_cached")[arrays - 1], _shared_bytes(problem, arrays)
     if language == "hip":
-        if shared > _KEPT_IN_HIP:
-            return Refusal(f"{shared} bytes of values are more than {_KEPT_IN_HIP}")
+        most = _KEPT_IN_HIP + problem.dtype.size * arrays * _REST_IN_HIP * (problem.dtype.name != "f64")
+        if shared > most:
+            return Refusal(f"{shared} bytes of values are more than {most}")
         shared = 0
     launch = Launch(problem.kernel(name, language), (problem.channels,), threads, arguments, shared)
-    return Schedule((launch,), problem.guarantee)
+    return problem.without_statistics or Schedule((launch,), problem.guarantee)
 
 
 def _worth_caching(problem: _Problem, arrays: int) -> bool:
@@ -489,6 +506,18 @@ def _large_channels(problem: _Problem) -> bool:
 
 def _many_values(problem: _Problem) -> bool:
     return problem.training and problem.channels * problem.count >= 1 << 23
+
+
+def _rows(problem: _Problem, config: LastConfig, language: str) -> Rows | Refusal:
+    """Return the problem as rows of channels, if it is one."""
+    if problem.hw > 1:
+        return Refusal("is for channels that lie side by side")
+    rows = Rows(problem, config, language, 1, problem.batch, 1)
+    return rows.refusal() or rows
+
+
+def _many_rows(problem: _Problem) -> bool:
+    return problem.hw == 1 and problem.elements > 1 << 19
 
 
 def _too_long(problem: _Problem) -> Refusal | None:
@@ -558,15 +587,14 @@ class Cached(Variant[BatchNormDescriptor, Config]):
     name = "cached"
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where the block's shared memory leaves enough of them."""
-        return _worth_caching(problem, 1)
+        """Where the block's shared memory leaves enough of them; in HIP, where it holds a channel."""
+        return self.language == "hip" or _worth_caching(problem, 1)
 
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        running_mean, running_var, momentum = problem.updated
-        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        return _cached(problem, self.language, 1, 256, (*arrays, *problem.sizes, problem.eps, momentum))
+        arguments = (*problem.in_one, *problem.sizes, problem.eps, problem.updated[2])
+        return _cached(problem, self.language, 1, 256, arguments)
 
 
 class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
@@ -582,10 +610,7 @@ class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        running_mean, running_var, momentum = problem.updated
-        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        launch = clusters(problem, config, arrays, (problem.eps, momentum))
-        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+        return clusters(problem, config, problem.in_one, (problem.eps, problem.updated[2]))
 
 
 class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
@@ -601,9 +626,35 @@ class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
-        running_mean, running_var, momentum = problem.updated
-        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        return in_tickets(problem, config, arrays, (problem.eps, momentum))
+        return in_tickets(problem, config, problem.in_one, (problem.eps, problem.updated[2]))
+
+
+class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
+    """Of rows of channels: sums of slices of them, and a pass that writes, which is all in eval."""
+
+    name = "channels_last"
+    config_type = LastConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are many."""
+        return _many_rows(problem)
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches; one in eval."""
+        rows = _rows(problem, config, self.language)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace = Workspace()
+        if problem.training:
+            running_mean, running_var, momentum = problem.updated
+            statistics = ("batch_mean", "batch_var", running_mean, running_var)
+            steps = rows.forward(workspace, "y", statistics, momentum)
+        else:
+            arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
+            sizes = (problem.batch, problem.channels, problem.eps)
+            steps = (rows.over("eval", config.written, *arrays, *sizes),)
+        return Schedule(steps, problem.guarantee, workspace)
 
 
 def _summed(
@@ -645,11 +696,13 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
-        if not problem.training:
-            return _NO_STATISTICS
         tiles = config.tiles(problem)
         grid = (_ceil(problem.channels, tiles[2]), tiles[0])
-        return _too_long(problem) or _summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
+        return (
+            problem.without_statistics
+            or _too_long(problem)
+            or _summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
+        )
 
 
 class Split(Variant[BatchNormDescriptor, SplitConfig]):
@@ -661,18 +714,21 @@ class Split(Variant[BatchNormDescriptor, SplitConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
-        if not problem.training:
-            return _NO_STATISTICS
         slices = _ceil(problem.count, config.values)
         grid = (problem.channels, slices)
-        return _summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))
+        return problem.without_statistics or _summed(
+            problem, self.language, config, slices, "partial", grid, (slices, config.values)
+        )
 
 
 class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
     """In eval: a pass that writes."""
 
     name = "elementwise"
-    config_type = WriteConfig
+
+    def __init__(self, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.config_type = EvalConfig if language == "ptx" else WriteConfig
 
     def schedule(self, problem: BatchNormDescriptor, config: WriteConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -693,9 +749,10 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
 
     Variants, in training: ``cluster``, a cluster of blocks a channel, which reads it once into their shared memory;
     ``cached``, a block a channel that does so; ``columns`` and ``split``, several blocks a channel, whose partial sums
-    lie in the workspace, of some images each or of any part of a channel; ``tickets``, these in one launch, whose
-    blocks write a channel soon after they have read it. In eval ``elementwise``. ``baseline``: a block a channel that
-    reads it twice in training.
+    lie in the workspace, of some images each or of any part of a channel; in HIP ``tickets``, these in one launch,
+    whose blocks write a channel soon after they have read it. In eval ``elementwise``. Where channels lie side by side,
+    and values are many, ``channels_last``: passes over rows of channels. ``baseline``: a block a channel that reads it
+    twice in training.
     """
 
     op = "batch_norm"
@@ -703,12 +760,14 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     descriptor_type = BatchNormDescriptor
     result_type = BatchNormResult
     variants = (
+        ChannelsLast(),
         Clusters(),
         Cached(),
         Columns(),
         Split(),
         Elementwise(),
         Channels(),
+        ChannelsLast("hip"),
         Cached("hip"),
         InTickets("hip"),
         Elementwise("hip"),
@@ -808,8 +867,7 @@ class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
         self, problem: BatchNormBackwardDescriptor, config: ClusterConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return one launch."""
-        launch = clusters(problem, config, (*_GRADIENTS_OF, *problem.mean_and_var), (problem.eps,))
-        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+        return clusters(problem, config, (*_GRADIENTS_OF, *problem.mean_and_var), (problem.eps,))
 
 
 class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
@@ -829,6 +887,28 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
         """Return zeros for the counters, and a launch."""
         arrays = (*_GRADIENTS_OF, *problem.mean_and_var)
         return in_tickets(problem, config, arrays, (problem.eps,))
+
+
+class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
+    """Of rows of channels: sums of slices of them, and a pass that writes grad_input."""
+
+    name = "channels_last"
+    config_type = LastConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where values are many."""
+        return _many_rows(problem)
+
+    @_of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        rows = _rows(problem, config, self.language)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace = Workspace()
+        sums, gradients = rows.sums(workspace, 4), ("grad_weight", "grad_bias", 0)
+        steps = rows.backward(workspace, sums, problem.mean_and_var, gradients, training=problem.training)
+        return Schedule(steps, problem.guarantee, workspace)
 
 
 def _backward_summed(
@@ -874,8 +954,8 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
     config_type = ColumnsConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Short rows."""
-        return _short_rows(problem)
+        """Short rows; not small channels in eval, as with split."""
+        return _short_rows(problem) and SplitBackward(self.language).suits(problem)
 
     @_of_inverse
     def schedule(
@@ -888,14 +968,22 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
 
 
 class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
-    """Several blocks a channel, of any part of it each."""
+    """Several blocks a channel, of any part of it each; in HIP in eval alone."""
 
     name = "split"
     config_type = SplitConfig
 
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Not small channels in eval, which take one launch of the baseline."""
+        return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
+
     @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches; two in eval."""
+        if self.language == "hip" and problem.training:
+            return Refusal("has no sums to wait for, and training has")
+        if self.language == "hip" and problem.count >= 1 << 31:
+            return Refusal(f"a channel has {problem.count} values, above {(1 << 31) - 1}")
         slices = _ceil(problem.count, config.values)
         grid = (problem.channels, slices)
         return _backward_summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))
@@ -904,8 +992,8 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
 class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardArgs, BatchNormGradients]):
     """Plan of :func:`batch_norm_backward`; run it with :class:`BatchNormBackwardArgs`.
 
-    Variants: as of :class:`BatchNormPlan` in training, of x and grad_out; in eval ``columns``, ``split`` and
-    ``baseline``.
+    Variants: as of :class:`BatchNormPlan` in training, of x and grad_out; in eval ``channels_last``, ``columns``,
+    ``split`` and ``baseline``.
     """
 
     op = "batch_norm_backward"
@@ -913,13 +1001,16 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
     descriptor_type = BatchNormBackwardDescriptor
     result_type = BatchNormGradients
     variants = (
+        ChannelsLastBackward(),
         ClustersBackward(),
         CachedBackward(),
         ColumnsBackward(),
         SplitBackward(),
         ChannelsBackward(),
+        ChannelsLastBackward("hip"),
         CachedBackward("hip"),
         InTicketsBackward("hip"),
+        SplitBackward("hip"),
         ChannelsBackward("hip"),
     )
 
@@ -987,6 +1078,7 @@ def batch_norm(
     eps: float = 1e-5,
     save: str = "variance",
     batches: DeviceArrayLike | None = None,
+    communicator: Any = None,
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormResult:
@@ -1022,6 +1114,11 @@ def batch_norm(
         How many batches there were, an int64 of shape [] or [1] on the device, which training with running statistics
         increments before it uses it; nothing goes to the host. Given with a momentum too it is incremented, as PyTorch
         does with num_batches_tracked, so that it is right should momentum be None later.
+    communicator
+        In training, of the ranks that the batch is spread over: a :class:`ptxrt.distributed.Communicator`, nccl4py's,
+        or torch's process group. x is this rank's shard, of any number of values; the statistics are those of all
+        ranks, with the same bits however the batch is cut, NaN where there are fewer than two values a channel. Not
+        for float64. The first call of a problem waits until all ranks agree on it.
     out
         Where to write, (y, batch_mean, batch_var), each of which may be None; y has x's layout, and may be x.
     stream
@@ -1037,6 +1134,8 @@ def batch_norm(
     ------
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
+    RanksDisagree, RankLost, Unsupported
+        With a communicator: on every rank, what the ranks do not have in common; a rank that has not come in time.
     """
     if type(x) is not DeviceArray:
         x = as_array(x, None, "batch_norm", "x", stream)
@@ -1049,6 +1148,12 @@ def batch_norm(
         if batches.shape == ():
             batches = batches.view((1,))
     counted = batches is not None
+    if communicator is not None and training is True:
+        from ptxrt.ops._batch_norm_exact import over_ranks  # noqa: PLC0415 (it knows this file)
+
+        operands, outputs = (x, weight, bias, running_mean, running_var), (*results, batches)
+        facts = {"eps": eps, "momentum": momentum}
+        return over_ranks(communicator, x, operands, outputs, facts, (running, save, counted), stream)
     plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, save, counted, x.strides)
     return plan._run((x, weight, bias, running_mean, running_var, *results, batches), stream)
 
@@ -1065,6 +1170,7 @@ def batch_norm_backward(
     batch_mean: DeviceArrayLike | None = None,
     batch_var: DeviceArrayLike | None = None,
     save: str = "variance",
+    communicator: Any = None,
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients:
@@ -1096,6 +1202,8 @@ def batch_norm_backward(
     save
         As in the forward: ``"inverse_deviation"`` where `batch_var` is that. Only its inverse square is used, with no
         eps, rounded to the type of the statistics: above 2**63 (eps and variance below 1e-38) that is subnormal.
+    communicator
+        As in the forward, with the batch statistics given: the gradients of weight and bias are sums over all ranks.
     out
         Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input has x's layout,
         and may be grad_out or x.
@@ -1111,6 +1219,8 @@ def batch_norm_backward(
     ------
     ShapeMismatch, DTypeMismatch, DeviceMismatch, LayoutError, InvalidArgument
         Naming the operand; nothing has been launched then.
+    RanksDisagree, RankLost, Unsupported
+        With a communicator, as in the forward.
     """
     op = "batch_norm_backward"
     if type(grad_out) is not DeviceArray:
@@ -1127,6 +1237,11 @@ def batch_norm_backward(
                 expected="None, since eval has no batch statistics",
                 given=shown(batch_mean),
             )
+    if communicator is not None and training is True:
+        from ptxrt.ops._batch_norm_exact import backward_over_ranks  # noqa: PLC0415 (it knows this file)
+
+        operands = grad_out, x, weight, running_mean, running_var, batch_mean, batch_var
+        return backward_over_ranks(communicator, grad_out, operands, results, {"eps": eps}, save, stream)
     layout = grad_out.strides
     plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, save, layout)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Role
+from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Role, Schedule
 
 __all__ = ["FAMILY", "ClusterConfig", "clusters", "worth_clusters"]
 
@@ -81,7 +81,11 @@ def _cut(problem: Any, size: int) -> _Cut | None:
     unit = problem.arrays * problem.dtype.size * problem.vector
     if group:
         values = -(-problem.batch // size) * group * problem.hw
-        extra = _OF_COLUMNS * problem.vector * 8 * problem.parts
+        if problem.dtype.size == 2:  # a place of two rows: so two blocks of 256 x 2048 x 7 x 7 fit a multiprocessor
+            rows = _OF_COLUMNS * problem.vector // max(1, group * problem.hw)
+            extra = -(-rows // 2) * group * problem.hw * 8
+        else:
+            extra = _OF_COLUMNS * problem.vector * 8 * problem.parts
     else:
         values = -(-problem.count // (size * problem.vector)) * problem.vector
         extra = 0
@@ -131,10 +135,8 @@ def worth_clusters(problem: Any) -> bool:
 
 def clusters(
     problem: Any, config: ClusterConfig, arrays: tuple[Argument, ...], scalars: tuple[Argument, ...]
-) -> Launch | Refusal:
-    """Return the launch, of an entry that takes such arrays and, after the sizes, such scalars."""
-    if not problem.training:
-        return Refusal("has statistics to compute, and eval has none")
+) -> Schedule | Refusal:
+    """Return the schedule, of an entry that takes such arrays and, after the sizes, such scalars."""
     if config.size not in SIZES:
         return Refusal(f"no clusters are of {config.size} blocks")
     cut = _cut(problem, config.size)
@@ -145,10 +147,11 @@ def clusters(
     own: tuple[Argument, ...] = (cut.held,) if config.size == SIZES[-1] else ()
     if cut.group:
         own = (cut.group, min(32, 1 << (_OF_COLUMNS // cut.group).bit_length() - 1))
-    return Launch(
+    launch = Launch(
         FAMILY.kernel(name, problem.dtype, "ptx"),
         (blocks,),
         _OF_COLUMNS if cut.group else _THREADS,
         (*arrays, *problem.sizes, *scalars, cut.values, *own),
         cut.shared_bytes,
     )
+    return problem.without_statistics or Schedule((launch,), problem.guarantee)

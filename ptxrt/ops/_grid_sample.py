@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
+from ptxrt.ops._grid_sample_modes_last import GeneralLast
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
@@ -38,7 +39,7 @@ from ptxrt.ops.framework import (
 )
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.interop import as_array
-from ptxrt.runtime.layout import checked_shape, contiguous, is_contiguous, whole_numbers
+from ptxrt.runtime.layout import channels_last, checked_shape, contiguous, is_contiguous, same_layout, whole_numbers
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
@@ -63,6 +64,9 @@ FAMILY = KernelFamily(
     ("f32", "f16", "bf16", "f64"),
     {
         "grid_sample": Role(f"const T* input_ptr, const T* grid_ptr, T* output_ptr, {_SIZES}", hip=True),
+        "grid_sample_last": Role(
+            f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 shift, {_SIZES}", hip=True
+        ),
         "grid_sample_backward": Role(f"{_GRADIENTS}, {_SIZES}", hip=True, dtypes=_IN_PLACE),
         "grid_sample_backward_last": Role(f"{_GRADIENTS}, P* sums_ptr, i32 shift, {_SIZES}", hip=True),
         "grid_sample_backward_fixed": Role(f"{_GRADIENTS}, u64* sums_ptr, i32 shift, {_FIXED}, {_SIZES}"),
@@ -78,9 +82,10 @@ FAMILY = KernelFamily(
     targets=ROUNDING_TARGETS,
 )
 
+_PLAIN = "bilinear, zeros and align_corners=False alone"
 _MODES = {
     "mode": ("bilinear", "nearest", "bicubic"),
-    "padding_mode": ("zeros", "border", "reflection"),
+    "padding_mode": ("zeros", "border", "reflection"),  # a kernel's number of each is its place
     "align_corners": (False, True),
 }
 
@@ -172,8 +177,39 @@ class GridSampleDescriptor:
     @property
     def plain(self) -> bool:
         """Whether it is the problem of the fast kernels: contiguous images, bilinear, zeros, align_corners=False."""
+        return self.default_mode and self.packed
+
+    @property
+    def default_mode(self) -> bool:
+        """Whether it is an image, bilinear, zeros, align_corners=False: the mode of the fast kernels."""
         first = (self.mode, self.padding_mode, self.align_corners) == ("bilinear", "zeros", False)
-        return first and not self.volume and self.strides == contiguous(self.shape)
+        return first and not self.volume
+
+    @property
+    def packed(self) -> bool:
+        """Whether x is contiguous."""
+        return self.strides == contiguous(self.shape)
+
+    @property
+    def last(self) -> bool:
+        """Whether the channels of each pixel of x lie side by side."""
+        return same_layout(self.shape, self.strides, channels_last(self.shape))
+
+    @property
+    def way(self) -> str:
+        """The mode, in the names of kernels for each."""
+        return f"{'volume_' if self.volume else ''}{self.mode}"
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """The padding mode's number, and align_corners, as kernels for each mode take them."""
+        return _MODES["padding_mode"].index(self.padding_mode), int(self.align_corners)
+
+    def not_plain(self, family: KernelFamily) -> Refusal | None:
+        """Return why the kernels of plain problems, those of this family, cannot serve this one, or None."""
+        if self.plain and self.dtype.name in family.dtypes:
+            return None
+        return Refusal(f"takes {' or '.join(family.dtypes)}, contiguous, {_PLAIN}")
 
     @property
     def n(self) -> int:
@@ -284,13 +320,6 @@ _GRID_YZ = 65535
 _THREADS = 256
 
 
-def _refusal(problem: GridSampleDescriptor) -> Refusal | None:
-    """Return why the fast kernels cannot take a problem, or None."""
-    if problem.plain and problem.dtype.name in FAMILY.dtypes:
-        return None
-    return Refusal(f"takes {' or '.join(FAMILY.dtypes)}, contiguous, bilinear, zeros and align_corners=False alone")
-
-
 # Forward --------------------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +363,7 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
 
     def schedule(self, problem: GridSampleDescriptor, config: ChannelsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if refusal := _refusal(problem):
+        if refusal := problem.not_plain(FAMILY):
             return refusal
         blocks, threads = _blocks(problem)
         if self.language == "hip":
@@ -345,12 +374,52 @@ class Forward(Variant[GridSampleDescriptor, ChannelsConfig]):
         return Schedule((launch,), problem.guarantee())
 
 
+@dataclass(frozen=True)
+class WidthConfig(Config):
+    """Knobs of channels-last images: the width of a block's tile of 32 points, a power of two of up to 32."""
+
+    width: int
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleDescriptor) -> WidthConfig:
+        """Whole sectors are written."""
+        del problem
+        return cls(16)
+
+    @classmethod
+    def candidates(cls, problem: GridSampleDescriptor) -> Sequence[WidthConfig]:
+        """Return twice of it, too."""
+        del problem
+        return cls(16), cls(32)
+
+
+class Last(Variant[GridSampleDescriptor, WidthConfig]):
+    """Eight threads for a point, which take 16 bytes of channels that lie side by side."""
+
+    name = "last"
+    config_type = WidthConfig
+
+    def schedule(self, problem: GridSampleDescriptor, config: WidthConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        vector, width = 16 // problem.dtype.size, config.width
+        if not problem.default_mode or not problem.last or problem.c % vector:
+            return Refusal(f"takes channels-last images of {vector} channels, or several times as many, and {_PLAIN}")
+        if width not in (1, 2, 4, 8, 16, 32):
+            return Refusal(f"a width of {width} is no power of two of up to 32")
+        blocks = problem.n * -(-problem.ow // width) * -(-problem.oh // (32 // width))
+        parts = 1 if blocks >= _ENOUGH_BLOCKS else min(-(-problem.c // (8 * vector)), _GRID_YZ)
+        kernel = problem.kernel("grid_sample_last", self.language)
+        arguments: tuple[Argument, ...] = ("x", "grid", "out", width.bit_length() - 1, *problem.sizes)
+        return Schedule((Launch(kernel, (blocks, parts), _THREADS, arguments),), problem.guarantee())
+
+
 class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
     Variants: ``tiled``, a block for each tile of the result, which has in shared memory what its points touch of the
     image; ``baseline``, a thread for each position and part of the channels: both for contiguous images, bilinear,
-    zeros, align_corners=False, with the same bits. ``general``, the second for every mode and volumes, and any strides
+    zeros, align_corners=False, with the same bits; so has ``last``, eight threads a point, for channels-last images.
+    ``general``, the second for every mode and volumes, and any strides
     of x.
     """
 
@@ -359,8 +428,10 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     descriptor_type = GridSampleDescriptor
     variants = (
         Tiled(),
+        Last(),
         Forward(),
         modes.General(),
+        Last("hip"),
         Forward("hip"),
         modes.General("hip"),
     )
@@ -387,7 +458,7 @@ class Direct(Variant[GridSampleBackwardDescriptor, Config]):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and one launch."""
-        if refusal := _refusal(problem):
+        if refusal := problem.not_plain(FAMILY):
             return refusal
         if problem.dtype.name not in _IN_PLACE:
             return Refusal(f"atomics on {problem.dtype} would round at each addition")
@@ -440,7 +511,7 @@ class ChannelsLast(_Summed):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and two launches."""
-        if refusal := _refusal(problem):
+        if refusal := problem.not_plain(FAMILY):
             return refusal
         workspace = Workspace()
         sums = workspace.region("sums", parameter_type(problem.dtype).name, self._sums(problem))
@@ -464,7 +535,7 @@ class FixedPoint(_Summed):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and three launches."""
-        if refusal := _refusal(problem):
+        if refusal := problem.not_plain(FAMILY):
             return refusal
         if problem.positions > 1 << _MOST_PLACES:
             positions = f"oh * ow = {problem.positions} positions"
@@ -489,7 +560,8 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     where atomics would round at each addition; quads no f64. All use float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
     many positions add to a pixel that atomics in the element type lose too much. ``general`` and
-    ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position.
+    ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position;
+    ``general_last`` does what ``channels_last`` does, bilinear and bicubic, of images and of volumes.
     grad_grid has no atomics and is deterministic in all of them.
     """
 
@@ -501,10 +573,12 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
         FixedPoint(),
         Quads(),
         TiledChannels(),
+        GeneralLast(),
         ChannelsLast(),
         Direct(),
         modes.GeneralFixedPoint(),
         modes.GeneralBackward(),
+        GeneralLast("hip"),
         ChannelsLast("hip"),
         Direct("hip"),
         modes.GeneralFixedPoint("hip"),

@@ -70,7 +70,6 @@ FAMILY = KernelFamily(
     op="grid_sample",
 )
 
-_PADDINGS = ("zeros", "border", "reflection")  # a kernel's number of each is its place
 _GRID_YZ = 65535
 _THREADS = 256
 _CHANNELS = 8  # that a thread of the forward takes, since what it knows of its point serves them all
@@ -85,12 +84,11 @@ def _positions(problem: GridSampleDescriptor) -> tuple[int, int]:
 
 def _sizes(problem: GridSampleDescriptor) -> tuple[Argument, ...]:
     """Return what every entry of a mode takes behind its arrays."""
-    padding = (_PADDINGS.index(problem.padding_mode), int(problem.align_corners))
-    return (*problem.sizes, *padding, *problem.strides)
+    return (*problem.sizes, *problem.padding, *problem.strides)
 
 
 def _role(problem: GridSampleDescriptor, what: str = "") -> str:
-    return f"grid_sample_modes_{what}{'volume_' if problem.volume else ''}{problem.mode}"
+    return f"grid_sample_modes_{what}{problem.way}"
 
 
 def _each(dtype: ElementType, language: str, role: str, count: int, *arguments: Argument) -> Launch:

@@ -42,9 +42,8 @@ class Quads(Variant["GridSampleBackwardDescriptor", Config]):
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and two launches."""
-        if not problem.plain or problem.dtype.name not in FAMILY.dtypes:
-            types = " or ".join(FAMILY.dtypes)
-            return Refusal(f"takes {types}, contiguous, bilinear, zeros and align_corners=False alone")
+        if refusal := problem.not_plain(FAMILY):
+            return refusal
         workspace, plane, images = Workspace(), problem.ih * problem.iw, min(problem.n, _GRID_YZ)
         chunks = -(-problem.c // 4)
         sums = workspace.region("sums", "f32", problem.n * chunks * plane * 4)

@@ -77,8 +77,8 @@ class Tiled(Variant["GridSampleDescriptor", TileConfig]):
 
     def schedule(self, problem: GridSampleDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if not problem.plain:
-            return Refusal("takes contiguous images, bilinear, zeros and align_corners=False alone")
+        if refusal := problem.not_plain(FAMILY):
+            return refusal
         size = problem.dtype.size
         nbytes, vector = min(config.kib << 10, limits.max_shared_bytes), 16 // size
         space = nbytes // size

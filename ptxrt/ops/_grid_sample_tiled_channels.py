@@ -70,9 +70,8 @@ class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]
         self, problem: GridSampleBackwardDescriptor, config: TiledChannelsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return zeros and one launch."""
-        if not problem.plain or problem.dtype.name not in FAMILY.dtypes:
-            types = " or ".join(FAMILY.dtypes)
-            return Refusal(f"takes {types}, contiguous, bilinear, zeros and align_corners=False alone")
+        if refusal := problem.not_plain(FAMILY):
+            return refusal
         nbytes, pixels = config.layout(problem, limits)
         if pixels < 1:
             return Refusal(f"{nbytes} bytes of shared memory are too few for {config.threads} threads")

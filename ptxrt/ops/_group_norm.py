@@ -11,15 +11,15 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
 from ptxrt.ops._group_norm_cached import Cached
 from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
+from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
     ChannelsLastBackward,
     ChannelsLastSplit,
     ChannelsLastSplitBackward,
-    SplitConfig,
     WholeConfig,
 )
-from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward, in_slices
+from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -38,6 +38,7 @@ from ptxrt.ops.framework import (
     Variant,
     Workspace,
     blocks_in_hip,
+    in_slices,
     number,
     parameter_type,
     plan_cache,
@@ -109,7 +110,7 @@ class _Problem(F64Sums, ImageDescriptor):
     strides: tuple[int, ...] = ()
 
     types = FAMILY.dtypes
-    tensors: ClassVar[int]  # of x's shape, that are read
+    arrays: ClassVar[int]  # of x's shape, that are read
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,7 +193,13 @@ class GroupNormDescriptor(_Problem):
     """
 
     op = "group_norm"
-    tensors = 1
+    arrays = 1
+
+    def in_blocks(self, kernel: KernelSpec, threads: int) -> Schedule | Refusal:
+        """Return the launch of a kernel in HIP whose blocks, of so many threads, have a group each."""
+        blocks = blocks_in_hip(self.batch * self.groups * threads, threads)
+        launch = Launch(kernel, (blocks,), threads, ("x", "out", "weight", "bias", *self.sizes, self.eps))
+        return self.refusal(channels_last=False) or Schedule((launch,), self.guarantee)
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,7 @@ class GroupNormBackwardDescriptor(_Problem):
     """A problem of group_norm_backward; its fields are those of :class:`GroupNormDescriptor`."""
 
     op = "group_norm_backward"
-    tensors = 2
+    arrays = 2
 
     def workspace(self, slices: int) -> tuple[Workspace, Region, Region]:
         """Return the workspace: four sums a slice of each image's channels, and five statistics a group."""
@@ -272,6 +279,24 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
         )
 
 
+@dataclass(frozen=True)
+class SplitConfig(Config):
+    """Knobs of several blocks for each group: the values of one, about."""
+
+    values: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SplitConfig:
+        """As measured on an H200."""
+        return cls(1 << (14 if problem.dtype.size == 2 else 13))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
+        """Return slices from 16 to 128 KiB of float32."""
+        del problem
+        return tuple(cls(1 << bits) for bits in (12, 13, 14, 15))
+
+
 class Split(Variant[GroupNormDescriptor, SplitConfig]):
     """Several blocks for each group: a pass for the sums of its slices, a pass that writes."""
 
@@ -306,9 +331,10 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
 
     Variants in PTX: ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once;
     ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
-    each image, or a warp where there are many small ones. Of channels-last arrays the last two are called
-    ``channels_last_split`` and ``channels_last``. In HIP: ``cached``, where a block's shared memory holds a group;
-    ``tickets``, of large groups, one launch that reads a group again soon after its sums; ``baseline``.
+    each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
+    or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
+    sums; ``baseline``. Of channels-last arrays, in both languages: ``channels_last_split``, passes over rows of
+    channels; ``channels_last``, a block for each group of each image.
     """
 
     op = "group_norm"
@@ -320,6 +346,8 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         Whole(),
         ChannelsLastSplit(),
         ChannelsLast(),
+        ChannelsLastSplit("hip"),
+        Held("hip"),
         Cached("hip"),
         InTickets("hip"),
         Whole("hip"),
@@ -468,8 +496,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     Variants: ``cluster`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
     large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
     groups, reads its group of an image twice. In all of them one more launch adds up grad_weight and grad_bias from
-    what each image gives. Of channels-last arrays the last two are called ``channels_last_split`` and
-    ``channels_last``.
+    what each image gives. Of channels-last arrays ``channels_last_split`` and ``channels_last``, as there.
     """
 
     op = "group_norm_backward"
@@ -482,6 +509,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         WholeBackward(),
         ChannelsLastSplitBackward(),
         ChannelsLastBackward(),
+        ChannelsLastSplitBackward("hip"),
         InTicketsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ptxrt.ops.framework import Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant, blocks_in_hip
+from ptxrt.ops.framework import Config, KernelFamily, Limits, Refusal, Role, Schedule, Variant
 
 if TYPE_CHECKING:
     from ptxrt.ops._group_norm import GroupNormDescriptor
@@ -42,8 +42,4 @@ class Cached(Variant["GroupNormDescriptor", Config]):
         values = _BYTES // problem.dtype.size
         if problem.group > values:
             return Refusal(f"a group of {problem.group} values is larger than {values}")
-        kernel = FAMILY.kernel("group_norm_cached_kernel", problem.dtype, self.language)
-        arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
-        blocks = blocks_in_hip(problem.batch * problem.groups * _THREADS, _THREADS)
-        launch = Launch(kernel, (blocks,), _THREADS, arguments)
-        return problem.refusal(channels_last=False) or Schedule((launch,), problem.guarantee)
+        return problem.in_blocks(FAMILY.kernel("group_norm_cached_kernel", problem.dtype, self.language), _THREADS)

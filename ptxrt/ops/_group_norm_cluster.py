@@ -63,7 +63,7 @@ class ClusterConfig(Config):
         threads = (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
         ways = [cls(size, number) for size in SIZES for number in threads]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
-        ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.tensors == 1 else way.threads))
+        ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
         return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
 
     def run(self, problem: Problem) -> int:
@@ -77,7 +77,7 @@ class ClusterConfig(Config):
 
     def shared_bytes(self, problem: Problem) -> int:
         """Return a block's dynamic shared memory: what its threads' registers, for 16 values each, do not hold."""
-        return 16 * max(0, self.rows(problem) * problem.tensors - problem.dtype.size) * self.threads
+        return 16 * max(0, self.rows(problem) * problem.arrays - problem.dtype.size) * self.threads
 
     def holds(self, problem: Problem) -> bool:
         """Return whether it has room for a group."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -31,36 +32,22 @@ __all__ = [
     "ChannelsLastBackward",
     "ChannelsLastSplit",
     "ChannelsLastSplitBackward",
-    "SplitConfig",
     "WholeConfig",
 ]
 
 WARP = 32
-_VECTOR_BYTES = 16
-_MOST_SLICES = 1 << 10
 
 _SIZES = "u32 batch, u32 channels, u32 groups, u32 hw"
-_SLICES = "u32 slices, u32 length, u32 lanes"
 _WHOLE = {
     "group_norm_last_kernel": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, "
     f"{_SIZES}, P eps, u32 lanes",
     "group_norm_last_backward_groups_kernel": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, "
     f"f64* partials_ptr, f64* statistics_ptr, {_SIZES}, P eps, u32 lanes",
 }
-_SPLIT = {
-    "group_norm_last_sums_kernel": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_SLICES}",
-    "group_norm_last_split_kernel": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, "
-    f"const f64* sums_ptr, {_SIZES}, P eps, {_SLICES}",
-    "group_norm_last_backward_sums_kernel": "const T* in_ptr, const T* go_ptr, const P*? w_ptr, f64* partials_ptr, "
-    f"f64* sums_ptr, {_SIZES}, {_SLICES}",
-    "group_norm_last_backward_kernel": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, "
-    f"f64* statistics_ptr, const f64* sums_ptr, {_SIZES}, P eps, {_SLICES}",
-}
 FAMILY = KernelFamily(
     "group_norm_last",
     ("f32", "f16", "bf16", "f64"),
     {name: Role(signature, hip=True) for name, signature in _WHOLE.items()}
-    | {name: Role(signature) for name, signature in _SPLIT.items()}
     # The same text with blocks of one warp, for groups of few values.
     | {f"{name}_small": Role(signature, parameters={"warps": "1"}) for name, signature in _WHOLE.items()},
     targets=ROUNDING_TARGETS,
@@ -70,17 +57,10 @@ FAMILY = KernelFamily(
 
 def _lanes(problem: Problem, language: str) -> int:
     """Return how many threads share a row of a group, of which at most a quarter has nothing to do."""
-    units, vector = problem.channels // problem.groups, _VECTOR_BYTES // problem.dtype.size
+    units, vector = problem.channels // problem.groups, problem.vector
     if language == "ptx" and units % vector == 0:
         units //= vector
     return next(lanes for lanes in (32, 16, 8, 4, 2, 1) if 4 * units >= 3 * lanes * -(-units // lanes))
-
-
-def _cut(problem: Problem, values: int) -> tuple[int, int]:
-    """Return how many slices a group's rows are cut into, and their length: of so many values, about."""
-    rows = max(values * problem.groups // problem.channels, 1)
-    length = -(-problem.hw // min(-(-problem.hw // rows), _MOST_SLICES))
-    return -(-problem.hw // length), length
 
 
 @dataclass(frozen=True)
@@ -137,76 +117,49 @@ class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", WholeConfig]):
         return problem.refusal(channels_last=True) or Schedule((launch, parameters), problem.guarantee, workspace)
 
 
-@dataclass(frozen=True)
-class SplitConfig(Config):
-    """Knobs of several blocks for each group: the values of one, about."""
-
-    values: int
-
-    @classmethod
-    def heuristic(cls, problem: Problem) -> SplitConfig:
-        """As measured on an H200."""
-        del problem
-        return cls(1 << 13)
-
-    @classmethod
-    def candidates(cls, problem: Problem) -> Sequence[SplitConfig]:
-        """Return slices from 16 to 128 KiB of float32."""
-        del problem
-        return tuple(cls(1 << bits) for bits in (12, 13, 14, 15))
+def _rows(problem: Problem, config: LastConfig, language: str) -> Rows:
+    per_group = problem.channels // problem.groups
+    return Rows(problem, config, language, problem.batch, problem.hw, per_group)
 
 
-class ChannelsLastSplit(Variant["GroupNormDescriptor", SplitConfig]):
-    """Several blocks for each group: a pass for the sums of its slices, a pass that writes."""
+def _many(problem: Problem, language: str) -> bool:
+    """Return whether three launches are faster than one, whose text in HIP takes single values: as on an H200."""
+    return problem.elements > 1 << (20 if language == "ptx" else 18)
+
+
+class ChannelsLastSplit(Variant["GroupNormDescriptor", LastConfig]):
+    """Several blocks for each image: sums of each channel of a slice of its rows, and a pass that writes."""
 
     name = "channels_last_split"
-    config_type = SplitConfig
+    config_type = LastConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Few large groups."""
-        return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
+        """Where values are many."""
+        return _many(problem, self.language)
 
-    def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
-        """Return both launches."""
-        slices, length = _cut(problem, config.values)
-        workspace = Workspace()
-        sums = workspace.region("sums", "f64", 2 * problem.parts * problem.batch * problem.groups * (slices + 1))
-        cut = (slices, length, _lanes(problem, self.language))
-        arrays = ("x", "out", "weight", "bias", sums)
-        steps = (
-            _slices(problem, "sums_kernel", self.language, slices, "x", sums, *problem.sizes, *cut),
-            _slices(problem, "split_kernel", self.language, slices, *arrays, *problem.sizes, problem.eps, *cut),
-        )
-        return problem.refusal(channels_last=True) or Schedule(steps, problem.guarantee, workspace)
+    def schedule(self, problem: GroupNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        rows, workspace = _rows(problem, config, self.language), Workspace()
+        refusal = problem.refusal(channels_last=True) or rows.refusal()
+        steps = rows.forward(workspace, "out", (0, 0, 0, 0), 0.0)
+        return refusal or Schedule(steps, problem.guarantee, workspace)
 
 
-class ChannelsLastSplitBackward(Variant["GroupNormBackwardDescriptor", SplitConfig]):
-    """Several blocks for each group: a pass for the sums of its slices, a pass that writes grad_input."""
+class ChannelsLastSplitBackward(Variant["GroupNormBackwardDescriptor", LastConfig]):
+    """Several blocks for each image: sums of each channel of a slice of its rows, and a pass that writes grad_input."""
 
     name = "channels_last_split"
-    config_type = SplitConfig
+    config_type = LastConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Few large groups."""
-        return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
+        """Where values are many."""
+        return _many(problem, self.language)
 
-    def schedule(self, problem: GroupNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
-        """Return three launches."""
-        slices, length = _cut(problem, config.values)
-        workspace, partials, statistics = problem.workspace(slices)
-        sums = workspace.region("sums", "f64", 4 * problem.parts * problem.batch * problem.groups * (slices + 1))
-        cut = (slices, length, _lanes(problem, self.language))
-        add = ("x", "grad_out", "weight", partials, sums, *problem.sizes, *cut)
-        write = ("x", "grad_out", "grad_input", "weight", statistics, sums, *problem.sizes, problem.eps, *cut)
-        steps = (
-            _slices(problem, "backward_sums_kernel", self.language, slices, *add),
-            _slices(problem, "backward_kernel", self.language, slices, *write),
-            problem.parameters_launch(self.language, slices, partials, statistics),
-        )
-        return problem.refusal(channels_last=True) or Schedule(steps, problem.guarantee, workspace)
-
-
-def _slices(problem: Problem, name: str, language: str, slices: int, *arguments: Argument) -> Launch:
-    """Return the launch of an entry whose blocks have a slice of a group each."""
-    kernel = FAMILY.kernel(f"group_norm_last_{name}", problem.dtype, language)
-    return Launch(kernel, (problem.groups * slices, problem.images), 8 * WARP, arguments)
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return four launches."""
+        rows = _rows(problem, config, self.language)
+        workspace, partials, statistics = problem.workspace(rows.slices)
+        steps = rows.backward(workspace, partials, (0, 0), (0, 0, statistics))
+        parameters = problem.parameters_launch(self.language, rows.slices, partials, statistics)
+        refusal = problem.refusal(channels_last=True) or rows.refusal()
+        return refusal or Schedule((*steps, parameters), problem.guarantee, workspace)

@@ -17,6 +17,7 @@ from ptxrt.ops.framework import (
     Tickets,
     Variant,
     Workspace,
+    in_slices,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["FAMILY", "InTickets", "InTicketsBackward", "TicketsConfig", "in_slices"]
+__all__ = ["FAMILY", "InTickets", "InTicketsBackward", "TicketsConfig"]
 
 _THREADS = 256
 
@@ -49,13 +50,6 @@ FAMILY = KernelFamily(
 )
 
 
-def in_slices(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
-    """Return how many slices `values` are cut into, and their length: about `aim`, a multiple of `step`."""
-    length = -(-values // min(most, -(-values // aim)))
-    length = -(-length // step) * step
-    return -(-values // length), length
-
-
 @dataclass(frozen=True)
 class TicketsConfig(Config):
     """Knobs of tickets: the values of a slice, about, and how many bytes the sums are ahead of the output, about."""
@@ -66,18 +60,21 @@ class TicketsConfig(Config):
     @classmethod
     def heuristic(cls, problem: Problem) -> TicketsConfig:
         """As measured on an H200: some MB ahead, and four groups at least."""
-        ahead = 1 << (24 if problem.tensors == 1 else 23)
-        return cls(1 << 13, max(ahead, 4 * problem.group * problem.dtype.size * problem.tensors))
+        ahead = 1 << (24 if problem.arrays == 1 else 23)
+        return cls(
+            1 << ((15 if problem.arrays == 1 else 14) if problem.dtype.size == 2 else 13),
+            max(ahead, 4 * problem.group * problem.dtype.size * problem.arrays),
+        )
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[TicketsConfig]:
-        """Return the heuristic's; slices of twice as many values; and twice as far ahead."""
+        """Return the heuristic's, and slices of half and of twice as many values."""
         best = cls.heuristic(problem)
-        return tuple(cls(values * best.values, lag * best.lag) for values in (1, 2) for lag in (1, 2))
+        return tuple(cls(values, best.lag) for values in (best.values, best.values // 2, 2 * best.values))
 
     def tickets(self, problem: Problem, slices: int) -> Tickets:
         """Return the tickets of groups of so many slices."""
-        lag = -(-self.lag // (problem.group * problem.dtype.size * problem.tensors))
+        lag = -(-self.lag // (problem.group * problem.dtype.size * problem.arrays))
         return Tickets(problem.batch * problem.groups, slices, lag)
 
 

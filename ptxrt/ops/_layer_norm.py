@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ptxrt.ops._layer_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -61,13 +63,18 @@ class LayerNormGradients(NamedTuple):
 class LayerNormPlan(RowsPlan[LayerNormDescriptor, LayerNormArgs, DeviceArray]):
     """Plan of :func:`layer_norm`; run it with :class:`LayerNormArgs`."""
 
-    variants = (RowsForward(FAMILY), RowsForward(FAMILY, "hip"))
+    variants = (HeldForward(HELD), RowsForward(FAMILY), HeldForward(HELD, "hip"), RowsForward(FAMILY, "hip"))
 
 
 class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackwardArgs, LayerNormGradients]):
     """Plan of :func:`layer_norm_backward`; run it with :class:`LayerNormBackwardArgs`."""
 
-    variants = (RowsBackward(FAMILY, 2), RowsBackward(FAMILY, 2, "hip"))
+    variants = (
+        HeldBackward(HELD, 2),
+        RowsBackward(FAMILY, 2),
+        HeldBackward(HELD, 2, "hip"),
+        RowsBackward(FAMILY, 2, "hip"),
+    )
 
 
 def layer_norm(

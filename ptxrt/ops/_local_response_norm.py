@@ -50,6 +50,9 @@ THREADS = 256
 SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
+LAST_SIZES = (3, 5, 7, 9)
+"""Window sizes that the channels-last kernels are made for."""
+
 _MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
 
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
@@ -57,6 +60,7 @@ _SIGNATURES = {
     "forward": f"const T* in_ptr, T* out_ptr, P* denom_ptr, {_COUNTS} {{}}, P alpha, P beta, P k",
     "backward": f"const T* in_ptr, const T* go_ptr, const P* denom_ptr, T* gi_ptr, {_COUNTS} {{}}, P alpha, P beta",
 }
+_LAST = {way: text.format("").replace(f"{_COUNTS} ", "u32 vectors, u32 per_row") for way, text in _SIGNATURES.items()}
 FAMILY = KernelFamily(
     "local_response_norm",
     ("f32", "f64", "f16", "bf16"),
@@ -72,6 +76,19 @@ FAMILY = KernelFamily(
         for way, text in _SIGNATURES.items()
         for size in SLIDING_SIZES
         for by, dtypes in (("root", ("f32", "f16", "bf16")), ("any", ()))  # f64 has one power for every beta
+    }
+    | {
+        f"lrn_{way}_last_{size}": Role(
+            text, parameters={"size": str(size), "by": "root", "last": "yes"}, dtypes=("f32", "f16", "bf16")
+        )
+        for way, text in _LAST.items()
+        for size in LAST_SIZES
+    }
+    | {
+        f"lrn_{way}_last": Role(
+            text.replace("per_row", "per_row, u32 size"), hip=True, ptx=False, dtypes=("f32", "f16", "bf16")
+        )
+        for way, text in _LAST.items()
     },
     targets=ROUNDING_TARGETS,
 )
@@ -103,9 +120,18 @@ class _Problem(F64Sums, ImageDescriptor):
         """Of all images."""
         return self.batch * self.hw
 
-    def launch(self, kernel: str, language: str, blocks: int, *counts: int) -> Schedule:
-        """Return the schedule of one entry; `counts` are its parameters behind the sizes."""
-        sizes = (self.batch, self.channels, self.hw, *counts)
+    @property
+    def extent(self) -> tuple[int, int, int]:
+        """N, C and HW, as the kernels count them."""
+        return self.batch, self.channels, self.hw
+
+    @property
+    def quarters(self) -> bool:
+        """Whether beta is a power that roots give: of one to four quarters, and not of f64."""
+        return self.dtype.name != "f64" and np.float32(self.beta) in (0.25, 0.5, 0.75, 1)
+
+    def launch(self, kernel: str, language: str, blocks: int, *sizes: int) -> Schedule:
+        """Return the schedule of one entry; `sizes` are its whole numbers."""
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
         spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
         return Schedule((Launch(spec, (blocks,), THREADS, arguments),), self.guarantee)
@@ -200,7 +226,7 @@ class Elements(Variant[_Problem, Config]):
         """Return one launch."""
         count = problem.elements
         blocks = blocks_in_hip(count, THREADS) if self.language == "hip" else -(-count // THREADS)
-        return problem.launch("kernel", self.language, blocks, problem.size)
+        return problem.launch("kernel", self.language, blocks, *problem.extent, problem.size)
 
 
 def _chunk(problem: _Problem, threads: int, windows: int) -> int:
@@ -217,8 +243,10 @@ class SlidingConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SlidingConfig:
-        """As measured on an H200: forward twelve times its threads, backward as many as it has."""
-        return cls(_chunk(problem, *((3 << 20, 2) if problem.way == "forward" else (1 << 18, 4))))
+        """As measured on an H200: forward twelve times its threads, of 16 bits four times, backward one time."""
+        if problem.way == "backward":
+            return cls(_chunk(problem, 1 << 18, 4))
+        return cls(_chunk(problem, (1 if problem.dtype.size == 2 else 3) << 20, 2))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SlidingConfig]:
@@ -231,8 +259,8 @@ class WalkingConfig(SlidingConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> WalkingConfig:
-        """As measured on an H200: twice its threads."""
-        return cls(_chunk(problem, 1 << 19, 4))
+        """As measured on an H200: forward six times its threads, backward two times."""
+        return cls(_chunk(problem, (3 if problem.way == "forward" else 1) << 19, 4))
 
 
 class Sliding(Variant[_Problem, SlidingConfig]):
@@ -254,8 +282,7 @@ class Sliding(Variant[_Problem, SlidingConfig]):
 
     def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        quarters = problem.dtype.name != "f64" and np.float32(problem.beta) in (0.25, 0.5, 0.75, 1)
-        if self.language == "hip" and (problem.size > _MOST_IN_HIP or not quarters):
+        if self.language == "hip" and (problem.size > _MOST_IN_HIP or not problem.quarters):
             return Refusal(
                 f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters"
             )
@@ -267,21 +294,45 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         for name, most in (("positions", (1 << 32) - 1 - THREADS), ("channels", (1 << 30) - 1)):
             if (value := getattr(problem, name)) > most:
                 return Refusal(f"{name} = {value} does not fit the kernel's u32")
-        by = "root" if quarters else "any"
+        by = "root" if problem.quarters else "any"
         blocks = -(-problem.positions // THREADS) * -(-problem.channels // config.chunk)
         if self.language == "hip":
-            return problem.launch("walking", self.language, blocks, problem.size, config.chunk)
-        return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, config.chunk)
+            return problem.launch("walking", self.language, blocks, *problem.extent, problem.size, config.chunk)
+        return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, *problem.extent, config.chunk)
 
 
-_VARIANTS = (Sliding(), Elements(), Sliding("hip"), Elements("hip"))
+class Last(Variant[_Problem, Config]):
+    """Threads that take 16 bytes of channels that lie side by side, and have their neighbours' terms."""
+
+    name = "last"
+
+    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if refusal := problem.not_in_vectors:
+            return refusal
+        if problem.size not in LAST_SIZES or not problem.quarters:
+            return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
+        vector = problem.vector
+        vectors = problem.elements // vector
+        if vectors >= (1 << 32) - 1024:
+            return Refusal(f"{vectors} vectors do not fit the kernel's u32")
+        counts = (vectors, problem.channels // vector)
+        blocks = -(-vectors // (THREADS * 8 // vector - 2))
+        if self.language == "hip":
+            return problem.launch("last", self.language, blocks, *counts, problem.size)
+        return problem.launch(f"last_{problem.size}", self.language, blocks, *counts)
+
+
+_VARIANTS = (Last(), Sliding(), Elements(), Last("hip"), Sliding("hip"), Elements("hip"))
 
 
 class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormArgs, LocalResponseNormResult]):
     """Plan of :func:`local_response_norm`; run it with :class:`LocalResponseNormArgs`.
 
-    Variants, which give the same bits: ``sliding``, a thread for a run of channels at one position, for windows of up
-    to 12 channels; ``baseline``, a thread an element, for any window.
+    Variants, which give the same bits, but for y of 16 bits: ``last``, threads that take 16 bytes of channels which lie
+    side by side, for windows of 3, 5, 7 and 9 channels; ``sliding``, a thread for a run of channels at one position,
+    for windows of up to 12 channels, which computes that y in float32; ``baseline``, a thread an element, for any
+    window.
     """
 
     op = "local_response_norm"
@@ -304,8 +355,8 @@ class LocalResponseNormBackwardPlan(
 ):
     """Plan of :func:`local_response_norm_backward`; run it with :class:`LocalResponseNormBackwardArgs`.
 
-    Variants, which give the same bits: ``sliding`` and ``baseline``, as of the forward. The baseline takes every power
-    once for each window that it is in.
+    Variants, which give the same bits: ``last``, ``sliding`` and ``baseline``, as of the forward. The baseline takes
+    every power once for each window that it is in.
     """
 
     op = "local_response_norm_backward"
@@ -344,12 +395,12 @@ def local_response_norm(
     Hinton, ImageNet Classification with Deep Convolutional Neural Networks, 2012; the window and the division by size
     at the edges too are PyTorch's).
 
-    It is computed in float64 and rounded once, float16 and bfloat16 from float32 once more: a square that float32
-    cannot hold does not make y 0, as PyTorch has it (its x^2 is infinite above 1.8e19), and y is from the denom before
-    it was rounded. float64 has sums of two float64, and y from the rounded denom; a square that float64 cannot hold,
-    that of 1.4e154, is infinite. A denom that is not above 0, which only a k or alpha of at most 0 gives, is raised to
-    -beta as C's pow does: 0 gives infinity and so y is infinite, NaN where x is 0; below 0 gives NaN unless beta is
-    whole.
+    It is computed in float64 and rounded once, float16 and bfloat16 from float32 once more, where the power too may be
+    in float32: a square that float32 cannot hold does not make y 0, as PyTorch has it (its x^2 is infinite above
+    1.8e19), and y is from the denom before it was rounded. float64 has sums of two float64, and y from the rounded
+    denom; a square that float64 cannot hold, that of 1.4e154, is infinite. A denom that is not above 0, which only a k
+    or alpha of at most 0 gives, is raised to -beta as C's pow does: 0 gives infinity and so y is infinite, NaN where x
+    is 0; below 0 gives NaN unless beta is whole.
 
     Parameters
     ----------

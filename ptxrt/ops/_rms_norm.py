@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ptxrt.ops._rms_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -62,13 +64,18 @@ class RmsNormGradients(NamedTuple):
 class RmsNormPlan(RowsPlan[RmsNormDescriptor, RmsNormArgs, DeviceArray]):
     """Plan of :func:`rms_norm`; run it with :class:`RmsNormArgs`."""
 
-    variants = (RowsForward(FAMILY), RowsForward(FAMILY, "hip"))
+    variants = (HeldForward(HELD), RowsForward(FAMILY), HeldForward(HELD, "hip"), RowsForward(FAMILY, "hip"))
 
 
 class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArgs, RmsNormGradients]):
     """Plan of :func:`rms_norm_backward`; run it with :class:`RmsNormBackwardArgs`."""
 
-    variants = (RowsBackward(FAMILY, 1), RowsBackward(FAMILY, 1, "hip"))
+    variants = (
+        HeldBackward(HELD, 1),
+        RowsBackward(FAMILY, 1),
+        HeldBackward(HELD, 1, "hip"),
+        RowsBackward(FAMILY, 1, "hip"),
+    )
 
 
 def rms_norm(

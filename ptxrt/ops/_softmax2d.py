@@ -48,6 +48,7 @@ _COUNTED = 1 << 32  # columns, which a u32 does not count
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
 _TILE = "u64 batch, u32 channels, u32 hw, u32 positions, u32 lanes"
+_ROWS = "u64 rows, u32 per_row, u32 shift"
 FAMILY = KernelFamily(
     "softmax2d",
     ("f32", "f64", "f16", "bf16"),
@@ -56,6 +57,8 @@ FAMILY = KernelFamily(
         "softmax2d_tiled_kernel": Role(_FORWARD + _TILE, hip=True),
         "softmax2d_backward_kernel": Role(_BACKWARD + _COUNTS, hip=True),
         "softmax2d_backward_tiled_kernel": Role(_BACKWARD + _TILE, hip=True),
+        "softmax2d_last_kernel": Role(_FORWARD + _ROWS, hip=True),
+        "softmax2d_backward_last_kernel": Role(_BACKWARD + _ROWS, hip=True),
     },
     targets=ROUNDING_TARGETS,
 )
@@ -243,16 +246,66 @@ class Tiled(Variant[_Problem, ThreadsConfig]):
         return Schedule((Launch(kernel, (blocks,), tile.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
 
 
+@dataclass(frozen=True)
+class LanesConfig(Config):
+    """Knobs of columns whose channels lie side by side: the lanes of each, a power of two of up to 32."""
+
+    lanes: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> LanesConfig:
+        """As few as have the registers, as measured on an H200."""
+        return cls.candidates(problem)[0]
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[LanesConfig]:
+        """Return the smallest two."""
+        every = [cls(1 << shift) for shift in range(6)]
+        return [config for config in every if problem.channels <= config.lanes * _registers(problem)][:2] or every[-1:]
+
+
+def _registers(problem: _Problem) -> int:
+    """Return how many values a thread holds of a column whose channels lie side by side."""
+    return HELD // 2 if problem.dtype.name == "f64" else HELD
+
+
+class Last(Variant[_Problem, LanesConfig]):
+    """Lanes of a warp for each column, which take 16 bytes of channels that lie side by side."""
+
+    name = "last"
+    config_type = LanesConfig
+    threads = 256
+
+    def __init__(self, way: Direction, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.way = way
+
+    def schedule(self, problem: _Problem, config: LanesConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if refusal := problem.not_in_vectors:
+            return refusal
+        if config.lanes not in (1, 2, 4, 8, 16, 32):
+            return Refusal(f"{config.lanes} lanes are no power of two of up to 32")
+        if problem.channels > config.lanes * _registers(problem):
+            return Refusal(f"{problem.channels} channels do not fit the registers of {config.lanes} lanes")
+        kernel = FAMILY.kernel(f"{self.way.name}_last_kernel", problem.dtype, self.language)
+        sizes = (problem.batch, problem.channels // problem.vector, config.lanes.bit_length() - 1)
+        blocks = _parts(problem.batch * config.lanes, self.threads)
+        return Schedule((Launch(kernel, (blocks,), self.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
+
+
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    return Columns(way), Held(way), Tiled(way), Columns(way, "hip"), Tiled(way, "hip")
+    in_ptx = Last(way), Columns(way), Held(way), Tiled(way)
+    return *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each
-    column, of a block or a cluster of blocks, whose registers hold all of it, and 16 bytes at a time; ``tiled``,
-    several threads for each column of any length, and in PTX the only one for 2**32 columns and more.
+    Variants: ``last``, lanes of a warp for each column, whose channels lie side by side; ``baseline``, a thread for
+    each column, best where registers hold it; ``held``, several threads for each column, of a block or a cluster of
+    blocks, whose registers hold all of it, and several neighbours at a time; ``tiled``, several threads for each column
+    of any length, and in PTX the only one for 2**32 columns and more where these are not side by side.
     """
 
     op = "softmax2d"

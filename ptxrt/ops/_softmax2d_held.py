@@ -30,7 +30,8 @@ SECTOR = 32
 CLUSTERS = (1, 2, 4)
 """Blocks of a cluster that the kernels are rendered for; a cluster of one is a block."""
 
-_VECTOR_BYTES, _LINE = 16, 128  # of a thread's accesses, and of what the cache has together
+_SMALL = 1 << 17  # elements, of which the largest devices have a thread for each
+_LINE = 128  # bytes that the cache has together
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _TILE = "u32 channels, u32 hw, u32 positions, u32 lanes, u32 strips, u32 share, u32 per_position, u32 per_lane"
 FAMILY = KernelFamily(
@@ -38,7 +39,10 @@ FAMILY = KernelFamily(
     ("f32", "f64", "f16", "bf16"),
     {
         f"{way}_held_{cluster}": Role(
-            arrays + _TILE, parameters={"cluster": str(cluster)}, target=90 if cluster > 1 else None
+            arrays + _TILE,
+            hip=cluster == 1,
+            parameters={"cluster": str(cluster)},
+            target=90 if cluster > 1 else None,
         )
         for cluster in CLUSTERS
         for way, arrays in (("softmax2d", _FORWARD), ("softmax2d_backward", _BACKWARD))
@@ -81,16 +85,17 @@ class _Tile(NamedTuple):
     share: int
 
 
-def _tile(problem: ImageDescriptor, threads: int, cluster: int) -> _Tile | None:
-    """Return the tiles for blocks of up to `threads`, or None where registers do not hold them.
+def _tile(problem: ImageDescriptor, config: HeldConfig) -> _Tile | None:
+    """Return the tiles for blocks of up to so many threads, or None where registers do not hold them.
 
     Wide ones, up to whole images: the more columns lie side by side, the fewer sectors are read in vain.
     """
     if problem.empty:
         return None
+    threads, cluster = config.threads, config.cluster
     channels, hw, size = problem.channels, problem.hw, problem.dtype.size
-    vector = _VECTOR_BYTES // size
-    turns = _held_values(problem) // vector
+    vector = _vector(problem)
+    turns = min(config.values, _held_values(problem)) // vector
     most = min(threads * vector * turns * cluster // channels, threads)
     positions, whole = hw, vector // math.gcd(hw, vector)  # of so many lanes, a turn is whole vectors
     if hw > most:
@@ -107,6 +112,11 @@ def _tile(problem: ImageDescriptor, threads: int, cluster: int) -> _Tile | None:
     return _Tile(positions, lanes, _parts(hw, positions), share) if fits else None
 
 
+def _vector(problem: ImageDescriptor) -> int:
+    """Return how many neighbours a thread takes at a time: 16 bytes, as numbers."""
+    return 2 if problem.dtype.name == "f64" else 4
+
+
 def _held_values(problem: ImageDescriptor) -> int:
     """Return how many values a thread holds in registers."""
     return 16 if problem.dtype.name == "f64" else 32
@@ -117,17 +127,22 @@ def _most_threads(problem: ImageDescriptor) -> int:
 
 
 def _wide(problem: ImageDescriptor, config: HeldConfig) -> bool:
-    """Return whether a tile is a whole image, or reads whole lines of memory."""
-    tile = _tile(problem, config.threads, config.cluster)
-    return tile is not None and (tile.strips == 1 or tile.positions * problem.dtype.size >= _LINE)
+    """Return whether a tile is a whole image, or reads whole lines of memory; of a small problem sectors will do.
+
+    So will half lines of 16 bits, forward: as measured on an H200.
+    """
+    tile, least = _tile(problem, config), SECTOR if problem.elements <= _SMALL else _LINE
+    size = problem.dtype.size if problem.op.endswith("backward") else max(problem.dtype.size, 4)
+    return tile is not None and (tile.strips == 1 or tile.positions * size >= least)
 
 
 @dataclass(frozen=True)
 class HeldConfig(Config):
-    """Knobs: the most threads of a block, and the blocks of a cluster, which has a tile."""
+    """Knobs: the most threads of a block, the blocks of a cluster, which has a tile, the most values of a thread."""
 
     threads: int
     cluster: int
+    values: int = 32
 
     @classmethod
     def heuristic(cls, problem: ImageDescriptor) -> HeldConfig:
@@ -136,8 +151,11 @@ class HeldConfig(Config):
 
     @classmethod
     def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
-        """Return the smallest four whose tile is wide."""
+        """Return the smallest four whose tile is wide; of a small problem those of few values a thread."""
         most = _most_threads(problem)
+        few = [cls(128, 1, 8), cls(256, 1, 8)] if problem.elements <= _SMALL else []
+        if few := [config for config in few if _wide(problem, config)]:
+            return few
         every = [cls(threads, blocks) for blocks in CLUSTERS for threads in (128, 256, 512) if threads <= most]
         return [config for config in every if _wide(problem, config)][:4] or every[-1:]
 
@@ -164,10 +182,12 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
             return Refusal(f"there are clusters of {CLUSTERS} blocks, not of {cluster}")
         if threads > (most := _most_threads(problem)):
             return Refusal(f"{threads} threads are more than the {most} that a block may have")
-        tile = _tile(problem, threads, cluster)
+        tile = _tile(problem, config)
         if tile is None:
             return Refusal(f"columns of whole vectors do not fit the registers of {cluster} x {threads} threads")
-        vector = _VECTOR_BYTES // problem.dtype.size
+        if self.language == "hip" and cluster > 1:
+            return Refusal("HIP has no clusters of blocks")
+        vector = _vector(problem)
         block = tile.positions * tile.lanes // vector
         per = tuple(_parts(1 << 31, count) for count in (tile.positions, tile.lanes))
         kernel = FAMILY.kernel(f"{self.way.name}_held_{cluster}", problem.dtype, self.language)
@@ -175,5 +195,7 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         across = 3 * cluster * tile.positions if cluster > 1 else 0
         shared = real * (2 * (vector + 1) * block + across + 2 * tile.positions)
         arguments: tuple[Argument, ...] = (*self.way.arrays, problem.channels, problem.hw, *tile, *per)
+        if self.language == "hip":
+            shared = 0  # its shared memory is the entry's own
         launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
         return Schedule((launch,), guarantee(problem))

@@ -52,6 +52,7 @@ __all__ = [
 THREADS = 256
 _MOST_PLACES = 1 << 28  # of the tables of a plan, 2 GiB
 _FLOATS = ("f32", "f64", "f16", "bf16")
+_FACTORS = (2, 3, 4)  # to how many columns a column was copied, in the entry for whole factors
 _OF_SIZE = {1: "u8", 2: "f16", 4: "u32", 8: "f64"}  # bytes -> the type whose entry moves elements of so many
 FAMILY = KernelFamily(
     "upsample_nearest2d",
@@ -59,6 +60,10 @@ FAMILY = KernelFamily(
     {
         "upsample_nearest2d": Role(
             "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const T* src, T* dst", hip=True
+        ),
+        "upsample_nearest2d_short": Role(
+            "const T* src, T* dst, u32 shift, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, "
+            "f64 column_scale, u64 plane_stride, u64 row_stride, u64 column_stride"
         ),
         "upsample_nearest2d_banded": Role(
             "const T* src, T* dst, u32 threads, u32 chunks, u32 bands, u32 height, "
@@ -73,6 +78,12 @@ FAMILY = KernelFamily(
         "upsample_nearest2d_backward": Role(
             "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
             "u64 in_h, u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
+            hip=True,
+            dtypes=_FLOATS,
+        ),
+        "upsample_nearest2d_backward_factors": Role(
+            "const T* go_ptr, T* gi_ptr, u32 threads, u32 chunks, u32 channels, u32 in_h, u32 rows, u32 columns, "
+            " u64 image_stride, u64 channel_stride, u64 row_stride",
             hip=True,
             dtypes=_FLOATS,
         ),
@@ -251,6 +262,7 @@ class UpsampleNearest2dArgs(NamedTuple):
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
+_SHORT = 1 << 17  # elements of y that are few
 # float64 is what the places of elements are computed in; the elements are moved.
 _GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -275,6 +287,29 @@ class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
         elements = math.prod(problem.result_shape)
         blocks = blocks_in_hip(elements, THREADS) if self.language == "hip" else -(-elements // THREADS)
         return Schedule((Launch(kernel, (blocks,), THREADS, arguments),), _GUARANTEE)
+
+
+class Short(Variant[UpsampleNearest2dDescriptor, Config]):
+    """An element of y a thread, in few instructions."""
+
+    name = "short"
+
+    def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
+        """Where what counts is how long one thread takes."""
+        return math.prod(problem.result_shape) <= _SHORT
+
+    def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        (n, c, in_h, in_w), (image, channel, row, column) = problem.shape, problem.steps
+        if n > 1 and c > 1 and image != c * channel:
+            return Refusal("planes of x do not lie at one stride")
+        shift = min((problem.out_w - 1).bit_length(), 8)
+        grid = (-(-problem.out_w >> shift), -(-problem.out_h // (THREADS >> shift)), n * c)
+        sizes = (shift, problem.out_h, problem.out_w, in_h, in_w)
+        plane = channel if c > 1 else image
+        arguments: tuple[Argument, ...] = ("x", "out", *sizes, *problem.scales, plane, row, column)
+        launch = Launch(problem.kernel("upsample_nearest2d_short", self.language), grid, THREADS, arguments)
+        return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
 
 @dataclass(frozen=True)
@@ -415,15 +450,15 @@ class Tables(Variant[UpsampleNearest2dDescriptor, TablesConfig]):
 class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
-    Variants: ``tables``, whose threads take 16 bytes of several rows of y and find in tables where those are from;
-    ``banded``, whose threads compute that; ``baseline``, an element of y a thread. A plan of ``tables`` holds 4 bytes
-    for each row of y, and 16 for each 16 bytes of one row.
+    Variants: ``short``, for few elements, one a thread; ``tables``, whose threads take 16 bytes of several rows of y
+    and find in tables where those are from; ``banded``, whose threads compute that; ``baseline``, an element a thread.
+    A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of one row.
     """
 
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
+    variants = (Short(), Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -458,6 +493,49 @@ def _first_places(length: int, count: int) -> NDArray[np.uint64]:
     return np.append(low, np.uint64(count))
 
 
+def _guarantee(problem: UpsampleNearest2dBackwardDescriptor) -> PrecisionGuarantee:
+    real = parameter_type(problem.dtype).name
+    return PrecisionGuarantee(real, real, deterministic=True, bit_stable_on_same_hardware=True)
+
+
+def _whole_factor(length: int, count: int) -> int | None:
+    """Return to how many places each of `length` was copied, by the forward's own product, if all to as many."""
+    factor, rest = divmod(count, length)
+    if rest or not np.array_equal(_first_places(length, count), np.arange(length + 1, dtype=np.uint64) * factor):
+        return None
+    return factor
+
+
+class Factors(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
+    """16 bytes of grad_input a thread, where each place was copied a whole number of times."""
+
+    name = "factors"
+
+    def schedule(
+        self, problem: UpsampleNearest2dBackwardDescriptor, config: Config, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        _, channels, in_h, in_w = problem.result_shape
+        if problem.steps[3] != 1:
+            return Refusal("columns of grad_out are not one, or do not lie side by side")
+        chunks, rest = divmod(in_w * problem.dtype.size, _VECTOR_BYTES)
+        if rest:
+            return Refusal("rows of grad_input are not whole numbers of 16 bytes")
+        if in_h + in_w > _MOST_PLACES:
+            return Refusal(f"in_h + in_w = {in_h + in_w} are more than the {_MOST_PLACES} that are looked at")
+        rows, columns = (_whole_factor(*sizes) for sizes in zip((in_h, in_w), problem.shape[2:], strict=True))
+        if not rows or columns not in _FACTORS:
+            return Refusal("not every row was copied as often, and every column 2, 3 or 4 times")
+        threads = math.prod(problem.result_shape[:3]) * chunks
+        if (threads + THREADS) >> 32:
+            return Refusal(f"threads = {threads} does not fit the kernel's u32")
+        sizes = (threads, chunks, channels, in_h, rows, columns)
+        arguments: tuple[Argument, ...] = ("grad_out", "out", *sizes, *problem.steps[:3])
+        kernel = FAMILY.kernel("upsample_nearest2d_backward_factors", problem.dtype, self.language)
+        launch = Launch(kernel, (-(-threads // THREADS),), THREADS, arguments)
+        return _refusal(problem) or Schedule((launch,), _guarantee(problem))
+
+
 class Sums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
     """An element of grad_input a thread, which adds up what it was copied to."""
 
@@ -476,10 +554,9 @@ class Sums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
         tables = _first_places(in_h, out_h), _first_places(in_w, out_w)
         arguments: tuple[Argument, ...] = ("grad_out", "out", *tables, total, channels, in_h, in_w, *problem.steps)
         kernel = FAMILY.kernel("upsample_nearest2d_backward", problem.dtype, self.language)
-        real = parameter_type(problem.dtype).name
-        guarantee = PrecisionGuarantee(real, real, deterministic=True, bit_stable_on_same_hardware=True)
         # Threads take turns in PTX too.
-        return Schedule((Launch(kernel, (blocks_in_hip(total, THREADS),), THREADS, arguments),), guarantee)
+        launch = Launch(kernel, (blocks_in_hip(total, THREADS),), THREADS, arguments)
+        return Schedule((launch,), _guarantee(problem))
 
 
 class UpsampleNearest2dBackwardPlan(
@@ -487,13 +564,15 @@ class UpsampleNearest2dBackwardPlan(
 ):
     """Plan of :func:`upsample_nearest2d_backward`; run it with :class:`UpsampleNearest2dBackwardArgs`.
 
-    Variants: ``baseline``, an element of grad_input a thread. The plan holds tables, 8 bytes a row and a column of it.
+    Variants: ``factors``, whose threads take 16 bytes of grad_input and read what these are sums of by vectors, where
+    every row was copied to as many rows and every column to 2, 3 or 4; ``baseline``, an element of grad_input a thread,
+    whose plan holds tables, 8 bytes a row and a column of it.
     """
 
     op = "upsample_nearest2d_backward"
     category = "resampling"
     descriptor_type = UpsampleNearest2dBackwardDescriptor
-    variants = (Sums(), Sums("hip"))
+    variants = (Factors(), Sums(), Factors("hip"), Sums("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -32,7 +32,9 @@ class Memory:
 
     def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
         self._used_on: dict[int, Stream] = {}
-        self._holds: list[None] = []  # one for each graph; adding and taking away one is a single step
+        # One for the arrays and, above it, one for each graph. Whoever takes away the first one gives the memory back:
+        # taking one away and seeing which it was is a single step.
+        self._holds = [True]
         if stream.capture is not None:
             stream.capture.hold(self)
             stream = stream.capture.stream
@@ -69,19 +71,18 @@ class Memory:
 
     def hold(self) -> None:
         """Let the memory outlive :meth:`free`, until :meth:`release`: a graph has its address."""
-        self._holds.append(None)
+        self._holds.append(False)
 
     def release(self) -> None:
         """Undo one :meth:`hold`."""
-        self._holds.pop()
-        if not self._holds and not self.alive:
+        if self._holds.pop():
             self._give_back()
 
     def free(self) -> None:
         """Give the memory back, in the order of the streams that used it; held memory when it is released."""
         if self.alive:
             self.home = None
-            if not self._holds:
+            if self._holds.pop():
                 self._give_back()
 
     def _give_back(self) -> None:

@@ -188,17 +188,17 @@ class Graph:
                     given=_words(recorded),
                     fix="Capture another graph",
                 )
-            self._handle = backend.create_graph(ordinal, recorded, self._handle)
-            self._recorded, self._textures, self._modules = recorded, textures, modules
-            self._memories, memories = memories, self._memories
             if self._last is not self.stream:  # the next replay elsewhere waits for the captured stream
                 backend.wait_stream(ordinal, self.stream.handle, self._last.handle)
                 self._last = self.stream
+            self._handle = backend.create_graph(ordinal, recorded, self._handle)
+            self._recorded, self._textures, self._modules = recorded, textures, modules
+            self._memories, memories = memories, self._memories
         _release(memories)
 
 
 def _recording(method: str) -> Callable[..., None]:
-    """Return a backend's method that records. Of all four the stream is the fifth argument."""
+    """Return a backend's method that records. Of all five the stream is the fifth argument."""
 
     def call(self: Capture, ordinal: int, *args: Any) -> None:
         before, stream, after = args[:3], args[3], args[4:]
@@ -297,6 +297,7 @@ class Capture:
     launch_cooperative = _recording("launch_cooperative")
     copy = _recording("copy")
     fill = _recording("fill")
+    give = _recording("give")
 
     copy_in = _refusing(
         "copy_in", 3, "a copy from the host", "Copy before the block; between replays, to an array that it reads"

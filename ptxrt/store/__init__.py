@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxrt.store._files import replace
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Record, Request
-from ptxrt.store.store import FOLDERS, BinaryStore, StoredEntry, bytes_in, current, root_of
+from ptxrt.store.store import FOLDERS, BinaryStore, StoredEntry, bytes_in, current, is_entry, root_of
 
 __all__ = [
     "FOLDERS",
@@ -16,6 +16,7 @@ __all__ = [
     "StoredEntry",
     "bytes_in",
     "current",
+    "is_entry",
     "locked",
     "replace",
     "root_of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ptxrt.store import _files
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Damaged, Record, Request
 
-__all__ = ["FOLDERS", "BinaryStore", "StoredEntry", "bytes_in", "current", "root_of"]
+__all__ = ["FOLDERS", "BinaryStore", "StoredEntry", "bytes_in", "current", "is_entry", "root_of"]
 
 FOLDERS = ("entries", "headers", "locks", "tmp", "quarantine")
 """What :func:`root_of` has, beside the memos."""
@@ -259,7 +260,7 @@ class BinaryStore:
 
     def entries(self) -> Iterator[StoredEntry]:
         """Yield all entries, each read and verified; one that another process removes meanwhile is passed over."""
-        for path in self._paths():
+        for path in filter(is_entry, self._paths()):
             last_used = _changed(path / "entry.json")
             problem, read = None, None
             try:
@@ -337,6 +338,11 @@ class BinaryStore:
         folders = (self._root / "quarantine", self._root / "headers", self.memos)
         others = [path for folder in folders for path in _files.inside(folder)]
         return sum(self._remove(path) for path in (*self._paths(), *others)) + self._remove_leftovers()
+
+
+def is_entry(path: Path) -> bool:
+    """Return whether an entry may be there, as which it is looked for; what else is in the folder is never read."""
+    return re.fullmatch("[0-9a-f]{64}", path.name) is not None and path.parent.name == path.name[:2]
 
 
 def _place(root: Path, key: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,7 @@ class Driver:
         self.stack = [THEIRS]
         self.refuses: dict[str, Status | BaseException] = {}
         self.launched_in: list[int] = []
+        self.retained = 0
 
     def answer(self, call: str, *results: Any) -> tuple[Any, ...]:
         refusal = self.refuses.get(call, Status.CUDA_SUCCESS)
@@ -47,6 +50,11 @@ class Driver:
     def cuCtxSetCurrent(self, context: int) -> tuple[Any, ...]:
         self.stack[-1:] = [int(context)]
         return self.answer("cuCtxSetCurrent")
+
+    def cuDevicePrimaryCtxRetain(self, ordinal: int) -> tuple[Any, ...]:
+        assert ordinal == 0
+        self.retained += 1
+        return self.answer("cuDevicePrimaryCtxRetain", OURS)
 
     def cuCtxPushCurrent(self, context: int) -> tuple[Any, ...]:
         answer = self.answer("cuCtxPushCurrent")
@@ -170,10 +178,10 @@ def test_a_call_that_raises_leaves_the_context_as_it_was(backend: CudaBackend, d
 def test_a_switch_that_fails_half_way_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver) -> None:
     def set_current() -> None:
         driver.cuCtxSetCurrent(OURS)
-        driver.refuses["cuCtxGetCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
+        raise ptxrt.DriverError("no more", op="set_current")
 
     backend._core.Device = lambda ordinal: SimpleNamespace(set_current=set_current)
-    with refused(ptxrt.DriverError, "cuCtxGetCurrent", None, "CUDA_ERROR_INVALID_CONTEXT"), backend._current(0):
+    with pytest.raises(ptxrt.DriverError, match="no more"), backend._current(0):
         pytest.fail("the body runs without the device's context")
     assert driver.stack == [THEIRS]
 
@@ -183,3 +191,69 @@ def test_a_switch_that_the_driver_refuses_is_reported(backend: CudaBackend, driv
     driver.refuses[call] = Status.CUDA_ERROR_INVALID_CONTEXT
     with refused(ptxrt.DriverError, call, None, "CUDA_ERROR_INVALID_CONTEXT"), backend._current(0):
         pass
+
+
+def test_the_context_is_retained_once_for_all_threads(backend: CudaBackend, driver: Driver) -> None:
+    backend._contexts = {}
+
+    def use() -> None:
+        with backend._current(0):
+            assert driver.stack[-1] == OURS
+
+    for _ in range(2):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert (driver.retained, backend._contexts) == (1, {0: OURS})
+
+
+class Starting:
+    """cuda.bindings.driver, of which discovery uses this; it notes who initialised."""
+
+    CUresult = Status
+    cuCtxGetCurrent = cuLaunchKernel = cuGraphLaunch = None
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        self.initialised: list[threading.Thread] = []
+
+    def cuDriverGetVersion(self) -> tuple[Status, int]:
+        return Status.CUDA_SUCCESS, 13000
+
+    def cuInit(self, flags: int) -> tuple[Status]:
+        self.initialised.append(threading.current_thread())
+        return (self.status,)
+
+    def cuDeviceGetCount(self) -> tuple[Status, int]:
+        return Status.CUDA_SUCCESS, 2
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, core: Any, status: Status = Status.CUDA_SUCCESS) -> Starting:
+    """Have such a driver, and `core` as cuda.core; None where it is not installed."""
+    driver = Starting(status)
+    for name, module in (
+        ("cuda", SimpleNamespace(core=core)),
+        ("cuda.bindings", SimpleNamespace(driver=driver)),
+        ("cuda.core", core),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    return driver
+
+
+def test_the_driver_is_initialised_in_a_thread_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = starting(monkeypatch, SimpleNamespace())
+    backend = CudaBackend()
+    assert (backend.unavailable(), backend.device_count()) == (None, 2)
+    first, second = driver.initialised
+    assert first is not threading.current_thread() is second
+    assert not first.is_alive()
+
+
+def test_what_the_driver_answers_to_its_initialisation_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, SimpleNamespace(), Status.CUDA_ERROR_INVALID_CONTEXT)
+    assert CudaBackend().unavailable() == "NVIDIA's driver answers CUDA_ERROR_INVALID_CONTEXT to cuInit"
+
+
+def test_a_missing_cuda_core_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, None)
+    assert "ptxrt[cuda13]" in str(CudaBackend().unavailable())

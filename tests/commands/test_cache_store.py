@@ -301,11 +301,15 @@ def test_times_have_units() -> None:
     assert [seconds_in(text) for text in ("", "7", "d", "7 d", "7D", "1.5h", "\u0663d", "9" * 10 + "d")] == [None] * 8
 
 
-def test_the_table_fits_a_terminal(monkeypatch: Patch, capsys: Capture) -> None:
-    put_library()
-    monkeypatch.setattr(tables, "columns", lambda: 90)
+@pytest.mark.parametrize("width", [60, 80, 110, 140])
+def test_the_table_fits_a_terminal_and_has_whole_keys(width: int, monkeypatch: Patch, capsys: Capture) -> None:
+    key = put_library()
+    monkeypatch.setattr(tables, "columns", lambda: width)
     lines = run(capsys, "list")[1].splitlines()
-    assert max(map(len, lines[2:])) <= 90
+    assert max(map(len, lines[2:])) <= width
+    (line,) = (line for line in lines if line.startswith(f"{key[:12]} "))
+    assert ("nvJitLink 13.0" in line, "softmax2d.ptx" in line) == (width == 140, width >= 110)
+    assert width < 80 or "softmax2d  softmax2d_kernel" in line
 
 
 # show -------------------------------------------------------------------------------------------------------------
@@ -369,6 +373,16 @@ def test_show_disassembles_where_it_is_asked_to(monkeypatch: Patch, capsys: Capt
     assert (code, err, "registers a thread" in out) == (0, "ptxrt: no disassembler is here\n", True)
 
 
+def test_show_says_that_an_entry_has_gone_meanwhile(monkeypatch: Patch, capsys: Capture) -> None:
+    key = put()
+    (entry,) = store().entries()
+    (path_of(key) / "kernel.cubin").unlink()
+    monkeypatch.setattr(BinaryStore, "entries", lambda _: iter([entry]))
+    code, out, err = run(capsys, "show", key)
+    assert (code, out) == (2, "")
+    assert f"an entry that can be read, given {key}: No such file" in err
+
+
 def test_show_wants_one_key(monkeypatch: Patch, capsys: Capture) -> None:
     put()
     (entry,) = store().entries()
@@ -400,7 +414,7 @@ def test_verify_of_a_sound_store_exits_with_0(folder: Path, capsys: Capture) -> 
     assert run(capsys, "verify")[:2] == (
         0,
         f"{folder}: 2 entries, 1 of them the library's kernels as they are now; "
-        "0 damaged, 0 files or folders left over\n",
+        "0 damaged; files or folders left over: 0\n",
     )
     assert printed(capsys, "verify") == {
         "folder": str(folder), "entries": 2, "current_kernels": 1, "damaged": [], "leftovers": [],
@@ -450,18 +464,19 @@ def test_verify_lists_what_is_left_over(folder: Path, tmp_path: Path, capsys: Ca
     time.sleep(0.05)
     put(language="cuda", included=Included((str(header),)))
     root = folder / "v1"
-    for name in ("tmp/a", "quarantine/b", "locks/c", "headers/d", "entries/e", "f", "../v0"):
+    (root / "entries" / "g").mkdir()
+    for name in ("tmp/a", "quarantine/b", "locks/c", "headers/d", "entries/e", "entries/g/h", "f", "../v0"):
         (root / name).write_text("")
     (root / "memos").mkdir(exist_ok=True)
     for name in ("memos/fact.json", "../tuned.json", "../tuned.json.lock"):  # which are no part of an entry either
         (root / name).write_text("")
     found = printed(capsys, "verify")["leftovers"]
     assert {os.path.relpath(each["path"], root): each["what"].split(" ")[0] for each in found} == {
-        "tmp/a": "was", "quarantine/b": "was", "locks/c": "the", "headers/d": "the", "entries/e": "not", "f": "of",
-        "../v0": "of",
+        "tmp/a": "was", "quarantine/b": "was", "locks/c": "the", "headers/d": "the", "entries/e": "not",
+        "entries/g/h": "not", "f": "of", "../v0": "of",
     }  # fmt: skip
     code, out, _ = run(capsys, "verify")
-    assert (code, "7 files or folders left over" in out) == (0, True)
+    assert (code, "files or folders left over: 8\n" in out) == (0, True)
     assert re.search(rf"^{root}/quarantine/b +was damaged, and put aside$", out, re.MULTILINE)
 
 
@@ -479,7 +494,7 @@ def test_prune_removes_down_to_a_number_of_bytes(folder: Path, capsys: Capture) 
     found = printed(capsys, "prune", "--max-bytes", str(size + 10))
     assert (found["removed"], found["left"], keys()) == ([old], 1, {new})
     assert found["bytes"] > 100
-    assert run(capsys, "prune", "--max-bytes", "0")[1].startswith(f"{folder}: 1 entries removed, ")
+    assert run(capsys, "prune", "--max-bytes", "0")[1].startswith(f"{folder}: 1 entry removed, ")
     assert keys() == set()
 
 
@@ -512,10 +527,10 @@ def test_prune_and_clear_tell_of_what_they_could_not_remove(folder: Path, monkey
     put()
     with locked(folder / "v1" / "locks" / "prune", 0):
         code, out, err = run(capsys, "prune", "--max-bytes", "0")
-    assert (code, "0 entries removed" in out, "are left in" in err) == (1, True, True)
+    assert (code, "0 entries removed" in out, " left in " in err) == (1, True, True)
     monkeypatch.setattr(BinaryStore, "clear", lambda _: 0)
     code, _, err = run(capsys, "clear", "--yes")
-    assert (code, "1 entries are left in" in err) == (1, True)
+    assert (code, "1 entry left in " in err) == (1, True)
 
 
 def test_clear_removes_all(folder: Path, capsys: Capture) -> None:
@@ -523,7 +538,7 @@ def test_clear_removes_all(folder: Path, capsys: Capture) -> None:
     put("second")
     code, out, _ = run(capsys, "clear", "--yes")
     assert (code, keys()) == (0, set())
-    assert re.fullmatch(rf"{folder}: 2 entries removed, .* in all; 0 are left\n", out)
+    assert re.fullmatch(rf"{folder}: 2 entries removed, .* in all; 0 left\n", out)
 
 
 class Terminal(StringIO):
@@ -640,7 +655,7 @@ def test_what_was_warmed_is_loaded_without_a_compile_on_nvidia(
         assert cache.stats().compiles == compiles
     code, out, _ = run(capsys, "warm", spec.op, "--arch", "sm_90", "--jobs", "1")
     assert code == 0
-    assert out.startswith(f"{folder}: 1 kernels for sm_90: 0 compiled, 1 there before, 0 failed; ")
+    assert out.startswith(f"{folder}: 1 kernel for sm_90: 0 compiled, 1 there before, 0 failed; ")
 
 
 def test_what_was_warmed_is_loaded_without_a_compile_on_amd(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
+from helpers import covering
 
 from ptxrt import ops
 from ptxrt.compilers import Binary, hip_on_nvrtc, nvrtc
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.skipif(nvrtc.available() is not None, reason="NVRTC is 
 
 KERNEL = '#include "helper.h"\n\nextern "C" __global__ void k(float* y) {\n    y[0] = helper(y[1]);\n}\n'
 HELPER = "static __device__ float helper(float v) {\n    return expf(v);\n}\n"
-IN_HIP = sorted({spec.source.name or "": spec.source for spec in ops.kernels() if spec.language == "hip"}.items())
+IN_HIP = {spec.source.name or "": spec.source for spec in ops.kernels() if spec.language == "hip"}
 
 
 def compiled(text: str = KERNEL, *options: str, name: str | None = "k.cu", line_info: bool = True) -> Binary:
@@ -40,10 +42,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("options", [(), ("--use_fast_math",)], ids=["", "fast"])
-@pytest.mark.parametrize("index", range(len(IN_HIP)), ids=[name for name, _ in IN_HIP])
-def test_they_change_no_instruction(index: int, options: tuple[str, ...]) -> None:
-    text = IN_HIP[index][1].text
+@pytest.mark.parametrize(
+    ("name", "options"),
+    covering(product(IN_HIP, [(), ("--use_fast_math",)]), lambda row: row),  # options and files: each of them once
+    ids=lambda value: value if isinstance(value, str) else "fast" if value else "",
+)
+def test_they_change_no_instruction(name: str, options: tuple[str, ...]) -> None:
+    text = IN_HIP[name].text
     without, numbered = (
         hip_on_nvrtc.compile_hip_text(text, "sm_90", options, output="ptx", line_info=there).code
         for there in (False, True)

@@ -31,7 +31,7 @@ enum Place : uint8_t { NOWHERE, VECTOR_REGISTER, SCALAR_REGISTER, CONSTANT };
 enum Kind : uint32_t {
     NOTHING, VECTOR, CARRY, COMPARE, SCALAR, BRANCH, BARRIER, END, PAST_THE_END, PERMUTE, SCALAR_LOAD, LOAD, LOAD_LOW,
     LOAD_HIGH, STORE, STORE_HIGH, ADD_F32, ADD_F64, ADD_U32, FETCH_ADD_U32,
-    COMPARE_SWAP, LDS_LOAD, LDS_LOAD_LOW, LDS_LOAD_HIGH, LDS_STORE, LDS_STORE_HIGH
+    ADD_U64, OR_B64, COMPARE_SWAP, LDS_LOAD, LDS_LOAD_LOW, LDS_LOAD_HIGH, LDS_STORE, LDS_STORE_HIGH, LDS_ADD_U64, LDS_OR_B64
 };
 constexpr unsigned VCC = 106, EXEC = 126;  // as scalar registers; the manuals' numbers
 
@@ -67,8 +67,8 @@ struct Launch {
 // State ------------------------------------------------------------------------------------------------------------
 
 struct Word {  // of LDS: who was there last, and behind how many barriers
-    int64_t written = -1, read = -1;
-    int writer = 0, reader = 0;
+    int64_t written = -1, read = -1, changed = -1;  // changed: by an atomic operation
+    int writer = 0, reader = 0, changer = 0;
 };
 struct Block {
     std::vector<uint8_t> lds;
@@ -248,9 +248,13 @@ static double frexp_mantissa(double value) {
 }
 
 // V_CMP_CLASS: a bit for each kind of number.
-static bool is_of_class(double value, uint32_t classes) {
+template <typename T>
+static bool is_of_class(T value, uint32_t classes) {
     const bool negative = std::signbit(value);
-    if (value != value) return classes >> (std::bit_cast<uint64_t>(value) >> 51 & 1) & 1;
+    if (value != value) {
+        if constexpr (sizeof(T) == 8) return classes >> (std::bit_cast<uint64_t>(value) >> 51 & 1) & 1;
+        else return classes >> (std::bit_cast<uint32_t>(value) >> 22 & 1) & 1;
+    }
     if (std::isinf(value)) return classes >> (negative ? 2 : 9) & 1;
     if (value == 0) return classes >> (negative ? 5 : 6) & 1;
     if (denormal(value)) return classes >> (negative ? 4 : 7) & 1;
@@ -316,15 +320,22 @@ static uint8_t* reach(uint64_t address, unsigned bytes, bool write) {
     fail(std::string(write ? "writes" : "reads") + " outside of what the launch may reach");
 }
 
-static uint8_t* reach_lds(Wave& wave, uint32_t address, unsigned bytes, bool write) {
+static uint8_t* reach_lds(Wave& wave, uint32_t address, unsigned bytes, bool write, bool atomic) {
     Block& block = wave.block;
     if (address % std::min(bytes, 8u)) fail("not aligned in LDS");
     if (uint64_t(address) + bytes > block.lds.size()) fail("outside of the block's LDS");
     for (unsigned i = address / 4; i < (address + bytes + 3) / 4; ++i) {
         Word& word = block.words[i];
         const bool others = word.read == block.barriers && word.reader != wave.number;
-        if ((word.written == block.barriers && word.writer != wave.number) || (write && others))
+        const bool changed = word.changed == block.barriers && word.changer != wave.number;
+        const bool written = word.written == block.barriers && word.writer != wave.number;
+        if (written || (write && others) || (changed && !atomic))
             fail("two waves at one word of LDS, with no barrier between them");
+        if (atomic) {
+            word.changer = changed ? SEVERAL : wave.number;
+            word.changed = block.barriers;
+            continue;
+        }
         (write ? word.writer : word.reader) = others ? SEVERAL : wave.number;
         (write ? word.written : word.read) = block.barriers;
     }
@@ -341,7 +352,7 @@ static void access(Wave& wave, const Instruction& i, int lane) {
     const uint64_t base = values.bits(1) + (lds ? 0 : values.bits(2));  // may be where the first element is loaded
     for (unsigned n = 0; n < i.count; ++n) {
         const uint64_t address = base + i.offsets[n];
-        uint8_t* const at = lds ? reach_lds(wave, address, i.bytes, write) : reach(address, i.bytes, write);
+        uint8_t* const at = lds ? reach_lds(wave, address, i.bytes, write, i.kind >= LDS_ADD_U64) : reach(address, i.bytes, write);
         uint32_t words[16] = {};
         const unsigned count = (i.bytes + 3) / 4;
         const auto registers = [&](unsigned word) -> uint32_t& {
@@ -357,6 +368,12 @@ static void access(Wave& wave, const Instruction& i, int lane) {
                 memcpy(at, &value, sizeof value);
             };
             i.kind == ADD_F32 ? add(values.f32(0)) : i.kind == ADD_F64 ? add(values.f64(0)) : add(values.u32(0));
+        } else if (i.kind == ADD_U64 || i.kind == LDS_ADD_U64 || i.kind == OR_B64 || i.kind == LDS_OR_B64) {
+            uint64_t value;
+            memcpy(&value, at, sizeof value);
+            if (i.kind == ADD_U64 || i.kind == LDS_ADD_U64) value += values.u64(0);
+            else value |= values.u64(0);
+            memcpy(at, &value, sizeof value);
         } else if (i.kind == FETCH_ADD_U32) {  // operand 3: what to add
             memcpy(words, at, sizeof *words);
             const uint32_t sum = words[0] + values.u32(3);

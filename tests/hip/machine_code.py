@@ -38,6 +38,7 @@ VECTOR = {
     "v_mov_b32": "u32(1)",
     "v_mov_b16 l": "(u32(0) & 0xffff0000) | (u32(1) & 0xffff)",
     "v_mov_b16 h": "(u32(0) & 0xffff) | u32(1) << 16",
+    "v_mov_b16 l h": "(u32(0) & 0xffff0000) | u32(1) >> 16",
     "v_mov_b16 h l": "(u32(0) & 0xffff) | u32(1) << 16",
     "v_mov_b64": "u64(1)",
     "v_not_b32": "~u32(1)",
@@ -50,12 +51,16 @@ VECTOR = {
     "v_bfi_b32": "(u32(1) & u32(2)) | (~u32(1) & u32(3))",
     "v_bfe_u32": "field(u32(1), (u32(2) & 31) | (u32(3) & 31) << 16)",
     "v_bfrev_b32": "reversed(u32(1))",
+    "v_max_u32": "std::max(u32(1), u32(2))",
+    "v_alignbit_b32": "(uint64_t(u32(1)) << 32 | u32(2)) >> (u32(3) & 31)",
+    "v_med3_u32": "std::max(std::min(u32(1), u32(2)), std::min(std::max(u32(1), u32(2)), u32(3)))",
     "v_perm_b32": "permuted(u32(1), u32(2), u32(3))",
     "v_lshlrev_b32": "u32(2) << (u32(1) & 31)",
     "v_lshrrev_b32": "u32(2) >> (u32(1) & 31)",
     "v_ashrrev_i32": "i32(2) >> (u32(1) & 31)",
     "v_ashrrev_i64": "i64(2) >> (u32(1) & 63)",
     "v_lshlrev_b64": "u64(2) << (u32(1) & 63)",
+    "v_lshrrev_b64": "u64(2) >> (u32(1) & 63)",
     "v_lshl_add_u64": "(u64(1) << (u32(2) & 7)) + u64(3)",
     "v_lshl_add_u32": "(u32(1) << (u32(2) & 31)) + u32(3)",
     "v_lshl_or_b32": "(u32(1) << (u32(2) & 31)) | u32(3)",
@@ -66,14 +71,20 @@ VECTOR = {
     "v_add3_u32": "u32(1) + u32(2) + u32(3)",
     "v_add_lshl_u32": "(u32(1) + u32(2)) << (u32(3) & 31)",
     "v_mul_lo_u32": "u32(1) * u32(2)",
+    "v_mul_u32_u24": "(u32(1) & 0xffffff) * (u32(2) & 0xffffff)",
+    "v_mad_u32_u24": "(u32(1) & 0xffffff) * (u32(2) & 0xffffff) + u32(3)",
     "v_mul_hi_u32": "0ull + u32(1) * uint64_t(u32(2)) >> 32",
     "v_min_u32": "std::min(u32(1), u32(2))",
+    "v_med3_i32": "std::max(std::min(i32(1), i32(2)), std::min(std::max(i32(1), i32(2)), i32(3)))",
+    "v_maxmin_u32": "std::min(std::max(u32(1), u32(2)), u32(3))",
     "v_mbcnt_lo_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below()))",
     "v_mbcnt_hi_u32_b32": "u32(2) + std::popcount(u32(1) & uint32_t(lanes_below() >> 32))",
     "v_cndmask_b32": "bit(3) ? u32(2) : u32(1)",
     "v_add_f32": "f32(1) + f32(2)",
     "v_sub_f32": "f32(1) - f32(2)",
     "v_mul_f32": "f32(1) * f32(2)",
+    "v_max_f32": "std::fmax(f32(1), f32(2))",
+    "v_max_f64": "std::fmax(f64(1), f64(2))",
     "v_fma_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmaak_f32": "std::fma(f32(1), f32(2), f32(3))",
     "v_fmamk_f32": "std::fma(f32(1), f32(2), f32(3))",
@@ -159,7 +170,10 @@ COMPARE = {
     f"{stem}_{name}_{kind}": "flag = " + test.format(f"{kind}(1)", f"{kind}(2)")
     for kinds, tests in ((("f32", "f64"), _FLOATS), (("u32", "i32", "u64", "i64"), _INTEGERS))
     for stem, kind, (name, test) in itertools.product(("v_cmp", "v_cmpx"), kinds, tests.items())
-} | {f"{stem}_class_f64": "flag = is_of_class(f64(1), u32(2))" for stem in ("v_cmp", "v_cmpx")}
+} | {
+    f"{stem}_class_{kind}": f"flag = is_of_class({kind}(1), u32(2))"
+    for stem, kind in itertools.product(("v_cmp", "v_cmpx"), ("f32", "f64"))
+}
 
 _LOGIC = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "and_not1": "{0} & ~{1}", "or_not1": "{0} | ~{1}"}
 _LOGIC |= {"nor": "~({0} | {1})", "nand": "~({0} & {1})", "xnor": "~({0} ^ {1})"}
@@ -171,6 +185,8 @@ SCALAR = {
     "s_not_b32": "nonzero(~u32(1))",
     "s_not_b64": "nonzero(~u64(1))",
     "s_brev_b32": "reversed(u32(1))",
+    "s_ctz_i32_b32": "u32(1) ? std::countr_zero(u32(1)) : -1",
+    "s_ctz_i32_b64": "u64(1) ? std::countr_zero(u64(1)) : -1",
     "s_bcnt1_i32_b32": "nonzero(uint32_t(std::popcount(u32(1))))",
     "s_bcnt1_i32_b64": "nonzero(uint32_t(std::popcount(u64(1))))",
     "s_lshl_b32": "nonzero(u32(1) << (u32(2) & 31))",
@@ -237,7 +253,7 @@ CONTROL = {"s_barrier": "BARRIER", "s_endpgm": "END", "ds_bpermute_b32": "PERMUT
     "NOTHING",
 )
 
-_BYTES = {"b32": 4, "b64": 8, "b128": 16, "b256": 32, "b512": 64}
+_BYTES = {"b32": 4, "b64": 8, "b96": 12, "b128": 16, "b256": 32, "b512": 64}
 
 # The kind, the bytes of an element, and for how many of these one offset counts: none where it counts bytes.
 MEMORY = {
@@ -251,6 +267,10 @@ MEMORY = {
     "global_atomic_add_f32": ("ADD_F32", 4, 0),
     "global_atomic_add_f64": ("ADD_F64", 8, 0),
     "global_atomic_add_u32": ("ADD_U32", 4, 0),
+    "global_atomic_add_u64": ("ADD_U64", 8, 0),
+    "global_atomic_or_b64": ("OR_B64", 8, 0),
+    "ds_add_u64": ("LDS_ADD_U64", 8, 0),
+    "ds_or_b64": ("LDS_OR_B64", 8, 0),
     "global_atomic_cmpswap_b32": ("COMPARE_SWAP", 4, 0),
     "global_atomic_cmpswap_b64": ("COMPARE_SWAP", 8, 0),
     "ds_load_u16": ("LDS_LOAD", 2, 0),
@@ -258,6 +278,8 @@ MEMORY = {
     "ds_load_u16_d16_hi": ("LDS_LOAD_HIGH", 2, 0),
     "ds_store_b16": ("LDS_STORE", 2, 0),
     "ds_store_b16_d16_hi": ("LDS_STORE_HIGH", 2, 0),
+    "ds_load_b96": ("LDS_LOAD", 12, 0),
+    "ds_store_b96": ("LDS_STORE", 12, 0),
     "flat_load_b32": ("LOAD", 4, 0),  # of global memory, here: in LDS it is outside of what the launch may reach
     **{
         f"ds_{what}_{form}{name}": (f"LDS_{what.upper()}", _BYTES[name], step)
@@ -268,6 +290,8 @@ MEMORY = {
 }
 
 ALIASES = {
+    "s_ff1_i32_b32": "s_ctz_i32_b32",
+    "s_ff1_i32_b64": "s_ctz_i32_b64",
     "v_add_u32": "v_add_nc_u32",
     "v_sub_u32": "v_sub_nc_u32",
     "v_subrev_u32": "v_subrev_nc_u32",
@@ -281,7 +305,7 @@ ALIASES = {
     **{
         f"{stem}_{old}": f"{stem}_{new}"
         for stem in ("s_load", "global_load", "global_store")
-        for new, old in zip(_BYTES, ("dword", "dwordx2", "dwordx4", "dwordx8", "dwordx16"), strict=True)
+        for new, old in zip(_BYTES, ("dword", "dwordx2", "dwordx3", "dwordx4", "dwordx8", "dwordx16"), strict=True)
     },
     "global_load_ubyte": "global_load_u8",
     "global_load_ushort": "global_load_u16",
@@ -289,12 +313,16 @@ ALIASES = {
     "global_store_short": "global_store_b16",
     "global_store_short_d16_hi": "global_store_d16_hi_b16",
     "flat_load_dword": "flat_load_b32",
+    "ds_read_b96": "ds_load_b96",
+    "ds_write_b96": "ds_store_b96",
     "ds_read_u16": "ds_load_u16",
     "ds_read_u16_d16": "ds_load_u16_d16",
     "ds_read_u16_d16_hi": "ds_load_u16_d16_hi",
     "ds_write_b16": "ds_store_b16",
     "ds_write_b16_d16_hi": "ds_store_b16_d16_hi",
     "global_atomic_add": "global_atomic_add_u32",
+    "global_atomic_add_x2": "global_atomic_add_u64",
+    "global_atomic_or_x2": "global_atomic_or_b64",
     "global_atomic_cmpswap": "global_atomic_cmpswap_b32",
     "global_atomic_cmpswap_x2": "global_atomic_cmpswap_b64",
     **{
@@ -474,9 +502,10 @@ def _memory(name: str, operands: list[str], modifiers: dict[str, str]) -> _Instr
     returns = "glc" in modifiers or "sc0" in modifiers  # of an atomic operation: whether the old value is wanted
     if kind == "ADD_U32" and returns:
         result.kind = KIND["FETCH_ADD_U32"]
-    if kind in ("STORE", "STORE_HIGH", "ADD_F32", "ADD_F64", "LDS_STORE", "LDS_STORE_HIGH") or (
-        kind == "ADD_U32" and not returns
-    ):
+    plain = ("ADD_F32", "ADD_F64", "ADD_U64", "OR_B64", "LDS_ADD_U64", "LDS_OR_B64")
+    if kind in plain and returns:
+        raise ValueError
+    if kind in ("STORE", "STORE_HIGH", "LDS_STORE", "LDS_STORE_HIGH", *plain) or (kind == "ADD_U32" and not returns):
         operands[:2] = operands[1::-1]
     elif kind in ("COMPARE_SWAP", "ADD_U32"):
         if not returns:
@@ -517,6 +546,8 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         select, narrow = (modifiers.pop(each, "0,0,0").split(",") for each in ("op_sel", "op_sel_hi"))
         places = ("lh"[int(half)] if part == "1" else "f" for half, part in zip(select, narrow, strict=True))
         name = f"{name} {''.join(places)}"
+    if any(each.endswith((".l", ".h")) for each in operands):  # which op_sel says once more
+        modifiers.pop("op_sel", None)
     if modifiers:
         raise ValueError
     if name.endswith("_sdwa"):  # which may take any part of an operand: here the upper half

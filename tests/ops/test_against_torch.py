@@ -75,6 +75,14 @@ def like(rng: Rng, x: Any) -> Any:
     return rng.standard_normal(x.shape).astype(x.dtype)
 
 
+def all_cancels(dtype: str, values: int) -> bool:
+    """Return whether a norm's gradient is what f32 has lost: of two values but eps would be left of it.
+
+    Results of f32 are made in f64, which keeps that; those of 16 bits in f32.
+    """
+    return values <= 2 and dtype != "f32"
+
+
 def each_type(op: str) -> pytest.MarkDecorator:
     """Parametrize over the element types of an op that torch's samples, which are of float32, can be rounded to."""
     types = {spec.dtype for spec in ops.kernels() if spec.op == op} & {"f32", "f16", "bf16"}
@@ -124,7 +132,7 @@ def test_group_norm(device: Device, rng: Rng, dtype: str) -> None:
         got = ops.group_norm(ours[0], ours[1], ours[2], groups, eps)
         same("group_norm", device, (got,), (y.detach().numpy(),), x.shape)
         reference_agrees([references.group_norm(x, w, b, groups, eps)], [y.detach().numpy()])
-        if x.size:
+        if x.size and not all_cancels(dtype, x[0].size // groups):
             grads = ops.group_norm_backward(on_device(go, device), ours[0], ours[1], groups, eps)
             want = gradients(y, go, [tx, tw, tb])
             same("group_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
@@ -211,12 +219,33 @@ def test_batch_norm(device: Device, rng: Rng, training: bool, dtype: str) -> Non
                     "batch_norm running, torch", device, k.to_host(), a.numpy() if training else r, 1e-6, x.shape
                 )
         reference_agrees(references.batch_norm(x, w, b, *before, training=training, eps=eps)[:1], [y.detach().numpy()])
-        stats = [on_device(r, device) for r in before]
-        grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
-        want = gradients(y, go, [tx, tw, tb])
-        same("batch_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
+        if not (training and all_cancels(dtype, x.size // x.shape[1])):
+            stats = [on_device(r, device) for r in before]
+            grads = ops.batch_norm_backward(on_device(go, device), *ours[:2], *stats, training=training, eps=eps)
+            want = gradients(y, go, [tx, tw, tb])
+            same("batch_norm_backward", device, grads, want[:2] if b is None else want, x.shape)
         done += 1
     assert done >= 4
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_batch_norm_saves_and_averages(device: Device, rng: Rng, dtype: str) -> None:
+    """The inverse deviation, and running statistics that are the mean over all batches."""
+    eps = float(np.float32(1e-5))
+    module = torch.nn.BatchNorm1d(3, eps, momentum=None, dtype=torch.float64)
+    held = [on_device(np.full(3, start, np.float32), device) for start in (0, 1)]
+    batches = on_device(np.zeros((), np.int64), device)
+    for number in (1, 2, 3):
+        x = (rng.standard_normal((4, 3, 5)) * number + 1).astype(BY_NAME[dtype].numpy)
+        _, *want = torch.native_batch_norm(wide(x), None, None, None, None, True, 0.0, eps)
+        module(wide(x))
+        _, *got = ops.batch_norm(
+            on_device(x, device), None, None, *held, training=True, momentum=None, eps=eps, batches=batches,
+            save="inverse_deviation",
+        )  # fmt: skip
+        for g, w in zip([*got, *held], [*want, module.running_mean, module.running_var], strict=True):
+            np.testing.assert_allclose(g.to_host(), w.detach().numpy(), rtol=1e-6, atol=1e-6)
+    assert batches.to_host() == module.num_batches_tracked.item() == 3
 
 
 @each_type("local_response_norm")

@@ -30,7 +30,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
-from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, SplitConfig, WriteConfig
+from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, EvalConfig, SplitConfig, WriteConfig
 from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")
@@ -197,7 +197,7 @@ def test_matches_the_reference_on_drawn_shapes(device: Device) -> None:
 
 
 # Blocks with little to sum up and several images to write, as large problems have them.
-SMALL_SHARES = {"columns": ColumnsConfig(4, 32), "split": SplitConfig(4, 8), "elementwise": WriteConfig(16)}
+SMALL_SHARES = {"columns": ColumnsConfig(4, 32), "split": SplitConfig(4, 8), "elementwise": EvalConfig(16)}
 
 
 @pytest.mark.sanitize
@@ -526,6 +526,29 @@ def test_a_result_of_them_is_rounded_once(
             assert_rounded_once(got[key], want[key])
 
 
+@every_training
+def test_results_of_16_bits_know_more_of_the_mean_than_f32_has(device: Device, variant: str) -> None:
+    """Of a mean of 2000.02, and deviations of 0.15, f32 would lose a place or two of what f16 has."""
+    x = np.full((2, 3, 65), 2000, np.float16)
+    x[1, :, [3, 20, 64]] += 1
+    values = x, *[None] * 4
+    y, want = run(device, values, training=True, variant=variant)["y"], expected(values, training=True)["y"]
+    assert_rounded_once(y, want)
+
+
+@every_way
+def test_nor_do_formulas_in_f32_leave_its_range(device: Device, rng: Rng, training: bool, variant: str) -> None:
+    """Deviations of a few of the smallest numbers of bf16, and of large ones with a weight that brings them back."""
+    ones, kind = np.ones(2, np.float32), kinds_of("bf16")[0]
+    for size, weight, eps in ((2.0**-133, 1.0, 0.0), (2.0**100, 2.0**-120, 1e-5)):
+        x = (rng.integers(-9, 10, (1, 2, 40)) * size).astype(kind)
+        given = ones * 0, ones * np.float32(min(size, 2.0**60)) ** 2
+        values: Any = x, ones * np.float32(weight), None, *given
+        if training or size > 1:
+            got = run(device, values, training=training, variant=variant, eps=eps)["y"]
+            compare(device, {"y": got}, {"y": expected(values, training=training, eps=eps)["y"]})
+
+
 @every_way
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, training: bool, variant: str) -> None:
@@ -717,6 +740,20 @@ def test_a_plan_with_running_statistics_needs_both(device: Device, good: Any) ->
 def test_a_channel_that_does_not_fit_shared_memory_is_not_cached(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="shared memory"):
         BatchNormPlan.select(device, BatchNormDescriptor((1, 1, 10**6), True), wish("cached"))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    ("name", "shape"), [("f32", (250, 1, 49)), ("f32", (6, 1, 2048)), ("f16", (3, 1, 8176))], ids=str
+)
+def test_registers_have_what_shared_memory_does_not_hold(device: Device, rng: Rng, name: str, shape: Shape) -> None:
+    """In vectors and without, and not a whole turn of the block."""
+    check(device, problem(rng, shape, name=name), training=True, variant="hip/cached")
+
+
+def test_what_they_do_not_hold_either_is_refused(device: Device) -> None:
+    with pytest.raises(ptxrt.Unsupported, match="51204 bytes of values are more than 51200"):
+        BatchNormPlan.select(device, BatchNormDescriptor((1, 1, 12801), True), wish("hip/cached"))
 
 
 @pytest.mark.parametrize("training", [True, False])

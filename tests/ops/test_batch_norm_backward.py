@@ -28,7 +28,7 @@ from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, SplitConfig
 from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")
-EVAL = ("columns", "split", "baseline", "hip/baseline")
+EVAL = ("columns", "split", "baseline", "hip/split", "hip/baseline")
 RESULTS = ("grad_input", "grad_weight", "grad_bias")
 # How the statistics come: computed, handed over, or running.
 KINDS = ("training", "handed", "eval")
@@ -473,6 +473,13 @@ def test_a_gradient_of_16_bits_is_that_in_f32_rounded(device: Device, name: str,
     values = go, x, weight, np.zeros(2, np.float32), np.full(2, 1 - 2.0**-24, np.float32)
     got = run(device, values, kind="eval", variant=variant, eps=0.0)[0]
     np.testing.assert_array_equal(got, np.broadcast_to(np.array([[[1], [1 + 4 * half]]]), go.shape))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kind", ["handed", "training"])
+def test_registers_have_what_shared_memory_does_not_hold(device: Device, rng: Rng, kind: str) -> None:
+    """Not a whole turn of the block."""
+    check(device, problem(rng, (126, 1, 49)), kind=kind, variant="hip/cached")
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, grid_sample, references
-from ptxrt.ops._grid_sample import FAMILY
+from ptxrt.ops._grid_sample import FAMILY, WidthConfig
 
 TYPES: dict[str, Any] = {name: BY_NAME[name].numpy.type for name in FAMILY.dtypes}
 HALVES = ("f16", "bf16")
@@ -24,8 +24,8 @@ OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
 both_types = pytest.mark.parametrize("name", ["f32", "f64"])
 each_type = pytest.mark.parametrize("name", TYPES)
 of_16_bits = pytest.mark.parametrize("name", HALVES)
-# The others have their own tests in test_grid_sample_modes.py.
-VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key]
+# The general ones have their own tests in test_grid_sample_modes.py; that for channels-last images is at the end.
+VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key and "last" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 LOOPS = [key for key in VARIANTS if "tiled" not in key]  # whose blocks take several images
 
@@ -320,3 +320,69 @@ def test_a_descriptor_takes_lists_and_names() -> None:
     same = GridSampleDescriptor([1, 1, 1, 1], [1, 1, 1, 2], "f32")  # type: ignore[arg-type]
     assert same == GridSampleDescriptor((1, 1, 1, 1), (1, 1, 1, 2))
     hash(same)
+
+
+# Channels-last images -------------------------------------------------------------------------------------------------
+
+
+def of_channels_last(device: Device, variant: str, x: Any, grid: Any, width: int, offset: int = 0) -> Any:
+    """Return the host result, written to a guarded output."""
+    n, c = x.shape[:2]
+    there = on_device(np.moveaxis(x, 1, -1).copy(), device, offset).transpose(0, 3, 1, 2)
+    descriptor = GridSampleDescriptor(x.shape, grid.shape, BY_NAME[BY_NUMPY[x.dtype].name], strides=there.strides)
+    plan = GridSamplePlan.select(device, descriptor, wish(variant, config=WidthConfig(width)))
+    out = Guarded((n, c, *grid.shape[1:3]), x.dtype, device, offset)
+    plan.run(GridSampleArgs(there, on_device(grid, device, offset), out.array))
+    return out.host()
+
+
+@pytest.mark.parametrize("variant", ["last", "hip/last"])
+@pytest.mark.parametrize(
+    ("shape", "size", "width", "name"),
+    [
+        ((2, 8, 5, 7), (9, 19), 16, "f32"),  # the last tiles are narrower, and lower
+        ((1, 136, 4, 4), (3, 33), 8, "f32"),  # parts in both places in turn, the last one of 8 channels
+        ((1, 4, 3, 5), (17, 5), 32, "f32"),
+        ((1, 36, 4, 4), (2, 3), 1, "f64"),
+        ((2, 136, 3, 5), (3, 9), 4, "f16"),
+        ((1, 8, 3, 5), (5, 17), 16, "bf16"),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_channels_last_images(
+    device: Device, rng: Rng, monkeypatch: Patch, shape: Shape, size: Any, width: int, name: str, variant: str
+) -> None:
+    monkeypatch.setattr(sys.modules["ptxrt.ops._grid_sample"], "_GRID_YZ", 1)  # a block takes all parts
+    x, grid = problem(rng, shape, size, name)
+    x[0, :, 0, 0] = np.inf  # counts with a weight of 0, too, but not where it is outside
+    grid[0, 0, 0], grid[0, 1, 1], grid[0, 1, 2] = np.nan, (np.inf, 0), (-1, 1)
+    for offset in (0, 1):
+        want = run(device, "baseline" if variant == "last" else "hip/baseline", x, grid)
+        got = of_channels_last(device, variant, x, grid, width, offset)
+        np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
+
+
+def test_few_points_are_sampled_in_parts_by_blocks_of_their_own(sim: Device) -> None:
+    for images, parts in ((1, 3), (2048, 1)):
+        problem = GridSampleDescriptor((images, 68, 4, 4), (images, 2, 16, 2), strides=(1088, 1, 272, 68))
+        for variant in ("last", "hip/last"):
+            (launch,) = GridSamplePlan.select(sim, problem, wish(variant)).schedule.launches
+            assert launch.grid == (images, parts)
+
+
+def test_what_channels_last_images_must_be(sim: Device) -> None:
+    last = (144, 1, 36, 12)
+    cases: Any = (
+        ((), 12, "f32", 16, {}, "takes channels-last images of 4 channels, or several times as many, and bilinear"),
+        ((120, 1, 30, 10), 10, "f32", 16, {}, "takes channels-last images of 4 channels"),
+        (last, 12, "f16", 16, {}, "takes channels-last images of 8 channels"),
+        (last, 12, "f32", 16, {"mode": "nearest"}, "takes channels-last images of 4 channels"),
+        (last, 12, "f32", 24, {}, "a width of 24 is no power of two of up to 32"),
+    )
+    for strides, c, name, width, modes, reason in cases:
+        problem = GridSampleDescriptor((2, c, 4, 3), (2, 5, 6, 2), BY_NAME[name], strides=strides, **modes)
+        for variant in ("last", "hip/last"):
+            wanted = wish(variant, config=WidthConfig(width))
+            with pytest.raises(ptxrt.Unsupported, match=f"last: {reason}"):
+                GridSamplePlan.select(sim, problem, wanted)

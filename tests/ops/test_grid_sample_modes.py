@@ -23,6 +23,7 @@ from ptxrt.ops import (
     GridSampleBackwardPlan,
     GridSampleDescriptor,
     GridSamplePlan,
+    _grid_sample_modes_last,
     grid_sample,
     grid_sample_backward,
     references,
@@ -56,9 +57,11 @@ def points(rng: Rng, shape: Shape, size: Shape, name: str, align_corners: bool =
     return (2 * (s - low) / np.maximum(spans, 1) - 1).astype(BY_NAME[name].numpy)
 
 
-def problem(rng: Rng, name: str, axes: int, align_corners: bool = False, channels: int = 3) -> Any:
+def problem(
+    rng: Rng, name: str, axes: int, align_corners: bool = False, channels: int = 3, image: Shape = (5, 7)
+) -> Any:
     """Return grad_out, x and grid."""
-    shape, size = ((2, channels, 5, 7), (3, 12)) if axes == 2 else ((2, channels, 3, 5, 4), (2, 3, 5))
+    shape, size = ((2, channels, *image), (3, 12)) if axes == 2 else ((2, channels, 3, 5, 4), (2, 3, 5))
     go, x = random(rng, (*shape[:2], *size), name), random(rng, shape, name)
     return go, x, points(rng, shape, size, name, align_corners)
 
@@ -77,6 +80,12 @@ def forward(device: Device, variant: str, x: Any, grid: Any, **modes: Any) -> An
         GridSampleArgs(there, on_device(grid, device, 1), out.array)
     )
     return out.host()
+
+
+def ways(variant: str, mode: str = "bilinear", name: str = "f32") -> list[str]:
+    """Return the variants of the backward that add up in other ways, where there are such."""
+    last = mode != "nearest" and name != "f64"
+    return [variant, f"{variant}_fixed_point", *([f"{variant}_last"] if last else [])]
 
 
 def backward(device: Device, variant: str, go: Any, x: Any, grid: Any, **modes: Any) -> Any:
@@ -100,7 +109,7 @@ def bar(name: str, shape: Shape, want: Any, most: int = 3) -> float:
 
 
 def check(device: Device, variant: str, go: Any, x: Any, grid: Any, most: int = 3, **modes: Any) -> None:
-    """Hold y and both gradients, of both ways to add, to the bar."""
+    """Hold y and both gradients, of each way to add, to the bar."""
     name, case = name_of(grid), f"{modes} {x.shape} {grid.shape} {variant}"
     y = references.grid_sample(x, grid, **modes)
     got = forward(device, variant, x, grid, **modes)
@@ -108,7 +117,7 @@ def check(device: Device, variant: str, go: Any, x: Any, grid: Any, most: int = 
     want = references.grid_sample_backward(go, x, grid, **modes)
     for each in want:
         each[np.abs(each) < 64 * np.finfo(each.dtype).eps] = 0  # the reference's own rounding of what cancels
-    for way in (variant, f"{variant}_fixed_point"):
+    for way in ways(variant, modes["mode"], name):
         for result, g, w in zip(
             ("grad_input", "grad_grid"), backward(device, way, go, x, grid, **modes), want, strict=True
         ):
@@ -149,6 +158,51 @@ def test_both_languages_give_the_same_bits(device: Device, rng: Rng, name: str, 
         by_floats, _ = backward(device, "hip/general", go, x, grid, mode=mode, **how)
         want = results[0][1]
         check_error("grid_sample_backward grad_input", device, by_floats, want, bar(name, x.shape, want), how)
+
+
+@pytest.mark.parametrize(
+    ("mode", "axes", "name", "channels"),
+    [("bilinear", 2, "f32", 37), ("bicubic", 2, "f32", 70), ("bilinear", 3, "f32", 19), ("bilinear", 2, "bf16", 9),
+     ("bicubic", 2, "f16", 5)],
+)  # fmt: skip
+@pytest.mark.parametrize("variant", ["general_last", "hip/general_last"])
+@pytest.mark.sanitize
+def test_channels_side_by_side(
+    device: Device, rng: Rng, monkeypatch: Patch, variant: str, mode: str, axes: int, name: str, channels: int
+) -> None:
+    """More chunks than one, the last short; more of them and of images than the grid holds."""
+    skip_stand_in(device)
+    monkeypatch.setattr(_grid_sample_modes_last, "_GRID_YZ", 1)
+    go, x, grid = (np.concatenate([each, each[:1]]) for each in problem(rng, name, axes, False, channels, (9, 13)))
+    how: Any = {"mode": mode, "padding_mode": "border"}
+    got = backward(device, variant, go, x, grid, **how)
+    for g, w in zip(got, references.grid_sample_backward(go, x, grid, **how), strict=True):
+        check_error("grid_sample_backward", device, g, w, bar(name, x.shape, w), (variant, how))
+
+
+def test_who_serves_many_points() -> None:
+    def chosen(shape: Shape, size: Shape, dtype: str = "f32", **how: Any) -> str:
+        descriptor = GridSampleBackwardDescriptor(shape, (shape[0], *size, len(size)), BY_NAME[dtype], **how)
+        return GridSampleBackwardPlan.select("sim:0", descriptor, ptxrt.PlanPreference(language="ptx")).variant.name
+
+    large: tuple[Shape, Shape] = ((2, 16, 128, 128), (128, 128))
+    border: Any = {"padding_mode": "border"}
+    assert chosen(*large, **border) == chosen(*large, "bf16", mode="bicubic") == "general_last"
+    assert chosen((1, 2, 16, 128, 128), (16, 128, 128)) == chosen(*large, "f16") == "general_last"
+    assert chosen(*large, "f64", **border) == chosen(*large, mode="nearest") == "general"
+    assert chosen((2, 16, 12, 12), (12, 12), **border) == chosen((2, 1, 512, 512), (512, 512), **border) == "general"
+    assert chosen((1, 64, 2, 2), (128, 128), **border) == "general_fixed_point"
+    assert chosen(*large) != "general_last"
+    assert chosen((2, 16, 64, 64), (128, 128), "f16") == "channels_last"
+
+
+@pytest.mark.parametrize("variant", ["general_last", "hip/general_last"])
+def test_what_channels_side_by_side_refuse(device: Device, variant: str) -> None:
+    refusals: list[tuple[str, Any]] = [("f64", {}), ("f32", {"mode": "nearest"}), ("f32", {"strides": (60, 1, 10, 2)})]
+    for dtype, how in refusals:
+        descriptor = GridSampleBackwardDescriptor((2, 2, 6, 5), (2, 3, 4, 2), BY_NAME[dtype], **how)
+        with refused(ptxrt.Unsupported, "grid_sample_backward", "descriptor", "bilinear or bicubic alone"):
+            GridSampleBackwardPlan.select(device, descriptor, wish(variant))
 
 
 @pytest.mark.ptx
@@ -238,7 +292,7 @@ def test_a_point_outside_gives_zero_under_zeros(device: Device, variant: str, na
     go = np.full((1, 2, 2, len(values)), np.inf, grid.dtype)
     for align in (False, True):
         assert not forward(device, variant, x, grid, mode=mode, align_corners=align).any()
-        for way in (variant, f"{variant}_fixed_point"):
+        for way in ways(variant, mode, name):
             for gradient in backward(device, way, go, x, grid, mode=mode, align_corners=align):
                 assert not gradient.any()
 
@@ -367,7 +421,7 @@ def test_gradients_that_are_infinite_or_no_numbers_spoil_what_they_touch_alone(
         want, _ = references.grid_sample_backward(go, x, grid, mode=mode, padding_mode="border")
         spoilt = ~np.isfinite(want)
         assert 0 < spoilt.sum() < 40
-        for way in (variant, f"{variant}_fixed_point"):
+        for way in ways(variant, mode):
             gi, _ = backward(device, way, go, x, grid, mode=mode, padding_mode="border")
             assert relative_error(gi, want) <= bar("f32", x.shape, want)
 
@@ -396,8 +450,9 @@ def test_a_large_mean_costs_grad_grid_no_digits(
     go, x, grid = problem(rng, name, axes)
     x += x.dtype.type(1e4)
     _, want = references.grid_sample_backward(go.astype(np.longdouble), x.astype(np.longdouble), grid, **how)
-    _, got = backward(device, variant, go, x, grid, **how)
-    check_error("grid_sample_backward grad_grid", device, got, want, bar(name, x.shape, want), how)
+    for way in ways(variant, mode, name)[::2]:
+        _, got = backward(device, way, go, x, grid, **how)
+        check_error("grid_sample_backward grad_grid", device, got, want, bar(name, x.shape, want), (way, how))
 
 
 # Strides ------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
-LEFT_OUT = ("channels_last_split", "hip/channels_last", "cluster")  # test_group_norm_cluster.py
+# Of whole vectors alone: test_group_norm_cluster.py, and test_registers_hold_a_group.
+LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster", "hip/held")
 VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
@@ -341,6 +342,36 @@ def test_with_weight_and_bias_too(device: Device, rng: Rng, name: str, scale: in
 def test_a_result_of_16_bits_is_that_in_f32_rounded(device: Device, name: str, variant: str) -> None:
     x, weight, bias, want = group_norm_rounded_twice(name)
     np.testing.assert_array_equal(run(device, x, weight, bias, 2, eps=0.0, variant=variant), want)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_registers_hold_a_group(device: Device, rng: Rng, name: str, offset: int) -> None:
+    """Of one channel or several, in turns that are not whole ones."""
+    for shape, groups in (((3, 4, 1048), 2), ((2, 3, 264), 3), ((1, 6, 40), 1)):
+        values = problem(rng, shape, name=name)
+        check(device, *values, groups, variant="hip/held", offset=offset)
+
+
+def test_registers_hold_a_group_with_something_bad_in_it(device: Device, rng: Rng) -> None:
+    x, w, b = problem(rng, (2, 4, 272), 1e4)
+    x[0, 1, 3], x[1, 2, 5] = np.inf, np.nan
+    y = run(device, x, w, b, 2, variant="hip/held")
+    assert np.isnan(y[0, :2]).all()
+    assert np.isnan(y[1, 2:]).all()
+    want = references.group_norm(x, w, b, 2)
+    assert relative_error(y[0, 2:], want[0, 2:]) < bar("group_norm", "f32", want, large_mean=True)
+
+
+def test_what_registers_do_not_hold_is_refused(device: Device) -> None:
+    for shape, name, reason in (
+        ((1, 2, 20488), "f16", "do not hold"),
+        ((1, 2, 1030), "f16", "do not end"),
+        ((1, 2, 1024), "f64", "no kernel for f64"),
+    ):
+        with pytest.raises(ptxrt.Unsupported, match=reason):
+            GroupNormPlan.select(device, GroupNormDescriptor(shape, 1, BY_NAME[name]), wish("hip/held"))
 
 
 @pytest.mark.ptx

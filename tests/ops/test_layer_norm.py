@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import Patch, Rng, Shape, refused
 from hypothesis import strategies as st
-from op_testing import Guarded, check_error, for_drawn, on_device, variants, wish
+from op_testing import Guarded, check_error, for_drawn, on_device, wish
 from tolerances import EPSILON, bar
 
 import ptxrt
@@ -19,10 +19,9 @@ from ptxrt.ops._layer_norm import FAMILY
 from ptxrt.ops.framework import parameter_type, rows
 from ptxrt.ops.framework.rows import RowsBackwardConfig, RowsConfig
 
+BASELINE = ("baseline", "hip/baseline")  # test_rows_held.py has the others
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
-every_way = pytest.mark.parametrize(
-    ("variant", "warps"), [(key, warps) for key in variants(ops.LayerNormPlan) for warps in (8, 1)]
-)
+every_way = pytest.mark.parametrize(("variant", "warps"), [(key, warps) for key in BASELINE for warps in (8, 1)])
 
 
 def problem(rng: Rng, shape: Shape, row: Shape, name: str = "f32", mean: float = 0.0) -> tuple[Any, ...]:
@@ -122,14 +121,14 @@ def test_layer_norm_of_drawn_problems(device: Device, name: str) -> None:
 
 
 @every_type
-@pytest.mark.parametrize("variant", variants(ops.LayerNormPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 def test_a_large_mean_costs_no_digits(device: Device, rng: Rng, name: str, variant: str) -> None:
     given = problem(rng, (4, 264), (264,), name, 1e4)
     check_forward(device, given, (264,), large_mean=True, way=(variant, None))
     check_backward(device, given, (264,), large_mean=True, variant=variant)
 
 
-@pytest.mark.parametrize("variant", variants(ops.LayerNormPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 def test_without_weight_and_bias_they_are_ones_and_zeros(device: Device, rng: Rng, variant: str) -> None:
     go, x, w, b = problem(rng, (3, 20), (20,))
     for weight, bias in ((None, None), (w, None), (None, b)):
@@ -139,7 +138,7 @@ def test_without_weight_and_bias_they_are_ones_and_zeros(device: Device, rng: Rn
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
-@pytest.mark.parametrize("variant", variants(ops.LayerNormPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 def test_of_16_bits_the_result_is_that_of_f32_rounded(device: Device, name: str, variant: str) -> None:
     """f32 rounds y to the middle of two numbers of the type: the even one is the result; from f64, the other."""
     half = EPSILON[name] / 2
@@ -153,7 +152,7 @@ def test_of_16_bits_the_result_is_that_of_f32_rounded(device: Device, name: str,
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])
-@pytest.mark.parametrize("variant", variants(ops.LayerNormPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 def test_nan_and_infinity_spoil_their_row_alone(device: Device, rng: Rng, name: str, variant: str) -> None:
     go, x, w, b = problem(rng, (4, 9), (9,), name)
     x[0, 3], x[1, 0], go[2, 5] = np.nan, np.inf, np.nan
@@ -173,7 +172,7 @@ def test_equal_values_give_the_bias_and_nan_where_eps_is_0(device: Device, rng: 
     assert np.isnan(forward(device, x, (8,), w, b, 0.0)).all()
 
 
-@pytest.mark.parametrize("variant", variants(ops.LayerNormPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 def test_eps_counts(device: Device, variant: str) -> None:
     x = np.array([[1e-3, -1e-3], [2.0, 4.0]], np.float32)
     go = np.array([[1.0, 2.0], [3.0, 5.0]], np.float32)
@@ -186,7 +185,7 @@ def test_eps_counts(device: Device, variant: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])
-@pytest.mark.parametrize("variant", variants(ops.LayerNormBackwardPlan))
+@pytest.mark.parametrize("variant", BASELINE)
 @pytest.mark.parametrize(("shape", "length"), [((40, 5), 1), ((40, 5), 3), ((300, 2), 1)], ids=str)
 def test_columns_are_added_up_over_slices_of_any_length(
     device: Device, rng: Rng, name: str, variant: str, shape: Shape, length: int

@@ -25,7 +25,7 @@ from ptxrt.ops import (
     local_response_norm_backward,
     references,
 )
-from ptxrt.ops._local_response_norm import FAMILY, SLIDING_SIZES
+from ptxrt.ops._local_response_norm import FAMILY, LAST_SIZES, SLIDING_SIZES
 from ptxrt.ops.framework import parameter_type
 from ptxrt.ops.framework.texts import context, read_kernel, templates
 from ptxrt.testing.strategies import shapes
@@ -165,6 +165,64 @@ def test_other_types_match_the_reference(
 def test_each_sliding_size(device: Device, rng: Rng, size: int, name: str) -> None:
     for beta in (0.75, 0.6) if name == "f32" else (0.6,):
         check(device, rng, normal(rng, (2, 2 * size + 3, 19), name=name), size, "sliding", alpha=0.5, beta=beta)
+
+
+@pytest.mark.parametrize("variant", ["last", "hip/last"])
+@pytest.mark.parametrize(
+    ("shape", "size", "name"),
+    [
+        ((1, 4), 9, "f32"),  # a vector, a window of more than twice as many
+        ((127, 16), 5, "f32"),  # 508 vectors, of which a block writes 510
+        ((128, 16), 3, "f32"),
+        ((3, 1032), 7, "f32"),  # a row in two blocks
+        ((1, 8), 5, "f16"),
+        ((127, 16), 9, "f16"),
+        ((128, 16), 5, "f16"),
+        ((3, 1032), 3, "bf16"),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_channels_side_by_side(device: Device, rng: Rng, shape: Shape, size: int, name: str, variant: str) -> None:
+    for offset in (0, 1):
+        check(device, rng, normal(rng, shape, name=name), size, variant, offset, alpha=0.5)
+
+
+@pytest.mark.parametrize("name", ["f32", *HALVES])
+@pytest.mark.parametrize("size", LAST_SIZES)
+def test_channels_side_by_side_have_the_bits_of_the_baseline(sim: Device, rng: Rng, size: int, name: str) -> None:
+    """Numbers whose denom f32 does not hold, or that has no root, too."""
+    x, go = (normal(rng, (40, 32), name=name) for _ in "xg")
+    large = 1e25 if name != "f16" else 6e4
+    x[3, 5], x[7, ::9], x[11, 31], x[12], x[20, 16], x[24] = large, np.inf, np.nan, 0, -large, 1e-30
+    beta = (0.25, 0.5, 0.75, 1.0)[size // 2 - 1]
+    every: Any = ({"alpha": 0.5, "beta": beta, "k": 0.0}, {"alpha": 1e20, "beta": 0.75, "k": -1e-3})
+    for reals in every:
+        y, denom = forward(sim, x, size, "baseline", **reals)
+        gradient = backward(sim, go, x, denom, size, "baseline", **reals)
+        for variant in ("last", "hip/last"):
+            results = (*forward(sim, x, size, variant, **reals), backward(sim, go, x, denom, size, variant, **reals))
+            for got, want in zip(results, (y, denom, gradient), strict=True):
+                np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_channels_side_by_side_must_be(device: Device, direction: str) -> None:
+    side_by_side = "takes channels that lie side by side, a multiple of"
+    windows = r"no kernel but for windows of \(3, 5, 7, 9\) and, not of f64, beta of 1 to 4 quarters"
+    for shape, size, dtype, beta, reason in (
+        ((2, 8, 3), 5, "f32", 0.75, f"{side_by_side} 4"),
+        ((2, 6), 5, "f32", 0.75, f"{side_by_side} 4"),
+        ((2, 12), 5, "f16", 0.75, f"{side_by_side} 8"),
+        ((2, 8), 4, "f32", 0.75, windows),
+        ((2, 8), 5, "f64", 0.75, windows),
+        ((2, 8), 5, "f32", 0.6, windows),
+        ((1 << 32, 4), 5, "f32", 0.75, "4294967296 vectors do not fit the kernel's u32"),
+    ):
+        for variant in ("last", "hip/last"):
+            with pytest.raises(ptxrt.Unsupported, match=f"last: {reason}"):
+                plan_of(direction, device, shape, size, variant, dtype, beta=beta)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -558,6 +616,8 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
         ((4, 63, 32, 32), 5, "baseline"),  # few elements
         ((512, 64, 15), 5, "baseline"),  # few positions an image
         ((512, 64, 16), 5, "sliding"),
+        ((4, 64), 5, "last"),
+        ((4, 64), 4, "baseline"),
     ],
     ids=str,
 )

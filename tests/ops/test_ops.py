@@ -16,9 +16,9 @@ SIGNATURES = {
     "softmax2d": "x",
     "softmax2d_backward": "grad_out, y",
     "batch_norm": "x, weight, bias, running_mean, running_var, *, training, momentum=0.1, eps=1e-05, "
-    "save='variance', batches=None",
+    "save='variance', batches=None, communicator=None",
     "batch_norm_backward": "grad_out, x, weight, running_mean, running_var, *, training, eps=1e-05, batch_mean=None, "
-    "batch_var=None, save='variance'",
+    "batch_var=None, save='variance', communicator=None",
     "local_response_norm": "x, size, alpha=0.0001, beta=0.75, k=1.0",
     "local_response_norm_backward": "grad_out, x, denom, size, alpha=0.0001, beta=0.75",
     "upsample_nearest2d": "x, out_h, out_w",
@@ -84,8 +84,10 @@ def test_every_plan_has_a_variant_in_hip_which_is_not_the_first_choice(sim: ptxr
 
 # PTX has an entry for each size of a window; clusters, for groups and channels that are read once.
 ALONE = (
+    *("lrn_forward_last", "lrn_backward_last"),
     *("lrn_forward_walking", "lrn_backward_walking", "batch_norm_tickets", "batch_norm_backward_tickets"),
-    *("group_norm_cached", "group_norm_tickets", "group_norm_backward_tickets"),
+    *("group_norm_cached", "group_norm_held", "group_norm_tickets", "group_norm_backward_tickets"),
+    *("batch_norm_exact_apply", "batch_norm_backward_exact_apply"),
 )
 
 

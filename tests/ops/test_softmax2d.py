@@ -28,7 +28,7 @@ from ptxrt.ops import (
     softmax2d,
     softmax2d_backward,
 )
-from ptxrt.ops._softmax2d import FAMILY, ThreadsConfig, _tile
+from ptxrt.ops._softmax2d import FAMILY, LanesConfig, ThreadsConfig, _tile
 from ptxrt.ops.framework.texts import context, read_kernel, templates
 
 VARIANTS = ["baseline", "tiled", "hip/baseline", "hip/tiled"]  # those that take every problem
@@ -114,6 +114,73 @@ def of_each(name: str) -> Any:
 
 
 # Values -------------------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("variant", ["last", "hip/last"])
+@pytest.mark.parametrize(
+    ("shape", "lanes", "name"),
+    [
+        ((1, 4), 1, "f32"),
+        ((1, 4), 4, "f32"),  # three lanes without a channel
+        ((257, 32), 1, "f32"),  # more columns than a block has; all slots
+        ((37, 132), 8, "f32"),  # lanes of different length
+        ((5, 1024), 32, "f32"),
+        ((9, 60), 16, "f64"),
+        ((3, 32), 2, "f64"),
+        ((9, 136), 8, "f16"),
+        ((9, 24), 1, "bf16"),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_channels_side_by_side(
+    device: Device, rng: Rng, way: Direction, shape: Shape, lanes: int, name: str, variant: str
+) -> None:
+    plan = way.plan.select(device, way.descriptor(shape, BY_NAME[name]), wish(variant, config=LanesConfig(lanes)))
+    for offset in (0, 1):
+        inputs = values_for(way, rng, shape, deviation=4.0, name=name)
+        out = Guarded(shape, inputs[0].dtype, device, offset)
+        plan.run((*(on_device(array, device, offset) for array in inputs), out.array))
+        want = way.reference(*inputs)
+        check_error(way.op, device, out.host(), want, bar("softmax2d", name, want), (shape, lanes, offset))
+
+
+@pytest.mark.parametrize("variant", ["last", "hip/last"])
+def test_columns_side_by_side_that_have_no_result(device: Device, rng: Rng, variant: str) -> None:
+    x = rng.standard_normal((12, 16)).astype(np.float32)
+    x[1], x[3, 5], x[4, 15], x[5, 2], x[7, 1:] = -np.inf, np.nan, np.inf, -np.inf, -np.inf
+    got = check(FORWARD, device, (x,), variant)
+    assert np.isnan(got).all(axis=1).nonzero()[0].tolist() == [1, 3, 4]
+    assert got[7].tolist() == [1.0] + 15 * [0.0]
+    y = got.copy()
+    y[1:6], grad_out = 0.25, np.ones_like(x)
+    grad_out[2, 3] = np.inf  # the sum is infinite: what it lacks is no number, and left out
+    assert np.isnan(run(BACKWARD, device, (grad_out, y), variant)[2, 3])
+    np.testing.assert_array_equal(np.delete(run(BACKWARD, device, (grad_out, y), variant)[2], 3), -np.inf)
+
+
+@both
+def test_what_channels_side_by_side_must_be(sim: Device, way: Direction) -> None:
+    for shape, name, lanes, reason in (
+        ((2, 8, 3), "f32", 1, "takes channels that lie side by side, a multiple of 4"),
+        ((2, 6), "f32", 1, "takes channels that lie side by side, a multiple of 4"),
+        ((2, 12), "f16", 1, "takes channels that lie side by side, a multiple of 8"),
+        ((2, 8), "f32", 3, "3 lanes are no power of two of up to 32"),
+        ((2, 36), "f32", 1, "36 channels do not fit the registers of 1 lanes"),
+        ((2, 18), "f64", 1, "18 channels do not fit the registers of 1 lanes"),
+    ):
+        for variant in ("last", "hip/last"):
+            wanted = wish(variant, config=LanesConfig(lanes))
+            with pytest.raises(ptxrt.Unsupported, match=f"last: {reason}"):
+                way.plan.select(sim, way.descriptor(shape, BY_NAME[name]), wanted)
+
+
+@both
+def test_in_ptx_and_hip_channels_side_by_side_have_the_same_bits(sim: Device, rng: Rng, way: Direction) -> None:
+    for name in TYPES:
+        inputs = values_for(way, rng, (5, 144), deviation=4.0, name=name)
+        assert run(way, sim, inputs, "last").tobytes() == run(way, sim, inputs, "hip/last").tobytes()
 
 
 @pytest.mark.sanitize

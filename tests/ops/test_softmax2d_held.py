@@ -165,3 +165,38 @@ def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direct
     for cluster in CLUSTERS:
         (launch,) = plan_for(way, sim, (1, 64, 1024), name, most, cluster).schedule.launches
         assert launch.block <= launch.kernel.load(sim).resources.max_threads == most
+
+
+@both
+def test_in_hip_a_block_has_the_bits_of_ptx(sim: Device, rng: Rng, way: Direction) -> None:
+    for shape, threads, name in (
+        ((2, 24, 7, 7), 128, "f32"),
+        ((2, 14, 104), 32, "f16"),
+        ((1, 210, 8), 64, "bf16"),
+        ((1, 40, 14), 64, "f64"),
+    ):
+        inputs = values_for(way, rng, shape, deviation=4.0, name=name)
+        inputs[0].flat[3:5] = -np.inf, np.nan
+        results = []
+        for language, offset in (("ptx", 0), ("hip", 0), ("hip", 1)):
+            wanted = ptxrt.PlanPreference(language=language, variant="held", config=HeldConfig(threads, 1))
+            plan = way.plan.select(sim, way.descriptor(shape, element_type(name)), wanted)
+            there = [on_device(array, sim, offset) for array in inputs]
+            results.append(plan.run((*there, None)).to_host().astype(np.float64))
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+
+
+@both
+def test_hip_has_no_clusters(sim: Device, way: Direction) -> None:
+    wanted = wish("hip/held", config=HeldConfig(128, 2))
+    with pytest.raises(ptxrt.Unsupported, match="hip/held: HIP has no clusters of blocks"):
+        way.plan.select(sim, way.descriptor((1, 64, 64)), wanted)
+
+
+def test_a_thread_of_a_small_problem_has_few_values(sim: Device) -> None:
+    for shape, values in (((2, 64, 16, 16), 8), ((2, 1, 64, 1 << 11), 32)):
+        problem = FORWARD.descriptor(shape)
+        assert HeldConfig.heuristic(problem).values == values
+    (launch,) = FORWARD.plan.select(sim, FORWARD.descriptor((2, 64, 16, 16))).schedule.launches
+    assert (launch.grid, launch.block) == ((32,), 128)

@@ -33,6 +33,7 @@ OP = "upsample_nearest2d_backward"
 TYPES = ("f32", "f64", "f16", "bf16")
 OF_16_BITS = ("f16", "bf16")
 VARIANTS = ("baseline", "hip/baseline")
+FACTORS = ("factors", "hip/factors")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 each_type = pytest.mark.parametrize("name", TYPES)
 
@@ -106,6 +107,43 @@ def test_every_bit_is_that_of_the_rule(
     want = references.upsample_nearest2d_backward(go, *size)
     addends = -(-shape[2] // size[0]) * -(-shape[3] // size[1])
     check_error(OP, device, got, want, bar(OP, name, want) * max(1, addends / 6) ** 0.5, (shape, size, variant))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("variant", FACTORS)
+@each_type
+def test_whole_factors(device: Device, rng: Rng, name: str, variant: str) -> None:
+    """Each bit, of aligned vectors and of others, of rows in one turn or more."""
+    vector = 16 // kind_of(name).itemsize
+    for (rows, columns), wide in (((2, 2), 1), ((3, 3), 2), ((5, 4), 1), ((4, 2), 1), ((1, 3), 1)):
+        size = (3, wide * vector)
+        shape = (2, 3, 3 * rows, wide * vector * columns)
+        padded = made(rng, (*shape[:3], shape[3] + vector), name)
+        for go, there, offset in (
+            (padded[..., vector:], ptxrt.to_device(padded, device)[..., vector:], 0),
+            (padded[..., 1 : 1 - vector], ptxrt.to_device(padded, device)[..., 1 : 1 - vector], 1),
+        ):
+            same_bits(run(there, *size, variant, offset), added_up(go, *size), (shape, offset))
+
+
+@pytest.mark.parametrize("variant", FACTORS)
+@pytest.mark.parametrize(
+    ("shape", "strides", "size", "reason"),
+    [
+        ((1, 1, 4, 8), (32, 32, 1, 4), (2, 4), "side by side"),
+        ((1, 1, 4, 6), (24, 24, 6, 1), (2, 3), "16 bytes"),
+        ((1, 1, 5, 8), (40, 40, 8, 1), (2, 4), "as often"),
+        ((1, 1, 4, 20), (80, 80, 20, 1), (2, 4), "as often"),
+        ((1 << 20, 1 << 13, 2, 8), (0, 0, 8, 1), (1, 4), "threads"),
+    ],
+)
+def test_what_whole_factors_refuse(
+    device: Device, variant: str, shape: Shape, strides: Shape, size: Pair, reason: str
+) -> None:
+    with refused(ptxrt.Unsupported, OP, "descriptor", reason):
+        UpsampleNearest2dBackwardPlan.select(
+            device, UpsampleNearest2dBackwardDescriptor(shape, strides, *size), wish(variant)
+        )
 
 
 @each_variant
@@ -214,7 +252,9 @@ def test_drawn_problems(device: Device) -> None:
         shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 40), st.integers(1, 40)),
         size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
         name=st.sampled_from(TYPES),
-        variant=st.sampled_from((*variants(UpsampleNearest2dBackwardPlan, device), None)),
+        variant=st.sampled_from(
+            (*(name for name in variants(UpsampleNearest2dBackwardPlan, device) if name not in FACTORS), None)
+        ),
         offset=st.integers(0, 3),
         order=st.permutations(range(4)),
         seed=st.integers(0, 2**32 - 1),

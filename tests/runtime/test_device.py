@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,31 @@ def test_pain15_a_kernel_takes_no_array_of_another_device(device: Device, other_
 
 
 # Discovery --------------------------------------------------------------------------------------------------------
+
+
+IN_THREADS = """
+import sys, threading
+import numpy as np
+import ptxrt
+x = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+found = []
+def work():
+    found.append(ptxrt.ops.softmax2d(ptxrt.to_device(x, sys.argv[1])).to_host())
+for _ in range(3):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(len(found), all((each == found[0]).all() for each in found))
+"""
+
+
+def test_a_device_outlives_the_threads_that_use_it(device: Device) -> None:
+    if device.kind == "hip":
+        pytest.skip("the stand-in is not in another process")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THREADS, str(device)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "3 True\n"), done.stderr
 
 
 def test_sim_is_always_there_and_last() -> None:

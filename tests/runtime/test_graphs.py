@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def numbers(device: Device, start: int = 0, shape: tuple[int, ...] = (N,)) -> De
 
 def holds(*arrays: DeviceArray) -> list[int]:
     """Return how many graphs hold the memory of each."""
-    return [len(array.memory._holds) for array in arrays]
+    return [array.memory._holds.count(False) for array in arrays]
 
 
 def arrays(device: Device) -> tuple[DeviceArray, DeviceArray]:
@@ -295,6 +296,35 @@ def test_a_graph_holds_the_arrays_that_its_user_let_go(
     del others
 
 
+def test_memory_is_given_back_once_where_a_graph_goes_while_it_is_freed(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = numbers(device).memory
+    memory.hold()
+    free, freed, left = device.backend.free, [], [memory]
+
+    def counted(*args: Any) -> None:
+        freed.append(args)
+        free(*args)
+
+    monkeypatch.setattr(device.backend, "free", counted)
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        """Release it in the midst of `free`, as another thread or the garbage collector may."""
+        if frame.f_code is not type(memory).free.__code__:
+            return None
+        if event == "line" and not memory.alive and left:
+            left.pop().release()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        memory.free()
+    finally:
+        sys.settrace(None)
+    assert (len(freed), left) == (1, [])
+
+
 def test_a_graph_is_gone_with_its_last_reference(device: Device, saxpy: Kernel, stream: Stream) -> None:
     x, y = arrays(device)
     gc.disable()
@@ -430,6 +460,26 @@ def test_an_update_that_fails_leaves_the_graph_as_it_was(
     assert holds(x, y) == [1, 1]
     graph.replay()
     assert_array_equal(y.to_host(stream), np.arange(100, 100 + N) + 2 * np.arange(N))
+
+
+def test_an_update_whose_wait_the_driver_refuses_leaves_the_graph_as_it_was(
+    device: Device, saxpy: Kernel, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ptxrt.DriverError("no waits today", op="wait_stream", argument="stream")
+
+    x, y = arrays(device)
+    with ptxrt.capture(stream) as graph:
+        saxpy[1, 32](x, y, N, 2.0)
+    graph.replay(device.default_stream)
+    others = arrays(device)
+    with monkeypatch.context() as patch:
+        patch.setattr(device.backend, "wait_stream", refuse)
+        with pytest.raises(ptxrt.DriverError, match="no waits today"), graph.update():
+            saxpy[1, 32](*others, N, 3.0)
+    assert holds(x, y, *others) == [1, 1, 0, 0]
+    graph.replay(device.default_stream)
+    assert_array_equal(y.to_host(), np.arange(100, 100 + N) + 4 * np.arange(N))
 
 
 def test_on_cuda_an_update_changes_the_drivers_graph_in_place(cuda: Device) -> None:

@@ -52,9 +52,9 @@ def test_pain1_and_3_64_processes_at_once_compile_each_key_once_in_all(tmp_path:
 
             assert store.binary(request, TEXT, compile) == binary
 
-    children = [in_child(partial(ask, number)) for number in range(64)]
+    children = [in_child(partial(ask, number)) for number in range(64 if ALL else 24)]
     os.close(opens)
-    assert [status_of(child) for child in children] == [0] * 64
+    assert {status_of(child) for child in children} == {0}
     os.close(gate)
     assert Counter(log.read_text().split()) == {request.key(): 1 for request in requests}
     assert [entry.problem for entry in BinaryStore(tmp_path / "store").entries()] == [None] * len(requests)

@@ -18,6 +18,7 @@ from ptxrt.ops.framework.schedule import (
     Workspace,
     Zero,
     blocks_in_hip,
+    in_slices,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
 from ptxrt.ops.framework.tickets import Tickets
@@ -50,6 +51,7 @@ __all__ = [
     "blocks_in_hip",
     "checked_type",
     "forget_plans",
+    "in_slices",
     "number",
     "parameter_type",
     "plan_cache",

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, shown
-from ptxrt.ops.framework.schedule import PrecisionGuarantee
+from ptxrt.ops.framework.schedule import PrecisionGuarantee, Refusal
 from ptxrt.ops.framework.texts import parts_of
 from ptxrt.runtime.layout import channels_last, checked_shape, contiguous, same_layout, whole_numbers
 
@@ -107,6 +107,18 @@ class ImageDescriptor:
     def channels_last(self) -> bool:
         """Whether the channels lie side by side, and not contiguous."""
         return self.strides != ()
+
+    @property
+    def vector(self) -> int:
+        """The values of 16 bytes."""
+        return 16 // self.dtype.size
+
+    @property
+    def not_in_vectors(self) -> Refusal | None:
+        """Why the channels of a position are not whole vectors, or None."""
+        if self.hw == 1 and self.channels % self.vector == 0:
+            return None
+        return Refusal(f"takes channels that lie side by side, a multiple of {self.vector}")
 
     @property
     def batch(self) -> int:

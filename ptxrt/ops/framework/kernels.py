@@ -41,6 +41,8 @@ class KernelSpec:
         What the file is rendered with beside `dtype`: pairs of name and value.
     target
         The number of the oldest of NVIDIA's architectures that takes it, 80 for sm_80; None where all do.
+    also
+        Further ops that launch it.
     """
 
     family: str
@@ -51,6 +53,7 @@ class KernelSpec:
     language: str = "ptx"
     parameters: tuple[tuple[str, str], ...] = ()
     target: int | None = None
+    also: tuple[str, ...] = ()
 
     @property
     def source(self) -> KernelSource:
@@ -112,6 +115,8 @@ class KernelFamily:
         ``ROUNDING_TARGETS`` for texts that round to the type.
     op
         The op that they serve, where the files are not named like it.
+    also
+        Further ops that launch them, whatever their roles.
     """
 
     def __init__(
@@ -122,9 +127,11 @@ class KernelFamily:
         unnamed: str | None = "f32",
         targets: Mapping[str, int] | None = None,
         op: str | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
         self.name, self.dtypes, self.roles = name, dtypes, dict(roles)
         self._unnamed, self._targets, self._op = unnamed, targets or {}, op or name
+        self._also = also
         self._keys = {
             (role, dtype, language)
             for dtype in dtypes
@@ -164,6 +171,7 @@ class KernelFamily:
             language,
             tuple(sorted(self.roles[role].parameters.items())),
             max(targets, default=None) if language == "ptx" else None,
+            self._also,
         )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "RowsDescriptor",
     "RowsForward",
     "RowsPlan",
+    "RowsVariant",
     "rows_family",
 ]
 
@@ -164,7 +165,7 @@ class RowsBackwardConfig(Config):
         return tuple(cls(warps, rows) for warps in (8, 1) for rows in (length, 4 * length))
 
 
-class _Rows(Variant[RowsDescriptor, ConfigT]):
+class RowsVariant(Variant[RowsDescriptor, ConfigT]):
     """A variant of a norm's plan, by the norm's entries."""
 
     name = "baseline"
@@ -186,7 +187,7 @@ class _Rows(Variant[RowsDescriptor, ConfigT]):
         return Launch(kernel, grid, threads, arguments)
 
 
-class RowsForward(_Rows[RowsConfig]):
+class RowsForward(RowsVariant[RowsConfig]):
     """A block for each row, which reads it twice."""
 
     config_type = RowsConfig
@@ -196,7 +197,7 @@ class RowsForward(_Rows[RowsConfig]):
         return Schedule((self.launch("kernel", problem, problem.rows, WARP * config.warps),), problem.guarantee)
 
 
-class RowsBackward(_Rows[RowsBackwardConfig]):
+class RowsBackward(RowsVariant[RowsBackwardConfig]):
     """A block for each row; then sums of each column over slices of rows; then over the slices.
 
     Parameters

@@ -27,6 +27,7 @@ __all__ = [
     "Workspace",
     "Zero",
     "blocks_in_hip",
+    "in_slices",
 ]
 
 ALIGN = 256
@@ -42,6 +43,16 @@ def blocks_in_hip(count: int, threads: int) -> int:
     The kernel goes on in steps of its grid.
     """
     return min(-(-count // threads), _HIP_THREADS // threads)
+
+
+def in_slices(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
+    """Return how many slices `values` are cut into, and their length.
+
+    About `aim`, and a multiple of `step`; at most about `most` slices.
+    """
+    length = -(-values // min(most, -(-values // aim)))
+    length = -(-length // step) * step
+    return -(-values // length), length
 
 
 @dataclass(frozen=True)

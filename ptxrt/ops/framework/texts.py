@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,8 @@ def read_kernel(
 
     The file, in PTX or in HIP C++, is a Jinja template whose directives are comments: lines that begin with ``//%``;
     and ``{{ name }}`` stands for one of the `parameters`, or for what :func:`context` has of the element type.
-    docs/kernels.md tells how to write one. Given an `entry`, the others are left out, in HIP by files that look at it:
-    a first call should compile what it launches.
+    docs/kernels.md tells how to write one. Given an `entry`, the others are left out, in HIP but for those that a macro
+    makes: a first call should compile what it launches. Files in HIP may look at `entry` to leave out more.
     """
     name = f"{family}.{language}"
     text = _remembered_text(name, entry, language, dtype, parameters)
@@ -55,11 +55,20 @@ def _remembered_text(name: str, entry: str | None, language: str, dtype: str, pa
     if isinstance(known, dict) and known.get("made of") == made_of and isinstance(known.get("text"), str):
         remembered: str = known["text"]
         return remembered
-    text = templates(f"kernels_{language}").get_template(name).render(context(dtype), entry=entry, **parameters)
-    if language == "ptx" and entry is not None:
-        text = only(text, entry)
+    if language == "ptx":
+        text = _whole(name, made_of, dtype, *sorted(parameters.items()))
+        text = text if entry is None else only(text, entry)
+    else:
+        text = templates("kernels_hip").get_template(name).render(context(dtype), entry=entry, **parameters)
+        text = text if entry is None else _only_in_hip(text, entry)
     memos.write(memo, {"made of": made_of, "text": text})
     return text
+
+
+@lru_cache(maxsize=4)
+def _whole(name: str, made_of: str, dtype: str, *parameters: tuple[str, str]) -> str:
+    """Return a text in PTX with all its entries, often asked for one after the other; `made_of` is for the cache."""
+    return templates().get_template(name).render(context(dtype), **dict(parameters))
 
 
 def _made_of(name: str, language: str) -> str:
@@ -116,6 +125,14 @@ def only(text: str, entry: str) -> str:
     ends = [found.start() for found in entries[1:]] + [len(text)]
     own = "".join(text[e.start() : end] for e, end in zip(entries, ends, strict=True) if e[1] == entry)
     return text[: entries[0].start()] + own
+
+
+_KERNEL_IN_HIP = re.compile(r'^extern "C" __global__ ([^{]*)\{(?:[^\n]*\}|.*?\n\})\n', re.MULTILINE | re.DOTALL)
+
+
+def _only_in_hip(text: str, entry: str) -> str:
+    """Return the text without its other kernels."""
+    return _KERNEL_IN_HIP.sub(lambda found: found[0] if f" {entry}(" in found[1].replace("\n", " ") else "", text)
 
 
 @cache

@@ -1,0 +1,39 @@
+// rms_norm_held, {{ T.name }}: rms_norm and its backward, with a row's values in registers from the one reading to the writing.
+//
+// The formulas, the launches and the ABI are those of rms_norm_held.ptx.
+
+//% include "elements.jinja"
+//% include "rows_held.jinja"
+
+//% if entry in (none, "rms_norm_held_kernel" ~ suffix)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2)
+rms_norm_held_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, size_t rows,
+                       size_t width, float eps, double per_value) {
+    const float* b_ptr = nullptr;
+    if (aligned(size_t(in_ptr) | size_t(out_ptr) | size_t(w_ptr) | size_t(b_ptr)))
+        forward<false, true>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+    else
+        forward<false, false>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+}
+
+//% endif
+//% if entry in (none, "rms_norm_held_backward_kernel" ~ suffix)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
+rms_norm_held_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const float* w_ptr,
+                                float* partials_ptr, size_t rows, size_t width, size_t slices, size_t length, float eps,
+                                double per_value) {
+    if (aligned(size_t(in_ptr) | size_t(go_ptr) | size_t(gi_ptr) | size_t(w_ptr)))
+        backward<false, true>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+    else
+        backward<false, false>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+}
+
+//% endif
+//% if entry in (none, "rms_norm_held_backward_parameters_kernel" ~ suffix)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
+rms_norm_held_backward_parameters_kernel{{ suffix }}(const float* partials_ptr, float* gw_ptr, size_t width,
+                                           size_t slices) {
+    if (!gw_ptr) return;
+    parameters<false>(partials_ptr, gw_ptr, nullptr, width, slices);
+}
+//% endif

@@ -1,0 +1,173 @@
+"""Communicators: of threads, and those that are made of NCCL's, here with functions in the library's place."""
+
+from __future__ import annotations
+
+from ctypes import c_int
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Patch, refused
+
+import ptxrt
+from ptxrt.distributed import Communicator, Group, NcclCommunicator, _nccl, as_communicator
+from ptxrt.runtime.stream import Event
+
+
+class Library:
+    """NCCL of one rank, as far as it is called: what it was asked for, and what it answers."""
+
+    def __init__(self) -> None:
+        self.reduced: list[Any] = []
+        self.status = self.error = 0
+        for name, number in (("Count", 4), ("UserRank", 2), ("CuDevice", 0)):
+            setattr(self, f"ncclComm{name}", self.answer(number))
+
+    @staticmethod
+    def answer(number: int) -> Any:
+        def call(handle: Any, to: Any) -> int:
+            assert handle.value == 0x1234
+            to._obj.value = number
+            return 0
+
+        return call
+
+    def ncclCommGetAsyncError(self, handle: Any, to: Any) -> int:
+        return int(self.answer(self.error)(handle, to))
+
+    def ncclAllReduce(self, *given: Any) -> int:
+        self.reduced.append(given)
+        return self.status
+
+    def ncclGetErrorString(self, status: int) -> bytes:
+        return f"error {c_int(status).value}".encode()
+
+
+@pytest.fixture
+def library(monkeypatch: Patch) -> Library:
+    found = Library()
+    monkeypatch.setattr(_nccl, "_loaded", lambda: found)
+    monkeypatch.setattr(_nccl, "Device", lambda name: ptxrt.Device(name.replace("cuda", "sim")))
+    return found
+
+
+def test_sums_of_a_group_are_those_of_all_ranks(device: Any) -> None:
+    values = np.random.default_rng(0).integers(-(2**62), 2**62, (5, 300))
+
+    def work(rank: Communicator) -> Any:
+        array = ptxrt.to_device(values[rank.rank], device)
+        rank.all_reduce(array, device.default_stream)
+        return array.to_host()
+
+    for found in Group(5, device).run(work):
+        assert np.array_equal(found, values.sum(0))
+
+
+def test_arrays_of_two_sizes_are_refused_on_all_ranks(device: Any) -> None:
+    group = Group(2, device)
+
+    def work(rank: Communicator) -> Any:
+        with refused(ptxrt.RanksDisagree, "Group", "communicator", "3 of rank 0, 4 of rank 1"):
+            rank.all_reduce(ptxrt.zeros(3 + rank.rank, "int64", device), device.default_stream)
+
+    group.run(work)
+
+
+@pytest.mark.parametrize("size", [0, 4097, 1.0, True])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "Group", "size", "from 1 to 4096"):
+        Group(size, "sim")
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), None, True])
+def test_a_time_limit_that_is_none_is_refused(timeout: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "Communicator", "timeout", "seconds above 0"):
+        Group(2, "sim", timeout)
+
+
+def test_an_all_reduce_is_one_call_on_the_stream(library: Library) -> None:
+    communicator = NcclCommunicator(0x1234)
+    assert (communicator.rank, communicator.size, str(communicator.device)) == (2, 4, "sim:0")
+    array, stream = ptxrt.zeros(7, "int64", "sim:0"), ptxrt.Stream("sim:0")
+    communicator.all_reduce(array, stream)
+    ((send, receive, count, kind, operation, handle, where),) = library.reduced
+    assert (send, receive, count, kind, operation, handle.value, where) == (
+        *(array.ptr, array.ptr, 7, 4, 0, 0x1234),
+        stream.handle,
+    )
+
+
+def test_a_captured_all_reduce_is_made_by_each_replay(library: Library) -> None:
+    communicator, stream = NcclCommunicator(0x1234), ptxrt.Stream("sim:0")
+    with ptxrt.capture(stream) as graph:
+        communicator.all_reduce(ptxrt.zeros(7, "int64", "sim:0"), stream)
+        assert library.reduced == []
+    for _ in range(3):
+        graph.replay()
+    assert len(library.reduced) == 3
+
+
+def test_the_first_call_of_a_problem_is_none_for_a_capture(library: Library) -> None:
+    communicator, stream = NcclCommunicator(0x1234), ptxrt.Stream("sim:0")
+    x = ptxrt.ones((2, 3, 4), "f4", "sim:0")
+    with ptxrt.capture(stream), refused(ptxrt.Unsupported, "batch_norm", "communicator", "before the capture"):
+        ptxrt.ops.batch_norm(x, None, None, None, None, training=True, communicator=communicator)
+    assert library.reduced == []
+
+
+def test_what_nccl_says_is_in_the_error(library: Library, monkeypatch: Patch) -> None:
+    communicator, stream = NcclCommunicator(0x1234, timeout=0.05), ptxrt.Stream("sim:0")
+    library.status = 5
+    with refused(ptxrt.DriverError, "ncclAllReduce", None, "error 5"):
+        communicator.all_reduce(ptxrt.zeros(7, "int64", "sim:0"), stream)
+    communicator.synchronize(stream)
+    monkeypatch.setattr(Event, "done", False)
+    with refused(ptxrt.RankLost, "synchronize", "communicator", "all 4 ranks", "on rank 2 no answer"):
+        communicator.synchronize(stream)
+    library.error = 6
+    with refused(ptxrt.RankLost, "synchronize", "communicator", "NCCL has an error: error 6"):
+        communicator.synchronize(stream)
+
+
+def test_a_process_without_nccl_or_with_two_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
+    maps = tmp_path / "maps"
+    monkeypatch.setattr(_nccl, "_MAPS", maps)
+    for text in (None, "7f00-7f01 r-xp 0 00:00 1 /a/libnccl-net.so\n"):
+        if text:
+            maps.write_text(text)
+        with refused(ptxrt.BackendUnavailable, "NcclCommunicator", "handle", "none in it"):
+            NcclCommunicator(0x1234)
+    maps.write_text("7f00-7f01 r-xp 0 00:00 1 /a/libnccl.so.2\n7f02-7f03 r-xp 0 00:00 1 /b/libnccl.so.2.27\n")
+    with refused(ptxrt.Unsupported, "NcclCommunicator", "handle", "/a/libnccl.so.2, /b/libnccl.so.2.27"):
+        NcclCommunicator(0x1234)
+
+
+@pytest.mark.parametrize("handle", [0, -1, None, "0x1234", True])
+def test_a_handle_that_is_none_is_refused(handle: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "NcclCommunicator", "handle", "torch.distributed.barrier()"):
+        NcclCommunicator(handle)
+
+
+def test_nccl4pys_communicator_is_taken_once(library: Library) -> None:
+    theirs = type("Communicator", (), {"__module__": "nccl.core.communicator", "ptr": 0x1234})()
+    found = as_communicator(theirs)
+    assert isinstance(found, NcclCommunicator)
+    assert as_communicator(theirs) is found
+    assert as_communicator(found) is found
+
+
+def test_a_group_that_does_not_tell_its_handle_is_refused(monkeypatch: Patch) -> None:
+    cuda = SimpleNamespace(current_device=lambda: 0)
+    monkeypatch.setitem(__import__("sys").modules, "torch", SimpleNamespace(device=lambda *_: None, cuda=cuda))
+    theirs = type("ProcessGroup", (), {"__module__": "torch._C", "_get_backend": lambda *_: object()})()
+    with refused(ptxrt.InvalidArgument, "batch_norm", "communicator", "tells the handle", "_comm_ptr"):
+        as_communicator(theirs, "batch_norm")
+
+
+@pytest.mark.parametrize("given", [1, "nccl", object()])
+def test_what_is_no_communicator_is_refused(given: Any) -> None:
+    x = ptxrt.ones((2, 3, 4), "f4", "sim:0")
+    with refused(ptxrt.InvalidArgument, "batch_norm", "communicator", "nccl.core", type(given).__name__):
+        ptxrt.ops.batch_norm(x, None, None, None, None, training=True, communicator=given)

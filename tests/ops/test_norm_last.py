@@ -1,0 +1,215 @@
+"""batch_norm and group_norm by passes over the rows of channels-last arrays, in each way through their loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Rng, Shape, skip_stand_in
+from op_testing import Guarded, check_error, on_device, variants, wish
+from problems import made
+from tolerances import bar
+
+from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops import references
+from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops.framework import Limits, Refusal, parameter_type
+from ptxrt.runtime.layout import channels_last
+
+# Shape, type, offset of the values, config; and by how many elements arrays miss a multiple of 16 bytes.
+WAYS: list[tuple[Shape, str, float, LastConfig, int]] = [
+    ((2, 92, 95), "f32", 1e4, LastConfig(16, 8, 4), 0),  # a tile that is not full, threads without a row
+    ((1, 260, 61), "f32", 1e4, LastConfig(64, 4, 1), 0),  # several chunks a block
+    ((1, 48, 10, 13), "f32", 0, LastConfig(16, 2, 2), 1),  # no vectors
+    ((1, 37, 70), "f32", 1e4, LastConfig(16, 2, 1), 0),  # channels one by one
+    ((1, 136, 130), "f16", 1e2, LastConfig(16, 4, 2), 0),
+    ((1, 24, 61), "bf16", 30, LastConfig(2, 2, 2), 1),
+    ((1, 40, 110), "f64", 1e4, LastConfig(16, 4, 2), 0),
+    ((1, 9, 33), "f64", -1e12, LastConfig(4, 1, 1), 0),
+]
+each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
+
+
+class Laid:
+    """Arrays of one problem: on the device as they lie there, and exact for the reference."""
+
+    def __init__(self, device: Device, rng: Rng, shape: Shape, name: str, mean: float, offset: int) -> None:
+        self.kind, self.real = BY_NAME[name], parameter_type(BY_NAME[name])
+        self.shape, self.device, self.offset, self.strides = shape, device, offset, channels_last(shape)
+        x = (rng.standard_normal(shape) + mean).astype(self.kind.numpy)
+        self.x, self.go = x, made(rng, shape, name) + self.kind.numpy.type(1)
+        self.w, self.b = (made(rng, shape[1:2], self.real.name) for _ in "wb")
+        # In f64 the reference would lose digits.
+        self.exact = x.astype(np.longdouble) - mean if name == "f64" else x
+        self.large = mean != 0 and self.real.name == "f32"
+
+    def there(self, array: Any) -> Any:
+        return on_device(array, self.device, self.offset, self.strides if array.shape == self.shape else None)
+
+    def in_place(self, array: Any) -> Guarded:
+        whole = Guarded(self.shape, self.kind.numpy, self.device, self.offset, self.strides)
+        whole.whole[whole.first : whole.end].copy_from(np.ascontiguousarray(np.moveaxis(array, 1, -1)).ravel())
+        return whole
+
+    def check(self, op: str, got: Any, want: Any) -> None:
+        name = self.kind.name if want.ndim > 1 else self.real.name
+        check_error(op, self.device, got, want, bar(op.removesuffix("_backward"), name, want, large_mean=self.large))
+
+
+def select(kind: Any, device: Device, problem: Any, preference: Any) -> Any:
+    return kind.select(device, problem, preference)
+
+
+def keys(device: Device, name: str) -> list[str]:
+    """Return the variants; in HIP, which takes seconds to compile, of f32: test_every_variant.py has the others."""
+    found = [key for key in variants(ops.BatchNormPlan, device) if key.endswith("channels_last")]
+    return found if name == "f32" else [key for key in found if not key.startswith("hip/")] or found
+
+
+@pytest.mark.sanitize
+@each_way
+def test_batch_norm(
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
+) -> None:
+    """In place of x and of grad_out: the sums are those of all slices, whoever writes first."""
+    skip_stand_in(device)
+    for key in keys(device, name):
+        laid = Laid(device, rng, shape, name, mean, offset)
+        problem = ops.BatchNormDescriptor(shape, True, laid.kind, running=False, strides=laid.strides)
+        plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
+        y = laid.in_place(laid.x)
+        _, batch_mean, batch_var = plan.run(
+            ops.BatchNormArgs(y.array, laid.there(laid.w), laid.there(laid.b), y=y.array)
+        )
+        want: Any = references.batch_norm(laid.exact, laid.w, laid.b, None, None, training=True)
+        laid.check("batch_norm", y.host(), want[0])
+        laid.check("batch_norm", batch_var.to_host(), want[2])
+        laid.check("batch_norm", batch_mean.to_host(), want[1] + (mean if name == "f64" else 0))
+
+        for handed in (False, True):
+            backward = ops.BatchNormBackwardDescriptor(shape, True, laid.kind, handed=handed, strides=laid.strides)
+            given = (batch_mean, batch_var) if handed else (None, None)
+            if handed and mean:  # of a large mean the rounding alone is more than the bar
+                continue
+            into = laid.in_place(laid.go)
+            plan = select(ops.BatchNormBackwardPlan, device, backward, wish(key, config=config))
+            arrays = (into.array, laid.there(laid.x), laid.there(laid.w), None, None, *given)
+            _, grad_weight, grad_bias = plan.run((*arrays, into.array, None, None))
+            wants = references.batch_norm_backward(laid.go, laid.exact, laid.w, None, None, training=True)
+            for got, ref in zip((into.host(), grad_weight.to_host(), grad_bias.to_host()), wants, strict=True):
+                laid.check("batch_norm_backward", got, ref)
+
+
+@each_way
+def test_batch_norm_in_eval(
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
+) -> None:
+    skip_stand_in(device)
+    for key in keys(device, name):
+        laid = Laid(device, rng, shape, name, 0, offset)
+        running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
+        given = [laid.there(a) for a in running]
+        problem = ops.BatchNormDescriptor(shape, False, laid.kind, strides=laid.strides)
+        plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
+        y = laid.in_place(laid.x)
+        plan.run((y.array, laid.there(laid.w), laid.there(laid.b), *given, y.array, None, None, None))
+        laid.check("batch_norm", y.host(), references.batch_norm(laid.x, laid.w, laid.b, *running, training=False)[0])
+        backward = ops.BatchNormBackwardDescriptor(shape, False, laid.kind, strides=laid.strides)
+        plan = select(ops.BatchNormBackwardPlan, device, backward, wish(key, config=config))
+        laid.go[0, 0] = -0.0
+        into = laid.in_place(laid.go)
+        arrays = (into.array, laid.there(laid.x), laid.there(laid.w), *given, None, None)
+        _, grad_weight, grad_bias = plan.run((*arrays, into.array, None, None))
+        wants = references.batch_norm_backward(laid.go, laid.x, laid.w, *running, training=False)
+        if name != "f64":  # whose pairs have no sign of 0
+            assert (np.signbit(into.host()[0, 0]) == (laid.w[0] > 0)).all()
+        for got, ref in zip((into.host(), grad_weight.to_host(), grad_bias.to_host()), wants, strict=True):
+            laid.check("batch_norm_backward", got, ref)
+
+
+@pytest.mark.sanitize
+@each_way
+def test_group_norm(
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
+) -> None:
+    skip_stand_in(device)
+    groups = {92: 4, 260: 5, 48: 3, 37: 37, 136: 17, 24: 2, 40: 4, 9: 3}[shape[1]]
+    for key in keys(device, name):
+        wanted = wish(f"{key}_split", config=config)
+        laid = Laid(device, rng, shape, name, mean, offset)
+        plan = select(
+            ops.GroupNormPlan, device, ops.GroupNormDescriptor(shape, groups, laid.kind, strides=laid.strides), wanted
+        )
+        y = laid.in_place(laid.x)
+        plan.run((y.array, laid.there(laid.w), laid.there(laid.b), y.array))
+        laid.check("group_norm", y.host(), references.group_norm(laid.exact, laid.w, laid.b, groups))
+        plan = select(
+            ops.GroupNormBackwardPlan,
+            device,
+            ops.GroupNormBackwardDescriptor(shape, groups, laid.kind, strides=laid.strides),
+            wanted,
+        )
+        into = laid.in_place(laid.go)
+        arrays = (into.array, laid.there(laid.x), laid.there(laid.w), into.array)
+        _, grad_weight, grad_bias = plan.run((*arrays, None, None))
+        wants = references.group_norm_backward(laid.go, laid.exact, laid.w, groups)
+        for got, ref in zip((into.host(), grad_weight.to_host(), grad_bias.to_host()), wants, strict=True):
+            laid.check("group_norm_backward", got, ref)
+
+
+# How the work is shared out -------------------------------------------------------------------------------------------
+
+
+def rows(shape: Shape, config: LastConfig | None = None, name: str = "f32") -> Rows:
+    problem = ops.BatchNormDescriptor(shape, True, BY_NAME[name])
+    return Rows(problem, config or LastConfig.heuristic(problem), "ptx", 1, problem.batch, 1)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("shape", [(3, 1), (3, 37), (100352, 256), (12544, 2048), (4096, 320), (1 << 22, 8), (5, 5000)])
+def test_every_block_has_rows_and_each_channel_of_its_tile_a_thread(shape: Shape, name: str) -> None:
+    vector = 16 // BY_NAME[name].size
+    unit = vector if shape[1] % vector == 0 else 1
+    for config in (*LastConfig.candidates(rows(shape).problem), LastConfig(1 << 20, 1, 1)):
+        blocks, (slices, across) = rows(shape, config, name)._cut(config.added)
+        tiles = -(-shape[1] // unit // across)
+        assert blocks == slices * tiles <= max(config.added, tiles)
+        assert (slices - 1) * 4 * (256 // across) < shape[0]
+        assert across * vector <= 256
+
+
+def test_large_problems_have_some_blocks_for_each_multiprocessor() -> None:
+    for shape in ((100352, 256), (12544, 2048), (262144, 128)):
+        each = rows(shape)
+        assert 200 <= each._cut(each.config.added)[0] <= 600
+
+
+def test_of_other_problems_it_says_why_it_takes_them_not() -> None:
+    limits = Limits.of(Device("sim:0").properties)
+    problem = ops.BatchNormDescriptor((2, 8, 3, 3), True)
+    every: Any = ops.BatchNormPlan.variants
+    for variant in every:
+        if variant.name == "channels_last":
+            config = LastConfig.heuristic(problem)
+            assert isinstance(variant.schedule(problem, config, limits), Refusal)
+            for far in ((2, 1 << 31), (1 << 31, 2)):
+                assert isinstance(variant.schedule(replace(problem, shape=far), config, limits), Refusal)
+            assert not isinstance(variant.schedule(replace(problem, shape=(2, 8)), config, limits), Refusal)
+
+
+@pytest.mark.parametrize(("shape", "name"), [((1 << 17, 5), "channels_last"), ((1 << 16, 5), "columns")])
+def test_many_rows_suit_it(shape: Shape, name: str) -> None:
+    sim = Device("sim:0")
+    assert ops.BatchNormPlan.select(sim, ops.BatchNormDescriptor(shape, True)).variant.name == name
+    assert ops.BatchNormBackwardPlan.select(sim, ops.BatchNormBackwardDescriptor(shape, True)).variant.name == name
+
+
+def test_fewer_values_suit_it_in_hip() -> None:
+    """Whose other kernel for groups takes single values."""
+    sim, shape = Device("sim:0"), (2, 1280, 16, 16)
+    problem = ops.GroupNormDescriptor(shape, 32, strides=channels_last(shape))
+    assert ops.GroupNormPlan.select(sim, problem).variant.name == "channels_last"
+    assert ops.GroupNormPlan.select(sim, problem, wish(language="hip")).variant.name == "channels_last_split"

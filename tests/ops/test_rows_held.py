@@ -1,0 +1,240 @@
+"""layer_norm and rms_norm with a row's values in registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Patch, Rng, refused
+from op_testing import Guarded, check_error, on_device, wish
+from tolerances import bar
+
+import ptxrt
+from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME, element_type
+from ptxrt.ops import references
+from ptxrt.ops.framework import rows
+from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig
+
+NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
+every_norm = pytest.mark.parametrize("norm", NORMS)
+every_variant = pytest.mark.parametrize("variant", ["held", "hip/held"])
+every_type = pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+
+# Width, threads: a vector; round a warp's one turn; a rest in the last slot; whole slots, all of them.
+WIDTHS = [(8, 32), (264, 64), (1016, 96), (1024, 64)]
+
+
+def problem(
+    norm: str, rng: Rng, shape: tuple[int, int], name: str = "f32", mean: float = 0.0, scale: float = 1.0
+) -> tuple[Any, ...]:
+    """Return grad_out, x and the weights."""
+    kind = BY_NAME[name].numpy
+    tensors = [(rng.standard_normal(shape) * by + at).astype(kind) for at, by in ((0.0, 1.0), (mean, scale))]
+    return (*tensors, *(rng.standard_normal(shape[1:]).astype("f4") for _ in ("wb" if norm == "layer_norm" else "w")))
+
+
+def select(device: Device, norm: str, way: str, x: Any, eps: float, variant: str | None, config: Any = None) -> Any:
+    descriptor = getattr(ops, f"{NORMS[norm]}{way}Descriptor")(x.shape, x.shape[1:], element_type(x.dtype), eps)
+    return getattr(ops, f"{NORMS[norm]}{way}Plan").select(device, descriptor, wish(variant, config=config))
+
+
+def forward(
+    device: Device, norm: str, x: Any, *weights: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
+    offset: int = 0,
+) -> Any:  # fmt: skip
+    plan = select(device, norm, "", x, eps, variant, HeldConfig(threads) if threads else None)
+    out = Guarded(x.shape, x.dtype, device, offset)
+    given = [on_device(a, device, offset) for a in (x, *weights)]
+    plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
+    return out.host()
+
+
+def backward(
+    device: Device, norm: str, go: Any, x: Any, w: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
+    length: int = 1, offset: int = 0,
+) -> list[Any]:  # fmt: skip
+    config = HeldBackwardConfig(threads, length) if threads else None
+    plan = select(device, norm, "Backward", x, eps, variant, config)
+    out = Guarded(x.shape, x.dtype, device, offset)
+    given = [on_device(a, device, offset) for a in (go, x, w)]
+    results = plan.run(getattr(ops, f"{NORMS[norm]}BackwardArgs")(*given, grad_input=out.array))
+    return [out.host(), *(None if a is None else a.to_host() for a in results[1:])]
+
+
+def check(device: Device, norm: str, given: Any, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> None:
+    go, x, *weights = given
+    row, name = x.shape[1:], element_type(x.dtype).name
+    way = {key: value for key, value in how.items() if key != "length"}
+    want = getattr(references, norm)(x, row, *weights, eps=eps)
+    got = forward(device, norm, x, *weights, eps=eps, **way)
+    check_error(norm, device, got, want, bar(norm, name, want, large_mean=large_mean), (x.shape, how))
+    wants = getattr(references, f"{norm}_backward")(go, x, row, weights[0], eps=eps)
+    results = backward(device, norm, go, x, weights[0], eps=eps, **how)
+    for place, (a, ref) in enumerate(zip(results, wants, strict=True)):
+        assert (a is None) == (ref is None)
+        if a is not None:
+            limit = bar(norm, element_type(a.dtype).name, ref, large_mean=large_mean)
+            check_error(f"{norm} gradient {place}", device, a, ref, limit, (x.shape, how))
+
+
+@every_norm
+@every_variant
+@pytest.mark.parametrize(("width", "threads"), WIDTHS)
+@pytest.mark.sanitize
+def test_held_rows_match_cpu(device: Device, rng: Rng, norm: str, variant: str, width: int, threads: int) -> None:
+    given = problem(norm, rng, (3, width))
+    if width < 64:  # a few values nearly cancel in the gradient
+        got = forward(device, norm, *given[1:], variant=variant, threads=threads)
+        check_error(norm, device, got, getattr(references, norm)(given[1], (width,), *given[2:], eps=1e-5), 2e-7)
+    else:
+        check(device, norm, given, variant=variant, threads=threads, length=2)
+
+
+@every_norm
+@every_variant
+@every_type
+@pytest.mark.parametrize(("mean", "scale"), [(1e4, 1.0), (0.0, 1e-3), (0.0, 100.0)])
+def test_any_mean_and_deviation_costs_no_digits(
+    device: Device, rng: Rng, norm: str, variant: str, name: str, mean: float, scale: float
+) -> None:
+    given = problem(norm, rng, (4, 264), name, mean, scale)
+    check(device, norm, given, large_mean=mean > 0, eps=0.0, variant=variant)
+
+
+@every_norm
+@every_variant
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 3e37])
+def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str, variant: str, scale: float) -> None:
+    go, x, *weights = problem(norm, rng, (2, 128), scale=scale)
+    want = getattr(references, norm)(x, (128,), *weights, eps=0.0)
+    check_error(norm, device, forward(device, norm, x, *weights, eps=0.0, variant=variant), want, 2e-7)
+    if 1e-38 < scale < 1e35:  # elsewhere the gradients have few digits, or are infinite
+        go *= np.float32(scale)
+        wants = getattr(references, f"{norm}_backward")(go, x, (128,), weights[0], eps=0.0)
+        for a, ref in zip(backward(device, norm, go, x, weights[0], 0.0, variant), wants, strict=True):
+            check_error(f"{norm} gradient", device, a, ref, 2e-7)
+
+
+@every_norm
+@every_variant
+def test_a_first_value_far_from_all_others_costs_no_digits(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    given = problem(norm, rng, (2, 512))
+    given[1][:, 0] = 1e6
+    check(device, norm, given, variant=variant)
+
+
+@every_norm
+@every_variant
+@every_type
+def test_without_weights_and_at_any_address(device: Device, rng: Rng, norm: str, variant: str, name: str) -> None:
+    """The bits do not depend on where the arrays lie."""
+    go, x, *weights = problem(norm, rng, (3, 136), name)
+    check(device, norm, (go, x, *(None for _ in weights)), variant=variant)
+    for some in (weights, [None] * len(weights)):
+        want = forward(device, norm, x, *some, variant=variant)
+        np.testing.assert_array_equal(forward(device, norm, x, *some, variant=variant, offset=1), want)
+        wants = backward(device, norm, go, x, some[0], variant=variant, threads=32, length=2)
+        moved = backward(device, norm, go, x, some[0], variant=variant, threads=32, length=2, offset=1)
+        for a, b in zip(moved, wants, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@every_norm
+@every_variant
+def test_blocks_take_rows_and_slices_and_columns_in_turn(
+    device: Device, rng: Rng, monkeypatch: Patch, norm: str, variant: str
+) -> None:
+    """And a slice may have any number of rows, and there may be more slices than a block adds up at once."""
+    go, x, *weights = problem(norm, rng, (67, 72))
+    check(device, norm, (go, x, *weights), variant=variant, threads=64, length=1)
+    go, x = go[:7].copy(), x[:7].copy()
+    runs: list[list[Any]] = []
+    for _ in range(2):
+        y = forward(device, norm, x, *weights, variant=variant, threads=64)
+        runs.append([y, *backward(device, norm, go, x, weights[0], variant=variant, threads=64, length=2)])
+        monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 2)
+    for one, other in zip(*runs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@every_norm
+@every_variant
+def test_nan_and_infinity_spoil_their_row_alone(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    go, x, *weights = problem(norm, rng, (4, 136))
+    x[0, 3], x[1, 0], go[2, 5] = np.nan, np.inf, np.nan
+    y = forward(device, norm, x, *weights, variant=variant)
+    assert np.isnan(y[0]).all()
+    if norm == "layer_norm":
+        assert np.isnan(y[1]).all()
+    else:  # its root is infinite
+        assert np.isnan(y[1]).tolist() == [i == 0 for i in range(136)]
+        assert not y[1, 1:].any()
+    assert np.isfinite(y[2:]).all()
+    grad_input = backward(device, norm, go, x, weights[0], variant=variant)[0]
+    assert np.isnan(grad_input[[0, 2]]).all()
+    assert np.isfinite(grad_input[3]).all()
+
+
+@every_norm
+@every_variant
+def test_equal_values_and_eps(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    _, x, *weights = problem(norm, rng, (2, 128))
+    x[0], x[1] = 3.1, 0.0
+    want = getattr(references, norm)(x, (128,), *weights, eps=0.5)
+    check_error(norm, device, forward(device, norm, x, *weights, eps=0.5, variant=variant), want, 2e-7)
+    none = forward(device, norm, x, *weights, eps=0.0, variant=variant)
+    assert np.isnan(none).all(axis=1).tolist() == [norm == "layer_norm", True]
+
+
+@every_norm
+@pytest.mark.parametrize(("width", "dtype", "way", "config", "reason"), [
+    (70, "f4", "", HeldConfig(32), "rows of 70 values are not whole vectors of 4"),
+    (64, "f8", "", HeldConfig(32), "no entries of f64"),
+    (1028, "f4", "", HeldConfig(32), "32 threads hold 1024 values, not 1028"),
+    (512, "f4", "", HeldConfig(544), "up to 512 threads, not 544"),
+    (512, "f4", "Backward", HeldBackwardConfig(48, 1), "whole warps, up to 512 threads, not 48"),
+    (8200, "f2", "Backward", HeldBackwardConfig(512, 1), "512 threads hold 8192 values, not 8200"),
+])  # fmt: skip
+def test_what_registers_cannot_hold_is_refused(
+    sim: Device, norm: str, width: int, dtype: str, way: str, config: Any, reason: str
+) -> None:
+    x = np.broadcast_to(np.zeros(1, dtype), (2, width))
+    with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
+        select(sim, norm, way, x, 1e-5, "held", config)
+
+
+@every_norm
+def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str) -> None:
+    def chosen(width: int, dtype: str, way: str = "") -> str:
+        x = np.broadcast_to(np.zeros(1, dtype), (4, width))
+        return str(select(sim, norm, way, x, 1e-5, None).key.variant)
+
+    assert [chosen(width, "f4") for width in (4, 30, 64, 1 << 14, (1 << 14) + 4)] == [
+        "held", "baseline", "held", "held", "baseline",
+    ]  # fmt: skip
+    assert [chosen(width, "f2", "Backward") for width in (32, 64, 1 << 13, (1 << 13) + 8)] == [
+        "baseline", "held", "held", "baseline",
+    ]  # fmt: skip
+    assert chosen(64, "f8") == chosen(64, "f8", "Backward") == "baseline"
+
+
+@every_norm
+@every_variant
+def test_a_column_of_equal_gradients_costs_no_digits(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    """Added up one by one in f32, 32 of this number are off by 5e-7."""
+    go = np.full((32, 64), 1.6000991, np.float32)
+    x = rng.standard_normal(go.shape).astype("f4") if norm == "layer_norm" else np.ones_like(go)
+    w = np.ones(64, np.float32)
+    results = backward(device, norm, go, x, w, variant=variant, threads=32, length=32)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
+    check_error(f"{norm} columns", device, results[-1], wants[-1], 2e-7)
+
+
+@every_norm
+@every_variant
+@every_type
+def test_a_slice_has_any_number_of_rows(device: Device, rng: Rng, norm: str, variant: str, name: str) -> None:
+    """Round eight rows, whose sums are added up together, and the last slice fewer."""
+    check(device, norm, problem(norm, rng, (27, 72), name), variant=variant, threads=32, length=11)
