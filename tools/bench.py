@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import cold, errors, launch, lookups, ops, report, scale, sim
+from benchmarks import cold, distributed, errors, launch, lookups, ops, report, scale, sim
 
-BENCHMARKS = (launch, lookups, cold, ops, scale, sim, errors)
+BENCHMARKS = (launch, lookups, cold, ops, scale, distributed, sim, errors)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

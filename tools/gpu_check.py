@@ -34,7 +34,7 @@ import ptxrt
 
 ROOT = Path(__file__).resolve().parents[1]
 _SUBSET = ["-m", "pytest", "-m", "sanitize and cuda", "-p", "no:cacheprovider"]
-_AT_ONCE = 6
+_AT_ONCE = 6  # of each tool
 _SECONDS = 600
 
 
@@ -63,12 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "cuda",
             "-p",
             "no:cacheprovider",
-            *_shared_by((os.cpu_count() or 2) // 2),
+            *_shared_by((os.cpu_count() or 2) * 3 // 4),
         ]
         rows.append(_run("tests that need a GPU", tests, r"\d+ .*in [\d.]+s.*", PTXRT_ERRORS=str(file)))
         errors = json.loads(file.read_text()) if file.exists() else []
-    rows += [_sanitize(tool) for tool in ("memcheck", "racecheck")]
-    save_errors(out, device, errors)
+    save_errors(out, device, errors)  # whatever becomes of the rest
+    with ThreadPoolExecutor() as pool:
+        rows += pool.map(_sanitize, ("memcheck", "racecheck"))
     record = {"gpus": _count(), "checks": rows}
     for path in measurement.save(KIND, f"gpu-check-{slug(device.name)}", device, record):
         print("stored", path)

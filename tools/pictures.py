@@ -1,7 +1,8 @@
 """Draw a result of bench.py ops into docs/pictures/: ``python tools/pictures.py docs/results/ops-nvidia-h200.json``.
 
 Two pictures, each for light and for dark pages: bytes a second of each row under the floor's line, and how many times
-as fast as torch each op is. Each has in its metadata which result it was drawn from. matplotlib is in the extra docs.
+as fast as torch each op is. Of bench.py distributed one: what more ranks cost. Each has in its metadata which result it
+was drawn from. matplotlib is in the extra docs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.distributed_model import GPUS_A_HOST, MOST_RANKS, Fit, exact_bytes, gathered_bytes
 from benchmarks.ops_bounds import rows_of, torch_best
 from benchmarks.report import ROOT, Record
 
@@ -67,7 +69,7 @@ def draw(result: Path, folder: Path) -> list[Path]:
             "grid.color": theme.grid,
             "legend.frameon": False,
         }
-        for name, (title, picture) in _PICTURES.items():
+        for name, (title, picture) in _PICTURES[record.get("kind", "ops")].items():
             with mpl.rc_context(settings):
                 figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
                 picture(axes, record, theme)
@@ -97,7 +99,7 @@ def drawn_from(picture: Path) -> tuple[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, and print the paths."""
     parser = argparse.ArgumentParser(prog="pictures.py", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("result", type=Path, help="a .json of bench.py ops")
+    parser.add_argument("result", type=Path, help="a .json of bench.py ops or distributed")
     parser.add_argument(
         "--out", type=Path, default=FOLDER, metavar="DIR", help="folder for the pictures (docs/pictures/)"
     )
@@ -166,11 +168,29 @@ def _ratios(axes: Any, record: Record, theme: Theme) -> None:
     axes.figure.legend(loc="outside lower center", ncols=len(languages))
 
 
-_PICTURES: dict[str, tuple[str, Callable[[Any, Record, Theme], None]]] = {
-    "roofline": ("Memory traffic of the ops", _roofline),
-    "ratios": ("The ops beside torch", _ratios),
+def _ranks(axes: Any, record: Record, theme: Theme) -> None:
+    fit, ranks = Fit.of(record["all_reduce"]), [1 << power for power in range(1, MOST_RANKS.bit_length())]
+    for channels, style in ((64, ":"), (256, "--"), (2048, "-")):
+        exact = [fit.all_reduce_us(exact_bytes(channels), n) for n in ranks]
+        gathered = [fit.all_gather_us(gathered_bytes(channels, n), n) for n in ranks]
+        label = f"{channels} channels"
+        axes.plot(ranks, exact, style, color=theme.ptx, linewidth=1.4, label=f"ptxrt, {label}")
+        axes.plot(ranks, gathered, style, color=theme.torch, linewidth=1.4, label=f"torch's all-gather, {label}")
+    measured = sorted({(row["bytes"], row["us"]["all-reduce"]) for row in record["rows"]})
+    points = [us for _, us in measured]
+    axes.scatter([record["ranks"]] * len(points), points, s=16, color=theme.ptx, linewidths=0, label="measured")
+    axes.set(xscale="log", yscale="log", xlabel=f"ranks, {GPUS_A_HOST} of them a host", ylabel="microseconds")
+    axes.set_xticks(ranks[::2] + ranks[-1:], [str(n) for n in ranks[::2] + ranks[-1:]])
+    axes.set_xticks([], minor=True)
+    axes.grid(linewidth=0.6)
+    axes.legend(loc="upper left", ncols=2)
+
+
+_PICTURES: dict[str, dict[str, tuple[str, Callable[[Any, Record, Theme], None]]]] = {
+    "ops": {"roofline": ("Memory traffic of the ops", _roofline), "ratios": ("The ops beside torch", _ratios)},
+    "distributed": {"ranks": ("What the ranks' exchange of a forward costs by the model", _ranks)},
 }
-NAMES = tuple(_PICTURES)
+NAMES = tuple(_PICTURES["ops"])
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,14 +14,14 @@ import fidelity
 import gpu_check
 import mutate
 import tensor_cores
-from benchmarks import cold, errors, launch, lookups, ops, report, scale, sim
+from benchmarks import cold, distributed, errors, launch, lookups, ops, report, scale, sim
 from benchmarks.measured import changed
 
 __all__ = ["KINDS", "main", "why_stale"]
 
 KINDS = {
     tool.KIND.name: tool.KIND
-    for tool in (launch, lookups, cold, ops, scale, sim, errors, fidelity, gpu_check, mutate, tensor_cores)
+    for tool in (launch, lookups, cold, ops, scale, distributed, sim, errors, fidelity, gpu_check, mutate, tensor_cores)
 }
 
 
