@@ -25,6 +25,7 @@ import ptxrt
 from ptxrt import ops
 from ptxrt.compilers import disassembly, hiprtc
 from ptxrt.compilers.disassembly import disassemble
+from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
 from ptxrt.ops.framework import Launch
@@ -41,17 +42,14 @@ SEEDS = (0, 1, 2)  # one wave after the other, and two random orders of all wave
 each_target = pytest.mark.parametrize("target", amd_targets("f32"))
 every_target = pytest.mark.parametrize("target", AMD_TARGETS)
 
+# So that of the types of 16 bits that is chosen which has a target of its own.
+F16_LAST = sorted((case for cases in CASES.values() for case in cases), key=lambda case: type_of(case[1]) == "f16")
 each_case = pytest.mark.parametrize(
     ("make", "arguments", "target"),
     covering(
-        (
-            (make, arguments, target)
-            for cases in CASES.values()
-            for make, arguments in cases
-            for target in amd_targets(type_of(arguments))
-        ),
-        # Each case, and each kind of case on each target that its type has.
-        lambda row: ((row[0], row[1]), (row[0], row[2])),
+        ((make, arguments, target) for make, arguments in F16_LAST for target in amd_targets(type_of(arguments))),
+        # Each case in f32, each kind of case in a type of each other size.
+        lambda row: [row if type_of(row[1]) == "f32" else (row[0], BY_NAME[type_of(row[1])].size)],
     ),
     ids=lambda v: getattr(v, "__name__", str(v)),
 )
@@ -151,8 +149,8 @@ def test_results_are_within_their_bars_and_those_of_sim(make: Any, arguments: An
 
 @every_target
 def test_waves_are_as_wide_as_the_target_has_them(target: str) -> None:
-    widths = {kernel(spec.entry, target).report.wave_size for spec in HIP if target in amd_targets(spec.dtype)}
-    assert widths == {AMD_TARGETS[target]}
+    entries = [spec.entry for spec in HIP if spec.family == "layer_norm" and target in amd_targets(spec.dtype)]
+    assert {kernel(entry, target).report.wave_size for entry in entries} == {AMD_TARGETS[target]}
 
 
 def with_special(case: Case, kind: str) -> Case:
@@ -395,11 +393,12 @@ def moved(which: str, size: int, number: int | None) -> Edit:
     covering(
         (
             (spec.family, spec.entry, target)
-            for spec in HIP
+            for spec in sorted(HIP, key=lambda spec: spec.dtype == "f16")
             if spec.entry != "batch_norm_count"  # whose load is a scalar one
             for target in amd_targets(spec.dtype)
         ),
-        lambda row: (row[1], (row[0], row[2])),
+        # Each kernel in f32, each text in a type of each other size.
+        lambda row: [row[1] if SPECS[row[1]].dtype == "f32" else (row[0], BY_NAME[SPECS[row[1]].dtype].size)],
     ),
 )
 def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which: str, target: str) -> None:

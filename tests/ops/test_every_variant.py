@@ -81,33 +81,35 @@ def each(sizes: Any, sanitized: Collection[str] = (), facts: Any = lambda row: (
 
 
 def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each variant on each problem in f32 and in another type, each other type on each problem.
+    """Each variant in PTX on each problem in f32 and in each other type, one in HIP in f32 and in another type.
 
-    What is added to f32, a conversion where elements are read and written, is the same text in each variant.
+    Each type and problem of the variants in HIP is in tests/hip too.
     """
     case, variant = row
-    if case.dtype == "f32":
+    if variant.startswith("hip/"):
+        yield case.plan.op, variant, case.dtype == "f32"
+    elif case.dtype == "f32":
         yield row
     else:
-        problem = case.name.replace(case.dtype, "")
-        yield from ((problem, variant), (problem, case.dtype))
+        yield case.plan.op, variant, case.dtype
 
 
 def in_each_way(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each problem; each variant in f32 on a small and a large one of each form, in PTX with and without a rest behind
-    its vectors. None where it does not run.
+    """Each problem; each variant in f32 on one of each form, in PTX on a small and a large one, with and without a rest
+    behind its vectors. None where it does not run.
     """
     case, variant = row
     if all(key != variant for key, _ in ways(case, Device("sim:0"))):
         return
     if case.dtype != "f32":
-        yield from in_one_type_beside_f32(row)
+        yield case.plan.op, variant if not variant.startswith("hip/") else "hip"
+        yield case.name.replace(case.dtype, ""), case.dtype
         return
     *outer, inner = case.problem.shape
     form = case.name.partition("(")[0], getattr(case.problem, "strides", ()) == channels_last(case.problem.shape)
     small = np.prod(outer) * inner < 1000
     if variant.startswith("hip/"):
-        yield variant, *form, small
+        yield variant, *form
     else:
         yield from (case.name, (variant, *form, small, inner % 4 == 0))
 
@@ -162,7 +164,7 @@ def check_results(case: Case, device: Device, plan: Any, results: list[Any], wha
             np.testing.assert_allclose(got.astype(np.float64), ref.astype(np.float64), rtol=near, atol=near)
 
 
-@each(None, sanitized=BY_NAME)
+@each(None, sanitized=BY_NAME, facts=in_one_type_beside_f32)
 def test_every_config_gives_the_result_and_writes_nothing_else(device: Device, case: Case, variant: str) -> None:
     skip_stand_in(device)
     found = configs(case, device, variant)

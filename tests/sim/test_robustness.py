@@ -8,12 +8,13 @@ import re
 import time
 
 import pytest
+from helpers import EVERYTHING
 from machine import HEAD, kernel
 
 from ptxrt import ops, sim
 from ptxrt.errors import CompileError, LaunchError, OutOfDeviceMemory, SimFault, Unsupported
 
-TEXTS = 400
+TEXTS = 400 if EVERYTHING else 200
 _TOKEN = re.compile(r"\s+|//[^\n]*|[%$\w]+|\.[\w:]+|.", re.DOTALL)
 _STRANGE = ["", ";", "{", "}", "(", ")", "[", "]", ",", ".", "%", "@", "!", "|", "_", "-", "0", "-1", "4294967296",
             "0x7fffffffffffffff",

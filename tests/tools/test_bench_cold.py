@@ -77,7 +77,7 @@ def test_the_warm_store_is_one_folder_and_the_cold_one_a_new_one_each_time(tmp_p
     for variable in ("PTXRT_CACHE_DISABLE", "PTXRT_CACHE_SHARED", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setattr("subprocess.run", run)
-    rows = cold.rows(ptxrt.Device("sim:0"), tmp_path)
+    rows = cold.rows("sim", tmp_path)
     for name in (WARM, COLD, WARM, COLD):
         cold.cold_ms(rows[name], tmp_path / "problem.json", tmp_path)
     assert seen[0] == seen[2] == tmp_path / "store"
