@@ -771,8 +771,9 @@ def passes(case: Case, text: str) -> bool:
 )
 def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make: Any, arguments: Any) -> None:
     case = make(*arguments)
-    # Each width and each order, not each with each.
-    results = [check(case, wave, schedule) for wave, schedule in (RUNS if EVERYTHING else RUNS[::2])]
+    # Each width and each order, not each with each; of other types each width.
+    few = RUNS[::2] if case.problem.dtype.name == "f32" else (RUNS[0], RUNS[-1])
+    results = [check(case, wave, schedule) for wave, schedule in (RUNS if EVERYTHING else few)]
     if planned(case).precision_guarantee.deterministic:
         for other in results[1:]:
             for name, values in results[0].items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers import refused
+from helpers import covering, refused
 
 import ptxrt
 from ptxrt import KernelSource
@@ -110,7 +110,14 @@ def compiled(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "agrees", "others"), PARAMETERS, ids=[f"{row[0]}-{row[1]}" for row in PARAMETERS]
+    ("compiled", "parameter", "agrees", "others"),
+    # Each with NVRTC, which is quick; with hipRTC each type.
+    covering(
+        [(compiler, *row) for compiler in ("NVRTC", "hipRTC") for row in PARAMETERS],
+        lambda row: [row if row[0] == "NVRTC" else row[2]],
+    ),
+    indirect=["compiled"],
+    ids=str,
 )
 def test_a_parameter_agrees_with_its_own_type_alone(compiled: Any, parameter: Any, agrees: Any, others: Any) -> None:
     if any(word in parameter for word in ("half", "_Float16", "bfloat16")) and not nvrtc.include_directories():
