@@ -1,4 +1,4 @@
-# make demo, make test, make test-torch, make test-lowest, make test-newest, make hiprtc: each does everything on a fresh
+# make demo, make test, make test-hip, make test-torch, make test-lowest, make test-newest, make hiprtc: each does all on a fresh
 # machine with Python 3.10 or newer (with venv) and make.
 #
 #   PYTHON  the interpreter that the virtual environment is made of
@@ -30,13 +30,19 @@ WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXR
 PART := tests/runtime tests/backends tests/check tests/commands tests/testing tests/ops/test_plan.py tests/sim/test_integers.py \
 	tests/sim/test_floats.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py -k 'not hip and not test_parity'
 
-.PHONY: demo test test-torch test-lowest test-newest hiprtc lint docs wheel-test clean
+.PHONY: demo test test-hip test-torch test-lowest test-newest hiprtc lint docs wheel-test clean
 
 demo: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/ptxrt demo
 
 test: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The kernels in HIP on the CPU, with waves of 32 and of 64, and the machine code that AMD's compiler makes of them: `make
+# hiprtc` comes first.
+test-hip: $(STAMP)
+	$(WITH_HIPRTC) PTXRT_REQUIRE=hip,hiprtc $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m amd tests/hip \
+	  tests/ops/test_kernel_texts.py tests/commands/test_parity.py
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)

@@ -59,6 +59,7 @@ def compiled_once(source: Any, compiler: str, compiled: Any = parity._binary) ->
     return compiled_for_amd(source.text, compiler, Path(source.name).stem)
 
 
+@pytest.mark.amd
 @pytest.mark.usefixtures("hiprtc_there")
 def test_every_entry_is_the_same_in_both_languages(monkeypatch: Patch, capsys: Capture) -> None:
     # Other types have the same text. Of the modes of grid_sample, each compiled by itself, one has all parameters.

@@ -32,7 +32,10 @@ from ptxrt.ops.framework import Launch
 from ptxrt.runtime.layout import channels_last
 from ptxrt.runtime.signature import Signature
 
-pytestmark = pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids")
+pytestmark = [
+    pytest.mark.amd,
+    pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids"),
+]
 
 # grid_sample's other modes take integer atomics, and minutes to compile: test_waves.py runs their text.
 HIP = [spec for spec in ALL if not spec.family.startswith("grid_sample_modes")]

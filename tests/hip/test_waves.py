@@ -44,6 +44,8 @@ if waves.compiler() is None:
         pytest.fail("PTXRT_REQUIRE=hip, but there is no C++ compiler")
     pytest.skip("no C++ compiler", allow_module_level=True)
 
+pytestmark = pytest.mark.amd
+
 RUNS = list(itertools.product((32, 64), waves.SCHEDULES))
 each_run = pytest.mark.parametrize(("wave", "schedule"), RUNS)
 HIP = [spec for spec in ops.kernels() if spec.language == "hip"]

@@ -136,6 +136,7 @@ def _facts_of_amd(row: tuple[str, str, str]) -> Iterator[Any]:
         yield family, BY_NAME[dtype].size
 
 
+@pytest.mark.amd
 @pytest.mark.usefixtures("hiprtc_there")
 @pytest.mark.parametrize(
     ("family", "dtype", "arch"),
