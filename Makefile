@@ -30,6 +30,9 @@ WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXR
 PART := tests/runtime tests/backends tests/check tests/commands tests/testing tests/ops/test_plan.py tests/sim/test_integers.py \
 	tests/sim/test_floats.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py -k 'not hip and not test_parity'
 
+# Where bytecode is not written, each of the hundreds of processes that tests start compiles ptxrt anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-hip test-torch test-lowest test-newest hiprtc lint docs wheel-test clean
 
 demo: $(STAMP)
@@ -38,11 +41,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(WITH_HIPRTC) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# The kernels in HIP on the CPU, with waves of 32 and of 64, and the machine code that AMD's compiler makes of them: `make
+# AMD's compiler; the kernels in HIP on the CPU, with waves of 32 and of 64, and the machine code that it makes of them: `make
 # hiprtc` comes first.
 test-hip: $(STAMP)
 	$(WITH_HIPRTC) PTXRT_REQUIRE=hip,hiprtc $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m amd tests/hip \
-	  tests/ops/test_kernel_texts.py tests/commands/test_parity.py
+	  tests/compilers/test_hiprtc.py tests/ops/test_kernel_texts.py tests/commands/test_parity.py
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)

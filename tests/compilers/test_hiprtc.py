@@ -24,6 +24,8 @@ from ptxrt.compilers.disassembly import disassemble
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument
 from ptxrt.runtime.modules import ModuleCache
 
+pytestmark = pytest.mark.amd
+
 TARGETS = ("gfx90a", "gfx942", "gfx1100")
 TEXT = """\
 #include <hip/hip_runtime.h>

@@ -111,7 +111,7 @@ def in_each_way(row: tuple[Case, str]) -> Iterator[Any]:
     if variant.startswith("hip/"):
         yield variant, *form
     else:
-        yield from (case.name, (variant, *form, small, inner % 4 == 0))
+        yield from (case.name, (variant, *form, small), (variant, *form, inner % 4 == 0))
 
 
 def _is_for(case: Case, key: str) -> bool:

@@ -167,6 +167,7 @@ def _facts_on_nvidia(row: tuple[str, str, str]) -> Iterator[Any]:
     yield dtype, arch
 
 
+@pytest.mark.amd
 @pytest.mark.parametrize(
     ("family", "dtype", "arch"),
     covering(
