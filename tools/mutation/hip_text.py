@@ -54,7 +54,7 @@ def compiles(name: str, templates: jinja2.Environment) -> bool:
             after = templates.get_template(f"{family}{SUFFIX}").render(entry=None, **texts.context(dtype))
             if after != before:
                 return _ptx(after) != _ptx(before)
-        except (ptxrt.CompileError, jinja2.TemplateError):
+        except (ptxrt.CompileError, jinja2.TemplateError, TypeError):  # TypeError: of an expression of Jinja
             return False
     return False
 
