@@ -32,6 +32,7 @@ from ptxrt.ops.framework import (
     Variant,
     Workspace,
     blocks_in_hip,
+    ceil_div,
     number,
     parameter_type,
     plan_cache,
@@ -361,14 +362,10 @@ _TURN = 4096  # values that 256 threads load at once, four vectors each
 _MOST_BLOCKS, _MOST_SLICES = 4096, 1024
 
 
-def _ceil(count: int, part: int) -> int:
-    return -(-count // part)
-
-
 def _images(batch: int, across: int, least: int, most: int) -> int:
     """Return how many images a block takes, which has some places of each: more, where enough blocks remain."""
     images = max(1, least)
-    while images < most and across * _ceil(batch, 2 * images) >= _ENOUGH_BLOCKS:
+    while images < most and across * ceil_div(batch, 2 * images) >= _ENOUGH_BLOCKS:
         images *= 2
     return images
 
@@ -388,12 +385,12 @@ class WriteConfig(Config):
     @staticmethod
     def images_written(problem: _Problem, most: int = 8) -> int:
         """Return the images that pay for what a block does first; of eval, so many at most."""
-        across, least = _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, _GRID_Y)
+        across, least = ceil_div(problem.channels * problem.hw, problem.places), ceil_div(problem.batch, _GRID_Y)
         return _images(problem.batch, across, least, _APPLIED if problem.training else most)
 
     def grid(self, problem: _Problem) -> tuple[int, int]:
         """Return the grid of the pass."""
-        return _ceil(problem.channels * problem.hw, problem.places), _ceil(problem.batch, self.written)
+        return ceil_div(problem.channels * problem.hw, problem.places), ceil_div(problem.batch, self.written)
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> WriteConfig:
@@ -403,7 +400,7 @@ class WriteConfig(Config):
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WriteConfig]:
         """Return 1 image a block to 16, as many as grid.y allows."""
-        least = _ceil(problem.batch, _GRID_Y)
+        least = ceil_div(problem.batch, _GRID_Y)
         return tuple(cls(max(least, images)) for images in (1, 2, 4, 8, 16))
 
 
@@ -436,8 +433,8 @@ class SplitConfig(WriteConfig):
     @staticmethod
     def _values(problem: _Problem, aim: int) -> int:
         most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
-        slices = min(most, _ceil(problem.count, aim)) or 1
-        return _ceil(problem.count, slices * _TURN) * _TURN or _TURN
+        slices = min(most, ceil_div(problem.count, aim)) or 1
+        return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
 
 
 @dataclass(frozen=True)
@@ -449,20 +446,20 @@ class ColumnsConfig(WriteConfig):
     @classmethod
     def heuristic(cls, problem: _Problem) -> ColumnsConfig:
         """As many images as leave enough blocks."""
-        across = _ceil(problem.channels, _group(problem))
-        return cls(cls.images_written(problem), _images(problem.batch, across, _ceil(problem.batch, 256), 32))
+        across = ceil_div(problem.channels, _group(problem))
+        return cls(cls.images_written(problem), _images(problem.batch, across, ceil_div(problem.batch, 256), 32))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ColumnsConfig]:
         """Return 1 image a block to 32, at most 256 blocks."""
-        least, written = _ceil(problem.batch, 256), cls.images_written(problem)
+        least, written = ceil_div(problem.batch, 256), cls.images_written(problem)
         return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
 
     def tiles(self, problem: _Problem) -> tuple[int, int, int, int]:
         """Return slices, images and channels of a block, and the threads that add one channel up."""
         group = _group(problem)
         lanes = 1 << min(5, max(0, (problem.side_by_side // group).bit_length() - 1))
-        return _ceil(problem.batch, self.added), self.added, group, lanes
+        return ceil_div(problem.batch, self.added), self.added, group, lanes
 
 
 def _shared_bytes(problem: _Problem, arrays: int) -> int:
@@ -576,7 +573,7 @@ class Channels(Variant[BatchNormDescriptor, Config]):
         if problem.training and problem.running and problem.momentum is not None:
             running = (*statistics, "running_mean", "running_var", *problem.sizes, problem.momentum)
             kernel = problem.kernel("running", self.language)
-            blocks = blocks_in_hip if self.language == "hip" else _ceil
+            blocks = blocks_in_hip if self.language == "hip" else ceil_div
             steps.append(Launch(kernel, (blocks(problem.channels, 256),), 256, running))
         return Schedule(tuple(steps), problem.guarantee)
 
@@ -697,7 +694,7 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         tiles = config.tiles(problem)
-        grid = (_ceil(problem.channels, tiles[2]), tiles[0])
+        grid = (ceil_div(problem.channels, tiles[2]), tiles[0])
         return (
             problem.without_statistics
             or _too_long(problem)
@@ -714,7 +711,7 @@ class Split(Variant[BatchNormDescriptor, SplitConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
-        slices = _ceil(problem.count, config.values)
+        slices = ceil_div(problem.count, config.values)
         grid = (problem.channels, slices)
         return problem.without_statistics or _summed(
             problem, self.language, config, slices, "partial", grid, (slices, config.values)
@@ -963,7 +960,7 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
     ) -> Schedule | Refusal:
         """Return three launches; two in eval."""
         tiles = config.tiles(problem)
-        grid = (_ceil(problem.channels, tiles[2]), tiles[0])
+        grid = (ceil_div(problem.channels, tiles[2]), tiles[0])
         return _too_long(problem) or _backward_summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
 
 
@@ -984,7 +981,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
             return Refusal("has no sums to wait for, and training has")
         if self.language == "hip" and problem.count >= 1 << 31:
             return Refusal(f"a channel has {problem.count} values, above {(1 << 31) - 1}")
-        slices = _ceil(problem.count, config.values)
+        slices = ceil_div(problem.count, config.values)
         grid = (problem.channels, slices)
         return _backward_summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))
 

@@ -44,6 +44,7 @@ from ptxrt.ops.framework import (
     Workspace,
     Zero,
     blocks_in_hip,
+    ceil_div,
     parameter_type,
     plan_cache,
 )
@@ -83,10 +84,6 @@ _MOST_A_THREAD = 256  # values, whose sums are exact
 _MOST_SLICES = (1 << 16) - 1
 _MOST_BLOCKS = 1 << 14
 _EXACT = PrecisionGuarantee("f64", "exact", deterministic=True, bit_stable_on_same_hardware=True)
-
-
-def _ceil(count: int, part: int) -> int:
-    return -(-count // part)
 
 
 # Before the all-reduce -----------------------------------------------------------------------------------------------
@@ -170,9 +167,9 @@ class Sums(Variant[SumsDescriptor, SumsConfig]):
     def schedule(self, problem: SumsDescriptor, config: SumsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the sums, and one launch."""
         count = problem.batch * problem.hw
-        slices = _ceil(count, min(config.values, 256 * _MOST_A_THREAD))
-        values = _ceil(count, 8 * slices) * 8
-        threads = min(256, 32 * _ceil(values, 32 * config.a_thread))
+        slices = ceil_div(count, min(config.values, 256 * _MOST_A_THREAD))
+        values = ceil_div(count, 8 * slices) * 8
+        threads = min(256, 32 * ceil_div(values, 32 * config.a_thread))
         sizes = (problem.batch, problem.channels, problem.hw, values)
         grid = (problem.channels, slices)
         return _summed(problem, self.language, "exact_sums", grid, threads, config.a_thread, *sizes)
@@ -188,7 +185,7 @@ class RowsConfig(Config):
     def heuristic(cls, problem: Any) -> RowsConfig:
         """As many as leave enough threads."""
         most = problem.batch * problem.channels >> 17
-        return cls(max(16, min(_MOST_A_THREAD, most // 8 * 8), _ceil(problem.batch, _MOST_SLICES)))
+        return cls(max(16, min(_MOST_A_THREAD, most // 8 * 8), ceil_div(problem.batch, _MOST_SLICES)))
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[RowsConfig]:
@@ -211,8 +208,8 @@ class Columns(Variant[SumsDescriptor, RowsConfig]):
         """Return zeros for the sums, and one launch."""
         if problem.hw > 1:
             return Refusal(f"rows have {problem.hw} values, and not one")
-        threads = min(256, 32 * _ceil(problem.channels, 32))
-        grid = (_ceil(problem.channels, threads), _ceil(problem.batch, config.a_thread))
+        threads = min(256, 32 * ceil_div(problem.channels, 32))
+        grid = (ceil_div(problem.channels, threads), ceil_div(problem.batch, config.a_thread))
         sizes = (problem.batch, problem.channels, config.a_thread)
         return _summed(problem, self.language, "exact_columns", grid, threads, config.a_thread, *sizes)
 
@@ -276,7 +273,7 @@ def _coefficients(problem: Any) -> tuple[Workspace, Region]:
 
 def _finish(problem: Any, language: str, name: str, *arguments: Argument) -> Launch:
     kernel = FAMILY.kernel(f"batch_norm_{name}", problem.dtype, language)
-    return Launch(kernel, (-(-problem.channels // 128),), 128, arguments)
+    return Launch(kernel, (ceil_div(problem.channels, 128),), 128, arguments)
 
 
 def _apply(problem: Any, config: WriteConfig, language: str, name: str, *arguments: Argument) -> tuple[Launch, ...]:

@@ -22,6 +22,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     blocks_in_hip,
+    ceil_div,
     plan_cache,
 )
 from ptxrt.runtime.array import DeviceArray
@@ -150,11 +151,6 @@ class _Tile(NamedTuple):
         return self.images * self.lanes * self.positions
 
 
-def _parts(count: int, size: int) -> int:
-    """Return how many parts of `size` it takes."""
-    return -(-count // size)
-
-
 def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     """Return the tiles: of columns split so that registers hold them, if the block then still reads whole sectors.
 
@@ -162,13 +158,13 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     """
     batch, channels, hw = problem.batch, problem.channels, problem.hw
     sector = SECTOR // problem.dtype.size
-    lanes = min(_parts(channels, HELD), most_threads // min(hw, sector))
+    lanes = min(ceil_div(channels, HELD), most_threads // min(hw, sector))
     unit = 1 if hw % sector else sector  # where rows begin with a sector, so do strips
     columns = min(max(threads, 32 * lanes), most_threads) // lanes // unit * unit
-    positions = _parts(_parts(hw, _parts(hw, columns)), unit) * unit
-    lanes = max(lanes, min(_parts(channels, 8), 32 // positions))  # where channels lie side by side, so do lanes
+    positions = ceil_div(ceil_div(hw, ceil_div(hw, columns)), unit) * unit
+    lanes = max(lanes, min(ceil_div(channels, 8), 32 // positions))  # where channels lie side by side, so do lanes
     images = max(1, threads // (positions * lanes))  # 1 where an image has several strips: they are that wide
-    return _Tile(positions, lanes, images, _parts(batch, images) * _parts(hw, positions))
+    return _Tile(positions, lanes, images, ceil_div(batch, images) * ceil_div(hw, positions))
 
 
 _FORWARD_WAY = Direction("softmax2d", ("x", "out"), 1024)
@@ -215,7 +211,7 @@ class Columns(Variant[_Problem, ThreadsConfig]):
             return Refusal(f"{config.threads} threads are more than the {most} that a block may have")
         name = f"{self.way.name}_kernel"
         sizes: tuple[int, ...] = (problem.positions, problem.channels, problem.hw)
-        blocks = _parts(problem.positions, config.threads)
+        blocks = ceil_div(problem.positions, config.threads)
         if self.language == "hip":
             blocks = blocks_in_hip(problem.positions, config.threads)
             if problem.positions >= _COUNTED:  # a tile of one column and one lane is a thread
@@ -290,7 +286,7 @@ class Last(Variant[_Problem, LanesConfig]):
             return Refusal(f"{problem.channels} channels do not fit the registers of {config.lanes} lanes")
         kernel = FAMILY.kernel(f"{self.way.name}_last_kernel", problem.dtype, self.language)
         sizes = (problem.batch, problem.channels // problem.vector, config.lanes.bit_length() - 1)
-        blocks = _parts(problem.batch * config.lanes, self.threads)
+        blocks = ceil_div(problem.batch * config.lanes, self.threads)
         return Schedule((Launch(kernel, (blocks,), self.threads, (*self.way.arrays, *sizes)),), guarantee(problem))
 
 

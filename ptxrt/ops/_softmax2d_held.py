@@ -20,6 +20,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    ceil_div,
 )
 
 __all__ = ["CLUSTERS", "FAMILY", "SECTOR", "Direction", "Held", "HeldConfig", "guarantee"]
@@ -71,11 +72,6 @@ def guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
     return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
 
 
-def _parts(count: int, size: int) -> int:
-    """Return how many parts of `size` it takes."""
-    return -(-count // size)
-
-
 class _Tile(NamedTuple):
     """What a block or a cluster takes, as the kernel's parameters have it."""
 
@@ -103,13 +99,13 @@ def _tile(problem: ImageDescriptor, config: HeldConfig) -> _Tile | None:
         most = most // unit * unit
         if not most or hw % vector:
             return None
-        positions = _parts(_parts(hw, _parts(hw, most)), unit) * unit
+        positions = ceil_div(ceil_div(hw, ceil_div(hw, most)), unit) * unit
     if channels * hw % vector or positions < vector:
         return None
-    share = _parts(channels, cluster * whole) * whole
+    share = ceil_div(channels, cluster * whole) * whole
     lanes = max(min(threads * vector // positions, share) // whole * whole, vector)
     fits = lanes * positions <= threads * vector and share <= lanes * turns
-    return _Tile(positions, lanes, _parts(hw, positions), share) if fits else None
+    return _Tile(positions, lanes, ceil_div(hw, positions), share) if fits else None
 
 
 def _vector(problem: ImageDescriptor) -> int:
@@ -189,7 +185,7 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
             return Refusal("HIP has no clusters of blocks")
         vector = _vector(problem)
         block = tile.positions * tile.lanes // vector
-        per = tuple(_parts(1 << 31, count) for count in (tile.positions, tile.lanes))
+        per = tuple(ceil_div(1 << 31, count) for count in (tile.positions, tile.lanes))
         kernel = FAMILY.kernel(f"{self.way.name}_held_{cluster}", problem.dtype, self.language)
         real = 8 if problem.dtype.name == "f64" else 4
         across = 3 * cluster * tile.positions if cluster > 1 else 0

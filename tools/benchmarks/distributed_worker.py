@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ptxrt
+from benchmarks.distributed_model import exact_bytes
 from benchmarks.ops_calls import timer
 from ptxrt import ops
 from ptxrt.distributed import Communicator, Group, as_communicator
@@ -81,8 +82,8 @@ def _rows(communicator: Communicator, runs: int) -> list[dict[str, Any]]:
         x, go = (torch.randn(shape, device="cuda", dtype=_TYPES[dtype]) for _ in range(2))
         w, b = torch.ones(shape[1], device="cuda"), torch.zeros(shape[1], device="cuda")
         arrays = [ptxrt.from_dlpack(each) for each in (x, go, w, b)]
-        rows_of = 10 if dtype == "f16" else 32
-        sums = ptxrt.zeros((rows_of, shape[1]), "int64", device)
+        nbytes = exact_bytes(shape[1], dtype)
+        sums = ptxrt.zeros(nbytes // 8, "int64", device)
         calls = {
             "alone": _ours(arrays, None),
             "one rank": _ours(arrays, single),
@@ -93,7 +94,7 @@ def _rows(communicator: Communicator, runs: int) -> list[dict[str, Any]]:
         for turn in ("forward", "backward"):
             times = {name: _us(device, call[turn], runs) for name, call in calls.items()}
             times["ranks, replayed"] = _us(device, _replayed(device, calls["ranks"][turn]), runs)
-            case = {"turn": turn, "shape": shape, "dtype": dtype, "bytes": 8 * rows_of * shape[1]}
+            case = {"turn": turn, "shape": shape, "dtype": dtype, "bytes": nbytes}
             rows.append(case | {"us": times | {"all-reduce": reduced}})
     return rows
 

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import jinja2
 
+import ptxrt
 from mutation import hip_text, ptx_text
 from ptxrt.ops.framework import texts
 
@@ -79,7 +80,10 @@ class Mutant:
         templates = texts.templates(self.language.FOLDER)
         loaders = [changed, *filter(None, [templates.loader])]
         templates = templates.overlay(loader=jinja2.ChoiceLoader(loaders))
-        return bool(self.language.compiles(self.name, templates))
+        try:
+            return bool(self.language.compiles(self.name, templates))
+        except (ptxrt.CompileError, jinja2.TemplateError, TypeError):  # TypeError: of an expression of Jinja
+            return False
 
     def facts(self) -> dict[str, str | int]:
         """Return what a record holds of it."""

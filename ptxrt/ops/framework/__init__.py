@@ -18,6 +18,7 @@ from ptxrt.ops.framework.schedule import (
     Workspace,
     Zero,
     blocks_in_hip,
+    ceil_div,
     in_slices,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
@@ -49,6 +50,7 @@ __all__ = [
     "Workspace",
     "Zero",
     "blocks_in_hip",
+    "ceil_div",
     "checked_type",
     "forget_plans",
     "in_slices",

@@ -27,6 +27,7 @@ __all__ = [
     "Workspace",
     "Zero",
     "blocks_in_hip",
+    "ceil_div",
     "in_slices",
 ]
 
@@ -37,12 +38,17 @@ _HIP_THREADS = (1 << 32) - 1  # AMD's limit; the same everywhere, so that one de
 _STATIC = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
 
 
+def ceil_div(count: int, size: int) -> int:
+    """Return how many parts of `size` hold `count`."""
+    return -(-count // size)
+
+
 def blocks_in_hip(count: int, threads: int) -> int:
     """Return how many blocks of `threads` serve `count` places on AMD: where HIP launches no more, threads take turns.
 
     The kernel goes on in steps of its grid.
     """
-    return min(-(-count // threads), _HIP_THREADS // threads)
+    return min(ceil_div(count, threads), _HIP_THREADS // threads)
 
 
 def in_slices(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
@@ -50,9 +56,9 @@ def in_slices(values: int, aim: int, most: int, step: int) -> tuple[int, int]:
 
     About `aim`, and a multiple of `step`; at most about `most` slices.
     """
-    length = -(-values // min(most, -(-values // aim)))
-    length = -(-length // step) * step
-    return -(-values // length), length
+    length = ceil_div(values, min(most, ceil_div(values, aim)))
+    length = ceil_div(length, step) * step
+    return ceil_div(values, length), length
 
 
 @dataclass(frozen=True)
