@@ -1,4 +1,4 @@
-"""NVIDIA's driver: pools, streams and events of cuda.core, the rest through cuda.bindings.
+"""NVIDIA's driver through cuda.bindings; cuda.core for arrays of other libraries alone, since its import takes long.
 
 The default stream is the legacy one, which means "of the current context"; so a call makes the device's primary
 context current where it is not, and puts back what was.
@@ -6,7 +6,6 @@ context current where it is not, and puts back what was.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import threading
@@ -23,9 +22,12 @@ from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo, installed
-from ptxrt.errors import DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
+from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
 
 __all__ = ["BACKEND"]
+
+_INSTALL = 'install the packages with pip install "ptxrt[cuda13]" (or cuda12)'
+_NAME_BYTES = 256  # room for a device's name
 
 
 class CudaBackend(CudaTextures):
@@ -40,9 +42,7 @@ class CudaBackend(CudaTextures):
         self._thread = threading.local()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
         self._contexts: dict[int, Any] = {}  # the driver's objects, which compare faster than as integers
-        self._buffers: dict[int, Any] = {}
-        self._streams: dict[int, Any] = {}
-        self._events: dict[int, Any] = {}
+        self._pools: dict[int, Any] = {}  # None for a device that has none
         self._images = {}
         self._whole = threading.RLock()  # of those who wait for a whole device
         self._recent = RecentLaunches("cuda")
@@ -50,10 +50,6 @@ class CudaBackend(CudaTextures):
         os.register_at_fork(after_in_child=self._abandon)
 
     def _abandon(self) -> None:
-        # A forked child has cuda.core's objects without a driver behind them. Their destructors would crash it at its
-        # end, so they get a reference that nobody gives back.
-        for owned in (self._buffers, self._streams, self._events):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owned))
         # A thread that is not here any more may hold the old ones.
         self._lock, self._whole = threading.Lock(), threading.RLock()
 
@@ -73,20 +69,11 @@ class CudaBackend(CudaTextures):
         try:
             with paused():
                 from cuda.bindings import driver  # noqa: PLC0415 (nothing of CUDA at import)
-
-                initialising = threading.Thread(target=driver.cuInit, args=(0,))
-                try:
-                    driver.cuDriverGetVersion()  # opens the driver's library
-                    # The driver does not hold Python's lock, and takes about as long as the import.
-                    initialising.start()
-                finally:
-                    import cuda.core  # noqa: F401, PLC0415
+            (status,) = driver.cuInit(0)  # opens the driver's library
         except ImportError as error:
-            return f'{error}; install the packages with pip install "ptxrt[cuda13]" (or cuda12)', 0
+            return f"{error}; {_INSTALL}", 0
         except RuntimeError as error:  # cuda.pathfinder's DynamicLibNotFoundError
             return f"NVIDIA's driver library is not there ({str(error).splitlines()[0]}); install the driver", 0
-        initialising.join()
-        (status,) = driver.cuInit(0)  # once more, for its answer
         if status is not driver.CUresult.CUDA_SUCCESS:
             return f"NVIDIA's driver answers {status.name} to cuInit", 0
         self._use(driver)
@@ -110,30 +97,36 @@ class CudaBackend(CudaTextures):
 
     @cached_property
     def _core(self) -> Any:
-        import cuda.core  # noqa: PLC0415
-        import cuda.core.utils  # noqa: PLC0415
-
+        try:
+            with paused():
+                import cuda.core  # noqa: PLC0415 (few programs exchange arrays)
+                import cuda.core.utils  # noqa: PLC0415
+        except ImportError as error:
+            raise BackendUnavailable(f"cuda.core: {error}; {_INSTALL}", op="cuda.core", fix=_INSTALL) from error
         return cuda.core
 
     def properties(self, ordinal: int) -> DeviceProperties:
-        device = self._core.Device(ordinal)
         # Nothing here needs a context: listing the devices must not make one on each.
-        p = device.properties
+        def attribute(name: str) -> int:
+            which = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(self._call("cuDeviceGetAttribute", which, ordinal)[1])
+
+        _, name = self._call("cuDeviceGetName", _NAME_BYTES, ordinal)
         _, total = self._call("cuDeviceTotalMem", ordinal)
         _, version = self._call("cuDriverGetVersion")
         return DeviceProperties(
-            name=device.name,
-            arch=f"sm_{device.compute_capability.major}{device.compute_capability.minor}",
-            warp_size=p.warp_size,
-            multiprocessors=p.multiprocessor_count,
+            name=name.split(b"\0")[0].decode(),
+            arch=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
+            warp_size=attribute("WARP_SIZE"),
+            multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
             total_memory=total,
-            max_threads_per_block=p.max_threads_per_block,
-            max_block=(p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
-            max_grid=(p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
-            max_shared_static=p.max_shared_memory_per_block,
-            max_shared_dynamic=p.max_shared_memory_per_block_optin,
+            max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
+            max_block=(attribute("MAX_BLOCK_DIM_X"), attribute("MAX_BLOCK_DIM_Y"), attribute("MAX_BLOCK_DIM_Z")),
+            max_grid=(attribute("MAX_GRID_DIM_X"), attribute("MAX_GRID_DIM_Y"), attribute("MAX_GRID_DIM_Z")),
+            max_shared_static=attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+            max_shared_dynamic=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
-            cooperative=bool(p.cooperative_launch),
+            cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
         )
 
     # Calls ------------------------------------------------------------------------------------------------------
@@ -142,15 +135,13 @@ class CudaBackend(CudaTextures):
     def _current(self, ordinal: int) -> Iterator[None]:
         """Make the device's primary context current, and what was current again."""
         before = self._call("cuCtxGetCurrent")[1]
-        ready = self._thread.__dict__.setdefault("ready", set())
-        switch = ordinal not in ready or before != self._contexts[ordinal]
+        switch = before != self._contexts.get(ordinal)
         try:
             if switch:
                 if ordinal not in self._contexts:
-                    # For the life of the process: cuda.core's hold on the context ends with the thread.
+                    # For the life of the process: a context that nobody retains is gone with all that is in it.
                     self._contexts[ordinal] = self._call("cuDevicePrimaryCtxRetain", ordinal)[1]
-                self._core.Device(ordinal).set_current()
-                ready.add(ordinal)
+                self._call("cuCtxSetCurrent", self._contexts[ordinal])
             yield
         except Exception as error:
             self._translate(error)
@@ -191,32 +182,43 @@ class CudaBackend(CudaTextures):
             raise OutOfDeviceMemory(f"cuda.core: {error}. Free arrays, or unload modules", op="allocate") from error
         raise DriverError(f"cuda.core: {error}", op="cuda.core") from error
 
-    def _stream(self, handle: int) -> Any:
-        """Return cuda.core's Stream for a handle."""
-        stream = self._streams.get(handle)
-        if stream is not None:
-            return stream
-        return self._core.Stream.from_handle(handle) if handle else self._core.LEGACY_DEFAULT_STREAM
-
     # Memory -----------------------------------------------------------------------------------------------------
+
+    def _pool(self, ordinal: int) -> Any:
+        """Return the device's pool, None where it has none; it keeps what is freed unless somebody has set a limit."""
+        if ordinal not in self._pools:
+            supported = self._driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+            pool = None
+            if self._call("cuDeviceGetAttribute", supported, ordinal)[1]:
+                kept = self._driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+                pool = self._call("cuDeviceGetMemPool", ordinal)[1]
+                if not int(self._call("cuMemPoolGetAttribute", pool, kept)[1]):
+                    self._call("cuMemPoolSetAttribute", pool, kept, self._driver.cuuint64_t((1 << 64) - 1))
+            self._pools[ordinal] = pool
+        return self._pools[ordinal]
 
     def allocate(self, ordinal: int, nbytes: int, stream: int) -> int:
         with self._current(ordinal):
-            buffer = self._core.Device(ordinal).memory_resource.allocate(nbytes, stream=self._stream(stream))
-        ptr = int(buffer.handle)
-        self._buffers[ptr] = buffer
-        return ptr
+            pool = self._pool(ordinal)
+            if pool is None:
+                return int(self._call("cuMemAlloc", nbytes)[1])
+            return int(self._call("cuMemAllocFromPoolAsync", nbytes, pool, stream)[1])
 
     def free(self, ordinal: int, ptr: int, stream: int, used_on: Iterable[int]) -> None:
-        buffer = self._buffers.pop(ptr)
         for user in used_on:
             self.wait_stream(ordinal, stream, user)
         with self._current(ordinal):
-            buffer.close(self._stream(stream))
+            if self._pool(ordinal) is None:
+                self._call("cuStreamSynchronize", stream)
+                self._call("cuMemFree", ptr)
+            else:
+                self._call("cuMemFreeAsync", ptr, stream)
 
     def trim_memory(self, ordinal: int) -> None:
         with self._current(ordinal):
-            self._call("cuMemPoolTrimTo", int(self._core.Device(ordinal).memory_resource.handle), 0)
+            pool = self._pool(ordinal)
+            if pool is not None:
+                self._call("cuMemPoolTrimTo", pool, 0)
 
     def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
         with self._current(ordinal):
@@ -229,7 +231,7 @@ class CudaBackend(CudaTextures):
             if array.size:
                 buffer = self._core.Buffer.from_handle(array.ptr, array.memory.nbytes, owner=array)
             else:  # CuPy takes no null pointer for memory of the device
-                buffer = self._core.Device(ordinal).memory_resource.allocate(1, stream=self._stream(0))
+                buffer = self._core.Device(ordinal).memory_resource.allocate(1, stream=self._core.LEGACY_DEFAULT_STREAM)
             return self._core.utils.StridedMemoryView.from_buffer(
                 buffer, array.shape, array.strides, dtype=dtype, is_readonly=array.readonly
             )
@@ -290,14 +292,11 @@ class CudaBackend(CudaTextures):
 
     def create_stream(self, ordinal: int) -> int:
         with self._current(ordinal):
-            stream = self._core.Device(ordinal).create_stream()
-        handle = int(stream.handle)
-        self._streams[handle] = stream
-        return handle
+            return int(self._call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING)[1])
 
     def destroy_stream(self, ordinal: int, stream: int) -> None:
         with self._current(ordinal):
-            self._streams.pop(stream).close()
+            self._call("cuStreamDestroy", stream)
 
     def stream_ordinal(self, stream: int) -> int:
         context = self._call("cuStreamGetCtx", stream)[1]
@@ -320,14 +319,11 @@ class CudaBackend(CudaTextures):
 
     def create_event(self, ordinal: int) -> int:
         with self._current(ordinal):
-            event = self._core.Device(ordinal).create_event(self._core.EventOptions(timing_enabled=True))
-        handle = int(event.handle)
-        self._events[handle] = event
-        return handle
+            return int(self._call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DEFAULT)[1])
 
     def destroy_event(self, ordinal: int, event: int) -> None:
         with self._current(ordinal):
-            self._events.pop(event).close()
+            self._call("cuEventDestroy", event)
 
     def record(self, ordinal: int, event: int, stream: int) -> None:
         with self._current(ordinal):
@@ -339,15 +335,23 @@ class CudaBackend(CudaTextures):
 
     def wait_stream(self, ordinal: int, stream: int, awaited: int) -> None:
         with self._current(ordinal):
-            self._stream(stream).wait(self._stream(awaited))
+            event = self._call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)[1]
+            try:
+                self._call("cuEventRecord", event, awaited)
+                self._call("cuStreamWaitEvent", stream, event, 0)
+            finally:
+                self._call("cuEventDestroy", event)  # the driver keeps it until it has happened
 
     def event_done(self, ordinal: int, event: int) -> bool:
         with self._current(ordinal):
-            return bool(self._events[event].is_done)
+            (status,) = self._driver.cuEventQuery(event)
+        if status is not self._success and status is not self._driver.CUresult.CUDA_ERROR_NOT_READY:
+            self._fail("cuEventQuery", status)
+        return bool(status is self._success)
 
     def event_synchronize(self, ordinal: int, event: int) -> None:
         with self._current(ordinal):
-            self._events[event].sync()
+            self._call("cuEventSynchronize", event)
 
     def elapsed_ms(self, ordinal: int, start: int, end: int) -> float:
         with self._current(ordinal):

@@ -19,6 +19,7 @@ THEIRS, OURS = 0x11, 0x22
 
 class Status(Enum):
     CUDA_SUCCESS = 0
+    CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
@@ -90,9 +91,6 @@ def backend(driver: Driver) -> CudaBackend:
     made = CudaBackend()
     made._use(driver)
     made._contexts = {0: OURS}
-    made._core = SimpleNamespace(
-        Device=lambda ordinal: SimpleNamespace(set_current=lambda: driver.cuCtxSetCurrent(OURS))
-    )
     return made
 
 
@@ -176,14 +174,11 @@ def test_a_call_that_raises_leaves_the_context_as_it_was(backend: CudaBackend, d
 
 
 def test_a_switch_that_fails_half_way_leaves_the_context_as_it_was(backend: CudaBackend, driver: Driver) -> None:
-    def set_current() -> None:
-        driver.cuCtxSetCurrent(OURS)
-        raise ptxrt.DriverError("no more", op="set_current")
-
-    backend._core.Device = lambda ordinal: SimpleNamespace(set_current=set_current)
-    with pytest.raises(ptxrt.DriverError, match="no more"), backend._current(0):
+    backend._contexts = {}
+    driver.refuses["cuDevicePrimaryCtxRetain"] = Status.CUDA_ERROR_INVALID_CONTEXT
+    with refused(ptxrt.DriverError, "cuDevicePrimaryCtxRetain", None, "INVALID"), backend._current(0):
         pytest.fail("the body runs without the device's context")
-    assert driver.stack == [THEIRS]
+    assert (driver.stack, backend._contexts) == ([THEIRS], {})
 
 
 @pytest.mark.parametrize("call", ["cuCtxGetCurrent", "cuCtxSetCurrent"])
@@ -207,53 +202,136 @@ def test_the_context_is_retained_once_for_all_threads(backend: CudaBackend, driv
     assert (driver.retained, backend._contexts) == (1, {0: OURS})
 
 
+# Memory and events --------------------------------------------------------------------------------------------------
+
+CHOICES = SimpleNamespace(
+    CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED="pools"),
+    CUmemPool_attribute=SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD="threshold"),
+    CUevent_flags=SimpleNamespace(CU_EVENT_DISABLE_TIMING=2),
+    cuuint64_t=int,
+)
+
+
+class Answering(Driver):
+    """Answers every call from `answers`, with nothing where there is none, and notes the calls but for contexts'."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__()
+        self.stack, self.answers, self.calls = [OURS], answers, []
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(CHOICES, name):
+            return getattr(CHOICES, name)
+
+        def call(*given: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *given))
+            return self.answer(name, *([self.answers[name]] if name in self.answers else []))
+
+        return call
+
+
+def answering(backend: CudaBackend, **answers: Any) -> Answering:
+    driver = Answering(**answers)
+    backend._use(driver)
+    return driver
+
+
+@pytest.mark.parametrize("threshold", [0, 4096])
+def test_the_pool_keeps_what_is_freed_unless_a_limit_was_set(backend: CudaBackend, threshold: int) -> None:
+    pool = {"cuDeviceGetAttribute": 1, "cuDeviceGetMemPool": 0xB, "cuMemPoolGetAttribute": threshold}
+    driver = answering(backend, **pool, cuMemAllocFromPoolAsync=0x1000)
+    assert [backend.allocate(0, 64, 7) for _ in range(2)] == [0x1000, 0x1000]
+    backend.free(0, 0x1000, 7, ())
+    backend.trim_memory(0)
+    kept = [("cuMemPoolSetAttribute", 0xB, "threshold", (1 << 64) - 1)] if threshold == 0 else []
+    assert driver.calls == [
+        ("cuDeviceGetAttribute", "pools", 0),
+        ("cuDeviceGetMemPool", 0),
+        ("cuMemPoolGetAttribute", 0xB, "threshold"),
+        *kept,
+        *[("cuMemAllocFromPoolAsync", 64, 0xB, 7)] * 2,
+        ("cuMemFreeAsync", 0x1000, 7),
+        ("cuMemPoolTrimTo", 0xB, 0),
+    ]
+
+
+def test_without_a_pool_memory_is_freed_when_its_stream_is_done(backend: CudaBackend) -> None:
+    driver = answering(backend, cuDeviceGetAttribute=0, cuMemAlloc=0x1000)
+    assert backend.allocate(0, 64, 7) == 0x1000
+    backend.free(0, 0x1000, 7, ())
+    backend.trim_memory(0)
+    names = [name for name, *_ in driver.calls]
+    assert names == ["cuDeviceGetAttribute", "cuMemAlloc", "cuStreamSynchronize", "cuMemFree"]
+
+
+def test_a_stream_waits_by_an_event_that_is_given_back_though_the_wait_fails(backend: CudaBackend) -> None:
+    driver = answering(backend, cuEventCreate=0xE)
+    backend.wait_stream(0, 5, 6)
+    waited = [
+        ("cuEventCreate", 2),
+        ("cuEventRecord", 0xE, 6),
+        ("cuStreamWaitEvent", 5, 0xE, 0),
+        ("cuEventDestroy", 0xE),
+    ]
+    assert driver.calls == waited
+    driver.calls.clear()
+    driver.refuses["cuStreamWaitEvent"] = Status.CUDA_ERROR_INVALID_VALUE
+    with refused(ptxrt.DriverError, "cuStreamWaitEvent", None, "INVALID_VALUE"):
+        backend.wait_stream(0, 5, 6)
+    assert driver.calls == waited
+
+
+@pytest.mark.parametrize("status", list(Status)[:3], ids=lambda status: status.name)
+def test_an_event_is_done_or_not_or_there_is_an_error(backend: CudaBackend, status: Status) -> None:
+    answering(backend).refuses["cuEventQuery"] = status
+    if status is Status.CUDA_ERROR_INVALID_VALUE:
+        with refused(ptxrt.DriverError, "cuEventQuery", None, "INVALID_VALUE"):
+            backend.event_done(0, 0xE)
+    else:
+        assert backend.event_done(0, 0xE) is (status is Status.CUDA_SUCCESS)
+
+
+# Discovery ----------------------------------------------------------------------------------------------------------
+
+
 class Starting:
-    """cuda.bindings.driver, of which discovery uses this; it notes who initialised."""
+    """cuda.bindings.driver, of which discovery uses this."""
 
     CUresult = Status
     cuCtxGetCurrent = cuLaunchKernel = cuGraphLaunch = None
 
     def __init__(self, status: Status) -> None:
         self.status = status
-        self.initialised: list[threading.Thread] = []
-
-    def cuDriverGetVersion(self) -> tuple[Status, int]:
-        return Status.CUDA_SUCCESS, 13000
 
     def cuInit(self, flags: int) -> tuple[Status]:
-        self.initialised.append(threading.current_thread())
+        assert flags == 0
         return (self.status,)
 
     def cuDeviceGetCount(self) -> tuple[Status, int]:
         return Status.CUDA_SUCCESS, 2
 
 
-def starting(monkeypatch: pytest.MonkeyPatch, core: Any, status: Status = Status.CUDA_SUCCESS) -> Starting:
-    """Have such a driver, and `core` as cuda.core; None where it is not installed."""
-    driver = Starting(status)
-    for name, module in (
-        ("cuda", SimpleNamespace(core=core)),
-        ("cuda.bindings", SimpleNamespace(driver=driver)),
-        ("cuda.core", core),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)
-    return driver
+def starting(monkeypatch: pytest.MonkeyPatch, status: Status) -> CudaBackend:
+    """Return a backend that finds such a driver."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=Starting(status)))
+    return CudaBackend()
 
 
-def test_the_driver_is_initialised_in_a_thread_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = starting(monkeypatch, SimpleNamespace())
-    backend = CudaBackend()
+def test_discovery_imports_nothing_of_cuda_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.core", None)  # an import of it would fail
+    backend = starting(monkeypatch, Status.CUDA_SUCCESS)
     assert (backend.unavailable(), backend.device_count()) == (None, 2)
-    first, second = driver.initialised
-    assert first is not threading.current_thread() is second
-    assert not first.is_alive()
 
 
 def test_what_the_driver_answers_to_its_initialisation_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting(monkeypatch, SimpleNamespace(), Status.CUDA_ERROR_INVALID_CONTEXT)
-    assert CudaBackend().unavailable() == "NVIDIA's driver answers CUDA_ERROR_INVALID_CONTEXT to cuInit"
+    backend = starting(monkeypatch, Status.CUDA_ERROR_INVALID_CONTEXT)
+    assert backend.unavailable() == "NVIDIA's driver answers CUDA_ERROR_INVALID_CONTEXT to cuInit"
 
 
-def test_a_missing_cuda_core_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting(monkeypatch, None)
-    assert "ptxrt[cuda13]" in str(CudaBackend().unavailable())
+def test_arrays_of_others_without_cuda_core_are_refused(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with refused(ptxrt.BackendUnavailable, "cuda.core", None, "ptxrt[cuda13]"):
+        backend.import_array(0, object(), 0)
+    assert driver.stack == [THEIRS]

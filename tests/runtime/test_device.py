@@ -287,7 +287,7 @@ LOOK = """
 """
 
 
-@pytest.mark.parametrize("package", ["cuda", "cuda.bindings", "cuda.core"])
+@pytest.mark.parametrize("package", ["cuda", "cuda.bindings"])
 def test_pain23_without_the_cuda_packages_there_is_sim(package: str) -> None:
     hide = f"import sys; sys.modules['{package}'] = None\n"
     printed = printed_by(hide + LOOK.replace("\n    ", "\n"), PTXRT_DEVICE="")
