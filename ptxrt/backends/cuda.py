@@ -172,7 +172,8 @@ class CudaBackend(CudaTextures):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
         elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
             fix = self._recent.reason()
-        raise kind(f"{call}: {status.name}: {words}{fix}", op=call, expected="CUDA_SUCCESS", given=status.name)
+        op = "allocate" if call.startswith("cuMemAlloc") else call
+        raise kind(f"{call}: {status.name}: {words}{fix}", op=op, expected="CUDA_SUCCESS", given=status.name)
 
     def _translate(self, error: Exception) -> None:
         """Raise cuda.core's errors as ours: they are the driver's own words with the status in front."""

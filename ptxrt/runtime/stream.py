@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
 from ptxrt.runtime.protocols import StreamLike
@@ -26,6 +27,7 @@ __all__ = [
 ENTERED: list[Stream] = []
 """The streams of all threads that a with-block is in. While there is none, nothing has to be asked of the thread."""
 _thread = threading.local()
+_made: WeakValueDictionary[tuple[str, int], Stream] = WeakValueDictionary()  # by kind of device and handle
 
 
 class Capturing(Protocol):
@@ -70,6 +72,7 @@ class Stream:
         self.handle = self.device.backend.create_stream(self.device.ordinal)
         self._owner: object = None
         self._owned = True
+        _made[self.device.kind, self.handle] = self
 
     @classmethod
     def _wrap(cls, device: Device, handle: int, owner: object = None, capture: Capturing | None = None) -> Stream:
@@ -272,7 +275,8 @@ def _foreign(stream: StreamLike, device: Device, op: str, argument: str) -> Stre
             given=f"a stream of {device.kind}:{ordinal}",
             fix="Make the stream on the device of the arrays",
         )
-    return Stream._wrap(device, handle, owner=stream)
+    # One of ours by its handle: what is allocated there must keep it, since it is freed there.
+    return _made.get((device.kind, handle)) or Stream._wrap(device, handle, owner=stream)
 
 
 def _no_copy(given: Stream | Event) -> InvalidArgument:

@@ -20,6 +20,7 @@ from texts import SAXPY, SAXPY_SIGNATURE, source_for
 import ptxrt
 from ptxrt import Device, DeviceArray, Kernel
 from ptxrt.backends import Forked
+from ptxrt.runtime import stream as stream_module
 
 Freed: TypeAlias = list[tuple[int, int, set[int]]]
 
@@ -282,6 +283,18 @@ def test_on_cuda_a_foreign_stream_is_accepted(cuda: Device) -> None:
     y = ptxrt.empty(1 << 22, np.uint8, cuda, stream=Foreign(stream.handle))
     y.fill_bytes(3, Foreign(stream.handle))
     assert set(y.to_host(stream)) == {3}
+
+
+def test_one_of_our_streams_by_its_handle_outlives_what_was_allocated_there(device: Device) -> None:
+    if device.kind == "sim":
+        pytest.skip("sim takes no handles")
+    stream = device.create_stream()
+    y = ptxrt.zeros(4, np.float32, device, stream=Foreign(stream.handle))
+    assert y.memory.stream is stream
+    handle = stream.handle
+    del stream, y
+    gc.collect()
+    assert (device.kind, handle) not in stream_module._made
 
 
 @pytest.mark.parametrize("answer", [None, 5, (0,), (0, None), (0, 1, 2)], ids=repr)
