@@ -132,6 +132,23 @@ def with_stand_in(device: ptxrt.Device) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path), "TEST_STAND_IN": "1"}
 
 
+class _Before:
+    """Stands before a backend, as a watcher does; what it lacks is the backend's."""
+
+    def __init__(self, behind: Any) -> None:
+        self._behind = behind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+
+def launches_by(patch: Patch, device: ptxrt.Device, launch: Callable[..., None]) -> None:
+    """Have the device's launches go to `launch`, those too that would be calls of the driver alone."""
+    before: Any = _Before(device.backend)
+    before.launch = launch
+    patch.setattr(device, "backend", before)
+
+
 @contextmanager
 def refused(kind: type[ptxrt.PtxrtError], op: str | None, argument: str | None, *words: str) -> Iterator[Any]:
     """Expect exactly `kind`, with these fields, and a message in which all of `words` stand."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "DeviceProperties",
+    "DirectLaunch",
     "Forked",
     "Function",
     "Imported",
@@ -172,6 +173,33 @@ def capturing(lock: AbstractContextManager[Any]) -> Iterator[None]:
         yield
 
 
+class DirectLaunch(NamedTuple):
+    """What :meth:`Backend.launch` does on a device whose context is current, for code that is generated around it.
+
+    Attributes
+    ----------
+    current
+        Returns a status and the current context.
+    context
+        The device's own.
+    call
+        Takes function, the six numbers of grid and block, shared bytes, stream or None, table and 0; returns (status,).
+    success
+        The status of what went well.
+    note
+        Takes (ordinal, stream, kernel, dims) of a launch that did.
+    failed
+        Raises for any other status.
+    """
+
+    current: Callable[[], tuple[Any, Any]]
+    context: Any
+    call: Callable[..., tuple[Any]]
+    success: Any
+    note: Callable[[tuple[Any, ...]], None]
+    failed: Callable[[Any], NoReturn]
+
+
 class Backend(Protocol):
     """One vendor's driver. Every method that touches a device leaves the caller's current context as it was."""
 
@@ -305,6 +333,9 @@ class Backend(Protocol):
         arguments: Any,
     ) -> None:
         """Launch with an :class:`ptxrt.runtime.signature.Arguments`; `dims` is grid then block."""
+
+    def direct_launch(self, ordinal: int) -> DirectLaunch | None:
+        """Return what :meth:`launch` comes to on a device that has been used; None where that is no call or two."""
 
     def launch_cooperative(
         self,

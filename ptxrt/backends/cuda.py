@@ -12,12 +12,21 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxrt.backends import DeviceProperties, Function, Imported, PointerParam, Recorded, Resources, capturing
+from ptxrt.backends import (
+    DeviceProperties,
+    DirectLaunch,
+    Function,
+    Imported,
+    PointerParam,
+    Recorded,
+    Resources,
+    capturing,
+)
 from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.collector import paused
@@ -456,9 +465,9 @@ class CudaBackend(CudaTextures):
         stream: int,
         arguments: Any,
     ) -> None:
-        # The hot path: no context manager, bound functions, and a push only where another context is current, which is
-        # asked each time: the default stream is the current context's. Cython's types convert fastest what is their own
-        # or None, and a tuple that is spread out costs more than six names.
+        # Where another context than the device's is current, or a watcher stands before; else direct_launch serves. The
+        # default stream is the current context's, so that is asked each time. Cython's types convert fastest what is
+        # their own or None, and a tuple that is spread out costs more than six names.
         status, before = self._get_current()
         if status is not self._success:
             self._fail("cuCtxGetCurrent", status)
@@ -479,6 +488,12 @@ class CudaBackend(CudaTextures):
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    def direct_launch(self, ordinal: int) -> DirectLaunch | None:
+        context, failed = self._contexts.get(ordinal), partial(self._fail, "cuLaunchKernel")
+        if context is None:
+            return None
+        return DirectLaunch(self._get_current, context, self._launch, self._success, self._note, failed)
 
     def launch_cooperative(
         self,

@@ -430,6 +430,9 @@ class HipBackend:
             self._fail("hipModuleLaunchKernel", status)
         self._note((ordinal, stream, arguments.kernel, dims))
 
+    def direct_launch(self, ordinal: int) -> None:
+        return None
+
     def launch_cooperative(
         self,
         ordinal: int,

@@ -325,6 +325,9 @@ class SimBackend:
                 cooperative=cooperative,
             )
 
+    def direct_launch(self, ordinal: int) -> None:
+        return None
+
     def launch_cooperative(
         self,
         ordinal: int,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ptxrt import backends
 from ptxrt.errors import PtxrtError
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
@@ -213,9 +214,13 @@ def submitter(
     lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None"]
     if any(p.length for p in signature.parameters):
         lines += [f"owner.check_lengths({checked})"]
-    lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)", "arguments.budget = budget"]
-    launch = "launch_cooperative" if cooperative else "launch"
-    lines += [_LAUNCH.format(launch), "pool.append(arguments)"]
+    lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)"]
+    by_backend = ["arguments.budget = budget", _LAUNCH.format("launch_cooperative" if cooperative else "launch")]
+    if cooperative:
+        lines += by_backend
+    else:
+        lines += _launching(device, by_backend, [f"{_DIMS} = dims"], scope)
+    lines += ["pool.append(arguments)"]
     submit: Submit = _compiled("submit(owner, stream, dims, shared, budget, args)", lines, scope)
     return submit
 
@@ -246,7 +251,13 @@ def enqueuer(
     for i, (place, what) in enumerate(given):
         values.append(f"c{i}" if place is None else f"values[{place}] + {what}" if what else f"values[{place}]")
         scope |= {f"c{i}": what} if place is None else {}
-    lines = [*_POP, _packing(values), _LAUNCH.format("launch"), "pool.append(arguments)"]
+    scope |= dict(zip(_DIMS.split(", "), dims, strict=True))
+    lines = [
+        *_POP,
+        _packing(values),
+        *_launching(device, [_LAUNCH.format("launch")], [], scope),
+        "pool.append(arguments)",
+    ]
     enqueue: Enqueue = _compiled("enqueue(owner, stream, values)", lines, scope)
     return enqueue
 
@@ -254,6 +265,33 @@ def enqueuer(
 # There is none at the first launch, nor where other threads are in theirs.
 _POP = ("try:", "    arguments = pool.pop()", "except IndexError:", "    arguments = made()")
 _LAUNCH = "device.backend.{}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"
+_DIMS = "x, y, z, width, height, depth"
+
+
+def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str], scope: dict[str, Any]) -> list[str]:
+    """Return the lines that launch: `by_backend`, or the driver's call itself while nothing stands before it.
+
+    `before` comes before that call; `scope` gets the names that the lines use.
+    """
+    backend = backends.get(device.kind)
+    direct = backend.direct_launch(device.ordinal)
+    if direct is None:
+        return list(by_backend)
+    scope |= direct._asdict() | {"backend": backend, "ordinal": device.ordinal}
+    alone = [
+        *before,
+        f"(status,) = call(owner._function, {_DIMS}, shared, stream.handle or None, arguments.table, 0)",
+        "if status is not success:",
+        "    failed(status)",
+        "note((ordinal, stream.handle, arguments.kernel, dims))",
+    ]
+    return [
+        "status, now = current()",
+        "if now == context and device.backend is backend:",
+        *(f"    {line}" for line in alone),
+        "else:",
+        *(f"    {line}" for line in by_backend),
+    ]
 
 
 def _packing(values: Sequence[str]) -> str:
@@ -272,12 +310,11 @@ def _checks(rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]
     lines, values = [], [f"a{i}" for i in range(len(rules))]
     for i, rule in enumerate(rules):
         if isinstance(rule, ScalarRule):
-            scope |= {f"plain{i}": rule.plain, f"convert{i}": rule.convert}
-            lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = convert{i}(a{i})"]
+            scope |= {f"convert{i}": rule.convert}
+            lines += [_unless_plain(i, rule.plain, scope), f"    a{i} = convert{i}(a{i})"]
             continue
         if isinstance(rule, HandleRule):
-            scope |= {f"plain{i}": rule.plain}
-            lines += [f"if a{i}.__class__ not in plain{i}:", f"    a{i} = owner.resolve_handle(stream, {i}, a{i})"]
+            lines += [_unless_plain(i, rule.plain, scope), f"    a{i} = owner.resolve_handle(stream, {i}, a{i})"]
             continue
         scope |= {f"dtype{i}": rule.dtype, f"shape{i}": rule.shape, f"strides{i}": rule.strides}
         tests = [f"a{i}.__class__ is DeviceArray and a{i}.dtype is dtype{i}"]
@@ -291,6 +328,12 @@ def _checks(rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]
         lines += [f"if not ({test}):", f"    a{i} = owner.resolve_array(stream, {i}, a{i})"]
         values[i] = f"0 if a{i} is None else a{i}.ptr" if rule.nullable else f"a{i}.ptr"
     return lines, values, scope
+
+
+def _unless_plain(i: int, plain: frozenset[type], scope: dict[str, Any]) -> str:
+    """Return the line before what a scalar needs whose class is not among `plain`: the usual one is asked for first."""
+    scope |= {f"plain{i}": plain, f"usual{i}": next((one for one in (float, int, bool) if one in plain), None)}
+    return f"if a{i}.__class__ is not usual{i} and a{i}.__class__ not in plain{i}:"
 
 
 def _names(rules: Sequence[object]) -> str:

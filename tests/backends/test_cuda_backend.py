@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from helpers import refused
 
 import ptxrt
 from ptxrt.backends.cuda import CudaBackend
+from ptxrt.runtime.binding import enqueuer
 
 THEIRS, OURS = 0x11, 0x22
 
@@ -40,7 +42,7 @@ class Driver:
         refusal = self.refuses.get(call, Status.CUDA_SUCCESS)
         if isinstance(refusal, BaseException):
             raise refusal
-        return (refusal, *results)
+        return (refusal, *(results if refusal is Status.CUDA_SUCCESS else [None] * len(results)))
 
     def cuGetErrorString(self, status: Status) -> tuple[Status, bytes]:
         return Status.CUDA_SUCCESS, status.name.encode()
@@ -103,6 +105,55 @@ def test_a_launch_is_made_in_the_devices_context(backend: CudaBackend, driver: D
     driver.stack = [current]
     launch(backend)
     assert (driver.launched_in, driver.stack) == ([OURS], [current])
+
+
+def direct(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, before: Any = None) -> Callable[[], None]:
+    """Return a generated launch of a device of this backend, with something `before` it if that is given."""
+    monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
+    device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before or backend)
+    signature, owner = ptxrt.Signature.parse("u32 n"), SimpleNamespace(_function=0xF)
+    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, [(None, 7)], signature.placed(()), [], None)
+    return lambda: made(owner, SimpleNamespace(handle=0), [])  # type: ignore[arg-type]
+
+
+def test_a_generated_launch_calls_the_driver_in_the_devices_context_alone(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, through = direct(backend, monkeypatch), []
+    monkeypatch.setattr(backend, "launch", lambda *given: through.append(given))
+    driver.stack = [OURS]
+    launch()
+    assert (driver.launched_in, through) == ([OURS], [])
+    for driver.stack in ([THEIRS], []):
+        launch()
+    driver.refuses["cuCtxGetCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
+    driver.stack = [OURS]
+    launch()
+    assert (driver.launched_in, len(through)) == ([OURS], 3)
+
+
+def test_a_generated_launch_is_noted_and_its_refusal_told(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[Any] = []
+    backend._note = notes.append
+    launch = direct(backend, monkeypatch)
+    driver.stack = [OURS]
+    launch()
+    driver.refuses["cuLaunchKernel"] = Status.CUDA_ERROR_INVALID_VALUE
+    with refused(ptxrt.LaunchError, "cuLaunchKernel", None, "CUDA_ERROR_INVALID_VALUE"):
+        launch()
+    assert notes == [(0, 0, None, (1, 1, 1, 32, 1, 1))]
+
+
+def test_what_stands_before_the_backend_gets_generated_launches(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    launch = direct(backend, monkeypatch, SimpleNamespace(launch=lambda *given: seen.append(given)))
+    driver.stack = [OURS]
+    launch()
+    assert (driver.launched_in, len(seen)) == ([], 1)
 
 
 @pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])

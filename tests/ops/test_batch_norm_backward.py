@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, Rng, Shape, covering
+from helpers import Patch, Rng, Shape, covering, launches_by
 from hypothesis import assume
 from hypothesis import strategies as st
 from op_testing import Array, Guarded, assert_rounded_once, check_error, for_drawn, key_of, on_device, variants, wish
@@ -567,7 +567,7 @@ def refused(kind: Any, operands: Any, argument: Any, **how: Any) -> Any:
     """Assert that the call is refused for `argument`, and that nothing was launched."""
     device = next(a.device for a in operands.values() if isinstance(a, ptxrt.DeviceArray))
     with Patch.context() as patch:
-        patch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+        launches_by(patch, device, lambda *_: pytest.fail("launched"))
         with pytest.raises(kind) as caught:
             call(operands, **how)
     assert type(caught.value) is kind

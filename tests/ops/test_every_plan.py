@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from helpers import Patch, Shape, refused, skip_stand_in
+from helpers import Patch, Shape, launches_by, refused, skip_stand_in
 from op_testing import variants, wish
 from problems import Case, cases, operands, ways
 
@@ -70,7 +70,8 @@ def spoilt(kind: type[ptxrt.PtxrtError], case: Case, device: Device, given: Give
     """Assert that a run is refused for one of `names`, and that nothing was launched, filled, allocated or compiled."""
     plan = plan_of(case, device)
     with Patch.context() as patch:
-        for call in ("launch", "fill", "allocate", "compile"):
+        launches_by(patch, device, lambda *_: pytest.fail("launch"))
+        for call in ("fill", "allocate", "compile"):
             patch.setattr(device.backend, call, lambda *_, call=call, **__: pytest.fail(call))
         for attempt in (plan.can_implement, plan.run):
             with pytest.raises(ptxrt.PtxrtError) as caught:
@@ -717,7 +718,8 @@ def test_an_argument_of_the_function_is_checked(
     device: Device, case: Case, good: Given, argument: str, kind: Any, value: Any
 ) -> None:
     with Patch.context() as patch:
-        for call in ("launch", "fill", "allocate", "compile"):
+        launches_by(patch, device, lambda *_: pytest.fail("launch"))
+        for call in ("fill", "allocate", "compile"):
             patch.setattr(device.backend, call, lambda *_, call=call, **__: pytest.fail(call))
         with refused(kind, case.plan.op, argument, "8 channels" if kind is ptxrt.ShapeMismatch else ""):
             case.call(good, outputs_of(case, device, good), None, **{argument: value})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EVERYTHING, Patch, covering, skip_stand_in
+from helpers import EVERYTHING, Patch, covering, launches_by, skip_stand_in
 from op_testing import Guarded, check_error, key_of, on_device, variants, wish
 from problems import Case, cases, operands, ways
 from tolerances import EPSILON
@@ -229,7 +229,7 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
 def test_pain25_what_is_empty_launches_nothing_and_has_zeros(
     device: Device, monkeypatch: Patch, case: Case, variant: str
 ) -> None:
-    monkeypatch.setattr(device.backend, "launch", lambda *_: pytest.fail("launched"))
+    launches_by(monkeypatch, device, lambda *_: pytest.fail("launched"))
     if variant not in variants(case.plan, device):
         pytest.skip(f"{device} takes no PTX")
     plan = case.plan.select(device, case.problem, wish(variant))

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import ELEMENT_NAMES, Patch, printed_by, refused
+from helpers import ELEMENT_NAMES, Patch, launches_by, printed_by, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -300,7 +300,8 @@ def no_work(device: Device, monkeypatch: Patch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("an empty tensor reached the driver")
 
-    for call in ("launch", "copy", "copy_in", "copy_out", "fill", "allocate"):
+    launches_by(monkeypatch, device, refuse)
+    for call in ("copy", "copy_in", "copy_out", "fill", "allocate"):
         monkeypatch.setattr(device.backend, call, refuse, raising=False)
 
 

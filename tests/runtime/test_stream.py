@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from helpers import Patch, refused
+from helpers import Patch, launches_by, refused
 from numpy.testing import assert_array_equal
 from texts import SAXPY, SAXPY_SIGNATURE, source_for
 
@@ -449,7 +449,7 @@ def launched(device: Device, monkeypatch: Patch) -> list[int]:
         calls.append(stream)
         launch(ordinal, function, dims, shared, stream, arguments)
 
-    monkeypatch.setattr(device.backend, "launch", noted)
+    launches_by(monkeypatch, device, noted)
     return calls
 
 
