@@ -226,7 +226,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     def can_implement(self, args: ArgsT) -> None:
         """Raise the first disagreement of `args` with the plan; return None if there is none."""
-        self._check(args, self.device.default_stream)
+        self._check(self._counted(args), self.device.default_stream)
 
     def run(self, args: ArgsT, stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None) -> ResultT:
         """Check `args`, launch, and return the outputs; those that are None are allocated.
@@ -252,17 +252,19 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         PtxrtError
             As :meth:`can_implement`; nothing has been launched or allocated then.
         """
-        return self._run(args, stream, workspace)
+        return self._run(self._counted(args), stream, workspace)
 
     def _run(
         self, args: Sequence[Any], stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None
     ) -> ResultT:
-        """Run, of a plain tuple too: the ops' functions spare themselves the NamedTuple."""
+        """Run with as many operands as there are: the ops' functions have counted them by themselves."""
         if stream is None and not ENTERED:
             queue = self.device.default_stream
         else:
             queue = as_stream(stream, self.device, self.op)
-        values, arrays = self._check(args, queue)  # other libraries' arrays stay until the launch is queued
+        values, arrays = self._bind(self, queue, args)  # other libraries' arrays stay until the launch is queued
+        if self._conditional:
+            self._check_absent(arrays)
         scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
         ready = self._ready or self._load()
         outputs = self._outputs
@@ -335,8 +337,8 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         array.strides = o.strides  # as densely: those of a contiguous array, or of a channels-last one
         return array
 
-    def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
-        """Return addresses, and the arrays that `args` stand for, or raise."""
+    def _counted(self, args: Any) -> Sequence[Any]:
+        """Return `args`, which must be as many as the operands."""
         if (args.__class__ is not tuple and not isinstance(args, (tuple, list))) or len(args) != len(self.operands):
             raise InvalidArgument(
                 op=self.op,
@@ -344,14 +346,21 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 expected=f"{len(self.operands)} operands: {', '.join(o.name for o in self.operands)}",
                 given=f"{len(args)}" if isinstance(args, (tuple, list)) else shown(args),
             )
-        values, arrays = self._bind(self, queue, args)
+        counted: Sequence[Any] = args
+        return counted
+
+    def _check(self, args: Sequence[Any], queue: Stream) -> None:
+        """Raise what is wrong with as many operands as there are."""
+        self._check_absent(self._bind(self, queue, args)[1])
+
+    def _check_absent(self, arrays: Sequence[Any]) -> None:
+        """Raise for an operand that must be None here."""
         for i in self._conditional:
             if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
                 name = self.operands[i].name
                 raise InvalidArgument(
                     op=self.op, argument=name, expected=f"None, since {reason}", given=shown(arrays[i])
                 )
-        return values, arrays
 
     def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray:
         """Check what is not the common case of an operand: one reason an error, in a fixed order."""
