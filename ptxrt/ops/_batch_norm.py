@@ -741,7 +741,9 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
             return Refusal(f"channels = {problem.channels} is above {(1 << 31) - 1}")
         arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, config.written)
-        name = "eval_rows" if self.language == "ptx" and problem.hw % problem.vector == 0 else "eval"
+        vectors, rest = divmod(problem.hw, problem.vector)
+        in_rows = self.language == "ptx" and not rest and problem.channels * vectors < 1 << 32
+        name = "eval_rows" if in_rows else "eval"
         return Schedule(
             (Launch(problem.kernel(name, self.language), config.grid(problem), problem.side_by_side, arguments),),
             problem.guarantee,

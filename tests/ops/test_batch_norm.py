@@ -633,9 +633,26 @@ def test_hip_takes_channels_for_which_blocks_take_turns(name: str) -> None:
             assert all(launch.grid[0] * launch.block < 1 << 32 for launch in plan.schedule.launches)
 
 
+@pytest.mark.parametrize(
+    ("shape", "entry"),
+    [
+        ((1, 8, 12), "eval_rows"),
+        ((1, 8, 13), "eval"),
+        ((1, (1 << 31) - 1, 8), "eval_rows"),
+        ((1, (1 << 31) - 1, 12), "eval"),
+    ],
+    ids=str,
+)
+def test_eval_takes_rows_of_whole_vectors_by_themselves(sim: Device, shape: Shape, entry: str) -> None:
+    plan = BatchNormPlan.select(sim, BatchNormDescriptor(shape, False), wish("elementwise"))
+    assert [launch.kernel.entry for launch in plan.schedule.launches] == [f"batch_norm_{entry}"]
+
+
 @pytest.mark.parametrize("variant", ["split", "baseline", "elementwise", "hip/baseline"])
 @pytest.mark.parametrize(
-    ("shape", "name"), [((5, 2, 2**29), "f32"), ((1, 2, 2**31 + 8), "f32"), ((5, 2, 2**29), "f16")], ids=str
+    ("shape", "name"),
+    [((5, 2, 2**29), "f32"), ((1, 2, 2**31 + 8), "f32"), ((1, 2, 2**31 + 7), "f32"), ((5, 2, 2**29), "f16")],
+    ids=str,
 )
 def test_tensors_past_2_to_the_32_elements(
     cuda: Device, torch_with: Any, shape: Shape, name: str, variant: str
