@@ -266,6 +266,12 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         if self._conditional:
             self._check_absent(arrays)
         scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
+        return self._issue(values, arrays, queue, scratch)
+
+    def _issue(
+        self, values: list[Any], arrays: list[Any], queue: Stream, scratch: DeviceArray | None = None
+    ) -> ResultT:
+        """Issue the steps, on what :meth:`_check` has returned; both lists are filled in."""
         ready = self._ready or self._load()
         outputs = self._outputs
         for i in outputs:
