@@ -457,7 +457,9 @@ def _run(
     values, arrays = plan._check((*operands, sums, *outputs), queue)  # before the ranks meet, for both plans
     known = {"channels": problem.channels, "dtype": problem.dtype.name, "exact": problem.exact}
     communicator.agree(op, known | {name: getattr(plan.descriptor, name) for name in facts}, queue)
+    # One after the other, so that they may have one workspace
+    scratch = empty(max(summing.workspace_size, plan.workspace_size), "uint8", x.device, stream=queue)
     mine = (0, 1, 5, len(operands)) if problem.backward else (0, len(operands))
-    summing._issue([values[i] for i in mine], [arrays[i] for i in mine], queue)
+    summing._issue([values[i] for i in mine], [arrays[i] for i in mine], queue, scratch)
     communicator.all_reduce(sums, queue)
-    return plan._issue(values, arrays, queue)
+    return plan._issue(values, arrays, queue, scratch)
