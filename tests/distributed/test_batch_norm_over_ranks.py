@@ -302,7 +302,7 @@ def wanted_of(found: dict[str, Array], x: Array, go: Array, eps: float = 1e-5) -
     """Return the references of a first step; of the gradients with the statistics that they were handed."""
     w, b = (np.linspace(k, 2, x.shape[1], dtype="f4") for k in (0.5, -1))
     y, mean, var = references.batch_norm(x, w, b, None, None, training=True, eps=eps)
-    given = {"batch_mean": found["batch_mean"], "batch_var": found["batch_var"]}
+    given: Any = {"batch_mean": found["batch_mean"], "batch_var": found["batch_var"]}
     gradients = references.batch_norm_backward(go, x, w, None, None, training=True, eps=eps, **given)
     return {"y": y, "batch_mean": mean, "batch_var": var} | dict(
         zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)
