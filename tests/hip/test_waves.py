@@ -599,8 +599,9 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((rounded_sums, ((9, 5, 40), backward, "f32", 8)) for backward in (False, True)),  # more slices than lanes
         *((rounded_sums, ((9, 5, 8), backward, "f32", None, True)) for backward in (False, True)),
         *(
-            (rounded_sums, ((5, 3, 17), backward, name, 40))
+            (rounded_sums, (shape, backward, name, 40))
             for name in others("batch_norm_rounded")
+            for shape in ((5, 3, 17), (7, 2, 80))  # the latter in vectors
             for backward in (False, True)
         ),
     ],
