@@ -366,10 +366,10 @@ _TURN = 4096  # values that 256 threads load at once, four vectors each
 _MOST_BLOCKS, _MOST_SLICES = 4096, 1024
 
 
-def _images(batch: int, across: int, least: int, most: int) -> int:
+def _images(batch: int, across: int, least: int, most: int, enough: int = _ENOUGH_BLOCKS) -> int:
     """Return how many images a block takes, which has some places of each: more, where enough blocks remain."""
     images = max(1, least)
-    while images < most and across * ceil_div(batch, 2 * images) >= _ENOUGH_BLOCKS:
+    while images < most and across * ceil_div(batch, 2 * images) >= enough:
         images *= 2
     return images
 
@@ -387,10 +387,10 @@ def slice_values(problem: Geometry, aim: int) -> int:
     return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
 
 
-def images_added(problem: Geometry) -> int:
+def images_added(problem: Geometry, enough: int = _ENOUGH_BLOCKS) -> int:
     """Return the images of a block that adds up columns: as many as leave enough blocks."""
     across = ceil_div(problem.channels, _group(problem))
-    return _images(problem.batch, across, ceil_div(problem.batch, 256), 32)
+    return _images(problem.batch, across, ceil_div(problem.batch, 256), 32, enough)
 
 
 def tiles(problem: Geometry, added: int) -> tuple[int, int, int, int]:

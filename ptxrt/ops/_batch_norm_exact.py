@@ -140,15 +140,17 @@ class SumsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> SumsConfig:
-        """Long slices, whose sums are fewer, while enough blocks remain."""
-        count = problem.batch * problem.hw
-        return cls(max(1 << 12, min(1 << 15, 1 << (problem.channels * count >> 12 or 1).bit_length())))
+        """Long slices, whose sums are fewer, while enough blocks remain; and of as many blocks fewer threads."""
+        total = problem.channels * problem.count
+        values = max(1 << 12, min(1 << 16, 1 << (total >> 10 or 1).bit_length()))
+        return cls(values, 32 if problem.channels * ceil_div(problem.count, values) >= 1 << 10 else 8)
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[SumsConfig]:
-        """Return slices from 16 values a thread to 256."""
-        del problem
-        return tuple(cls(1 << bits) for bits in range(12, 17))
+        """Return slices from 16 values a thread of 256 to 256, and fewer threads where slices are short."""
+        best = cls.heuristic(problem)
+        every = [cls(1 << bits) for bits in range(12, 17)] + [cls(1 << 12, each) for each in (16, 32, 64)]
+        return tuple(dict.fromkeys((best, *every)))
 
 
 def _summed(
@@ -172,9 +174,8 @@ class Sums(Variant[SumsDescriptor, SumsConfig]):
 
     def schedule(self, problem: SumsDescriptor, config: SumsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the sums, and one launch."""
-        count = problem.batch * problem.hw
-        slices = ceil_div(count, min(config.values, 256 * _MOST_A_THREAD))
-        values = ceil_div(count, 8 * slices) * 8
+        slices = ceil_div(problem.count, min(config.values, 256 * _MOST_A_THREAD))
+        values = ceil_div(problem.count, 8 * slices) * 8
         threads = min(256, 32 * ceil_div(values, 32 * config.a_thread))
         sizes = (problem.batch, problem.channels, problem.hw, values)
         grid = (problem.channels, slices)

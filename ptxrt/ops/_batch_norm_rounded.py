@@ -48,6 +48,7 @@ FAMILY = KernelFamily(
     op="batch_norm",
 )
 _MOST_VALUES = (1 << 31) - 1  # of a channel, in HIP
+_ENOUGH_BLOCKS = 192
 _WARPS = 4  # of a block that makes digits, with a channel each
 
 
@@ -121,8 +122,8 @@ class ImagesConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> ImagesConfig:
-        """As many as leave enough blocks."""
-        return cls(images_added(problem))
+        """As many as leave enough blocks: fewer ones than where coefficients follow, as measured on an H200."""
+        return cls(images_added(problem, _ENOUGH_BLOCKS))
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[ImagesConfig]:

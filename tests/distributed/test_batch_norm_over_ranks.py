@@ -204,6 +204,21 @@ def test_as_many_values_as_a_thread_may_add_stay_exact(device: Any, value: float
     assert wholes(rows) == wholes(integers(x, -x if backward else None))
 
 
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_sums_are_exact_where_the_last_slices_are_empty(device: Any, backward: bool) -> None:
+    shape = (2, 1, 100)
+    x, go = (wild(shape, -30, 30, seed).astype("f4") for seed in (0, 1))
+    plan_of, problem_of = (SumsBackwardPlan, SumsBackwardDescriptor) if backward else (SumsPlan, SumsDescriptor)
+    plan = plan_of.select(device, problem_of(shape), ptxrt.PlanPreference(config=SumsConfig(12)))
+    (launch,) = plan.schedule.launches
+    slices, values = launch.grid[1], launch.arguments[-1]
+    assert isinstance(values, int)
+    assert (slices - 1) * values > 200
+    arrays = (go, x, np.zeros(1, "f4")) if backward else (x,)
+    rows = plan.run((*(on_device(array, device) for array in arrays), None)).to_host()
+    assert wholes(rows) == wholes(integers(x, go if backward else None))
+
+
 @pytest.mark.ptx
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_as_many_rows_as_a_thread_may_add_stay_exact(device: Any, backward: bool) -> None:
