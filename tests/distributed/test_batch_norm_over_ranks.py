@@ -440,6 +440,34 @@ def test_rounded_sums_have_the_same_bits_in_both_languages(device: Any, backward
     assert made[0].tobytes() == made[1].tobytes()
 
 
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_rounded_sums_have_the_flags_of_exact_ones_and_no_digits_beside_them(device: Any, backward: bool) -> None:
+    x, go = drawn((4, 6, 3), offset=5)
+    go += 9
+    specials = [np.nan, np.inf, -np.inf]
+    (go if backward else x)[2, :3, 1] = specials
+    x[2, 3:, 1] = specials
+    plan_of, problem_of = (SumsBackwardPlan, SumsBackwardDescriptor) if backward else (SumsPlan, SumsDescriptor)
+    arrays = [on_device(array, device) for array in ((go, x, np.zeros(6, "f4")) if backward else (x,))]
+    want = plan_of.select(device, problem_of(x.shape)).run((*arrays, None)).to_host()
+    for plan in rounded_plans(device, problem_of(x.shape, exact=False)):
+        rows = plan.run((*arrays, None)).to_host()
+        assert np.array_equal(rows[:3], want[:3]), plan.variant
+        assert not rows[3:13, (slice(None, 3) if backward else slice(None))].any()
+        assert not rows[13:].any()
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["rounded", "exact"])
+@pytest.mark.parametrize("shape", [(3, 2, 40), (5, 16)], ids=str)
+def test_sums_of_zeros_are_zeros(device: Any, shape: tuple[int, ...], exact: bool) -> None:
+    x, mean = (ptxrt.zeros(each, "f4", device) for each in (shape, shape[1]))
+    forward_rows = SumsPlan.select(device, SumsDescriptor(shape, exact=exact)).run((x, None)).to_host()
+    plan = SumsBackwardPlan.select(device, SumsBackwardDescriptor(shape, exact=exact))
+    for rows in (forward_rows, plan.run((x, x, mean, None)).to_host()):
+        assert (rows[0] == x.size // shape[1]).all()
+        assert not rows[1:].any()
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_rounded_sums_of_special_values_are_no_numbers_where_exact_ones_are_none(device: Any, name: str) -> None:
     x, go = drawn((4, 7, 3), name)
