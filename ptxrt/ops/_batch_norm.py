@@ -77,6 +77,7 @@ _SIGNATURES = {
     f"const P*? b_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, P eps, P momentum, u32 slices",
     "apply": f"const T* in_ptr, T* out_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
     "eval": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
+    "eval_rows": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
     "backward_kernel": f"{_GRADIENTS}, const P*? rmean_ptr, const P*? rvar_ptr, {_SIZES}, P eps, u32 training",
     "backward_handed_kernel": f"{_GRADIENTS}, {_HANDED}, {_SIZES}, P eps",
     "backward_cached": f"{_GRADIENTS}, const P*? mean_ptr, const P*? var_ptr, {_SIZES}, P eps",
@@ -504,6 +505,11 @@ def _worth_caching(problem: _Problem, arrays: int) -> bool:
     return long_rows or values <= 1 << 19  # few values: the launches count
 
 
+def _few_values(problem: _Problem) -> bool:
+    """Return whether reading twice, in few instructions, is done sooner than reading once: as measured on an H200."""
+    return problem.training and problem.count <= 1 << 10 and problem.channels * problem.count <= 1 << 16
+
+
 def short_rows(problem: Geometry) -> bool:
     """Return whether columns are added up."""
     return problem.hw <= 256
@@ -749,8 +755,9 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
             return Refusal(f"channels = {problem.channels} is above {(1 << 31) - 1}")
         arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, config.written)
+        name = "eval_rows" if self.language == "ptx" and problem.hw % problem.vector == 0 else "eval"
         return Schedule(
-            (Launch(problem.kernel("eval", self.language), config.grid(problem), problem.side_by_side, arguments),),
+            (Launch(problem.kernel(name, self.language), config.grid(problem), problem.side_by_side, arguments),),
             problem.guarantee,
         )
 
@@ -853,8 +860,8 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
     name = "cached"
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where the block's shared memory leaves enough of them."""
-        return _worth_caching(problem, 2)
+        """Where the block's shared memory leaves enough of them; in PTX, not few values, which the baseline takes."""
+        return _worth_caching(problem, 2) and (self.language == "hip" or not _few_values(problem))
 
     @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
@@ -985,7 +992,9 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
     config_type = SplitConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Not small channels in eval, which take one launch of the baseline."""
+        """Not few values, nor small channels in eval, which take one launch of the baseline."""
+        if self.language == "ptx" and _few_values(problem):
+            return False
         return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
 
     @_of_inverse

@@ -402,3 +402,61 @@ def test_a_result_is_rounded_to_the_nearest_and_ties_to_even(device: Device, rng
     with np.errstate(over="ignore"):
         want = x.astype(kind)
     np.testing.assert_array_equal(y.host().astype(np.float32), want.astype(np.float32))
+
+
+INVERSES = """
+//% from "pairs.jinja" import inverse_root_at_once, reciprocal
+// Grid: any; 64 threads. Each thread: 1 / x of the element x of a, then 1 / sqrt(x) of that of b.
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .entry inverses(.param .u64 a_ptr, .param .u64 b_ptr, .param .u64 y_ptr)
+{
+    .reg .b32 %i, %block;
+    .reg .b64 %a, %b, %y, %offset;
+    .reg .f64 %count, %square, %inverse, %root;
+    ld.param.u64 %a, [a_ptr];
+    ld.param.u64 %b, [b_ptr];
+    ld.param.u64 %y, [y_ptr];
+    mov.u32 %i, %tid.x;
+    mov.u32 %block, %ctaid.x;
+    mad.lo.u32 %i, %block, 64, %i;
+    mul.wide.u32 %offset, %i, 8;
+    add.u64 %a, %a, %offset;
+    add.u64 %b, %b, %offset;
+    mul.wide.u32 %offset, %i, 16;
+    add.u64 %y, %y, %offset;
+    ld.global.f64 %count, [%a];
+    ld.global.f64 %square, [%b];
+    {{ reciprocal("%inverse", "%count") }}
+    {{ inverse_root_at_once("%root", "%square") }}
+    st.global.v2.f64 [%y], {%inverse, %root};
+}
+"""
+
+
+def _inverses(device: Device, counts: Any, squares: Any) -> Any:
+    text = templates().from_string(INVERSES).render()
+    kernel = ptxrt.load(
+        ptxrt.KernelSource.ptx(text, name="inverses"), "inverses", "const f64* a, const f64* b, f64* y", device
+    )
+    y = ptxrt.empty((counts.size, 2), np.float64, device)
+    kernel[counts.size // 64, 64](on_device(counts, device), on_device(squares, device), y)
+    return y.numpy().T
+
+
+@pytest.mark.ptx
+def test_inverses_without_a_division_are_within_two_ulps(device: Device, rng: Rng) -> None:
+    counts = np.concatenate([np.arange(1, 2049), rng.integers(1, 1 << 63, 2048)]).astype(np.float64)
+    squares = np.concatenate([10.0 ** rng.uniform(-100, 80, 2048), rng.uniform(1, 4, 2048)])
+    inverse, root = _inverses(device, counts, squares)
+    assert np.max(np.abs(inverse * counts.astype(np.longdouble) - 1)) < 2**-51
+    assert np.max(np.abs(root * np.sqrt(squares.astype(np.longdouble)) - 1)) < 2**-51
+
+
+@pytest.mark.ptx
+def test_inverse_roots_of_what_is_special(device: Device) -> None:
+    special = np.resize([0.0, np.inf, np.nan, -1.0, -np.inf, 1.0, 4.0, 0.25], 64)
+    root = _inverses(device, np.ones(64), special)[1]
+    np.testing.assert_array_equal(root[:8], [np.inf, 0.0, np.nan, np.nan, np.nan, 1.0, 0.5, 2.0])

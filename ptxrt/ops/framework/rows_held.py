@@ -26,8 +26,11 @@ def held_family(norm: str, **signatures: str) -> KernelFamily:
         "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f32* partials_ptr, u64 rows, u64 width, "
         "u64 slices, u64 length, P eps, f64 per_value"
     )
-    signatures = {"kernel": signatures.pop("kernel"), "backward_kernel": backward, **signatures}
-    roles = {f"{norm}_held_{role}": Role(signature, hip=True) for role, signature in signatures.items()}
+    forward = signatures.pop("kernel")
+    signatures = {"kernel": forward, "short_kernel": forward, "backward_kernel": backward, **signatures}
+    roles = {
+        f"{norm}_held_{role}": Role(signature, hip=role != "short_kernel") for role, signature in signatures.items()
+    }
     return KernelFamily(f"{norm}_held", ("f32", "f16", "bf16"), roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -129,7 +132,9 @@ class HeldForward(_Held[HeldConfig]):
         """Return one launch."""
         if refusal := self.refusal(problem, config.threads):
             return refusal
-        launch = self.launch("kernel", problem, problem.rows, config.threads, per_value=1 / problem.width)
+        short = self.language == "ptx" and config.threads * _vector(problem) >= problem.width
+        name = "short_kernel" if short else "kernel"
+        launch = self.launch(name, problem, problem.rows, config.threads, per_value=1 / problem.width)
         return Schedule((launch,), _GUARANTEE)
 
 
