@@ -40,7 +40,7 @@ class Communicator(ABC):
             expected = "a number of seconds above 0"
             raise InvalidArgument(op="Communicator", argument="timeout", expected=expected, given=shown(timeout))
         self.rank, self.size, self.device, self.timeout = rank, size, device, timeout
-        self._agreed: set[tuple[str, ...]] = set()
+        self._agreed: set[tuple[object, ...]] = set()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -99,8 +99,7 @@ class Communicator(ABC):
         """
         if self.size == 1:
             return
-        said = {"op": op} | {name: str(value) for name, value in facts.items()}
-        key = tuple(said.values())
+        key = (op, *facts.values())
         if key in self._agreed:
             return
         if captured_stream(self.device) is not None:
@@ -111,6 +110,7 @@ class Communicator(ABC):
                 given="its first call, in a capture",
                 fix="Call it once before the capture",
             )
+        said = {"op": op} | {name: str(value) for name, value in facts.items()}
         table = np.zeros((self.size, 8 * _WORDS), np.uint8)
         text = "\n".join(f"{name}={value}" for name, value in said.items()).encode()
         table[self.rank, : len(text)] = np.frombuffer(text, np.uint8)

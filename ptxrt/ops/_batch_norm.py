@@ -110,8 +110,32 @@ FAMILY = KernelFamily(
 )
 
 
+class Geometry(F64Sums, ImageDescriptor):
+    """Mixin of a descriptor: the values of a channel, as the kernels go through them."""
+
+    @property
+    def count(self) -> int:
+        """M, the values of a channel."""
+        return self.batch * self.hw
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """As the kernels take them."""
+        return self.batch, self.channels, self.hw
+
+    @property
+    def places(self) -> int:
+        """Of an image, that a block takes where channels lie side by side."""
+        return 1024 // self.parts
+
+    @property
+    def side_by_side(self) -> int:
+        """Threads of such a block, which have a vector each."""
+        return self.places // self.vector
+
+
 @dataclass(frozen=True)
-class _Problem(F64Sums, ImageDescriptor):
+class _Problem(Geometry):
     """What both directions' descriptors have."""
 
     shape: tuple[int, ...]
@@ -138,29 +162,9 @@ class _Problem(F64Sums, ImageDescriptor):
         self._set(eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
 
     @property
-    def count(self) -> int:
-        """M, the values of a channel."""
-        return self.batch * self.hw
-
-    @property
     def without_statistics(self) -> Refusal | None:
         """In eval, the answer of a variant that computes them."""
         return None if self.training else Refusal("has statistics to compute, and eval has none")
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """As the kernels take them."""
-        return self.batch, self.channels, self.hw
-
-    @property
-    def places(self) -> int:
-        """Of an image, that a block takes where channels lie side by side."""
-        return 1024 // self.parts
-
-    @property
-    def side_by_side(self) -> int:
-        """Threads of such a block, which have a vector each."""
-        return self.places // self.vector
 
     def blocks(self, language: str) -> tuple[int]:
         """Return a grid of blocks of 256 threads, one a channel; in HIP they take turns where it launches no more."""
@@ -363,18 +367,38 @@ _TURN = 4096  # values that 256 threads load at once, four vectors each
 _MOST_BLOCKS, _MOST_SLICES = 4096, 1024
 
 
-def _images(batch: int, across: int, least: int, most: int) -> int:
+def _images(batch: int, across: int, least: int, most: int, enough: int = _ENOUGH_BLOCKS) -> int:
     """Return how many images a block takes, which has some places of each: more, where enough blocks remain."""
     images = max(1, least)
-    while images < most and across * ceil_div(batch, 2 * images) >= _ENOUGH_BLOCKS:
+    while images < most and across * ceil_div(batch, 2 * images) >= enough:
         images *= 2
     return images
 
 
-def _group(problem: _Problem) -> int:
+def _group(problem: Geometry) -> int:
     """Return the channels of a block that adds up columns."""
     group = max(1, min(problem.channels, problem.places // max(1, problem.hw)))
     return group - group % problem.vector if group > problem.vector else group  # whole vectors
+
+
+def slice_values(problem: Geometry, aim: int) -> int:
+    """Return the values of a slice, a multiple of 4096: about `aim`, and more where slices would be many."""
+    most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
+    slices = min(most, ceil_div(problem.count, aim)) or 1
+    return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
+
+
+def images_added(problem: Geometry, enough: int = _ENOUGH_BLOCKS) -> int:
+    """Return the images of a block that adds up columns: as many as leave enough blocks."""
+    across = ceil_div(problem.channels, _group(problem))
+    return _images(problem.batch, across, ceil_div(problem.batch, 256), 32, enough)
+
+
+def tiles(problem: Geometry, added: int) -> tuple[int, int, int, int]:
+    """Return slices, images and channels of a block that adds up columns, and the threads that add one channel up."""
+    group = _group(problem)
+    lanes = 1 << min(5, max(0, (problem.side_by_side // group).bit_length() - 1))
+    return ceil_div(problem.batch, added), added, group, lanes
 
 
 @dataclass(frozen=True)
@@ -423,19 +447,13 @@ class SplitConfig(WriteConfig):
     @classmethod
     def heuristic(cls, problem: _Problem) -> SplitConfig:
         """Enough blocks, of enough work each."""
-        return cls(cls.images_written(problem), cls._values(problem, 2 * _TURN))
+        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
         """Return slices of 4096 values to 32768, and those of a whole channel."""
         written = cls.images_written(problem)
-        return tuple(cls(written, cls._values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
-
-    @staticmethod
-    def _values(problem: _Problem, aim: int) -> int:
-        most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
-        slices = min(most, ceil_div(problem.count, aim)) or 1
-        return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
+        return tuple(cls(written, slice_values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
 
 
 @dataclass(frozen=True)
@@ -447,20 +465,13 @@ class ColumnsConfig(WriteConfig):
     @classmethod
     def heuristic(cls, problem: _Problem) -> ColumnsConfig:
         """As many images as leave enough blocks."""
-        across = ceil_div(problem.channels, _group(problem))
-        return cls(cls.images_written(problem), _images(problem.batch, across, ceil_div(problem.batch, 256), 32))
+        return cls(cls.images_written(problem), images_added(problem))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ColumnsConfig]:
         """Return 1 image a block to 32, at most 256 blocks."""
         least, written = ceil_div(problem.batch, 256), cls.images_written(problem)
         return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
-
-    def tiles(self, problem: _Problem) -> tuple[int, int, int, int]:
-        """Return slices, images and channels of a block, and the threads that add one channel up."""
-        group = _group(problem)
-        lanes = 1 << min(5, max(0, (problem.side_by_side // group).bit_length() - 1))
-        return ceil_div(problem.batch, self.added), self.added, group, lanes
 
 
 def _shared_bytes(problem: _Problem, arrays: int) -> int:
@@ -499,7 +510,8 @@ def _few_values(problem: _Problem) -> bool:
     return problem.training and problem.count <= 1 << 10 and problem.channels * problem.count <= 1 << 16
 
 
-def _short_rows(problem: _Problem) -> bool:
+def short_rows(problem: Geometry) -> bool:
+    """Return whether columns are added up."""
     return problem.hw <= 256
 
 
@@ -511,7 +523,7 @@ def _many_values(problem: _Problem) -> bool:
     return problem.training and problem.channels * problem.count >= 1 << 23
 
 
-def _rows(problem: _Problem, config: LastConfig, language: str) -> Rows | Refusal:
+def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refusal:
     """Return the problem as rows of channels, if it is one."""
     if problem.hw > 1:
         return Refusal("is for channels that lie side by side")
@@ -519,16 +531,18 @@ def _rows(problem: _Problem, config: LastConfig, language: str) -> Rows | Refusa
     return rows.refusal() or rows
 
 
-def _many_rows(problem: _Problem) -> bool:
+def many_rows(problem: Geometry) -> bool:
+    """Return whether the passes over rows of channels pay."""
     return problem.hw == 1 and problem.elements > 1 << 19
 
 
-def _too_long(problem: _Problem) -> Refusal | None:
+def too_long(problem: Geometry) -> Refusal | None:
+    """Return why the rows are too long for columns, or None."""
     most = problem.places - 1  # whose rows the kernel finds without a division
     return Refusal(f"hw = {problem.hw} is above {most}") if problem.hw > most else None
 
 
-def _adders(problem: _Problem, name: str) -> int:
+def adders(problem: Geometry, name: str) -> int:
     """Return the threads of a block that adds up, by the entry `name`."""
     return problem.side_by_side if name == "columns" else 256
 
@@ -640,12 +654,12 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where values are many."""
-        return _many_rows(problem)
+        return many_rows(problem)
 
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches; one in eval."""
-        rows = _rows(problem, config, self.language)
+        rows = rows_of(problem, config, self.language)
         if isinstance(rows, Refusal):
             return rows
         workspace = Workspace()
@@ -677,7 +691,7 @@ def _summed(
     write = ("x", "y", coefficients, *problem.sizes, config.written)
     return Schedule(
         (
-            Launch(problem.kernel(name, language), grid, _adders(problem, name), ("x", sums, *problem.sizes, *cut)),
+            Launch(problem.kernel(name, language), grid, adders(problem, name), ("x", sums, *problem.sizes, *cut)),
             Launch(problem.kernel("finish", language), (problem.channels,), 128, finish),
             Launch(problem.kernel("apply", language), config.grid(problem), problem.side_by_side, write),
         ),
@@ -694,17 +708,17 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Short rows."""
-        return _short_rows(problem)
+        return short_rows(problem)
 
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
-        tiles = config.tiles(problem)
-        grid = (ceil_div(problem.channels, tiles[2]), tiles[0])
+        cut = tiles(problem, config.added)
+        grid = (ceil_div(problem.channels, cut[2]), cut[0])
         return (
             problem.without_statistics
-            or _too_long(problem)
-            or _summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
+            or too_long(problem)
+            or _summed(problem, self.language, config, cut[0], "columns", grid, cut)
         )
 
 
@@ -903,12 +917,12 @@ class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where values are many."""
-        return _many_rows(problem)
+        return many_rows(problem)
 
     @_of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
-        rows = _rows(problem, config, self.language)
+        rows = rows_of(problem, config, self.language)
         if isinstance(rows, Refusal):
             return rows
         workspace = Workspace()
@@ -928,7 +942,7 @@ def _backward_summed(
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
     workspace, sums, coefficients = _workspace(problem, 4 * slices, 4 * problem.parts)
-    threads = _adders(problem, name)
+    threads = adders(problem, name)
     statistics: tuple[Argument, ...] = problem.mean_and_var
     scalars: tuple[Argument, ...] = (*problem.sizes, problem.eps, slices)
 
@@ -961,16 +975,16 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Short rows; not small channels in eval, as with split."""
-        return _short_rows(problem) and SplitBackward(self.language).suits(problem)
+        return short_rows(problem) and SplitBackward(self.language).suits(problem)
 
     @_of_inverse
     def schedule(
         self, problem: BatchNormBackwardDescriptor, config: ColumnsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return three launches; two in eval."""
-        tiles = config.tiles(problem)
-        grid = (ceil_div(problem.channels, tiles[2]), tiles[0])
-        return _too_long(problem) or _backward_summed(problem, self.language, config, tiles[0], "columns", grid, tiles)
+        cut = tiles(problem, config.added)
+        grid = (ceil_div(problem.channels, cut[2]), cut[0])
+        return too_long(problem) or _backward_summed(problem, self.language, config, cut[0], "columns", grid, cut)
 
 
 class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
@@ -1070,6 +1084,17 @@ def _needed(op: str, given: bool) -> None:
         )
 
 
+def _rounding(op: str, exact: Any, communicator: Any) -> None:
+    """Refuse an `exact` that is neither True nor False with a communicator."""
+    if exact is not False or communicator is None:
+        raise InvalidArgument(
+            op=op,
+            argument="exact",
+            expected="True or False" if communicator is not None else "True without a communicator, which it is about",
+            given=shown(exact),
+        )
+
+
 _plan = plan_cache(BatchNormPlan)
 _backward_plan = plan_cache(BatchNormBackwardPlan)
 
@@ -1087,6 +1112,7 @@ def batch_norm(
     save: str = "variance",
     batches: DeviceArrayLike | None = None,
     communicator: Any = None,
+    exact: bool = True,
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormResult:
@@ -1125,8 +1151,11 @@ def batch_norm(
     communicator
         In training, of the ranks that the batch is spread over: a :class:`ptxrt.distributed.Communicator`, nccl4py's,
         or torch's process group. x is this rank's shard, of any number of values; the statistics are those of all
-        ranks, with the same bits however the batch is cut, NaN where there are fewer than two values a channel. Not
-        for float64. The first call of a problem waits until all ranks agree on it.
+        ranks, NaN where there are fewer than two values a channel. Not for float64. The first call of a problem waits
+        until all ranks agree on it.
+    exact
+        With a communicator: whether the statistics have the same bits however the batch is cut. False is faster, and
+        rounds each rank's sums to float64, so that the last bits may depend on the cut.
     out
         Where to write, (y, batch_mean, batch_var), each of which may be None; y has x's layout, and may be x.
     stream
@@ -1148,6 +1177,8 @@ def batch_norm(
     if type(x) is not DeviceArray:
         x = as_array(x, None, "batch_norm", "x", stream)
     results = BatchNormPlan.unpacked(out)
+    if exact is not True:
+        _rounding("batch_norm", exact, communicator)
     running = _both("batch_norm", running_mean, running_var, "running")
     if training is False:
         _needed("batch_norm", running)
@@ -1161,7 +1192,7 @@ def batch_norm(
 
         operands, outputs = (x, weight, bias, running_mean, running_var), (*results, batches)
         facts = {"eps": eps, "momentum": momentum}
-        return over_ranks(communicator, x, operands, outputs, facts, (running, save, counted), stream)
+        return over_ranks(communicator, x, operands, outputs, facts, exact, (running, save, counted), stream)
     plan = _plan(x.device, x.shape, training, x.dtype, eps, momentum, running, save, counted, x.strides)
     return plan._run((x, weight, bias, running_mean, running_var, *results, batches), stream)
 
@@ -1179,6 +1210,7 @@ def batch_norm_backward(
     batch_var: DeviceArrayLike | None = None,
     save: str = "variance",
     communicator: Any = None,
+    exact: bool = True,
     out: Sequence[DeviceArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients:
@@ -1212,6 +1244,8 @@ def batch_norm_backward(
         eps, rounded to the type of the statistics: above 2**63 (eps and variance below 1e-38) that is subnormal.
     communicator
         As in the forward, with the batch statistics given: the gradients of weight and bias are sums over all ranks.
+    exact
+        As in the forward, whatever that was called with.
     out
         Where to write, (grad_input, grad_weight, grad_bias), each of which may be None; grad_input has x's layout,
         and may be grad_out or x.
@@ -1234,6 +1268,8 @@ def batch_norm_backward(
     if type(grad_out) is not DeviceArray:
         grad_out = as_array(grad_out, None, op, "grad_out", stream)
     results = BatchNormBackwardPlan.unpacked(out)
+    if exact is not True:
+        _rounding(op, exact, communicator)
     running = _both(op, running_mean, running_var, "running")
     handed = _both(op, batch_mean, batch_var, "batch")
     if training is False:
@@ -1249,7 +1285,7 @@ def batch_norm_backward(
         from ptxrt.ops._batch_norm_exact import backward_over_ranks  # noqa: PLC0415 (it knows this file)
 
         operands = grad_out, x, weight, running_mean, running_var, batch_mean, batch_var
-        return backward_over_ranks(communicator, grad_out, operands, results, {"eps": eps}, save, stream)
+        return backward_over_ranks(communicator, grad_out, operands, results, {"eps": eps}, exact, save, stream)
     layout = grad_out.strides
     plan = _backward_plan(grad_out.device, grad_out.shape, training, grad_out.dtype, eps, handed, save, layout)
     return plan._run((grad_out, x, weight, running_mean, running_var, batch_mean, batch_var, *results), stream)

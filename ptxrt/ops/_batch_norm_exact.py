@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ptxrt.distributed import as_communicator
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
-from ptxrt.errors import DeviceMismatch, Unsupported
+from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
 from ptxrt.ops._batch_norm import FAMILY as BATCH_NORM
 from ptxrt.ops._batch_norm import (
     BatchNormBackwardDescriptor,
@@ -22,14 +22,15 @@ from ptxrt.ops._batch_norm import (
     BatchNormGradients,
     BatchNormPlan,
     BatchNormResult,
+    Geometry,
     WriteConfig,
 )
+from ptxrt.ops._batch_norm_rounded import VARIANTS as ROUNDED
 from ptxrt.ops._batch_norm_statistics import counted, handed_inverse, inverse_saved
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
     Config,
-    ImageDescriptor,
     KernelFamily,
     Launch,
     Limits,
@@ -90,12 +91,13 @@ _EXACT = PrecisionGuarantee("f64", "exact", deterministic=True, bit_stable_on_sa
 
 
 @dataclass(frozen=True)
-class SumsDescriptor(ImageDescriptor):
-    """The sums of a shard's x, of any number of values."""
+class SumsDescriptor(Geometry):
+    """The sums of a shard's x, of any number of values; `exact`: as integers, or else each rank's in float64."""
 
     shape: tuple[int, ...]
     dtype: ElementType = BY_NAME["f32"]
     strides: tuple[int, ...] = ()
+    exact: bool = True
 
     op = "batch_norm"
     types = FAMILY.dtypes
@@ -106,11 +108,13 @@ class SumsDescriptor(ImageDescriptor):
             raise Unsupported(
                 op=self.op,
                 argument="communicator",
-                expected="None for float64, whose exact sums of squares would have some 4200 bits a channel",
+                expected="None for float64, whose sums of squares would have some 4200 bits a channel",
                 given="a communicator",
                 fix="Convert to float32",
             )
         super().__post_init__()
+        if self.exact.__class__ is not bool:
+            raise InvalidArgument(op=self.op, argument="exact", expected="True or False", given=shown(self.exact))
 
     @property
     def rows(self) -> int:
@@ -136,21 +140,25 @@ class SumsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> SumsConfig:
-        """Long slices, whose sums are fewer, while enough blocks remain."""
-        count = problem.batch * problem.hw
-        return cls(max(1 << 12, min(1 << 15, 1 << (problem.channels * count >> 12 or 1).bit_length())))
+        """Long slices, whose sums are fewer, while enough blocks remain; and of as many blocks fewer threads."""
+        total = problem.channels * problem.count
+        values = max(1 << 12, min(1 << 16, 1 << (total >> 10 or 1).bit_length()))
+        return cls(values, 32 if problem.channels * ceil_div(problem.count, values) >= 1 << 10 else 8)
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[SumsConfig]:
-        """Return slices from 16 values a thread to 256."""
-        del problem
-        return tuple(cls(1 << bits) for bits in range(12, 17))
+        """Return slices from 16 values a thread of 256 to 256, and fewer threads where slices are short."""
+        best = cls.heuristic(problem)
+        every = [cls(1 << bits) for bits in range(12, 17)] + [cls(1 << 12, each) for each in (16, 32, 64)]
+        return tuple(dict.fromkeys((best, *every)))
 
 
 def _summed(
     problem: SumsDescriptor, language: str, name: str, grid: tuple[int, int], threads: int, a_thread: int, *scalars: int
 ) -> Schedule | Refusal:
     """Return zeros for the sums, and the launch that adds to them, of `a_thread` values each at most."""
+    if not problem.exact:
+        return Refusal("adds up exactly, and rounded sums are asked for")
     if a_thread > _MOST_A_THREAD:
         return Refusal(f"a thread adds up {_MOST_A_THREAD} values, not {a_thread}")
     turn, arrays = ("backward_", ("x", "grad_out", "batch_mean")) if problem.backward else ("", ("x",))
@@ -166,9 +174,8 @@ class Sums(Variant[SumsDescriptor, SumsConfig]):
 
     def schedule(self, problem: SumsDescriptor, config: SumsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the sums, and one launch."""
-        count = problem.batch * problem.hw
-        slices = ceil_div(count, min(config.values, 256 * _MOST_A_THREAD))
-        values = ceil_div(count, 8 * slices) * 8
+        slices = ceil_div(problem.count, min(config.values, 256 * _MOST_A_THREAD))
+        values = ceil_div(problem.count, 8 * slices) * 8
         threads = min(256, 32 * ceil_div(values, 32 * config.a_thread))
         sizes = (problem.batch, problem.channels, problem.hw, values)
         grid = (problem.channels, slices)
@@ -220,7 +227,7 @@ class SumsPlan(Plan[SumsDescriptor, tuple[Any, ...], DeviceArray]):
     op = "batch_norm"
     category = "normalization"
     descriptor_type = SumsDescriptor
-    variants = (Columns(), Sums(), Sums("hip"))
+    variants = (Columns(), Sums(), Sums("hip"), *ROUNDED)
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -376,6 +383,7 @@ def over_ranks(
     operands: Sequence[Any],
     outputs: Sequence[Any],
     facts: dict[str, Any],
+    exact: bool,
     how: Sequence[Any],
     stream: StreamLike | None,
 ) -> BatchNormResult:
@@ -389,10 +397,12 @@ def over_ranks(
         As of :class:`BatchNormPlan`, before and behind the sums.
     facts
         eps and momentum, which all ranks must have in common.
+    exact
+        Whether the sums are, which all ranks must have in common too.
     how
         The descriptor's fields behind momentum, but for the strides.
     """
-    summing = _sums(x.device, x.shape, x.dtype, x.strides)  # which says why there is no float64
+    summing = _sums(x.device, x.shape, x.dtype, x.strides, exact)  # which says why there is no float64
     plan = _shard(x.device, x.shape, True, x.dtype, *facts.values(), *how, x.strides)
     result: BatchNormResult = _run(given, x, plan, summing, operands, outputs, facts, stream)
     return result
@@ -404,6 +414,7 @@ def backward_over_ranks(
     operands: Sequence[Any],
     outputs: Sequence[Any],
     facts: dict[str, Any],
+    exact: bool,
     save: str,
     stream: StreamLike | None,
 ) -> BatchNormGradients:
@@ -416,7 +427,7 @@ def backward_over_ranks(
             given="None",
             fix="Pass what batch_norm returned",
         )
-    summing = _backward_sums(x.device, x.shape, x.dtype, x.strides)
+    summing = _backward_sums(x.device, x.shape, x.dtype, x.strides, exact)
     plan = _backward_shard(x.device, x.shape, True, x.dtype, *facts.values(), True, save, x.strides)
     result: BatchNormGradients = _run(given, x, plan, summing, operands, outputs, facts, stream)
     return result
@@ -444,11 +455,12 @@ def _run(
     queue = as_stream(stream, x.device, op)
     problem = summing.descriptor
     sums = empty((problem.rows, problem.channels), "int64", x.device, stream=queue)
-    every = (*operands, sums, *outputs)
-    plan._check(every, queue)
-    known = {"channels": problem.channels, "dtype": problem.dtype.name}
+    checked = values, arrays = plan._check((*operands, sums, *outputs), queue)  # before the ranks meet, for both plans
+    known = {"channels": problem.channels, "dtype": problem.dtype.name, "exact": problem.exact}
     communicator.agree(op, known | {name: getattr(plan.descriptor, name) for name in facts}, queue)
-    mine = (operands[0], operands[1], operands[5], sums) if problem.backward else (operands[0], sums)
-    summing._run(mine, queue)
+    # One after the other, so that they may have one workspace
+    scratch = empty(max(summing.workspace_size, plan.workspace_size), "uint8", x.device, stream=queue)
+    mine = (0, 1, 5, len(operands)) if problem.backward else (0, len(operands))
+    summing._run((), queue, scratch, ([values[i] for i in mine], [arrays[i] for i in mine]))
     communicator.all_reduce(sums, queue)
-    return plan._run(every, queue)
+    return plan._run((), queue, scratch, checked)

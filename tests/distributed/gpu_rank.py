@@ -23,13 +23,13 @@ def drawn(dtype: str) -> tuple[Any, Any]:
     return rng.normal(3, 2, SHAPE).astype(dtype), rng.normal(0.1, 1, SHAPE).astype(dtype)
 
 
-def step(communicator: Any, x: Any, go: Any, stream: Any = None) -> dict[str, Any]:
+def step(communicator: Any, x: Any, go: Any, stream: Any = None, exact: bool = True) -> dict[str, Any]:
     """Return all results of a training step, on the host."""
     device = as_communicator(communicator).device
     x, go = (ptxrt.to_device(array, device, stream=stream) for array in (x, go))
     w, running = ptxrt.full(SHAPE[1], 1.5, "f4", device), [ptxrt.ones(SHAPE[1], "f4", device) for _ in range(2)]
     device.default_stream.synchronize()
-    how: Any = {"training": True, "communicator": communicator, "stream": stream}
+    how: Any = {"training": True, "communicator": communicator, "stream": stream, "exact": exact}
     y, mean, var = ops.batch_norm(x, w, None, *running, **how)
     grads: Any = ops.batch_norm_backward(go, x, w, None, None, batch_mean=mean, batch_var=var, **how)
     return {str(i): a.to_host(stream) for i, a in enumerate((y, grads[0], mean, var, *running, *grads[1:]))}
@@ -54,6 +54,20 @@ def same(communicator: Any, rank: int, size: int, stream: Any = None) -> list[st
     return wrong
 
 
+def rounded(communicator: Any, rank: int, size: int) -> tuple[float, list[str]]:
+    """Return how far rounded sums are from exact ones, and all that must be the same on all ranks and in each run."""
+    (x, go), device = drawn("f4"), as_communicator(communicator).device
+    x += 1e4
+    own = slice(SHAPE[0] * rank**2 // size**2, SHAPE[0] * (rank + 1) ** 2 // size**2)
+    whole = step(Group(1, device).ranks[0], x, go)
+    runs = [step(communicator, x[own], go[own], exact=False) for _ in range(3)]
+    errors = [0.0]
+    for name, values in whole.items():
+        part = values[own] if name in "01" else values
+        errors.append(float(np.linalg.norm(runs[0][name] - part) / np.linalg.norm(part)))
+    return max(errors), [b"".join(run[name].tobytes() for name in run if name not in "01").hex() for run in runs]
+
+
 def caught(work: Callable[[], Any]) -> str:
     try:
         work()
@@ -67,13 +81,13 @@ def forward(communicator: Any, device: Any, **how: Any) -> Any:
     return ops.batch_norm(x, None, None, None, None, training=True, communicator=communicator, **how)
 
 
-def captured(communicator: Communicator) -> bool:
+def captured(communicator: Communicator, *, exact: bool) -> bool:
     """Return whether a replayed step has the bits of one that was not captured."""
     device = communicator.device
     stream = ptxrt.Stream(device)
     x = ptxrt.to_device(drawn("f4")[0][: 5 + communicator.rank], device)
     device.default_stream.synchronize()
-    how: Any = {"training": True, "communicator": communicator}
+    how: Any = {"training": True, "communicator": communicator, "exact": exact}
     with stream:
         want = ops.batch_norm(x, None, None, None, None, **how).y.to_host()
     with ptxrt.capture(stream) as graph:
@@ -114,7 +128,8 @@ def main(case: str, rank: int, size: int, port: str) -> dict[str, Any]:
         seen["same object"] = as_communicator(group) is communicator
         seen["wrong"] = same(group, rank, size)
         seen["wrong on a stream"] = same(group, rank, size, ptxrt.Stream(device))
-        seen["captured"] = captured(communicator)
+        seen["captured"] = all(captured(communicator, exact=exact) for exact in (True, False))
+        seen["rounded"] = rounded(group, rank, size)
         other = with_nccl4py(rank, size)
         seen["nccl4py"] = None if other is None else same(other, rank, size)
         elsewhere = f"cuda:{(rank + 1) % size}"

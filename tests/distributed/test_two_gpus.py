@@ -58,12 +58,16 @@ def ranks(case: str) -> list[dict[str, Any] | None]:
 
 
 def test_two_gpus_have_the_bits_of_one_and_agree_or_are_told() -> None:
+    of_all: set[str] = set()
     for rank, seen in enumerate(ranks("works")):
         assert seen is not None
         assert (seen["rank"], seen["size"]) == (rank, SIZE)
         assert seen["same object"] is True
         assert seen["wrong"] == seen["wrong on a stream"] == []
         assert seen["captured"] is True
+        error, runs = seen["rounded"]
+        assert error < 1e-6
+        of_all.update(runs)
         assert seen["nccl4py"] in (None, [])
         assert seen["device"].startswith("DeviceMismatch: batch_norm: communicator: expected one of cuda:")
         assert seen["disagree"].startswith(
@@ -71,6 +75,7 @@ def test_two_gpus_have_the_bits_of_one_and_agree_or_are_told() -> None:
         )
         assert "0.001 on rank 0; 1.001 on rank 1" in seen["disagree"]
         assert seen["and goes on"] == ""
+    assert len(of_all) == 1
 
 
 @pytest.mark.parametrize("case", ["ends before a new problem", "ends before a known problem"])

@@ -408,7 +408,7 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.
     first = {"grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
-    norms = ("group_norm", "group_norm_last", "batch_norm", "batch_norm_tickets", "norm_last")
+    norms = ("group_norm", "group_norm_last", "batch_norm", "batch_norm_rounded", "batch_norm_tickets", "norm_last")
     first |= dict.fromkeys(norms, -1)
     first |= {"upsample_nearest2d": 0} if "_tables_" in entry else {}
     number = -1 if re.match("layer_norm(_backward)?_kernel|lrn_.*_walking", entry) else first.get(family, 0)

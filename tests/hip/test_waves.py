@@ -31,6 +31,7 @@ from ptxrt.ops._batch_norm_exact import (
     SumsDescriptor,
     SumsPlan,
 )
+from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._softmax2d_held import HeldConfig as SoftmaxConfig
@@ -117,6 +118,21 @@ def exact_sums(shape: Shape, backward: bool, name: str = "f32", last: bool = Fal
     problem = made(shape, kind, channels_last(shape) if last else ())
     seen = partial(exact.numbers, dtype=name)
     return Case(plan, problem, arrays, {"sums": (seen(rows), 0.0)}, variant="exact", seen=seen)
+
+
+def rounded_sums(
+    shape: Shape, backward: bool, name: str = "f32", values: int | None = None, last: bool = False
+) -> Case:
+    kind = ptxrt.dtypes.BY_NAME[name]
+    x, go = normal(*shape, dtype=kind.numpy), normal(*shape[::-1], dtype=kind.numpy).reshape(shape)
+    arrays = {"grad_out": go, "x": x, "batch_mean": normal(shape[1])} if backward else {"x": x}
+    rows = exact.integers(x, go if backward else None, name)
+    plan, made = (SumsBackwardPlan, SumsBackwardDescriptor) if backward else (SumsPlan, SumsDescriptor)
+    problem = made(shape, kind, channels_last(shape) if last else (), exact=False)
+    seen = partial(exact.numbers, dtype=name)
+    config = None if values is None else SliceConfig(values)
+    variant = "rounded_last" if last else "rounded"
+    return Case(plan, problem, arrays, {"sums": (seen(rows), 1e-14)}, variant=variant, config=config, seen=seen)
 
 
 def exact_shard(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
@@ -578,6 +594,17 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             )
         ),
     ],
+    "batch_norm_rounded": [
+        *((rounded_sums, ((21, 1, 400), backward)) for backward in (False, True)),  # vectors, more than a turn
+        *((rounded_sums, ((9, 5, 40), backward, "f32", 8)) for backward in (False, True)),  # more slices than lanes
+        *((rounded_sums, ((9, 5, 8), backward, "f32", None, True)) for backward in (False, True)),
+        *(
+            (rounded_sums, (shape, backward, name, 40))
+            for name in others("batch_norm_rounded")
+            for shape in ((5, 3, 17), (7, 2, 80))  # the latter in vectors
+            for backward in (False, True)
+        ),
+    ],
     "batch_norm_statistics": [
         (each, ((3, 260, 2) if name == "f32" else (2, 3, 5), name))
         for name in ("f32", "f64")
@@ -804,6 +831,7 @@ BARRIER = "__syncthreads();"
 # are for blocks that run at once, and here one runs after the other.
 SPARE = {
     ("batch_norm", 0),
+    ("batch_norm_rounded", 0),
     ("norm_last", 0),
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),
 }

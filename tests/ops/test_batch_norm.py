@@ -30,7 +30,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
-from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, EvalConfig, SplitConfig, WriteConfig
+from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, EvalConfig, SplitConfig, WriteConfig, tiles
 from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")
@@ -810,7 +810,7 @@ def test_slices_cover_a_channel(count: int, channels: int) -> None:
 )
 def test_columns_cover_a_problem(shape: Shape) -> None:
     problem = BatchNormDescriptor(shape, False)
-    slices, images, group, lanes = ColumnsConfig.heuristic(problem).tiles(problem)
+    slices, images, group, lanes = tiles(problem, ColumnsConfig.heuristic(problem).added)
     assert group * shape[2] <= 1024
     assert (slices - 1) * images < shape[0] <= slices * images
     assert slices <= 256

@@ -460,6 +460,8 @@ OVER_RANKS: list[tuple[Any, Any]] = [
     for plan, made in (
         (SumsPlan, lambda kind: SumsDescriptor((2, 8), kind)),
         (SumsBackwardPlan, lambda kind: SumsBackwardDescriptor((2, 8), kind)),
+        (SumsPlan, lambda kind: SumsDescriptor((2, 8), kind, exact=False)),
+        (SumsBackwardPlan, lambda kind: SumsBackwardDescriptor((2, 8), kind, exact=False)),
         (ShardPlan, lambda kind: ShardDescriptor((2, 8, 6), True, kind)),
         (ShardBackwardPlan, lambda kind: ShardBackwardDescriptor((2, 8, 6), True, kind, handed=True)),
     )

@@ -16,9 +16,9 @@ SIGNATURES = {
     "softmax2d": "x",
     "softmax2d_backward": "grad_out, y",
     "batch_norm": "x, weight, bias, running_mean, running_var, *, training, momentum=0.1, eps=1e-05, "
-    "save='variance', batches=None, communicator=None",
+    "save='variance', batches=None, communicator=None, exact=True",
     "batch_norm_backward": "grad_out, x, weight, running_mean, running_var, *, training, eps=1e-05, batch_mean=None, "
-    "batch_var=None, save='variance', communicator=None",
+    "batch_var=None, save='variance', communicator=None, exact=True",
     "local_response_norm": "x, size, alpha=0.0001, beta=0.75, k=1.0",
     "local_response_norm_backward": "grad_out, x, denom, size, alpha=0.0001, beta=0.75",
     "upsample_nearest2d": "x, out_h, out_w",
@@ -88,6 +88,7 @@ ALONE = (
     *("lrn_forward_walking", "lrn_backward_walking", "batch_norm_tickets", "batch_norm_backward_tickets"),
     *("group_norm_cached", "group_norm_held", "group_norm_tickets", "group_norm_backward_tickets"),
     *("batch_norm_exact_apply", "batch_norm_backward_exact_apply"),
+    *("batch_norm_rounded_sums", "batch_norm_backward_rounded_sums"),
 )
 
 

@@ -20,10 +20,13 @@ FIT = Fit(10.0, 1e11)
 REDUCED = [{"bytes": size, "us": 10 + size / 1e5} for size in (256, 4096, 65536, 1 << 20)]
 US = {
     "alone": 50.0,
-    "one rank": 60.0,
     "all-reduce": 10.0,
-    "ranks": 100.0,
-    "ranks, replayed": 70.0,
+    "exact, one rank": 60.0,
+    "exact, ranks": 100.0,
+    "exact, replayed": 70.0,
+    "rounded, one rank": 60.0,
+    "rounded, ranks": 110.0,
+    "rounded, replayed": 75.0,
     "SyncBatchNorm": 90.0,
 }
 
@@ -56,8 +59,9 @@ def test_bytes_are_those_of_the_sums(dtype: str) -> None:
     ("us", "found"),
     [
         ({}, []),
-        ({"ranks": 60.0}, []),
-        ({"ranks, replayed": 79.0}, ["1.32 of alone + all-reduce"]),
+        ({"exact, ranks": 60.0}, []),
+        ({"exact, replayed": 79.0}, []),  # rounded sums take less
+        ({"exact, replayed": 80.0, "rounded, replayed": 79.0}, ["1.32 of alone + all-reduce"]),
         ({"SyncBatchNorm": 50.0}, ["1.40 of SyncBatchNorm"]),
     ],
 )
@@ -65,11 +69,17 @@ def test_what_is_out_of_bounds(us: dict[str, float], found: list[str]) -> None:
     assert distributed.findings(row(**us)) == found
 
 
+def test_what_is_out_of_bounds_of_one_way_to_add_up() -> None:
+    times = row(**{"exact, replayed": 79.0})
+    assert distributed.findings(times, ["exact"]) == ["1.32 of alone + all-reduce"]
+    assert distributed.findings(times, ["rounded"]) == []
+
+
 def test_it_stores_what_the_ranks_have_measured_and_that_is_drawn(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(distributed, "opened", lambda _: ptxrt.Device("sim:0"))
     monkeypatch.setattr(distributed, "there", lambda: 2)
     monkeypatch.setattr(
-        distributed, "measured", lambda ranks, runs: {"all_reduce": REDUCED, "rows": [row(ranks=400.0)]}
+        distributed, "measured", lambda ranks, runs: {"all_reduce": REDUCED, "rows": [row(**{"exact, replayed": 90.0})]}
     )
     arguments = ["distributed", "--runs", "3", "--out", str(tmp_path)]
     assert bench.main(arguments) == 0
@@ -78,9 +88,11 @@ def test_it_stores_what_the_ranks_have_measured_and_that_is_drawn(tmp_path: Path
     assert bench.main([*arguments, "--check"]) == 1
     record = json.loads((tmp_path / "distributed-ptx-machine.json").read_text())
     assert (record["ranks"], record["runs"]) == (2, 3)
-    assert "batch_norm_exact.ptx f16" in record["measured"]
+    assert {"batch_norm_exact.ptx f16", "batch_norm_rounded.ptx f32"} <= record["measured"].keys()
     text = (tmp_path / "distributed-ptx-machine.md").read_text()
     assert "7.78 of SyncBatchNorm" in text
+    assert "8.33 of SyncBatchNorm" in text  # of rounded sums
+    assert "1 of 1 shards are out of bounds" in text
     assert "| 4096" in text
     pytest.importorskip("matplotlib")
     drawn = pictures.draw(tmp_path / "distributed-ptx-machine.json", tmp_path)

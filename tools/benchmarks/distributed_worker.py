@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ptxrt
+from benchmarks.distributed import SUMS
 from benchmarks.distributed_model import exact_bytes
 from benchmarks.ops_calls import timer
 from ptxrt import ops
@@ -33,9 +34,11 @@ SIZES = tuple(1 << power for power in range(8, 24, 2))
 _TYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
-def _ours(arrays: Sequence[Any], communicator: Communicator | None) -> dict[str, Callable[[], Any]]:
+def _ours(
+    arrays: Sequence[Any], communicator: Communicator | None = None, exact: bool = True
+) -> dict[str, Callable[[], Any]]:
     x, go, w, b = arrays
-    how: Any = {"training": True, "communicator": communicator}
+    how: Any = {"training": True, "communicator": communicator, "exact": exact}
     y, mean, var = ops.batch_norm(x, w, b, None, None, **how)
     back: Any = ops.batch_norm_backward(go, x, w, None, None, batch_mean=mean, batch_var=var, **how)
     return {
@@ -84,16 +87,17 @@ def _rows(communicator: Communicator, runs: int) -> list[dict[str, Any]]:
         arrays = [ptxrt.from_dlpack(each) for each in (x, go, w, b)]
         nbytes = exact_bytes(shape[1], dtype)
         sums = ptxrt.zeros(nbytes // 8, "int64", device)
-        calls = {
-            "alone": _ours(arrays, None),
-            "one rank": _ours(arrays, single),
-            "ranks": _ours(arrays, communicator),
-        }
+        calls = {"alone": _ours(arrays)}
+        for kind in SUMS:
+            exact = kind == "exact"
+            calls[f"{kind}, one rank"] = _ours(arrays, single, exact)
+            calls[f"{kind}, ranks"] = _ours(arrays, communicator, exact)
         calls["SyncBatchNorm"] = _torch(x, go)
         reduced = _us(device, lambda: communicator.all_reduce(sums, device.default_stream), runs)  # noqa: B023 (run here)
         for turn in ("forward", "backward"):
             times = {name: _us(device, call[turn], runs) for name, call in calls.items()}
-            times["ranks, replayed"] = _us(device, _replayed(device, calls["ranks"][turn]), runs)
+            for kind in SUMS:
+                times[f"{kind}, replayed"] = _us(device, _replayed(device, calls[f"{kind}, ranks"][turn]), runs)
             case = {"turn": turn, "shape": shape, "dtype": dtype, "bytes": nbytes}
             rows.append(case | {"us": times | {"all-reduce": reduced}})
     return rows

@@ -255,17 +255,27 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         return self._run(self._counted(args), stream, workspace)
 
     def _run(
-        self, args: Sequence[Any], stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None
+        self,
+        args: Sequence[Any],
+        stream: StreamLike | None = None,
+        workspace: DeviceArrayLike | None = None,
+        checked: tuple[list[Any], list[Any]] | None = None,
     ) -> ResultT:
-        """Run with as many operands as there are: the ops' functions have counted them by themselves."""
+        """Run with as many operands as there are: the ops' functions have counted them by themselves.
+
+        In the place of `args` there may be what :meth:`_check` has made of them; `workspace` is a fitting one then.
+        """
         if stream is None and not ENTERED:
             queue = self.device.default_stream
         else:
             queue = as_stream(stream, self.device, self.op)
-        values, arrays = self._bind(self, queue, args)  # other libraries' arrays stay until the launch is queued
-        if self._conditional:
-            self._check_absent(arrays)
-        scratch = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
+        if checked is None:
+            values, arrays = self._bind(self, queue, args)  # other libraries' arrays stay until the launch is queued
+            if self._conditional:
+                self._check_absent(arrays)
+            scratch: Any = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
+        else:
+            (values, arrays), scratch = checked, workspace
         ready = self._ready or self._load()
         outputs = self._outputs
         for i in outputs:
@@ -349,9 +359,11 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         counted: Sequence[Any] = args
         return counted
 
-    def _check(self, args: Sequence[Any], queue: Stream) -> None:
-        """Raise what is wrong with as many operands as there are."""
-        self._check_absent(self._bind(self, queue, args)[1])
+    def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
+        """Raise what is wrong with as many operands as there are; return their addresses and arrays."""
+        checked: tuple[list[Any], list[Any]] = self._bind(self, queue, args)
+        self._check_absent(checked[1])
+        return checked
 
     def _check_absent(self, arrays: Sequence[Any]) -> None:
         """Raise for an operand that must be None here."""
