@@ -268,7 +268,8 @@ class Answering(Driver):
 
     def __init__(self, **answers: Any) -> None:
         super().__init__()
-        self.stack, self.answers, self.calls = [OURS], answers, []
+        self.stack, self.answers = [OURS], answers
+        self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(CHOICES, name):
