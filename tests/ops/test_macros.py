@@ -443,7 +443,7 @@ def _inverses(device: Device, counts: Any, squares: Any) -> Any:
     )
     y = ptxrt.empty((counts.size, 2), np.float64, device)
     kernel[counts.size // 64, 64](on_device(counts, device), on_device(squares, device), y)
-    return y.numpy().T
+    return y.to_host().T
 
 
 @pytest.mark.ptx
