@@ -1,7 +1,8 @@
 """NCCL's communicators, which another library has made: nccl4py's, or those of torch's process groups.
 
 What they have in common is the handle of a ncclComm_t. The library that made it is in the process; it is called by
-ctypes, so that nothing else need be installed: an all-reduce of integers is one call, on the op's own stream.
+ctypes, so that nothing else need be installed: an all-reduce of integers is one call, on the op's own stream. AMD's
+RCCL has the same functions and numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["NcclCommunicator", "as_communicator"]
 _INT64, _SUM = 4, 0  # ncclInt64, ncclSum
 _IN_PROGRESS = 7  # ncclInProgress
 _MAPS = Path("/proc/self/maps")
+_KINDS = {"libnccl": "cuda", "librccl": "hip"}
 
 
 @lru_cache
@@ -44,15 +46,15 @@ def _library(path: str) -> ctypes.CDLL:
     return library
 
 
-def _loaded() -> ctypes.CDLL:
-    """Return the NCCL that is in the process, which is the one that made its communicators."""
+def _loaded() -> tuple[ctypes.CDLL, str]:
+    """Return the NCCL or RCCL in the process, the one that made its communicators, and the kind of its devices."""
     maps = _MAPS.read_text() if _MAPS.exists() else ""
-    paths = sorted(set(re.findall(r"/\S*/libnccl\.so\S*", maps)))
+    paths = sorted(set(re.findall(r"/\S*/lib[nr]ccl\.so\S*", maps)))
     if not paths:
         raise BackendUnavailable(
             op="NcclCommunicator",
             argument="handle",
-            expected="the handle of a communicator of NCCL, whose library is in the process",
+            expected="the handle of a communicator of NCCL or RCCL, whose library is in the process",
             given="none in it",
             fix="Make the communicator first, by nccl4py or torch.distributed",
         )
@@ -64,11 +66,11 @@ def _loaded() -> ctypes.CDLL:
             given=", ".join(paths),
             fix="Let all libraries use one NCCL",
         )
-    return _library(paths[0])
+    return _library(paths[0]), _KINDS[Path(paths[0]).name.partition(".")[0]]
 
 
 class NcclCommunicator(Communicator):
-    """A rank of a communicator of NCCL.
+    """A rank of a communicator of NCCL, or of RCCL on AMD.
 
     Parameters
     ----------
@@ -96,9 +98,10 @@ class NcclCommunicator(Communicator):
                 given=shown(handle),
                 fix="torch makes one at a group's first collective: call torch.distributed.barrier() before",
             )
-        self._nccl, self._handle, self._owner = _loaded(), ctypes.c_void_p(handle), owner
+        self._nccl, kind = _loaded()
+        self._handle, self._owner = ctypes.c_void_p(handle), owner
         size, rank, ordinal = (self._number(name) for name in ("ncclCommCount", "ncclCommUserRank", "ncclCommCuDevice"))
-        super().__init__(rank, size, Device(f"cuda:{ordinal}"), timeout)
+        super().__init__(rank, size, Device(f"{kind}:{ordinal}"), timeout)
 
     def all_reduce(self, array: DeviceArray, stream: Stream) -> None:
         """As :meth:`Communicator.all_reduce`, by one ncclAllReduce."""

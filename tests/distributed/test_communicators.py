@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, refused
+from helpers import Patch, need_hip_compilers, refused
 
 import ptxrt
 from ptxrt.distributed import Communicator, Group, NcclCommunicator, _nccl, as_communicator
@@ -48,8 +48,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: Patch) -> Library:
     found = Library()
-    monkeypatch.setattr(_nccl, "_loaded", lambda: found)
-    monkeypatch.setattr(_nccl, "Device", lambda name: ptxrt.Device(name.replace("cuda", "sim")))
+    monkeypatch.setattr(_nccl, "_loaded", lambda: (found, "sim"))
     return found
 
 
@@ -142,6 +141,28 @@ def test_a_process_without_nccl_or_with_two_is_refused(tmp_path: Path, monkeypat
     maps.write_text("7f00-7f01 r-xp 0 00:00 1 /a/libnccl.so.2\n7f02-7f03 r-xp 0 00:00 1 /b/libnccl.so.2.27\n")
     with refused(ptxrt.Unsupported, "NcclCommunicator", "handle", "/a/libnccl.so.2, /b/libnccl.so.2.27"):
         NcclCommunicator(0x1234)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("libnccl.so.2", "cuda"), ("librccl.so.1.0", "hip")])
+def test_the_library_in_the_process_is_the_one_that_is_called(
+    name: str, kind: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    maps = tmp_path / "maps"
+    opened: Any = SimpleNamespace()
+    maps.write_text(f"7f00-7f01 r-xp 0 00:00 1 /a/{name}\n7f01-7f02 rw-p 0 00:00 1 /a/{name}\n")
+    monkeypatch.setattr(_nccl, "_MAPS", maps)
+    monkeypatch.setattr(_nccl, "_library", {f"/a/{name}": opened}.__getitem__)
+    assert _nccl._loaded() == (opened, kind)
+
+
+def test_a_handle_of_rccl_is_of_a_hip_device(library: Library, monkeypatch: Patch) -> None:
+    need_hip_compilers()
+    monkeypatch.setattr(_nccl, "_loaded", lambda: (library, "hip"))
+    communicator = NcclCommunicator(0x1234)
+    assert communicator.device is ptxrt.Device("hip:0")
+    array = ptxrt.zeros(7, "int64", communicator.device)
+    communicator.all_reduce(array, communicator.device.default_stream)
+    assert library.reduced[0][:5] == (array.ptr, array.ptr, 7, 4, 0)  # ncclInt64, ncclSum
 
 
 @pytest.mark.parametrize("handle", [0, -1, None, "0x1234", True])
