@@ -18,9 +18,7 @@
 //% include "walk.jinja"
 //% include "batch_norm_parts.jinja"
 
-constexpr int LEAST = {{ 24 if fixed else 149 }};  // the least bit of an element counts 2^-LEAST
-constexpr int DIGITS_A = {{ 3 if fixed else 10 }}, DIGITS_P = {{ 4 if fixed else 19 }};
-constexpr int FIRST_A = 3, FIRST_P = FIRST_A + DIGITS_A, ROWS = FIRST_P + DIGITS_P;
+//% include "batch_norm_digits.jinja"
 constexpr int COPIES = 32;  // of the sums, in shared memory, so that few lanes add to the same one
 
 typedef unsigned long long Word;

@@ -1,4 +1,3 @@
-//% set fixed = T.name == "f16"
 //% set of_pairs = true
 // batch_norm_rounded, {{ T.name }}: batch_norm in training over a batch that is spread over many devices, by sums that each device
 // rounds.
@@ -20,8 +19,7 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 //% include "walk.jinja"
 //% include "batch_norm_parts.jinja"
 
-constexpr int LEAST = {{ 24 if fixed else 149 }};  // the least bit of an element counts 2^-LEAST
-constexpr int FIRST_A = 3, FIRST_P = FIRST_A + {{ 3 if fixed else 10 }}, ROWS = FIRST_P + {{ 4 if fixed else 19 }};
+//% include "batch_norm_digits.jinja"
 
 template <bool BACKWARD>
 __device__ inline void add_slice(const Element* in_ptr, const Element* go_ptr, const Real* mean_ptr, double* sums_ptr,

@@ -48,7 +48,6 @@ class CudaBackend(CudaTextures):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread = threading.local()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
         self._contexts: dict[int, Any] = {}  # the driver's objects, which compare faster than as integers
         self._pools: dict[int, Any] = {}  # None for a device that has none

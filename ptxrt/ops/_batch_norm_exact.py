@@ -117,6 +117,16 @@ class SumsDescriptor(Geometry):
             raise InvalidArgument(op=self.op, argument="exact", expected="True or False", given=shown(self.exact))
 
     @property
+    def read(self) -> tuple[str, ...]:
+        """The operands that the sums are of, as the kernels take them."""
+        return ("x", "grad_out", "batch_mean") if self.backward else ("x",)
+
+    @property
+    def turn(self) -> str:
+        """What stands before the names of the kernels of this direction."""
+        return "backward_" if self.backward else ""
+
+    @property
     def rows(self) -> int:
         """Integers a channel; the kernels' text says what they are."""
         return 10 if self.dtype.name == "f16" else 32
@@ -161,9 +171,8 @@ def _summed(
         return Refusal("adds up exactly, and rounded sums are asked for")
     if a_thread > _MOST_A_THREAD:
         return Refusal(f"a thread adds up {_MOST_A_THREAD} values, not {a_thread}")
-    turn, arrays = ("backward_", ("x", "grad_out", "batch_mean")) if problem.backward else ("", ("x",))
-    kernel = FAMILY.kernel(f"batch_norm_{turn}{name}", problem.dtype, language)
-    return Schedule((Zero("sums"), Launch(kernel, grid, threads, (*arrays, "sums", *scalars))), _EXACT)
+    kernel = FAMILY.kernel(f"batch_norm_{problem.turn}{name}", problem.dtype, language)
+    return Schedule((Zero("sums"), Launch(kernel, grid, threads, (*problem.read, "sums", *scalars))), _EXACT)
 
 
 class Sums(Variant[SumsDescriptor, SumsConfig]):

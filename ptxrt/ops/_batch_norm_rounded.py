@@ -52,10 +52,6 @@ _ENOUGH_BLOCKS = 192
 _WARPS = 4  # of a block that makes digits, with a channel each
 
 
-def _arrays(problem: Any) -> tuple[str, ...]:
-    return ("x", "grad_out", "batch_mean") if problem.backward else ("x",)
-
-
 def _sums(problem: Any, slices: int) -> tuple[Workspace, Region]:
     """Return a workspace for the sums of so many slices of each channel."""
     workspace = Workspace()
@@ -68,9 +64,8 @@ def _made_digits(
     """Return the launch that adds up slices, and the one that adds these up and makes digits of them."""
     if problem.exact:
         return Refusal("rounds sums, and exact ones are asked for")
-    turn, value = ("backward_", "batch_mean") if problem.backward else ("", "x")
-    kernel = FAMILY.kernel(f"batch_norm_{turn}rounded_digits", problem.dtype, language)
-    arguments = (value, partial, "sums", *problem.sizes, slices)
+    kernel = FAMILY.kernel(f"batch_norm_{problem.turn}rounded_digits", problem.dtype, language)
+    arguments = (problem.read[-1], partial, "sums", *problem.sizes, slices)
     second = Launch(kernel, (ceil_div(problem.channels, _WARPS),), 32 * _WARPS, arguments)
     return Schedule((first, second), problem.guarantee, workspace)
 
@@ -104,12 +99,11 @@ class RoundedSlices(Variant[Any, SliceConfig]):
             return Refusal(f"a channel has {problem.count} values, above {_MOST_VALUES}")
         slices = ceil_div(problem.count, config.values)
         workspace, partial = _sums(problem, slices)
-        turn = "backward_" if problem.backward else ""
         if self.language == "hip":
-            kernel = FAMILY.kernel(f"batch_norm_{turn}rounded_sums", problem.dtype, "hip")
+            kernel = FAMILY.kernel(f"batch_norm_{problem.turn}rounded_sums", problem.dtype, "hip")
         else:
-            kernel = BATCH_NORM.kernel(f"batch_norm_{turn}partial", problem.dtype, "ptx")
-        arguments = (*_arrays(problem), partial, *problem.sizes, slices, config.values)
+            kernel = BATCH_NORM.kernel(f"batch_norm_{problem.turn}partial", problem.dtype, "ptx")
+        arguments = (*problem.read, partial, *problem.sizes, slices, config.values)
         first = Launch(kernel, (problem.channels, slices), 256, arguments)
         return _made_digits(problem, self.language, first, workspace, partial, slices)
 
@@ -146,10 +140,9 @@ class RoundedColumns(Variant[Any, ImagesConfig]):
         """Return two launches."""
         cut = tiles(problem, config.added)
         workspace, partial = _sums(problem, cut[0])
-        turn = "backward_" if problem.backward else ""
-        kernel = BATCH_NORM.kernel(f"batch_norm_{turn}columns", problem.dtype, "ptx")
+        kernel = BATCH_NORM.kernel(f"batch_norm_{problem.turn}columns", problem.dtype, "ptx")
         grid = (ceil_div(problem.channels, cut[2]), cut[0])
-        arguments = (*_arrays(problem), partial, *problem.sizes, *cut)
+        arguments = (*problem.read, partial, *problem.sizes, *cut)
         first = Launch(kernel, grid, adders(problem, "columns"), arguments)
         return too_long(problem) or _made_digits(problem, "ptx", first, workspace, partial, cut[0])
 
@@ -170,9 +163,8 @@ class RoundedLast(Variant[Any, LastConfig]):
         if isinstance(rows, Refusal):
             return rows
         workspace, partial = _sums(problem, rows.slices)
-        name = "backward_sums" if problem.backward else "sums"
-        arguments = (*_arrays(problem), partial, problem.batch, problem.channels, 1)
-        first = rows.over(name, config.added, *arguments)
+        arguments = (*problem.read, partial, problem.batch, problem.channels, 1)
+        first = rows.over(f"{problem.turn}sums", config.added, *arguments)
         return _made_digits(problem, self.language, first, workspace, partial, rows.slices)
 
 

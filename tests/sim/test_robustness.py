@@ -14,7 +14,7 @@ from machine import HEAD, kernel
 from ptxrt import ops, sim
 from ptxrt.errors import CompileError, LaunchError, OutOfDeviceMemory, SimFault, Unsupported
 
-TEXTS = 400 if EVERYTHING else 200
+TEXTS = 400 if EVERYTHING else 300
 _TOKEN = re.compile(r"\s+|//[^\n]*|[%$\w]+|\.[\w:]+|.", re.DOTALL)
 _STRANGE = ["", ";", "{", "}", "(", ")", "[", "]", ",", ".", "%", "@", "!", "|", "_", "-", "0", "-1", "4294967296",
             "0x7fffffffffffffff",
@@ -109,9 +109,8 @@ def test_mutated_texts(seed: int) -> None:
             raise AssertionError(text) from error
         assert time.monotonic() - started < 20, text
         ends[end] = ends.get(end, 0) + 1
-    # Which of them are whole enough to run depends on the kernels' texts of today.
     assert ends["CompileError"] > 10
-    assert ends["ran"] > 3
+    assert ends["ran"] > 10
 
 
 @pytest.mark.parametrize("text", [
