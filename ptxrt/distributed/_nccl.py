@@ -155,6 +155,7 @@ def as_communicator(given: Any, op: str = "as_communicator") -> Communicator:
             argument="communicator",
             expected="a ptxrt.distributed.Communicator, nccl.core's Communicator, or torch's ProcessGroup",
             given=f"{shown(given)} ({type(given).__name__})",
+            fix="Of another library's handle ptxrt.distributed.NcclCommunicator(handle) makes one",
         )
     found = _FOUND.get(given)
     if found is None:

@@ -1092,6 +1092,7 @@ def _rounding(op: str, exact: Any, communicator: Any) -> None:
             argument="exact",
             expected="True or False" if communicator is not None else "True without a communicator, which it is about",
             given=shown(exact),
+            fix=None if communicator is not None else "Leave it out, or pass the communicator",
         )
 
 
