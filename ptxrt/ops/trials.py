@@ -24,6 +24,7 @@ Array = NDArray[Any]
 
 _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
 _ROUNDINGS = {"f32": 16, "f64": 32, "f16": 1, "bf16": 1}  # epsilons: f16 and bf16 are rounded once, from f32
+_PART = 1 << 17  # elements that are compared at a time, while a cache holds them
 _BLOCK = 1 << 20  # random values, which larger arrays repeat: no time depends on them
 _POSITIVE = ("denom", "y", "running_var", "batch_var")
 
@@ -113,19 +114,24 @@ class Trial:
 
     def _compare(self, plan: Plan[Any, Any, Any], name: str, found: Array, expected: Array) -> None:
         wide = np.longdouble if found.dtype == np.float64 else np.float64
-        a, b = found.astype(wide), np.broadcast_to(expected.astype(wide), found.shape)
-        with np.errstate(all="ignore"):
-            size = np.maximum(np.abs(b), np.sqrt(np.mean(b * b)))
-            off = np.where(a == b, 0, np.abs(a - b) / size)
-        at = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
+        flat, right = found.ravel(), np.broadcast_to(expected, found.shape).ravel()
+        root = np.sqrt(np.mean(np.square(right, dtype=wide)))
+        worst, at = wide(0), 0
+        for start in range(0, flat.size, _PART):
+            a, b = (values[start : start + _PART].astype(wide) for values in (flat, right))
+            with np.errstate(all="ignore"):
+                off = np.where(a == b, 0, np.abs(a - b) / np.maximum(np.abs(b), root))
+            off[np.isnan(off)] = np.inf
+            if off[i := int(np.argmax(off))] > worst:
+                worst, at = off[i], start + i
         bar = _bar(self.problem, self._buffers[name].operand.type)  # type: ignore[union-attr]
-        if not off[at] <= bar:
-            where = f"{name}[{', '.join(map(str, at))}]"
+        if worst > bar:
+            where = f"{name}[{', '.join(map(str, np.unravel_index(at, found.shape)))}]"
             raise WrongResult(
                 op=self.problem.op,
                 argument=f"{plan.variant} with {plan.config}",
-                expected=f"{where} = {b[at]}, up to {bar:.1e} of that or of the root mean square",
-                given=f"{found[at]} on {plan.device}, of {self.problem}",
+                expected=f"{where} = {right[at]}, up to {bar:.1e} of that or of the root mean square",
+                given=f"{flat[at]} on {plan.device}, of {self.problem}",
                 fix="This is an error of the kernel, of its schedule or of the device: please report it",
             )
 

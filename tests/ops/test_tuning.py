@@ -272,6 +272,12 @@ def test_the_users_table_comes_before_a_shared_one_and_both_before_ptxrts_own(
     assert selected().chosen_by == str(tmp_path / "shared" / "tuned.json")
 
 
+def test_the_problems_of_ptxrts_own_tables_are_classes_of_their_own_with_a_choice_to_make() -> None:
+    problems = [problem_of(words) for words in json.loads((ROOT / "tools" / "tuned_problems.json").read_text())]
+    assert len({tuned.Key.of(Device("sim:0"), problem.op, problem, "ptx") for problem in problems}) == len(problems)
+    assert all(len(tuning._candidates(tuning.heuristic("sim:0", problem, "ptx"))) > 1 for problem in problems)
+
+
 def test_the_wheel_has_the_tables() -> None:
     assert SHIPPED == ROOT / "ptxrt" / "ops" / "tables"
     assert '"ptxrt.ops" = ["tables/*.json"]' in (ROOT / "pyproject.toml").read_text()
