@@ -627,7 +627,7 @@ class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        return clusters(problem, config, problem.in_one, (problem.eps, problem.updated[2]))
+        return clusters(problem, config, limits, problem.in_one, (problem.eps, problem.updated[2]))
 
 
 class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
@@ -887,7 +887,7 @@ class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
         self, problem: BatchNormBackwardDescriptor, config: ClusterConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return one launch."""
-        return clusters(problem, config, (*_GRADIENTS_OF, *problem.mean_and_var), (problem.eps,))
+        return clusters(problem, config, limits, (*_GRADIENTS_OF, *problem.mean_and_var), (problem.eps,))
 
 
 class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):

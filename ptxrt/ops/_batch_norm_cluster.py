@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Role, Schedule
+from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule
 
-__all__ = ["FAMILY", "ClusterConfig", "clusters", "worth_clusters"]
+__all__ = ["FAMILY", "OF_COLUMNS", "SIZES", "ClusterConfig", "clusters", "worth_clusters"]
 
-SIZES = (2, 8)
+SIZES = (2, 8, 16)
 """Of a cluster, in blocks."""
+OF_COLUMNS = (1, 2, 8)
+"""The same, where channels lie side by side; backward all but the first."""
 
 _FORWARD = (
     "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, "
@@ -27,21 +29,23 @@ FAMILY = KernelFamily(
     ("f32", "f16", "bf16", "f64"),
     {
         f"batch_norm_{direction}cluster{size}{columns}": Role(
-            signature + (", u32 group, u32 lanes" if columns else ", u32 held" if size == SIZES[-1] else ""), target=90
+            signature + (", u32 group, u32 lanes" if columns else ""), target=90
         )
-        for size in SIZES
         for direction, signature in (("", _FORWARD), ("backward_", _BACKWARD))
-        for columns in ("", "_columns")
+        for columns, sizes in (("", SIZES), ("_columns", OF_COLUMNS))
+        for size in sizes
+        if size > 1 or not direction
     },
     op="batch_norm",
 )
 
 _LONG_ROW = 256  # bytes from which a row is read as one: below, channels lie side by side
-_THREADS, _OF_COLUMNS = 512, 256
+_THREADS, _FEW_THREADS = 512, 256
 _MOST_CHANNELS = 64
 _LARGE = 224 << 10  # bytes of shared memory that a multiprocessor has
 _HALF = _LARGE // 2  # so that one block reads while another one writes
-_AGAIN = 112 << 10  # bytes that a block reads twice: those of all that run at a time stay in the L2 between
+_WHOLE = 228 << 10  # all that a multiprocessor has, of which a block takes what it asks for and _RESERVED
+_RESERVED = 1 << 10
 _MULTIPROCESSORS = 128  # about as many as such a GPU has
 
 
@@ -49,11 +53,10 @@ class _Cut(NamedTuple):
     """The channels that a cluster has at a time, and what one of its blocks has of them."""
 
     group: int  # 0 where a row is one channel's
+    threads: int
     values: int
-    held: int  # of these in shared memory; the rest is read twice
-    again_bytes: int  # that a block reads twice
     shared_bytes: int
-    at_once: int  # blocks that a multiprocessor has room for
+    at_once: int  # blocks that a multiprocessor has room for, 2 at most
 
     def groups(self, channels: int) -> int:
         """Return how many times a cluster's channels there are."""
@@ -64,7 +67,7 @@ def _group(problem: Any) -> int | None:
     """Return the channels that a cluster has side by side, 0 for one whose rows are long; None where vectors cannot."""
     if problem.hw % problem.vector == 0 and problem.hw * problem.dtype.size >= _LONG_ROW:
         return 0
-    base, most = problem.vector // math.gcd(problem.vector, problem.hw), _OF_COLUMNS * problem.vector
+    base, most = problem.vector // math.gcd(problem.vector, problem.hw), _FEW_THREADS * problem.vector
     groups = [
         group
         for group in range(base, _MOST_CHANNELS + 1, base)
@@ -74,27 +77,32 @@ def _group(problem: Any) -> int | None:
     return next(long, groups[-1] if groups else None)
 
 
+def _sizes(problem: Any) -> tuple[int, ...]:
+    return (OF_COLUMNS if problem.arrays == 1 else OF_COLUMNS[1:]) if _group(problem) else SIZES
+
+
 def _cut(problem: Any, size: int) -> _Cut | None:
     group = _group(problem)
     if group is None:
         return None
-    unit = problem.arrays * problem.dtype.size * problem.vector
-    if group:
-        values = -(-problem.batch // size) * group * problem.hw
-        if problem.dtype.size == 2:  # a place of two rows: so two blocks of 256 x 2048 x 7 x 7 fit a multiprocessor
-            rows = _OF_COLUMNS * problem.vector // max(1, group * problem.hw)
-            extra = -(-rows // 2) * group * problem.hw * 8
-        else:
-            extra = _OF_COLUMNS * problem.vector * 8 * problem.parts
-    else:
+    bytes_of = problem.arrays * problem.dtype.size
+    if not group:
         values = -(-problem.count // (size * problem.vector)) * problem.vector
-        extra = 0
-    held = values
-    if size == SIZES[-1] and not group:
-        held = min(held, _HALF // (unit * _THREADS) * _THREADS * problem.vector)
-    shared = held // problem.vector * unit + extra
-    again = (values - held) // problem.vector * unit
-    return _Cut(group, values, held, again, shared, max(1, min(3 if group else 2, _LARGE // max(1, shared))))
+        shared = values * bytes_of
+        most = 1 if problem.parts == 2 and problem.arrays == 2 else 2  # that registers leave room for
+        return _Cut(group, _THREADS, values, shared, min(most, _LARGE // max(1, shared)))
+    row = group * problem.hw
+    values = -(-problem.batch // size) * row
+    # Backward a thread has twice as many sums, and of 16 bits twice that: their registers leave room for fewer threads.
+    threads = _THREADS if problem.arrays == 1 else _FEW_THREADS
+    sums = threads * problem.vector
+    narrow = problem.dtype.size == 2
+    if narrow:  # those of half the rows stand there at a time
+        sums = -(-(sums // max(1, row)) // 2) * row
+    shared = values * bytes_of + (sums + sums // 16) * 8 * problem.parts
+    own = (4 << 10) * problem.parts  # of channels' sums and coefficients, at most
+    fit = 2 if problem.arrays == 2 and not narrow and 2 * (shared + own + _RESERVED) <= _WHOLE else 1
+    return _Cut(group, threads, values, shared, fit if shared + own + _RESERVED <= _WHOLE else 0)
 
 
 @dataclass(frozen=True)
@@ -106,52 +114,62 @@ class ClusterConfig(Config):
 
     @classmethod
     def _of(cls, problem: Any, size: int) -> ClusterConfig | None:
-        """Return the config of a size: turns where as many clusters as about fill a GPU surely are on it at a time."""
+        """Return the config of a size, None where its blocks do not hold their channels."""
         cut = _cut(problem, size)
-        if cut is None or cut.shared_bytes > _LARGE or cut.again_bytes > _AGAIN:
+        if cut is None or not cut.at_once or (size == 8 and not cut.group and cut.shared_bytes > _HALF):
             return None
-        blocks = cut.groups(problem.channels) * size
-        return cls(size, -(-blocks // (_MULTIPROCESSORS * cut.at_once)) or 1 if size == SIZES[0] else 1)
+        blocks, at_once = cut.groups(problem.channels) * size, _MULTIPROCESSORS * cut.at_once
+        if size <= 2:  # as many as about fill a GPU surely are on it at a time
+            return cls(size, -(-blocks // at_once) or 1)
+        # How many larger ones are depends on its parts: a few turns, so that one too many costs little
+        return cls(size, 1 if size == 8 else max(1, min(4 // cut.at_once, blocks // at_once)))
+
+    @classmethod
+    def _fitting(cls, problem: Any) -> list[ClusterConfig]:
+        sizes = _sizes(problem)
+        return [config for size in sizes if (config := cls._of(problem, size))]
 
     @classmethod
     def heuristic(cls, problem: Any) -> ClusterConfig:
         """Return the smallest size that holds its channels, in enough blocks."""
-        small, cut = cls._of(problem, SIZES[0]), _cut(problem, SIZES[0])
-        large = cls._of(problem, SIZES[-1]) or cls(SIZES[-1], 1)
-        return small if small and cut and cut.groups(problem.channels) * SIZES[0] >= _MULTIPROCESSORS else large
+        found = cls._fitting(problem)
+        for config in found:
+            cut = _cut(problem, config.size)
+            if cut and cut.groups(problem.channels) * config.size >= _MULTIPROCESSORS:
+                return config
+        return found[-1] if found else cls(8, 1)
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[ClusterConfig]:
         """Return each size that holds its channels."""
-        found = [config for size in SIZES if (config := cls._of(problem, size))]
-        return tuple(dict.fromkeys((*found, cls.heuristic(problem))))
+        return tuple(dict.fromkeys((*cls._fitting(problem), cls.heuristic(problem))))
 
 
 def worth_clusters(problem: Any) -> bool:
-    """Return whether clusters are fastest: the values are many, and what they read twice stays in the L2 between."""
+    """Return whether clusters are fastest: the values are many, and they hold a channel."""
     many = problem.channels * problem.count > 1 << 19
-    return problem.training and many and ClusterConfig._of(problem, SIZES[-1]) is not None
+    return problem.training and many and bool(ClusterConfig._fitting(problem))
 
 
 def clusters(
-    problem: Any, config: ClusterConfig, arrays: tuple[Argument, ...], scalars: tuple[Argument, ...]
+    problem: Any, config: ClusterConfig, limits: Limits, arrays: tuple[Argument, ...], scalars: tuple[Argument, ...]
 ) -> Schedule | Refusal:
     """Return the schedule, of an entry that takes such arrays and, after the sizes, such scalars."""
-    if config.size not in SIZES:
-        return Refusal(f"no clusters are of {config.size} blocks")
+    if config.size not in _sizes(problem):
+        of_columns = " where channels lie side by side" if _group(problem) else ""
+        return Refusal(f"no clusters are of {config.size} blocks{of_columns}")
+    if config.size > limits.max_cluster:
+        return Refusal(f"the device has no room for clusters of {config.size} blocks")
     cut = _cut(problem, config.size)
     if cut is None:
         return Refusal(f"vectors of {problem.vector} values do not end where channels do")
     name = f"{problem.op}_cluster{config.size}{'_columns' if cut.group else ''}"
-    blocks = config.size * -(-cut.groups(problem.channels) // config.turns)
-    own: tuple[Argument, ...] = (cut.held,) if config.size == SIZES[-1] else ()
-    if cut.group:
-        own = (cut.group, min(32, 1 << (_OF_COLUMNS // cut.group).bit_length() - 1))
+    lanes = (cut.group, min(32, 1 << (cut.threads // cut.group).bit_length() - 1)) if cut.group else ()
     launch = Launch(
         FAMILY.kernel(name, problem.dtype, "ptx"),
-        (blocks,),
-        _OF_COLUMNS if cut.group else _THREADS,
-        (*arrays, *problem.sizes, *scalars, cut.values, *own),
+        (config.size * -(-cut.groups(problem.channels) // config.turns),),
+        cut.threads,
+        (*arrays, *problem.sizes, *scalars, cut.values, *lanes),
         cut.shared_bytes,
     )
     return problem.without_statistics or Schedule((launch,), problem.guarantee)

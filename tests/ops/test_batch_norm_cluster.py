@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers import Patch, Rng
+from helpers import Rng
 from test_batch_norm import check as check_forward
+from test_batch_norm import expected as expected_forward
 from test_batch_norm import problem as forward_problem
+from test_batch_norm import run as run_forward
 from test_batch_norm_backward import check as check_backward
 from test_batch_norm_backward import problem as backward_problem
 
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormDescriptor, _batch_norm_cluster
-from ptxrt.ops._batch_norm_cluster import SIZES, ClusterConfig, clusters, worth_clusters
+from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormDescriptor
+from ptxrt.ops._batch_norm_cluster import OF_COLUMNS, SIZES, ClusterConfig, clusters, worth_clusters
+from ptxrt.ops.framework import Limits
 
 pytestmark = pytest.mark.ptx
 
 
-def check(device: Device, rng: Rng, shape: Any, config: ClusterConfig, name: str = "f32", **how: Any) -> None:
-    """Run both directions, the latter with statistics and without."""
+@pytest.fixture(autouse=True)
+def _clusters(device: Device) -> None:
     if device.kind == "cuda" and int(device.arch.removeprefix("sm_")) < 90:
         pytest.skip("no clusters before sm_90")
-    values = forward_problem(rng, shape, name=name)
-    check_forward(device, values, training=True, variant="cluster", config=config, **how)
-    gradients = backward_problem(rng, shape, name=name)
+
+
+def check(
+    device: Device, rng: Rng, shape: Any, config: ClusterConfig, name: str = "f32", mean: float = 0, **how: Any
+) -> None:
+    """Run both directions, the latter, which has no clusters of one, with statistics and without."""
+    how |= {"variant": "cluster", "large_mean": mean != 0}
+    check_forward(device, forward_problem(rng, shape, mean, name), training=True, config=config, **how)
+    gradients = backward_problem(rng, shape, mean, name)
     for kind in ("training", "handed"):
-        check_backward(device, gradients, kind=kind, variant="cluster", config=config, **how)
+        check_backward(device, gradients, kind=kind, config=replace(config, size=max(2, config.size)), **how)
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    ("shape", "turns"),
+    ("shape", "turns", "sizes"),
     [
-        ((3, 5, 260), 2),  # long rows: blocks that end within one, the last cluster with a turn less
-        ((2, 3, 64), 3),  # fewer units than threads, and blocks without any
-        ((9, 20, 7), 2),  # channels side by side, and fewer images than each block would have
+        ((3, 5, 260), 2, SIZES),  # long rows: blocks that end within one, the last cluster with a turn less
+        ((2, 3, 64), 3, SIZES),  # fewer units than threads, and blocks without any
+        ((9, 20, 7), 2, OF_COLUMNS),  # channels side by side, and fewer images than each block would have
     ],
     ids=str,
 )
-def test_clusters_take_turns(device: Device, rng: Rng, shape: Any, turns: int, size: int) -> None:
-    check(device, rng, shape, ClusterConfig(size, turns))
+def test_clusters_take_turns(device: Device, rng: Rng, shape: Any, turns: int, sizes: Any) -> None:
+    for size in sizes:
+        check(device, rng, shape, ClusterConfig(size, turns))
 
 
 @pytest.mark.parametrize("name", ["f16", "f64"])
@@ -49,12 +60,20 @@ def test_types_take_turns(device: Device, rng: Rng, name: str) -> None:
     check(device, rng, (5, 16, 7), ClusterConfig(2, 2), name)
 
 
-def test_threads_of_upper_rows_hand_their_sums_on(device: Device, rng: Rng) -> None:
-    """Of five rows; 16 bits add up in two steps, for which shared memory has three of them."""
-    check(device, rng, (11, 8, 49), ClusterConfig(2, 1), "f16")
+@pytest.mark.parametrize("units", [7, 8, 9, 10, 11, 12])
+def test_sums_begin_while_the_last_channels_are_written(device: Device, rng: Rng, units: int) -> None:
+    """A thread has so many units of each group of channels; of f16 it adds up four at a time, then single ones."""
+    for name in ("f16", "f32"):
+        check(device, rng, (18 * units, 64, 7), ClusterConfig(1, 2), name)
 
 
-@pytest.mark.parametrize("shape", [(4, 2, 9600), (600, 4, 7)], ids=str)
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_threads_of_upper_rows_hand_their_sums_on(device: Device, rng: Rng, name: str) -> None:
+    """Of ten rows, backward five; 16 bits add up in two steps, for which shared memory has five, or three, of them."""
+    check(device, rng, (23, 8, 49), ClusterConfig(2, 1), name)
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 9600), (1200, 4, 7)], ids=str)
 def test_more_copies_than_are_under_way_when_a_thread_begins_to_add(device: Device, rng: Rng, shape: Any) -> None:
     check(device, rng, shape, ClusterConfig(2, 2))
 
@@ -64,31 +83,76 @@ def test_arrays_at_no_multiple_of_16_bytes(device: Device, rng: Rng, shape: Any)
     check(device, rng, shape, ClusterConfig(2, 2), offset=1)
 
 
-@pytest.mark.parametrize(("shape", "offset"), [((26, 1, 4000), 0), ((13, 2, 3000), 1)], ids=str)
-def test_what_shared_memory_does_not_hold_is_read_twice(
-    device: Device, rng: Rng, shape: Any, offset: int, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(_batch_norm_cluster, "_HALF", 1 << 14)
-    check(device, rng, shape, ClusterConfig(8, 2), offset=offset)
+@pytest.mark.parametrize("mean", [1e4, 2.0**22])
+@pytest.mark.parametrize("shape", [(7, 2, 260), (9, 8, 7)], ids=str)
+def test_a_mean_far_from_0(device: Device, rng: Rng, shape: Any, mean: float) -> None:
+    check(device, rng, shape, ClusterConfig(2, 2), mean=mean)
 
 
-def launch_of(problem: Any, config: ClusterConfig) -> Any:
-    return clusters(problem, config, (), ())
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("shape", [(3, 2, 64), (9, 16, 7)], ids=str)
+def test_a_channel_of_one_value_gives_its_bias(device: Device, rng: Rng, shape: Any, name: str) -> None:
+    x, weight, bias, *running = forward_problem(rng, shape, name=name)
+    x[:] = x[:1, :, :1]
+    bias[0], weight[1] = 0, np.float32(3e38)  # as exactly, and where the factor of x is infinite in f32
+    got = run_forward(device, (x, weight, bias, *running), training=True, variant="cluster", config=ClusterConfig(2, 1))
+    np.testing.assert_array_equal(got["y"], np.broadcast_to(bias.astype(x.dtype)[:, None], shape))
+    np.testing.assert_array_equal(got["batch_var"], 0)
 
 
-def test_shared_memory_is_the_blocks_share_up_to_what_there_is() -> None:
+@pytest.mark.parametrize("shape", [(63, 2, 64), (63, 16, 7)], ids=str)
+def test_one_value_beside_many_equal_ones(device: Device, rng: Rng, shape: Any) -> None:
+    """Their mean, which no f32 is, must not be off by a part of what they differ from it."""
+    x, *others = forward_problem(rng, shape, name="f16")
+    x[:] = 1000
+    x[5, :, 3] += 1
+    values = (x, *others[:1], np.zeros_like(others[1]), *others[2:])
+    got = run_forward(device, values, training=True, variant="cluster", config=ClusterConfig(2, 1))
+    np.testing.assert_allclose(got["y"], expected_forward(values, training=True)["y"].astype(np.float16), rtol=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 64), (80, 16, 7)], ids=str)
+def test_the_largest_numbers_of_f16_leave_no_sum_infinite(device: Device, rng: Rng, shape: Any) -> None:
+    signs = np.sign(rng.standard_normal(shape)).astype(np.float16)
+    values = forward_problem(rng, shape, name="f16")
+    go, _, *others = backward_problem(rng, shape, name="f16")
+    how: Any = {"variant": "cluster", "config": ClusterConfig(2, 1)}
+    check_forward(device, (signs * np.float16(65504), *values[1:]), training=True, **how)
+    check_backward(device, (go, signs * np.float16(65504), *others), kind="training", **how)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("shape", [(4, 3, 64), (80, 16, 7)], ids=str)
+def test_what_is_no_number_stays_in_its_channel(device: Device, rng: Rng, shape: Any, value: float, name: str) -> None:
+    x, *others = forward_problem(rng, shape, name=name)
+    x[-1, 1, 3] = value
+    got = run_forward(device, (x, *others), training=True, variant="cluster", config=ClusterConfig(2, 1))
+    assert np.isnan(got["y"][:, 1].astype(np.float32)).all()
+    assert np.isfinite(np.delete(got["y"].astype(np.float32), 1, 1)).all()
+
+
+def launch_of(problem: Any, config: ClusterConfig, max_cluster: int = 16) -> Any:
+    limits = Limits.of(Device("sim:0").properties)._replace(max_cluster=max_cluster)
+    return clusters(problem, config, limits, (), ())
+
+
+def test_shared_memory_is_the_blocks_share() -> None:
     small = BatchNormDescriptor((3, 5, 260), True)
     assert launch_of(small, ClusterConfig(2, 1)).launches[0].shared_bytes == 4 * 392
-    large = BatchNormDescriptor((32, 64, 112, 112), True)
-    assert (
-        launch_of(large, ClusterConfig(8, 1)).launches[0].shared_bytes == 14 * 512 * 16
-    )  # so many units of each thread
 
 
-@pytest.mark.parametrize("size", [0, 1, 16])
+@pytest.mark.parametrize("size", [0, 1, 4, 32])
 def test_a_size_that_there_is_not_is_refused(size: int) -> None:
     refusal = launch_of(BatchNormDescriptor((4, 2, 64), True), ClusterConfig(size, 1))
-    assert f"no clusters are of {size} blocks" in refusal.reason
+    assert refusal.reason == f"no clusters are of {size} blocks"
+    refusal = launch_of(BatchNormDescriptor((4, 4, 7), True), ClusterConfig(16, 1))
+    assert refusal.reason == "no clusters are of 16 blocks where channels lie side by side"
+
+
+def test_large_clusters_are_left_to_devices_that_have_room_for_them() -> None:
+    refusal = launch_of(BatchNormDescriptor((4, 2, 64), True), ClusterConfig(16, 1), max_cluster=8)
+    assert refusal.reason == "the device has no room for clusters of 16 blocks"
 
 
 def test_rows_that_no_vector_ends_with_are_refused() -> None:
@@ -99,11 +163,15 @@ def test_rows_that_no_vector_ends_with_are_refused() -> None:
 @pytest.mark.parametrize(
     ("shape", "name", "forward", "backward"),
     [
-        ((32, 64, 112, 112), "f16", (8, 1), (8, 1)),
+        ((32, 64, 112, 112), "f32", (16, 2), (16, 4)),
+        ((32, 64, 112, 112), "f16", (8, 1), (16, 2)),
         ((32, 256, 56, 56), "f32", (2, 4), (8, 1)),
-        ((128, 512, 7, 7), "f32", (2, 1), (2, 1)),
-        ((256, 2048, 7, 7), "f32", (2, 4), (2, 8)),
+        ((128, 512, 7, 7), "f32", (1, 1), (2, 1)),
+        ((256, 2048, 7, 7), "f32", (1, 4), (2, 8)),
+        ((256, 2048, 7, 7), "f16", (1, 2), (2, 4)),
         ((32, 256, 56, 56), "f16", (2, 2), (2, 4)),
+        ((128, 16, 56, 56), "f32", (16, 1), (16, 2)),  # fewer channels than turns would take
+        ((1024, 20, 7, 7), "f32", (8, 1), (8, 1)),
     ],
 )
 def test_the_choice_is_what_was_fastest(shape: Any, name: str, forward: Any, backward: Any) -> None:
@@ -115,8 +183,7 @@ def test_the_choice_is_what_was_fastest(shape: Any, name: str, forward: Any, bac
 
 
 def test_a_forward_may_fit_where_its_backward_does_not() -> None:
-    shape = (32, 64, 112, 112)
-    assert ClusterConfig.heuristic(BatchNormDescriptor(shape, True)) == ClusterConfig(8, 1)
+    shape = (64, 64, 112, 112)
     assert worth_clusters(BatchNormDescriptor(shape, True))
     assert not worth_clusters(BatchNormBackwardDescriptor(shape, True))
 
