@@ -56,10 +56,11 @@ __device__ inline Row sum_up(const double (&a)[EACH], const double (&b)[EACH], c
     if (blockDim.x <= 32) return all;
     __shared__ Row rows[MOST_WARPS];
     if (threadIdx.x % 32 == 0) rows[threadIdx.x / 32] = all;
+    if (threadIdx.x < MOST_WARPS && threadIdx.x >= blockDim.x / 32) rows[threadIdx.x] = Row{0, 0};
     __syncthreads();
     Row row[MOST_WARPS];
 #pragma unroll
-    for (unsigned warp = 0; warp < MOST_WARPS; ++warp) row[warp] = blockDim.x > 32 * warp ? rows[warp] : Row{0, 0};
+    for (unsigned warp = 0; warp < MOST_WARPS; ++warp) row[warp] = rows[warp];
 #pragma unroll
     for (unsigned apart = 1; apart < MOST_WARPS; apart *= 2) {
 #pragma unroll
