@@ -19,22 +19,22 @@ constexpr unsigned EACH = 4, MOST_THREADS = 256, MOST_WARPS = MOST_THREADS / 32;
 
 // One number of a channel, or `otherwise` where there is no array.
 __device__ inline float own(const float* array, float otherwise, bool wanted = true) {
-    return array && wanted ? *static_cast<const IN_ORDER float*>(array + blockIdx.x) : otherwise;
+    return array && wanted ? float(*static_cast<const IN_ORDER float*>(array + blockIdx.x)) : otherwise;
 }
 
-// Where a thread's values of a channel are, from the channel's first one, and which of them there are.
+// Where a thread's values of a channel are, from the channel's first one; in the place of those that are not there the last one,
+// so that no load is conditional.
 struct Places {
     unsigned at[EACH];
     bool there[EACH];
     __device__ Places(unsigned count, unsigned by_row, unsigned gap) {
 #pragma unroll
         for (unsigned u = 0; u < EACH; ++u) {
-            const unsigned i = u * blockDim.x + threadIdx.x;
+            const unsigned i = u * blockDim.x + threadIdx.x, value = min(i, count - 1);
             there[u] = i < count;
-            at[u] = i + (i * by_row >> 21) * gap;
+            at[u] = value + (value * by_row >> 21) * gap;
         }
     }
-    __device__ Real load(const Element* from, unsigned u) const { return there[u] ? Real(from[at[u]]) : Real(0); }
 };
 
 struct alignas(16) Row {
@@ -79,9 +79,9 @@ batch_norm_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     const Element* from = in_ptr + home;
     const Places places(count, by_row, gap);
     const bool first = threadIdx.x == 0;
-    Real x[EACH];
+    Element x[EACH];
 #pragma unroll
-    for (unsigned u = 0; u < EACH; ++u) x[u] = places.load(from, u);
+    for (unsigned u = 0; u < EACH; ++u) x[u] = from[places.at[u]];
     const double weight = own(w_ptr, 1), bias = own(b_ptr, 0);
     const double rmean = own(rmean_ptr, 0, first), rvar = own(rvar_ptr, 0, first);
     const Bits bits = *reinterpret_cast<const IN_ORDER Bits*>(from);
@@ -89,7 +89,7 @@ batch_norm_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
 
     double d[EACH];
 #pragma unroll
-    for (unsigned u = 0; u < EACH; ++u) d[u] = places.there[u] ? x[u] - k : 0;
+    for (unsigned u = 0; u < EACH; ++u) d[u] = places.there[u] ? Real(x[u]) - k : 0;
     const Row all = sum_up(d, d, d);
     const double offset = all.sum * per_value;
     double var = fma(-offset, all.sum, all.products) * per_value;
@@ -120,28 +120,26 @@ batch_norm_backward_small{{ suffix }}(const Element* in_ptr, const Element* go_p
     const unsigned channel = blockIdx.x;
     const size_t home = size_t(channel) * hw;
     const Places places(count, by_row, gap);
-    Real x[EACH], go[EACH];
+    Element x[EACH], go[EACH];
 #pragma unroll
-    for (unsigned u = 0; u < EACH; ++u) x[u] = places.load(in_ptr + home, u), go[u] = places.load(go_ptr + home, u);
+    for (unsigned u = 0; u < EACH; ++u) x[u] = in_ptr[home + places.at[u]], go[u] = go_ptr[home + places.at[u]];
     const double weight = own(w_ptr, 1), mean = own(mean_ptr, 0), var = own(var_ptr, 0);
 
     const double inv = inverse_root_at_once(var + eps), scale = weight * inv;
-    Element* to = gi_ptr + home;
     double d[EACH], e[EACH];
 #pragma unroll
     for (unsigned u = 0; u < EACH; ++u) {
-        d[u] = places.there[u] ? x[u] - mean : 0;
-        e[u] = go[u];
-        if (!training && places.there[u]) to[places.at[u]] = Element(Real(e[u] * scale));
+        d[u] = places.there[u] ? Real(x[u]) - mean : 0;
+        e[u] = places.there[u] ? double(Real(go[u])) : 0;
     }
     const Row all = sum_up(e, d, e);
-    if (training) {
-        // grad_input = (go - sum / count - (x - mean) * slope) * scale
-        const double slope = all.products * -(inv * inv * per_value), shift = all.sum * per_value;
+    // grad_input = (go - sum / count - (x - mean) * slope) * scale
+    const double slope = all.products * -(inv * inv * per_value), shift = all.sum * per_value;
+    Element* to = gi_ptr + home;
 #pragma unroll
-        for (unsigned u = 0; u < EACH; ++u) {
-            if (places.there[u]) to[places.at[u]] = Element(Real(fma(d[u], slope, e[u] - shift) * scale));
-        }
+    for (unsigned u = 0; u < EACH; ++u) {
+        const double own = training ? fma(d[u], slope, e[u] - shift) : e[u];
+        if (places.there[u]) to[places.at[u]] = Element(Real(own * scale));
     }
     if (threadIdx.x > 0) return;
     if (gw_ptr) gw_ptr[channel] = Real(all.products * inv);
