@@ -92,8 +92,7 @@ batch_norm_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     for (unsigned u = 0; u < EACH; ++u) d[u] = places.there[u] ? Real(x[u]) - k : 0;
     const Row all = sum_up(d, d, d);
     const double offset = all.sum * per_value;
-    double var = fma(-offset, all.sum, all.products) * per_value;
-    var = var < 0 ? 0 : var;  // not below 0 by rounding; NaN stays
+    const double var = fma(-offset, all.sum, all.products) * per_value;
     const double scale = weight * inverse_root_at_once(var + eps);
     Element* to = out_ptr + home;
 #pragma unroll
