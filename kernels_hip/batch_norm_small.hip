@@ -150,12 +150,22 @@ batch_norm_backward_small{{ suffix }}(const Element* in_ptr, const Element* go_p
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_eval_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
                       const Real* mean_ptr, const Real* var_ptr, unsigned hw, Real eps) {
-    const unsigned column = blockIdx.z * blockDim.x + threadIdx.x;
-    if (column >= hw) return;
-    const size_t i = (blockIdx.y * gridDim.x + blockIdx.x) * hw + column;
-    const Real x = Real(in_ptr[i]);
+    const unsigned first = blockIdx.z * blockDim.x * EACH + threadIdx.x;
+    if (first >= hw) return;
+    const unsigned row = (blockIdx.y * gridDim.x + blockIdx.x) * hw;
+    // Its values; in the place of those that are not there its first one, so that no load is conditional.
+    unsigned columns[EACH];
+    Element x[EACH];
+#pragma unroll
+    for (unsigned u = 0; u < EACH; ++u) {
+        columns[u] = first + u * blockDim.x;
+        x[u] = in_ptr[row + (columns[u] < hw ? columns[u] : first)];
+    }
     const double weight = own(w_ptr, 1), bias = own(b_ptr, 0), mean = own(mean_ptr, 0), var = own(var_ptr, 0);
     const double scale = weight * inverse_root_at_once(var + eps);
-    out_ptr[i] = Element(Real(fma(x - mean, scale, bias)));
+#pragma unroll
+    for (unsigned u = 0; u < EACH; ++u) {
+        if (columns[u] < hw) out_ptr[row + columns[u]] = Element(Real(fma(Real(x[u]) - mean, scale, bias)));
+    }
 }
 //% endif

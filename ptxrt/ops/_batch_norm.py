@@ -616,7 +616,7 @@ class Cached(Variant[BatchNormDescriptor, Config]):
 
 
 class Small(Variant[BatchNormDescriptor, Config]):
-    """Few values: a block a channel, whose threads have them in registers; in eval a thread an element."""
+    """Few values, in the registers of a block a channel; in eval of a block a row."""
 
     name = "small"
 

@@ -71,12 +71,12 @@ def small(
 
 
 def eval_small(problem: Any, language: str, arrays: tuple[Argument, ...]) -> Schedule | Refusal:
-    """Return a launch of a thread an element."""
+    """Return a launch of blocks of a row, or of a part of one."""
     refusal = _refusal(problem)
     if refusal:
         return refusal
-    threads = _threads(problem.hw)
-    grid = (problem.channels, problem.batch, ceil_div(problem.hw, threads))
+    threads = _threads(ceil_div(problem.hw, _EACH))
+    grid = (problem.channels, problem.batch, ceil_div(problem.hw, _EACH * threads))
     kernel = FAMILY.kernel("batch_norm_eval_small", problem.dtype, language)
     launch = Launch(kernel, grid, threads, (*arrays, problem.hw, problem.eps))
     return Schedule((launch,), problem.guarantee)

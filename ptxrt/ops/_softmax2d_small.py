@@ -19,7 +19,8 @@ from ptxrt.ops.framework import (
 
 __all__ = ["FAMILY", "Small"]
 
-_THREADS = {32: 256, 64: 512, 128: 512}  # of a block, for so many channels at most
+_MOST = (32, 64, 128)  # channels that an entry takes
+_COLUMNS, _THREADS = 16, 128  # of a block
 FAMILY = KernelFamily(
     "softmax2d_small",
     ("f32", "f16", "bf16"),
@@ -27,7 +28,7 @@ FAMILY = KernelFamily(
         f"softmax2d_small_{most}": Role(
             "const T* in_ptr, T* out_ptr, u32 channels, u32 hw", parameters={"most": str(most)}
         )
-        for most in _THREADS
+        for most in _MOST
     },
     targets=ROUNDING_TARGETS,
     op="softmax2d",
@@ -42,16 +43,16 @@ class Small(Variant[ImageDescriptor, Config]):
 
     def suits(self, problem: ImageDescriptor) -> bool:
         """Few elements, of rows that fill most of a warp: as measured on an H200."""
-        return problem.hw >= 16 and 16 <= problem.channels <= max(_THREADS) and problem.elements <= _FEW
+        return problem.hw >= 16 and 16 <= problem.channels <= _MOST[-1] and problem.elements <= _FEW
 
     def schedule(self, problem: ImageDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        most = next((most for most in _THREADS if problem.channels <= most), None)
+        most = next((most for most in _MOST if problem.channels <= most), None)
         if most is None or problem.dtype.name == "f64":
-            return Refusal(f"has at most {max(_THREADS)} channels, and not f64")
+            return Refusal(f"has at most {_MOST[-1]} channels, and not f64")
         if problem.elements >> 32:
             return Refusal(f"{problem.elements} elements are above {(1 << 32) - 1}")
         kernel = FAMILY.kernel(f"softmax2d_small_{most}", problem.dtype, self.language)
-        grid = (ceil_div(problem.hw, 32), problem.batch)
-        launch = Launch(kernel, grid, _THREADS[most], ("x", "out", problem.channels, problem.hw))
+        grid = (ceil_div(problem.hw, _COLUMNS), problem.batch)
+        launch = Launch(kernel, grid, _THREADS, ("x", "out", problem.channels, problem.hw))
         return Schedule((launch,), PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True))
