@@ -46,7 +46,7 @@ def few_values(problem: Any) -> bool:
 def _refusal(problem: Any) -> Refusal | None:
     if problem.dtype.name == "f64":
         return Refusal("is not for f64")
-    return Refusal(f"{problem.elements} elements are above {_OFFSETS - 1}") if problem.elements >= _OFFSETS else None
+    return Refusal(f"{problem.elements} elements are more than {_OFFSETS - 1}") if problem.elements >= _OFFSETS else None
 
 
 def _threads(values: int) -> int:
@@ -63,7 +63,7 @@ def small(
         return refusal
     count, hw = problem.count, problem.hw
     if count > _MOST:
-        return Refusal(f"{count} values a channel are above {_MOST}")
+        return Refusal(f"{count} values a channel are more than {_MOST}")
     rows = (hw, count, ceil_div(1 << 21, hw), (problem.channels - 1) * hw, problem.eps)
     kernel = FAMILY.kernel(name, problem.dtype, language)
     launch = Launch(kernel, (problem.channels,), _threads(ceil_div(count, _EACH)), (*arrays, *rows, *scalars))

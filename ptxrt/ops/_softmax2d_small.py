@@ -48,10 +48,12 @@ class Small(Variant[ImageDescriptor, Config]):
     def schedule(self, problem: ImageDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         most = next((most for most in _MOST if problem.channels <= most), None)
-        if most is None or problem.dtype.name == "f64":
-            return Refusal(f"has at most {_MOST[-1]} channels, and not f64")
+        if problem.dtype.name == "f64":
+            return Refusal("is not for f64")
+        if most is None:
+            return Refusal(f"{problem.channels} channels are more than {_MOST[-1]}")
         if problem.elements >> 32:
-            return Refusal(f"{problem.elements} elements are above {(1 << 32) - 1}")
+            return Refusal(f"{problem.elements} elements are more than {(1 << 32) - 1}")
         kernel = FAMILY.kernel(f"softmax2d_small_{most}", problem.dtype, self.language)
         grid = (ceil_div(problem.hw, _COLUMNS), problem.batch)
         launch = Launch(kernel, grid, _THREADS, ("x", "out", problem.channels, problem.hw))

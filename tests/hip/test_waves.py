@@ -587,7 +587,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (batch_norm_by, ("small", (3, 3, 37))),
         (batch_norm_by, ("small", (7, 2, 100), False)),  # several warps, and threads without values
         (batch_norm_in_small_eval, ((3, 3, 37),)),
-        (batch_norm_in_small_eval, ((2, 2, 300),)),  # more blocks than one a row
+        (batch_norm_in_small_eval, ((2, 2, 1100),)),  # more blocks than one a row
         (batch_norm_backward_in_small, ((3, 3, 37), True)),
         (batch_norm_backward_in_small, ((7, 2, 100), False)),
         *((batch_norm_by, ("small", (3, 3, 37), True, name)) for name in others("batch_norm_small")),
