@@ -16,7 +16,7 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormDescriptor, BatchNormPlan
+from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 
 LANGUAGES = ("small", "hip/small")
@@ -127,7 +127,26 @@ def test_what_it_cannot_do_is_refused() -> None:
     assert "elements are more than" in launch_of(BatchNormDescriptor((1 << 10, 1 << 22), True)).reason
 
 
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "how", "best"),
+    [
+        ((2, 8, 64), {}, True),
+        ((4, 2048, 196), {}, True),
+        ((4, 2048, 196), {"dtype": BY_NAME["f16"]}, False),
+        ((2, 8, 513), {}, False),
+        ((2, 8, 64), {"dtype": BY_NAME["f64"]}, False),
+        ((2, 64, 256), {"training": False}, True),
+        ((3, 64, 256), {"training": False}, False),
+        ((2, 64, 15), {"training": False}, False),
+    ],
+)
+def test_where_it_is_the_choice(device: Device, shape: Any, how: Any, best: bool) -> None:
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, **{"training": True, **how}))
+    assert (plan.variant.name == "small") == best
+
+
 def test_statistics_that_nobody_gave_are_left_to_others(device: Device) -> None:
     problem = BatchNormBackwardDescriptor((2, 8, 64), True)
-    assert few_values(problem)
-    assert BatchNormPlan.select(device, BatchNormDescriptor((2, 8, 64), True)).variant.name == "small"
+    assert few_values(problem, "ptx")
+    assert BatchNormBackwardPlan.select(device, problem).variant.name != "small"
