@@ -435,7 +435,7 @@ class EvalConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> EvalConfig:
-        """As measured on an H100: two, but of rows that are no whole vectors, whose coefficients take longer, and of f64."""
+        """As measured on an H100: two, but for f64 and rows of no whole vectors, whose coefficients take longer."""
         if problem.dtype.size <= 4 and problem.hw % problem.vector == 0:
             return cls(cls.images_written(problem, 2))
         return cls(cls.images_written(problem, 16 if problem.dtype.size == 2 else 8))

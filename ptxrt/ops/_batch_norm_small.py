@@ -42,18 +42,20 @@ _LEAST_ROW = 16  # elements that a warp is worth
 def few_values(problem: Any, language: str) -> bool:
     """Return whether what counts is how long one thread takes: as measured on an H100, of f32.
 
-    Where sums are waited for, that is so as long as a block holds a channel. Of 16 bits other variants read more at a time.
+    Where sums are waited for, that is so as long as a block holds a channel. Of 16 bits others read more at a time.
     """
     if problem.op == "batch_norm" and not problem.training:
-        return problem.hw >= _LEAST_ROW and problem.elements <= _IN_EVAL[language]
+        return bool(problem.hw >= _LEAST_ROW and problem.elements <= _IN_EVAL[language])
     most = _IN_ALL >> (3 if problem.dtype.size == 2 else 0)
-    return problem.count <= _MOST and problem.elements <= most
+    return bool(problem.count <= _MOST and problem.elements <= most)
 
 
 def _refusal(problem: Any) -> Refusal | None:
     if problem.dtype.name == "f64":
         return Refusal("is not for f64")
-    return Refusal(f"{problem.elements} elements are more than {_OFFSETS - 1}") if problem.elements >= _OFFSETS else None
+    if problem.elements >= _OFFSETS:
+        return Refusal(f"{problem.elements} elements are more than {_OFFSETS - 1}")
+    return None
 
 
 def _threads(values: int) -> int:

@@ -57,4 +57,5 @@ class Small(Variant[ImageDescriptor, Config]):
         kernel = FAMILY.kernel(f"softmax2d_small_{most}", problem.dtype, self.language)
         grid = (ceil_div(problem.hw, _COLUMNS), problem.batch)
         launch = Launch(kernel, grid, _THREADS, ("x", "out", problem.channels, problem.hw))
-        return Schedule((launch,), PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True))
+        guarantee = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
+        return Schedule((launch,), guarantee)

@@ -297,14 +297,11 @@ def _source_places(length: int, count: int) -> NDArray[np.int64]:
 
 
 def _factor(length: int, count: int) -> int | None:
-    """Return what a place along y is multiplied with, and divided by 2^16, for its place along x; None where nothing is."""
+    """Return what a place along y is multiplied with, and divided by 2^16, for that along x; None where nothing is."""
     if max(length, count) >> 16:
         return None
-    places = np.arange(count, dtype=np.uint64)
-    high = -(-(length << 16) // count)
-    wanted = _source_places(length, count)
-    fits = (factor for factor in (high, high - 1) if np.array_equal(places * np.uint64(factor) >> np.uint64(16), wanted))
-    return next(fits, None)
+    places, wanted, high = np.arange(count), _source_places(length, count), -(-(length << 16) // count)
+    return next((factor for factor in (high, high - 1) if np.array_equal(places * factor >> 16, wanted)), None)
 
 
 class Short(Variant[UpsampleNearest2dDescriptor, Config]):
@@ -322,15 +319,16 @@ class Short(Variant[UpsampleNearest2dDescriptor, Config]):
         if n > 1 and c > 1 and image != c * channel:
             return Refusal("planes of x do not lie at one stride")
         plane = problem.out_h * problem.out_w
-        for name, value in (("the span of x", problem.read_bytes // problem.dtype.size), ("elements of y", n * c * plane)):
+        spans = ("the span of x", problem.read_bytes // problem.dtype.size), ("elements of y", n * c * plane)
+        for name, value in spans:
             if value >> 32:
                 return Refusal(f"{name} = {shown(value)} does not fit the kernel's u32")
-        factors = _factor(in_h, problem.out_h), _factor(in_w, problem.out_w)
-        if (plane + 1) * problem.out_w >> 32 or None in factors:
+        rows, columns = _factor(in_h, problem.out_h), _factor(in_w, problem.out_w)
+        if (plane + 1) * problem.out_w >> 32 or rows is None or columns is None:
             return Refusal("no factors of 16 bits give the places of its rows and columns")
         sizes = (plane, problem.out_w, ((1 << 32) - 1) // problem.out_w)
         steps = (channel if c > 1 else image, row, column)
-        arguments: tuple[Argument, ...] = ("x", "out", *sizes, *factors, *steps)
+        arguments: tuple[Argument, ...] = ("x", "out", *sizes, rows, columns, *steps)
         kernel = problem.kernel("upsample_nearest2d_short", self.language)
         return Schedule((Launch(kernel, (-(-plane // THREADS), n * c), THREADS, arguments),), _GUARANTEE)
 

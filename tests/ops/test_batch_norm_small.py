@@ -1,4 +1,4 @@
-"""batch_norm of few values: blocks of one warp and of several, rows and images that end anywhere, PTX and HIP to the bit."""
+"""batch_norm of few values: blocks of one warp and of several, rows that end anywhere, PTX and HIP to the bit."""
 
 from __future__ import annotations
 
@@ -82,12 +82,15 @@ def test_a_value_that_is_none_stays_in_its_channel(device: Device, rng: Rng, var
     x, *vectors = forward_problem(rng, (3, 3, 50))
     x[1, 1, 7], x[2, 2, 49] = np.nan, np.inf
     got = run_forward(device, (x, *vectors), training=True, variant=variant)
-    assert np.isfinite(got["y"][:, 0]).all() and np.isnan(got["y"][:, 1:]).all()
+    assert np.isfinite(got["y"][:, 0]).all()
+    assert np.isnan(got["y"][:, 1:]).all()
     go, x, *vectors = backward_problem(rng, (3, 3, 50))
     go[1, 1, 7], vectors[1][2] = np.nan, np.inf
     gi, gw, gb = run_backward(device, (go, x, *vectors), kind="handed", variant=variant)
-    assert np.isfinite(gi[:, 0]).all() and np.isnan(gi[:, 1:]).all()
-    assert np.isfinite(gw[0]) and not np.isfinite(gw[1:]).any() and np.isfinite(gb[[0, 2]]).all() and np.isnan(gb[1])
+    assert np.isfinite(gi[:, 0]).all()
+    assert np.isnan(gi[:, 1:]).all()
+    np.testing.assert_array_equal(np.isfinite(gw), [True, False, False])
+    np.testing.assert_array_equal(np.isnan(gb), [False, True, False])
 
 
 def test_values_that_are_equal_have_no_variance(device: Device, rng: Rng) -> None:
@@ -111,6 +114,10 @@ def launch_of(problem: Any) -> Any:
     return small(problem, "ptx", problem.op + "_small", (), ())
 
 
+def in_eval(shape: Any, name: str = "f32") -> Any:
+    return eval_small(BatchNormDescriptor(shape, False, BY_NAME[name]), "ptx", ())
+
+
 @pytest.mark.parametrize(
     ("count", "threads"), [(2, 32), (128, 32), (129, 64), (256, 64), (257, 128), (513, 256), (1024, 256)]
 )
@@ -122,8 +129,8 @@ def test_a_thread_has_four_values_at_most(count: int, threads: int) -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     assert "1025 values a channel" in launch_of(BatchNormDescriptor((1025, 3), True)).reason
     assert "not for f64" in launch_of(BatchNormDescriptor((10, 3), True, BY_NAME["f64"])).reason
-    assert "not for f64" in eval_small(BatchNormDescriptor((10, 3), False, BY_NAME["f64"]), "ptx", ()).reason
-    assert "elements are more than" in eval_small(BatchNormDescriptor((1 << 12, 1 << 20), False), "ptx", ()).reason
+    assert "not for f64" in in_eval((10, 3), "f64").reason
+    assert "elements are more than" in in_eval((1 << 12, 1 << 20)).reason
     assert "elements are more than" in launch_of(BatchNormDescriptor((1 << 10, 1 << 22), True)).reason
 
 

@@ -53,7 +53,7 @@ def test_values_far_apart_have_denormal_results(device: Device, rng: Rng) -> Non
     y = run(FORWARD, device, (x,), "small")
     want = FORWARD.reference(x)
     np.testing.assert_allclose(y, want, rtol=3e-7, atol=1.5e-45)
-    assert (y[0, 8] > 0).all() and y[0, 8].max() < 1e-38
+    assert 0 < y[0, 8].min() <= y[0, 8].max() < 1e-38
 
 
 def test_what_it_cannot_do_is_refused_and_what_it_does_best_is_its_own(device: Device) -> None:

@@ -542,7 +542,7 @@ def test_few_elements_take_the_short_kernel(device: Device) -> None:
 @pytest.mark.ptx
 @pytest.mark.parametrize("axis", [0, 1])
 def test_the_short_kernel_has_every_place_that_the_product_has(device: Device, axis: int) -> None:
-    """Lengths from 1 to 48, either way, where factors are found; of 30 to 44 among others, at 22 of which integers differ."""
+    """Lengths up to 48, where factors are found; 30 to 44 among others, at 22 of which integers differ."""
     refusals = 0
     for length in range(1, 49, 3 if device.kind == "sim" else 1):
         for count in (1, 2, 7, 16, 30, 31, 44, 48):
