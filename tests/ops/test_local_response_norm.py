@@ -665,12 +665,13 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
 @pytest.mark.parametrize(
     ("shape", "size", "best"),
     [
-        ((4, 64, 32, 32), 5, "sliding"),
+        ((8, 65, 32, 32), 5, "sliding"),
+        ((8, 64, 32, 32), 5, "small"),
         ((4, 64, 32, 32), 12, "sliding"),
         ((4, 64, 32, 32), 13, "baseline"),  # no sliding kernel
-        ((4, 63, 32, 32), 5, "baseline"),  # few elements
+        ((4, 63, 32, 32), 6, "baseline"),  # few elements
         ((512, 64, 15), 5, "baseline"),  # few positions an image
-        ((512, 64, 16), 5, "sliding"),
+        ((1024, 64, 16), 5, "sliding"),
         ((4, 64), 5, "last"),
         ((4, 64), 4, "baseline"),
     ],
