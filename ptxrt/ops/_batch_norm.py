@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
+from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
 from ptxrt.ops._norm_last import LastConfig, Rows
@@ -434,7 +435,9 @@ class EvalConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> EvalConfig:
-        """As measured on an H200: of 16 bits, of which a thread has twice as many vectors under way, twice as many."""
+        """As measured on an H100: two, but for f64 and rows of no whole vectors, whose coefficients take longer."""
+        if problem.dtype.size <= 4 and problem.hw % problem.vector == 0:
+            return cls(cls.images_written(problem, 2))
         return cls(cls.images_written(problem, 16 if problem.dtype.size == 2 else 8))
 
 
@@ -614,6 +617,25 @@ class Cached(Variant[BatchNormDescriptor, Config]):
         return _cached(problem, self.language, 1, 256, arguments)
 
 
+class Small(Variant[BatchNormDescriptor, Config]):
+    """Few values, in the registers of a block a channel; in eval of a block a row."""
+
+    name = "small"
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where one thread's time counts."""
+        return few_values(problem, self.language)
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if not problem.training:
+            return eval_small(problem, self.language, ("x", "y", "weight", "bias", "running_mean", "running_var"))
+        count = problem.count
+        scalars = (problem.updated[2], 1 / count, count / (count - 1))
+        return small(problem, self.language, "batch_norm_small", problem.in_one, scalars)
+
+
 class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
     """In training: a cluster of blocks a channel, which reads it once into their shared memory."""
 
@@ -780,6 +802,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     descriptor_type = BatchNormDescriptor
     result_type = BatchNormResult
     variants = (
+        Small(),
         ChannelsLast(),
         Clusters(),
         Cached(),
@@ -787,6 +810,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         Split(),
         Elementwise(),
         Channels(),
+        Small("hip"),
         ChannelsLast("hip"),
         Cached("hip"),
         InTickets("hip"),
@@ -870,6 +894,25 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
         """Return one launch."""
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
         return _cached(problem, self.language, 2, 512, arguments)
+
+
+class SmallBackward(Variant[BatchNormBackwardDescriptor, Config]):
+    """Few values, of statistics that are given: a block a channel, whose threads have them in registers."""
+
+    name = "small"
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where one thread's time counts."""
+        return few_values(problem, self.language)
+
+    @_of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.training and not problem.handed:
+            return Refusal("is for statistics that are given")
+        arrays = (*_GRADIENTS_OF, *problem.mean_and_var)
+        scalars = (1 / max(1, problem.count), int(problem.training))
+        return small(problem, self.language, "batch_norm_backward_small", arrays, scalars)
 
 
 class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
@@ -1023,12 +1066,14 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
     descriptor_type = BatchNormBackwardDescriptor
     result_type = BatchNormGradients
     variants = (
+        SmallBackward(),
         ChannelsLastBackward(),
         ClustersBackward(),
         CachedBackward(),
         ColumnsBackward(),
         SplitBackward(),
         ChannelsBackward(),
+        SmallBackward("hip"),
         ChannelsLastBackward("hip"),
         CachedBackward("hip"),
         InTicketsBackward("hip"),

@@ -51,8 +51,9 @@ SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
 LAST_SIZES = (3, 5, 7, 9)
-"""Window sizes that the channels-last kernels are made for."""
+"""Window sizes that the channels-last kernels are made for, and those of few elements."""
 
+_FEW = 1 << 19  # elements
 _MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
 
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
@@ -61,6 +62,10 @@ _SIGNATURES = {
     "backward": f"const T* in_ptr, const T* go_ptr, const P* denom_ptr, T* gi_ptr, {_COUNTS} {{}}, P alpha, P beta",
 }
 _LAST = {way: text.format("").replace(f"{_COUNTS} ", "u32 vectors, u32 per_row") for way, text in _SIGNATURES.items()}
+_SMALL = {
+    way: text.format("").replace(f"{_COUNTS} , P alpha", "u32 channels, u32 spatial, f64 factor")
+    for way, text in _SIGNATURES.items()
+}
 FAMILY = KernelFamily(
     "local_response_norm",
     ("f32", "f64", "f16", "bf16"),
@@ -82,6 +87,13 @@ FAMILY = KernelFamily(
             text, parameters={"size": str(size), "by": "root", "last": "yes"}, dtypes=("f32", "f16", "bf16")
         )
         for way, text in _LAST.items()
+        for size in LAST_SIZES
+    }
+    | {
+        f"lrn_{way}_small_{size}": Role(
+            text, parameters={"size": str(size), "by": "root", "small": "yes"}, dtypes=("f32", "f16", "bf16")
+        )
+        for way, text in _SMALL.items()
         for size in LAST_SIZES
     }
     | {
@@ -323,7 +335,33 @@ class Last(Variant[_Problem, Config]):
         return problem.launch(f"last_{problem.size}", self.language, blocks, *counts)
 
 
-_VARIANTS = (Last(), Sliding(), Elements(), Last("hip"), Sliding("hip"), Elements("hip"))
+class Small(Variant[_Problem, Config]):
+    """A thread an element, whose window is on its way at once."""
+
+    name = "small"
+
+    def suits(self, problem: _Problem) -> bool:
+        """Few elements, which take about as long as one thread waits: as measured on an H100, of f32."""
+        return problem.hw >= 16 and problem.elements <= _FEW >> (problem.dtype.size == 2)
+
+    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.size not in LAST_SIZES or not problem.quarters:
+            return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
+        if problem.elements >> 32:
+            return Refusal(f"{problem.elements} elements do not fit the kernel's u32")
+        threads = min(THREADS, -(-problem.hw // 32) * 32)
+        factor = float(np.float32(problem.alpha)) / problem.size
+        reals = (problem.beta, problem.k) if isinstance(problem, LocalResponseNormDescriptor) else (problem.beta,)
+        if problem.way == "backward":
+            factor *= -2 * problem.beta
+        arguments = (*problem.arrays, problem.channels, problem.hw, factor, *reals)
+        kernel = FAMILY.kernel(f"lrn_{problem.way}_small_{problem.size}", problem.dtype, "ptx")
+        grid = (-(-problem.hw // threads), problem.channels, problem.batch)
+        return Schedule((Launch(kernel, grid, threads, arguments),), problem.guarantee)
+
+
+_VARIANTS = (Last(), Small(), Sliding(), Elements(), Last("hip"), Sliding("hip"), Elements("hip"))
 
 
 class LocalResponseNormPlan(Plan[LocalResponseNormDescriptor, LocalResponseNormArgs, LocalResponseNormResult]):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops._softmax2d_held import SECTOR, Direction, Held, guarantee
+from ptxrt.ops._softmax2d_small import Small
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -307,7 +308,7 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     op = "softmax2d"
     category = "activation"
     descriptor_type = Softmax2dDescriptor
-    variants = _variants(_FORWARD_WAY)
+    variants = (Small(), *_variants(_FORWARD_WAY))
 
     def _operands(self) -> tuple[Operand, ...]:
         tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides

@@ -62,8 +62,8 @@ FAMILY = KernelFamily(
             "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const T* src, T* dst", hip=True
         ),
         "upsample_nearest2d_short": Role(
-            "const T* src, T* dst, u32 shift, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, "
-            "f64 column_scale, u64 plane_stride, u64 row_stride, u64 column_stride"
+            "const T* src, T* dst, u32 out_plane, u32 out_w, u32 by_row, u32 row_factor, u32 column_factor, "
+            "u32 plane_stride, u32 row_stride, u32 column_stride"
         ),
         "upsample_nearest2d_banded": Role(
             "const T* src, T* dst, u32 threads, u32 chunks, u32 bands, u32 height, "
@@ -289,6 +289,21 @@ class Elements(Variant[UpsampleNearest2dDescriptor, Config]):
         return Schedule((Launch(kernel, (blocks,), THREADS, arguments),), _GUARANTEE)
 
 
+def _source_places(length: int, count: int) -> NDArray[np.int64]:
+    """Return for each of `count` places along an axis of y where along that of x, `length` long, its value is from."""
+    places = (np.arange(count, dtype=np.float64) * (length / count)).astype(np.int64)
+    found: NDArray[np.int64] = np.minimum(places, length - 1)
+    return found
+
+
+def _factor(length: int, count: int) -> int | None:
+    """Return what a place along y is multiplied with, and divided by 2^16, for that along x; None where nothing is."""
+    if max(length, count) >> 16:
+        return None
+    places, wanted, high = np.arange(count), _source_places(length, count), -(-(length << 16) // count)
+    return next((factor for factor in (high, high - 1) if np.array_equal(places * factor >> 16, wanted)), None)
+
+
 class Short(Variant[UpsampleNearest2dDescriptor, Config]):
     """An element of y a thread, in few instructions."""
 
@@ -303,13 +318,19 @@ class Short(Variant[UpsampleNearest2dDescriptor, Config]):
         (n, c, in_h, in_w), (image, channel, row, column) = problem.shape, problem.steps
         if n > 1 and c > 1 and image != c * channel:
             return Refusal("planes of x do not lie at one stride")
-        shift = min((problem.out_w - 1).bit_length(), 8)
-        grid = (-(-problem.out_w >> shift), -(-problem.out_h // (THREADS >> shift)), n * c)
-        sizes = (shift, problem.out_h, problem.out_w, in_h, in_w)
-        plane = channel if c > 1 else image
-        arguments: tuple[Argument, ...] = ("x", "out", *sizes, *problem.scales, plane, row, column)
-        launch = Launch(problem.kernel("upsample_nearest2d_short", self.language), grid, THREADS, arguments)
-        return _refusal(problem) or Schedule((launch,), _GUARANTEE)
+        plane = problem.out_h * problem.out_w
+        spans = ("the span of x", problem.read_bytes // problem.dtype.size), ("elements of y", n * c * plane)
+        for name, value in spans:
+            if value >> 32:
+                return Refusal(f"{name} = {shown(value)} does not fit the kernel's u32")
+        rows, columns = _factor(in_h, problem.out_h), _factor(in_w, problem.out_w)
+        if (plane + 1) * problem.out_w >> 32 or rows is None or columns is None:
+            return Refusal("no factors of 16 bits give the places of its rows and columns")
+        sizes = (plane, problem.out_w, ((1 << 32) - 1) // problem.out_w)
+        steps = (channel if c > 1 else image, row, column)
+        arguments: tuple[Argument, ...] = ("x", "out", *sizes, rows, columns, *steps)
+        kernel = problem.kernel("upsample_nearest2d_short", self.language)
+        return Schedule((Launch(kernel, (-(-plane // THREADS), n * c), THREADS, arguments),), _GUARANTEE)
 
 
 @dataclass(frozen=True)
@@ -379,13 +400,6 @@ class TablesConfig(Config):
     def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[TablesConfig]:
         """Return heights from 1 to 8."""
         return tuple(cls(height) for height in (1, 2, 4, 8))
-
-
-def _source_places(length: int, count: int) -> NDArray[np.int64]:
-    """Return for each of `count` places along an axis of y where along that of x, `length` long, its value is from."""
-    places = (np.arange(count, dtype=np.float64) * (length / count)).astype(np.int64)
-    found: NDArray[np.int64] = np.minimum(places, length - 1)
-    return found
 
 
 def _table_of_columns(problem: UpsampleNearest2dDescriptor) -> tuple[NDArray[np.uint32], int] | Refusal:

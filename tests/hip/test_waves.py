@@ -262,6 +262,14 @@ def batch_norm_in_eval(shape: Shape, name: str = "f32") -> Case:
     return replace(batch_norm(shape, False, True, name), variant="elementwise", config=config)
 
 
+def batch_norm_in_small_eval(shape: Shape, name: str = "f32") -> Case:
+    return replace(batch_norm(shape, False, True, name), variant="small")
+
+
+def batch_norm_backward_in_small(shape: Shape, training: bool, name: str = "f32") -> Case:
+    return replace(batch_norm_backward(shape, training, training, True, name), variant="small")
+
+
 def batch_norm_backward_in_slices(shape: Shape, name: str = "f32") -> Case:
     config = SplitConfig(written=1, values=4096)
     return replace(batch_norm_backward(shape, False, False, True, name), variant="split", config=config)
@@ -574,6 +582,17 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             for name in ("f32", *others("batch_norm"))
             for shape in ((21, 1, 400), (3, 2, 37))  # the latter without vectors
         ),
+    ],
+    "batch_norm_small": [
+        (batch_norm_by, ("small", (3, 3, 37))),
+        (batch_norm_by, ("small", (7, 2, 100), False)),  # several warps, and threads without values
+        (batch_norm_in_small_eval, ((3, 3, 37),)),
+        (batch_norm_in_small_eval, ((2, 2, 1100),)),  # more blocks than one a row
+        (batch_norm_backward_in_small, ((3, 3, 37), True)),
+        (batch_norm_backward_in_small, ((7, 2, 100), False)),
+        *((batch_norm_by, ("small", (3, 3, 37), True, name)) for name in others("batch_norm_small")),
+        *((batch_norm_in_small_eval, ((3, 3, 37), name)) for name in others("batch_norm_small")),
+        *((batch_norm_backward_in_small, ((3, 3, 37), True, name)) for name in others("batch_norm_small")),
     ],
     "batch_norm_exact": [
         (exact_shard, ((3, 3, 37),)),

@@ -448,6 +448,7 @@ LARGE: list[tuple[Any, Any]] = [
     *((ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor((1, 4, 9), size, beta=beta))
       for size in range(1, 13) for beta in (0.75, 0.6)),
     (ops.Softmax2dPlan, ops.Softmax2dDescriptor((1 << 32, 1, 1))),
+    *((ops.Softmax2dPlan, ops.Softmax2dDescriptor((1, channels, 8))) for channels in (40, 100)),
     (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor((1 << 32, 1, 1))),
     *((plan, kind((1, 1, *size), (1, *size, len(size)), mode=mode, padding_mode="border"))
       for plan, kind in ((ops.GridSamplePlan, ops.GridSampleDescriptor),

@@ -207,6 +207,61 @@ def test_channels_side_by_side_have_the_bits_of_the_baseline(sim: Device, rng: R
 
 
 @pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "size", "name"),
+    [
+        ((1, 1, 1), 5, "f32"),  # a window of one channel
+        ((2, 2, 31), 9, "f32"),  # more of the window outside than inside
+        ((3, 5, 33), 7, "f32"),
+        ((1, 4, 256), 3, "f32"),
+        ((2, 3, 300), 5, "f32"),  # blocks of a row, the last not full
+        ((2, 6, 35), 5, "f16"),
+        ((2, 6, 35), 3, "bf16"),
+    ],
+    ids=str,
+)
+@pytest.mark.sanitize
+def test_few_elements(device: Device, rng: Rng, shape: Shape, size: int, name: str) -> None:
+    for offset in (0, 1):
+        check(device, rng, normal(rng, shape, name=name), size, "small", offset, alpha=0.5)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("name", ["f32", *HALVES])
+@pytest.mark.parametrize("size", LAST_SIZES)
+def test_few_elements_have_the_bits_of_the_baseline(sim: Device, rng: Rng, size: int, name: str) -> None:
+    """Numbers whose denom f32 does not hold, or that has no root, too."""
+    x, go = (normal(rng, (2, 12, 40), name=name) for _ in "xg")
+    large = 1e25 if name != "f16" else 6e4
+    x[0, 3, 5], x[1, ::9, 7], x[1, 11, 31] = large, np.inf, np.nan
+    x[:, :, 12], x[0, 11, 16], x[:, :, 24] = 0, -large, 1e-30
+    beta = (0.25, 0.5, 0.75, 1.0)[size // 2 - 1]
+    every: Any = ({"alpha": 0.3, "beta": beta, "k": 0.0}, {"alpha": 1e20, "beta": 0.75, "k": -1e-3})
+    for reals in (*every, {"alpha": 0.7, "beta": 0.75, "k": 1.0}):
+        y, denom = forward(sim, x, size, "baseline", **reals)
+        gradient = backward(sim, go, x, denom, size, "baseline", **reals)
+        results = (*forward(sim, x, size, "small", **reals), backward(sim, go, x, denom, size, "small", **reals))
+        for got, want in zip(results, (y, denom, gradient), strict=True):
+            np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_what_few_elements_must_be(device: Device, direction: str) -> None:
+    windows = r"no kernel but for windows of \(3, 5, 7, 9\) and, not of f64, beta of 1 to 4 quarters"
+    for shape, size, dtype, beta, reason in (
+        ((2, 8, 32), 4, "f32", 0.75, windows),
+        ((2, 8, 32), 5, "f64", 0.75, windows),
+        ((2, 8, 32), 5, "f32", 0.6, windows),
+        ((1 << 10, 1 << 10, 1 << 12), 5, "f32", 0.75, "4294967296 elements do not fit the kernel's u32"),
+    ):
+        with pytest.raises(ptxrt.Unsupported, match=f"small: {reason}"):
+            plan_of(direction, device, shape, size, "small", dtype, beta=beta)
+    assert plan_of(direction, device, (2, 64, 16, 16), 5).variant.name == "small"
+    assert plan_of(direction, device, (2, 64, 16, 16), 4).variant.name == "baseline"
+
+
+@pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_what_channels_side_by_side_must_be(device: Device, direction: str) -> None:
     side_by_side = "takes channels that lie side by side, a multiple of"
@@ -610,12 +665,13 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
 @pytest.mark.parametrize(
     ("shape", "size", "best"),
     [
-        ((4, 64, 32, 32), 5, "sliding"),
+        ((8, 65, 32, 32), 5, "sliding"),
+        ((8, 64, 32, 32), 5, "small"),
         ((4, 64, 32, 32), 12, "sliding"),
         ((4, 64, 32, 32), 13, "baseline"),  # no sliding kernel
-        ((4, 63, 32, 32), 5, "baseline"),  # few elements
+        ((4, 63, 32, 32), 6, "baseline"),  # few elements
         ((512, 64, 15), 5, "baseline"),  # few positions an image
-        ((512, 64, 16), 5, "sliding"),
+        ((1024, 64, 16), 5, "sliding"),
         ((4, 64), 5, "last"),
         ((4, 64), 4, "baseline"),
     ],

@@ -447,10 +447,9 @@ def test_column_strides_above_32_bits(torch_with: Any) -> None:
     base = torch.empty(3 << 31, dtype=torch.uint8, device="cuda").random_()
     x = base.as_strided((1, 2, 3, 3), (0, 5, 7, (3 << 30) - 64))
     want = wanted(x.contiguous().cpu().numpy(), 4, 6)
-    for name in ("short", "baseline"):
-        plan = plan_for(ptxrt.from_dlpack(x), 4, 6, name)
-        assert key_of(plan.variant) == name
-        same_bits(plan.run((ptxrt.from_dlpack(x), None)).to_host(), want)
+    plan = plan_for(ptxrt.from_dlpack(x), 4, 6, "baseline")
+    assert key_of(plan.variant) == "baseline"
+    same_bits(plan.run((ptxrt.from_dlpack(x), None)).to_host(), want)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -528,9 +527,31 @@ def test_few_elements_take_the_short_kernel(device: Device) -> None:
         problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out)
         plan = UpsampleNearest2dPlan.select(device, problem, ptxrt.PlanPreference(language="ptx"))
         assert (plan.variant.name == "short") == short
-    uneven = UpsampleNearest2dDescriptor((2, 2, 4, 4), (100, 16, 4, 1), 8, 8)
-    with refused(ptxrt.Unsupported, OP, "descriptor", "at one stride"):
-        UpsampleNearest2dPlan.select(device, uneven, wish("short"))
+    for shape, strides, out, reason in (
+        ((2, 2, 4, 4), (100, 16, 4, 1), (8, 8), "at one stride"),
+        ((2, 2, 4, 4), (1 << 31, 1 << 30, 1 << 30, 1), (8, 8), "the span of x"),
+        ((2, 1, 1, 1), (0, 0, 0, 0), (1 << 15, 1 << 16), "elements of y"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1, 1 << 16), "no factors"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 5, (1 << 16) - 1), "no factors"),
+    ):
+        problem = UpsampleNearest2dDescriptor(shape, strides, *out)
+        with refused(ptxrt.Unsupported, OP, "descriptor", reason):
+            UpsampleNearest2dPlan.select(device, problem, wish("short"))
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_short_kernel_has_every_place_that_the_product_has(device: Device, axis: int) -> None:
+    """Lengths up to 48, where factors are found; 30 to 44 among others, at 22 of which integers differ."""
+    refusals = 0
+    for length in range(1, 49, 3 if device.kind == "sim" else 1):
+        for count in (1, 2, 7, 16, 30, 31, 44, 48):
+            x = np.arange(length, dtype=np.uint8).reshape((1, 1, length, 1) if axis == 0 else (1, 1, 1, length))
+            out = (count, 1) if axis == 0 else (1, count)
+            plan = plan_for(ptxrt.to_device(x, device), *out, "short")
+            refusals += plan.variant.name != "short"
+            same_bits(plan.run((ptxrt.to_device(x, device), None)).to_host(), wanted(x, *out), (length, count))
+    assert refusals <= 3
 
 
 @pytest.mark.ptx

@@ -118,11 +118,12 @@ def on_device(case: Case, array: NDArray[Any], device: ptxrt.Device) -> ptxrt.De
 
 def timer(device: ptxrt.Device, run: Call) -> Callable[[int], list[float]]:
     """Return what times a number of runs on the device, in microseconds, one by one, the L2 cleared before each."""
-    clear, stream = _cleared(device), device.default_stream
+    clear, release, stream = _cleared(device), _releasing(device), device.default_stream
 
     def timed(count: int) -> list[float]:
         pairs = [(ptxrt.Event(device), ptxrt.Event(device)) for _ in range(count)]
         for start, end in pairs:
+            release()
             clear.fill_bytes(0)
             stream.record(start)
             run()
@@ -130,6 +131,25 @@ def timer(device: ptxrt.Device, run: Call) -> Callable[[int], list[float]]:
         return [start.elapsed_ms(end) * 1e3 for start, end in pairs]
 
     return timed
+
+
+@cache
+def _releasing(device: ptxrt.Device) -> Callable[[], None]:
+    """Return what releases lines of the L2 that loads have marked to be evicted last, as many of Triton's do.
+
+    Otherwise they stay, whatever is written: such a kernel would find in the L2 what it read the time before.
+    """
+    if device.kind != "cuda":
+        return lambda: None
+    from cuda.bindings import driver  # noqa: PLC0415 (only where there is a CUDA device)
+
+    def done(outcome: tuple[Any, ...]) -> Any:
+        if outcome[0]:
+            raise RuntimeError(f"the L2 cannot be cleared: {outcome[0]!r}")
+        return outcome[-1]
+
+    done(driver.cuCtxSetCurrent(done(driver.cuDevicePrimaryCtxRetain(done(driver.cuDeviceGet(device.ordinal))))))
+    return lambda: done(driver.cuCtxResetPersistingL2Cache())
 
 
 @cache
