@@ -13,6 +13,7 @@ from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops._grid_sample_modes_last import GeneralLast
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
+from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -573,6 +574,7 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
         FixedPoint(),
         Quads(),
         TiledChannels(),
+        TiledBackward(),
         GeneralLast(),
         ChannelsLast(),
         Direct(),

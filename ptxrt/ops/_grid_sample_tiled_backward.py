@@ -1,0 +1,110 @@
+"""grid_sample_backward of bilinear images: a block has x and the sums of what its tile touches in shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    Workspace,
+    Zero,
+)
+
+if TYPE_CHECKING:
+    from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
+
+__all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig"]
+
+_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
+_BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
+_SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
+_POINTS = (1, 2, 4, 8)
+FAMILY = KernelFamily(
+    "grid_sample_tiled_backward",
+    ("f32", "f16", "bf16"),
+    {
+        **{
+            f"grid_sample_tiled_backward_{points}": Role(f"{_GRADIENTS}, {_BOX}, {_SIZES}", target=90)
+            for points in _POINTS
+        },
+        "grid_sample_tiled_backward_collect": Role(
+            "const f32* sums_ptr, T* dinput_ptr, u64 count", target=90, dtypes=("f16", "bf16")
+        ),
+    },
+    unnamed=None,
+    op="grid_sample",
+)
+
+
+@dataclass(frozen=True)
+class TiledBackwardConfig(Config):
+    """Knobs: a block's threads, the points of each, the tile's width as a power of two of 32s, KiB of shared memory."""
+
+    threads: int
+    points: int
+    wide: int
+    kib: int
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledBackwardConfig:
+        """Two blocks a multiprocessor."""
+        return cls(512, 8, 1, 74) if problem.c <= 8 else cls(512, 1, 0, 100)
+
+    @classmethod
+    def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledBackwardConfig]:
+        """Return both."""
+        del problem
+        return cls(512, 8, 1, 74), cls(512, 1, 0, 100)
+
+
+class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]):
+    """Float atomics on sums in shared memory; each of these is added to those in global memory once."""
+
+    name = "tiled"
+    config_type = TiledBackwardConfig
+
+    def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
+        """About as many points as pixels, and many."""
+        return True
+
+    def schedule(
+        self, problem: GridSampleBackwardDescriptor, config: TiledBackwardConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return zeros and one launch, of 16 bits two."""
+        if problem.mode != "bilinear" or problem.volume or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
+            return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
+        nbytes = min(config.kib << 10, limits.max_shared_bytes)
+        space = nbytes // 8 // 4 * 4
+        warps = config.threads // 32
+        tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // (config.points * (warps >> config.wide)))
+        kernel = FAMILY.kernel(f"grid_sample_tiled_backward_{config.points}", problem.dtype, self.language)
+        workspace, count = Workspace(), math.prod(problem.shape)
+        direct = problem.dtype.name == "f32"
+        sums = "grad_input" if direct else workspace.region("sums", "f32", count)
+        arguments: tuple[Argument, ...] = (
+            *("grad_out", "x", "grid", sums, "grad_grid"),
+            *(config.wide, space, math.isqrt(space) // 4 * 4),
+            *problem.padding,
+            *problem.sizes,
+        )
+        add = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, 8 * space)
+        if direct:
+            return Schedule((Zero(sums), add), problem.guarantee(atomics=True))
+        collect = Launch(
+            FAMILY.kernel("grid_sample_tiled_backward_collect", problem.dtype, self.language),
+            (-(-count // 1024),),
+            256,
+            (sums, "grad_input", count),
+        )
+        return Schedule((Zero(sums), add, collect), problem.guarantee(atomics=True), workspace)
