@@ -29,15 +29,12 @@ __all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig"]
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_POINTS = (1, 2, 4, 8)
+_POINTS = 8  # of a thread
 FAMILY = KernelFamily(
     "grid_sample_tiled_backward",
     ("f32", "f16", "bf16"),
     {
-        **{
-            f"grid_sample_tiled_backward_{points}": Role(f"{_GRADIENTS}, {_BOX}, {_SIZES}", target=90)
-            for points in _POINTS
-        },
+        "grid_sample_tiled_backward": Role(f"{_GRADIENTS}, {_BOX}, {_SIZES}", target=90),
         "grid_sample_tiled_backward_collect": Role(
             "const f32* sums_ptr, T* dinput_ptr, u64 count", target=90, dtypes=("f16", "bf16")
         ),
@@ -49,23 +46,22 @@ FAMILY = KernelFamily(
 
 @dataclass(frozen=True)
 class TiledBackwardConfig(Config):
-    """Knobs: a block's threads, the points of each, the tile's width as a power of two of 32s, KiB of shared memory."""
+    """Knobs: a block's threads, the tile's width as a power of two of 32s, KiB of shared memory."""
 
     threads: int
-    points: int
     wide: int
     kib: int
 
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledBackwardConfig:
         """Two blocks a multiprocessor."""
-        return cls(512, 8, 1, 74) if problem.c <= 8 else cls(512, 1, 0, 100)
+        return cls(512, 1, 80)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledBackwardConfig]:
         """Return both."""
         del problem
-        return cls(512, 8, 1, 74), cls(512, 1, 0, 100)
+        return (cls(512, 1, 80),)
 
 
 class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]):
@@ -87,14 +83,14 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         nbytes = min(config.kib << 10, limits.max_shared_bytes)
         space = nbytes // 8 // 4 * 4
         warps = config.threads // 32
-        tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // (config.points * (warps >> config.wide)))
-        kernel = FAMILY.kernel(f"grid_sample_tiled_backward_{config.points}", problem.dtype, self.language)
+        tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // (_POINTS * (warps >> config.wide)))
+        kernel = FAMILY.kernel("grid_sample_tiled_backward", problem.dtype, self.language)
         workspace, count = Workspace(), math.prod(problem.shape)
         direct = problem.dtype.name == "f32"
         sums = "grad_input" if direct else workspace.region("sums", "f32", count)
         arguments: tuple[Argument, ...] = (
             *("grad_out", "x", "grid", sums, "grad_grid"),
-            *(config.wide, space, math.isqrt(space) // 4 * 4),
+            *(config.wide, space, (math.isqrt(space) - 4) // 8 * 8 + 4),
             *problem.padding,
             *problem.sizes,
         )

@@ -16,6 +16,7 @@ from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
 from ptxrt.ops._grid_sample_tiled import TileConfig
+from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannelsConfig
 from ptxrt.ops.framework import Config
 
@@ -85,3 +86,27 @@ def test_gradients_by_way_of_tiles_with_channels_side_by_side(
     go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
     for offset in (0, 1):
         check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledChannelsConfig(*config))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((2, 3, 24, 32), (19, 70), 0.9, 0.02, (64, 1, 8)),  # the box of a tile fits
+        ((2, 9, 24, 30), (9, 66), 1.1, 0.0, (128, 0, 24)),  # rows of no vectors
+        ((1, 2, 40, 48), (20, 64), 0.9, 0.1, (64, 1, 6)),  # it is cut
+        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 0, 4)),  # no box
+        ((1, 13, 6, 32), (17, 64), 0.5, 0.0, (128, 1, 16)),  # many points a pixel
+        ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 0, 8)),  # most points touch nothing
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("variant", [key for key in BACKWARD if key.endswith("tiled")])
+@pytest.mark.sanitize
+def test_gradients_by_way_of_tiles_with_x(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = smooth(rng, shape, size, name, scale, noise)
+    go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
+    for offset in (0, 1):
+        check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledBackwardConfig(*config))
