@@ -29,14 +29,15 @@ __all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig"]
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_POINTS = 8  # of a thread
+_POINTS = {"ptx": 8, "hip": 4}  # of a thread
+_MOST = 5952  # pixels of a box in HIP
 FAMILY = KernelFamily(
     "grid_sample_tiled_backward",
     ("f32", "f16", "bf16"),
     {
-        "grid_sample_tiled_backward": Role(f"{_GRADIENTS}, {_BOX}, {_SIZES}", target=90),
+        "grid_sample_tiled_backward": Role(f"{_GRADIENTS}, {_BOX}, {_SIZES}", hip=True, target=90),
         "grid_sample_tiled_backward_collect": Role(
-            "const f32* sums_ptr, T* dinput_ptr, u64 count", target=90, dtypes=("f16", "bf16")
+            "const f32* sums_ptr, T* dinput_ptr, u64 count", hip=True, target=90, dtypes=("f16", "bf16")
         ),
     },
     unnamed=None,
@@ -80,10 +81,12 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         """Return zeros and one launch, of 16 bits two."""
         if problem.mode != "bilinear" or problem.volume or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
-        nbytes = min(config.kib << 10, limits.max_shared_bytes)
-        space = nbytes // 8 // 4 * 4
-        warps = config.threads // 32
-        tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // (_POINTS * (warps >> config.wide)))
+        space = min(config.kib << 10, limits.max_shared_bytes) // 32 * 4
+        nbytes = 8 * space
+        if self.language == "hip":  # there shared memory is the kernel's own
+            space, nbytes = min(space, _MOST), 0
+        height = _POINTS[self.language] * (config.threads // 32 >> config.wide)
+        tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // height)
         kernel = FAMILY.kernel("grid_sample_tiled_backward", problem.dtype, self.language)
         workspace, count = Workspace(), math.prod(problem.shape)
         direct = problem.dtype.name == "f32"
@@ -94,7 +97,7 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
             *problem.padding,
             *problem.sizes,
         )
-        add = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, 8 * space)
+        add = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
         if direct:
             return Schedule((Zero(sums), add), problem.guarantee(atomics=True))
         collect = Launch(
