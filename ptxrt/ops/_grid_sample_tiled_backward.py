@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from ptxrt.ops.framework import (
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
 
-__all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig"]
+__all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig", "summed"]
 
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
@@ -79,7 +79,7 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         self, problem: GridSampleBackwardDescriptor, config: TiledBackwardConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return zeros and one launch, of 16 bits two."""
-        if problem.mode != "bilinear" or problem.volume or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
+        if problem.way != "bilinear" or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
         space = min(config.kib << 10, limits.max_shared_bytes) // 32 * 4
         nbytes = 8 * space
@@ -88,22 +88,21 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         height = _POINTS[self.language] * (config.threads // 32 >> config.wide)
         tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // height)
         kernel = FAMILY.kernel("grid_sample_tiled_backward", problem.dtype, self.language)
-        workspace, count = Workspace(), math.prod(problem.shape)
-        direct = problem.dtype.name == "f32"
-        sums = "grad_input" if direct else workspace.region("sums", "f32", count)
-        arguments: tuple[Argument, ...] = (
-            *("grad_out", "x", "grid", sums, "grad_grid"),
-            *(config.wide, space, (math.isqrt(space) - 4) // 8 * 8 + 4),
-            *problem.padding,
-            *problem.sizes,
-        )
-        add = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
-        if direct:
-            return Schedule((Zero(sums), add), problem.guarantee(atomics=True))
-        collect = Launch(
-            FAMILY.kernel("grid_sample_tiled_backward_collect", problem.dtype, self.language),
-            (-(-count // 1024),),
-            256,
-            (sums, "grad_input", count),
-        )
-        return Schedule((Zero(sums), add, collect), problem.guarantee(atomics=True), workspace)
+        more = (config.wide, space, (math.isqrt(space) - 4) // 8 * 8 + 4, *problem.padding, *problem.sizes)
+
+        def add(sums: Argument) -> Launch:
+            arguments = ("grad_out", "x", "grid", sums, "grad_grid", *more)
+            return Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
+
+        return summed(problem, self.language, add)
+
+
+def summed(problem: GridSampleBackwardDescriptor, language: str, add: Callable[[Argument], Launch]) -> Schedule:
+    """Return zeros, the launch that adds to sums in the layout of x, and of 16 bits, one that rounds these."""
+    workspace, count, guarantee = Workspace(), math.prod(problem.shape), problem.guarantee(atomics=True)
+    if problem.dtype.size > 2:
+        return Schedule((Zero("grad_input"), add("grad_input")), guarantee)
+    sums = workspace.region("sums", "f32", count)
+    kernel = FAMILY.kernel("grid_sample_tiled_backward_collect", problem.dtype, language)
+    collect = Launch(kernel, (-(-count // 1024),), 256, (sums, "grad_input", count))
+    return Schedule((Zero(sums), add(sums), collect), guarantee, workspace)

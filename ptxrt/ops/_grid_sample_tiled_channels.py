@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant, Zero
+from ptxrt.ops._grid_sample_tiled_backward import summed
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    parameter_type,
+)
 
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
@@ -16,12 +29,13 @@ __all__ = ["FAMILY", "TiledChannels"]
 
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 _MODE = "u32 padding, u32 align"
-_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, T* dinput_ptr, T* dgrid_ptr"
+_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, P* sums_ptr, T* dgrid_ptr"
 FAMILY = KernelFamily(
     "grid_sample_tiled_channels",
-    ("f32", "f64"),  # in 16 bits, atomics on grad_input would round at each addition
+    ("f32", "f16", "bf16", "f64"),
     {"grid_sample_tiled_backward_channels": Role(f"{_GRADIENTS}, i32 pixels, i32 side, {_MODE}, {_SIZES}")},
     unnamed=None,
+    targets=ROUNDING_TARGETS,
     op="grid_sample",
 )
 
@@ -35,7 +49,7 @@ class TiledChannelsConfig(Config):
 
     def layout(self, problem: GridSampleBackwardDescriptor, limits: Limits) -> tuple[int, int]:
         """Return the shared memory in bytes, and how many pixels it holds beside what each thread takes."""
-        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 80 + 2 * problem.dtype.size
+        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 80 + 2 * parameter_type(problem.dtype).size
         return nbytes, (nbytes - self.threads * each) // 64
 
     @classmethod
@@ -68,18 +82,17 @@ class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]
         self, problem: GridSampleBackwardDescriptor, config: TiledChannelsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return zeros and one launch."""
-        if problem.way != "bilinear" or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
-            return Refusal("takes f32 or f64, contiguous, bilinear images alone")
+        if problem.way != "bilinear" or not problem.packed:
+            return Refusal("takes contiguous, bilinear images alone")
         nbytes, pixels = config.layout(problem, limits)
         if pixels < 2:
             return Refusal(f"{nbytes} bytes of shared memory are too few for {config.threads} threads")
         kernel = FAMILY.kernel("grid_sample_tiled_backward_channels", problem.dtype, self.language)
         tiles = -(-problem.ow // 32) * -(-problem.oh // (config.threads // 32))
-        arguments: tuple[Argument, ...] = (
-            *("grad_out", "x", "grid", "grad_input", "grad_grid"),
-            *(pixels, math.isqrt(pixels) // 2 * 2 or 2),
-            *problem.padding,
-            *problem.sizes,
-        )
-        launch = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
-        return Schedule((Zero("grad_input"), launch), problem.guarantee(atomics=True))
+        more = (pixels, math.isqrt(pixels) // 2 * 2 or 2, *problem.padding, *problem.sizes)
+
+        def add(sums: Argument) -> Launch:
+            arguments = ("grad_out", "x", "grid", sums, "grad_grid", *more)
+            return Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
+
+        return summed(problem, self.language, add)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import Rng, Shape
 from op_testing import Guarded, on_device, wish
-from test_grid_sample import LOOPS, TYPES, VARIANTS, both_types, each_type
+from test_grid_sample import LOOPS, TYPES, VARIANTS, each_type
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
 
@@ -76,7 +76,7 @@ def test_tiles_give_the_bits_of_the_baseline(
     ],
     ids=str,
 )
-@both_types
+@each_type
 @pytest.mark.parametrize("variant", [key for key in BACKWARD if "tiled_channels" in key])
 @pytest.mark.sanitize
 def test_gradients_by_way_of_tiles_with_channels_side_by_side(
