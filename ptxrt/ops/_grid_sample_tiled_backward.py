@@ -56,13 +56,13 @@ class TiledBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledBackwardConfig:
         """Two blocks a multiprocessor."""
-        return cls(512, 1, 80)
+        return cls(512, 1, 108)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledBackwardConfig]:
         """Return both."""
         del problem
-        return (cls(512, 1, 80),)
+        return (cls(512, 1, 108),)
 
 
 class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]):
@@ -81,8 +81,9 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         """Return zeros and one launch, of 16 bits two."""
         if problem.way != "bilinear" or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
-        space = min(config.kib << 10, limits.max_shared_bytes) // 32 * 4
-        nbytes = 8 * space
+        each = 4 + 2 * (problem.dtype.size if self.language == "ptx" else 2)
+        space = min(config.kib << 10, limits.max_shared_bytes) // each // 4 * 4
+        nbytes = each * space
         if self.language == "hip":  # there shared memory is the kernel's own
             space, nbytes = min(space, _MOST), 0
         height = _POINTS[self.language] * (config.threads // 32 >> config.wide)
