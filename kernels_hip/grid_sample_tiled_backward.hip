@@ -57,11 +57,28 @@ struct Slopes {
     }
 };
 
+// This thread's pixels of a box, row by row: work(item, y, x).
+template <typename Work>
+__device__ inline void each_pixel(int columns, int area, Work work) {
+    const int threads = blockDim.x, down = threads / columns, along = threads % columns;
+    int y = threadIdx.x / columns, x = threadIdx.x % columns;
+    for (int item = threadIdx.x; item < area; item += threads) {
+        work(item, y, x);
+        y += down;
+        x += along;
+        if (x >= columns) {
+            x -= columns;
+            ++y;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, float* sums_ptr, Element* dgrid_ptr, int wide,
     int space, int side, unsigned padding, unsigned align, int n, int c, int ih, int iw, int oh, int ow) {
     __shared__ float values[MOST], sums[MOST];
     __shared__ int bounds[4];  // the greatest -x, -y, x and y
+    __shared__ unsigned totals[3];  // of x and y, and how many there are
     const size_t positions = size_t(oh) * ow, plane = size_t(ih) * iw;
     const Image image{unsigned(n), unsigned(c), 0, ih, iw, positions, {padding, align != 0}, 0, 0, 0, 0, 0};
     const int none = -0x7FFFFFFF, thread = threadIdx.x, threads = blockDim.x, warp = thread / 32;
@@ -74,15 +91,25 @@ extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_
 
     // The box, an odd number of times 4 wide, so that the next row has other banks.
     if (thread < 4) bounds[thread] = none;
+    if (thread < 3) totals[thread] = 0;
     __syncthreads();
+    int most[4] = {none, none, none, none};
+    unsigned total[3] = {};
     for (int p = 0; p < count; ++p) {
         const Corner corner(points + 2 * p * apart, image);
         if (!corner.touches) continue;
-        atomicMax(bounds, -corner.x);
-        atomicMax(bounds + 1, -corner.y);
-        atomicMax(bounds + 2, corner.x);
-        atomicMax(bounds + 3, corner.y);
+        most[0] = max(most[0], -corner.x);
+        most[1] = max(most[1], -corner.y);
+        most[2] = max(most[2], corner.x);
+        most[3] = max(most[3], corner.y);
+        total[0] += corner.x;
+        total[1] += corner.y;
+        ++total[2];
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) atomicMax(bounds + i, most[i]);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) atomicAdd(totals + i, total[i]);
     __syncthreads();
     int left = 0, top = 0, columns = 4, rows = 0;
     if (bounds[0] != none) {
@@ -92,11 +119,12 @@ extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_
         if (across * down <= space) {
             columns = int(across);
             rows = int(down);
-        } else if (across * down <= 4ll * space) {
+        } else if (across * down <= 4ll * space) {  // what is round the mean
+            const int all = int(totals[2]), x = int(totals[0]) / all, y = int(totals[1]) / all;
             columns = int(min(max((space / down - 4 | 4) & -4, (long long)side), across));
-            left += int(across - columns) / 2 & -4;
+            left = min(max(left, x - columns / 2 + 1), left + int(across) - columns) & -4;
             rows = int(min((long long)(space / columns), down));
-            top += int(down - rows) / 2;
+            top = min(max(top, y - rows / 2 + 1), top + int(down) - rows);
         }
     }
     const int area = columns * rows;
@@ -132,12 +160,14 @@ extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_
 #pragma unroll
         for (int p = 0; p < POINTS; ++p)
             go[p] = at[p] < 0 ? 0.0f : float(dout_ptr[picture * positions + first + p * apart]);
-        for (int item = thread; item < area; item += threads) {
-            const int y = item / columns + top, x = item % columns + left;
+        const Element* const from = input_ptr + picture * plane;
+        float* const to = sums_ptr + picture * plane;
+        each_pixel(columns, area, [=](int item, int row, int place) {
+            const int y = row + top, x = place + left;
             const bool inside = unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw);
-            values[item] = inside ? float(input_ptr[picture * plane + size_t(y) * iw + x]) : 0.0f;
+            values[item] = inside ? float(from[size_t(y) * iw + x]) : 0.0f;
             sums[item] = 0.0f;
-        }
+        });
         __syncthreads();
 #pragma unroll
         for (int p = 0; p < POINTS; ++p) {
@@ -151,12 +181,12 @@ extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_
             slopes[p].add(go[p], values[a], values[b], values[a + down], values[b + down], hx[p], hy[p]);
         }
         __syncthreads();
-        for (int item = thread; item < area; item += threads) {
-            const int y = item / columns + top, x = item % columns + left;
+        each_pixel(columns, area, [=](int item, int row, int place) {
+            const int y = row + top, x = place + left;
             const float sum = sums[item];
             if (sum != 0.0f && unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw))
-                atomicAdd(sums_ptr + (picture * plane + size_t(y) * iw + x), sum);
-        }
+                atomicAdd(to + (size_t(y) * iw + x), sum);
+        });
         __syncthreads();
     }
 
