@@ -29,7 +29,7 @@ __all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig", "summed"]
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_POINTS = {"ptx": 8, "hip": 4}  # of a thread
+_POINTS = {"ptx": 6, "hip": 4}  # of a thread
 _MOST = 5952  # pixels of a box in HIP
 FAMILY = KernelFamily(
     "grid_sample_tiled_backward",
