@@ -556,10 +556,10 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
     Variants, by where they add up grad_input: ``tiled``, for few channels, and ``tiled_channels``, for many, in shared
-    memory and then in grad_input, bilinear images; ``quads``, for few, in a workspace with 4 channels of a pixel side by
-    side, by vectors; ``channels_last`` in one with all of them side by side; ``baseline`` in grad_input alone. It takes
-    no 16 bits, where atomics would round at each addition, the tiled ones a workspace of float32 then; quads and
-    tiled no f64. All use float atomics, so grad_input is not deterministic.
+    memory and then in grad_input, bilinear images; ``quads``, for few, in a workspace with 4 channels of a pixel side
+    by side, by vectors; ``channels_last`` in one with all of them side by side; ``baseline`` in grad_input alone. That
+    takes no 16 bits, where atomics would round at each addition: the tiled ones have a workspace of float32 then.
+    ``quads`` and ``tiled`` take no f64. All use float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
     many positions add to a pixel that atomics in the element type lose too much. ``general`` and
     ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position;

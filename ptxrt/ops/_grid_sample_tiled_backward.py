@@ -47,7 +47,7 @@ FAMILY = KernelFamily(
 
 @dataclass(frozen=True)
 class TiledBackwardConfig(Config):
-    """Knobs: a block's threads, the tile's width as a power of two of 32s, KiB of shared memory."""
+    """Knobs: a block's threads, its tile's width, 32 points or twice as many for each of `wide`, KiB of shared memory."""
 
     threads: int
     wide: int
