@@ -47,7 +47,7 @@ FAMILY = KernelFamily(
 
 @dataclass(frozen=True)
 class TiledBackwardConfig(Config):
-    """Knobs: a block's threads, its tile's width, 32 points or twice as many for each of `wide`, KiB of shared memory."""
+    """Knobs: threads of a block, its tile's width of ``32 << wide`` points, and KiB of its shared memory."""
 
     threads: int
     wide: int

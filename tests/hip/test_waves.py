@@ -733,7 +733,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (grid_sample_tiled_backward, ((64, 0, 4),)),  # the box is cut
         (grid_sample_tiled_backward, ((64, 0, 1),)),  # no box
         (grid_sample_tiled_backward, ((32, 0, 8), "reflection")),
-        (grid_sample_tiled_backward, ((64, 0, 8), "", "bf16")),
+        *((grid_sample_tiled_backward, ((64, 0, 8), "", name)) for name in ("f16", "bf16")),
     ],
 }
 
