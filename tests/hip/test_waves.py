@@ -847,6 +847,7 @@ BARRIER = "__syncthreads();"
 SPARE = {
     ("batch_norm", 0),
     ("batch_norm_rounded", 0),
+    ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
     ("norm_last", 0),
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),
 }
