@@ -13,6 +13,7 @@ from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops._grid_sample_modes_last import GeneralLast
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
+from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -554,10 +555,11 @@ class FixedPoint(_Summed):
 class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwardArgs, GridSampleGradients]):
     """Plan of :func:`grid_sample_backward`; run it with :class:`GridSampleBackwardArgs`.
 
-    Variants, by where they add up grad_input: ``quads``, for few channels, in a workspace with 4 channels of a pixel
-    side by side, by vectors; ``channels_last`` in one with all of them side by side; ``tiled_channels``, for many, in
-    shared memory and then in grad_input, ``baseline`` there alone. The last two take no workspace, and no 16 bits,
-    where atomics would round at each addition; quads no f64. All use float atomics, so grad_input is not deterministic.
+    Variants, by where they add up grad_input: ``tiled``, for few channels, and ``tiled_channels``, for many, in shared
+    memory and then in grad_input, bilinear images; ``quads``, for few, in a workspace with 4 channels of a pixel side
+    by side, by vectors; ``channels_last`` in one with all of them side by side; ``baseline`` in grad_input alone. That
+    takes no 16 bits, where atomics would round at each addition: the tiled ones have a workspace of float32 then.
+    ``quads`` and ``tiled`` take no f64. All use float atomics, so grad_input is not deterministic.
     ``fixed_point`` adds pairs of 64-bit integers in a workspace, for PlanPreference(deterministic=True), and where so
     many positions add to a pixel that atomics in the element type lose too much. ``general`` and
     ``general_fixed_point`` do the same in every mode, of volumes and any strides of x, a thread for each position;
@@ -571,6 +573,7 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
     result_type = GridSampleGradients
     variants = (
         FixedPoint(),
+        TiledBackward(),
         Quads(),
         TiledChannels(),
         GeneralLast(),
@@ -578,6 +581,7 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
         Direct(),
         modes.GeneralFixedPoint(),
         modes.GeneralBackward(),
+        TiledBackward("hip"),
         GeneralLast("hip"),
         ChannelsLast("hip"),
         Direct("hip"),

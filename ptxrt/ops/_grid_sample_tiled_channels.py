@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant, Zero
+from ptxrt.ops._grid_sample_tiled_backward import summed
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    parameter_type,
+)
 
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
@@ -15,42 +28,41 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "TiledChannels"]
 
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, T* dinput_ptr, T* dgrid_ptr"
+_MODE = "u32 padding, u32 align"
+_GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, P* sums_ptr, T* dgrid_ptr"
 FAMILY = KernelFamily(
     "grid_sample_tiled_channels",
-    ("f32", "f64"),  # in 16 bits, atomics on grad_input would round at each addition
-    {"grid_sample_tiled_backward_channels": Role(f"{_GRADIENTS}, i32 shift, i32 pixels, i32 side, {_SIZES}")},
+    ("f32", "f16", "bf16", "f64"),
+    {"grid_sample_tiled_backward_channels": Role(f"{_GRADIENTS}, i32 pixels, i32 side, {_MODE}, {_SIZES}")},
     unnamed=None,
+    targets=ROUNDING_TARGETS,
     op="grid_sample",
 )
 
 
 @dataclass(frozen=True)
 class TiledChannelsConfig(Config):
-    """Knobs: threads of a block, KiB of its shared memory, and the channels side by side, as a power of two."""
+    """Knobs: threads of a block, and KiB of its shared memory."""
 
     threads: int
     kib: int
-    shift: int
 
     def layout(self, problem: GridSampleBackwardDescriptor, limits: Limits) -> tuple[int, int]:
         """Return the shared memory in bytes, and how many pixels it holds beside what each thread takes."""
-        size, nbytes = problem.dtype.size, min(self.kib << 10, limits.max_shared_bytes)
-        lanes = 1 << self.shift
-        each = 16 + (5 + lanes) * size
-        return nbytes, (nbytes - 16 - self.threads * each) // ((lanes + 1) * size)
+        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 80 + 2 * parameter_type(problem.dtype).size
+        return nbytes, (nbytes - self.threads * each) // 64
 
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledChannelsConfig:
-        """Two blocks a multiprocessor; of f64 more pixels or more channels, whichever there are more of."""
-        few = problem.dtype.name == "f64" and problem.positions < 4 * problem.ih * problem.iw
-        return cls(512, 110, 3 if few else 4)
+        """Two blocks a multiprocessor."""
+        del problem
+        return cls(512, 110)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledChannelsConfig]:
-        """Return 8 and 16 channels side by side."""
+        """Return smaller blocks, too."""
         del problem
-        return cls(512, 110, 3), cls(512, 110, 4)
+        return cls(512, 110), cls(256, 55)
 
 
 class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]):
@@ -70,17 +82,17 @@ class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]
         self, problem: GridSampleBackwardDescriptor, config: TiledChannelsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return zeros and one launch."""
-        if refusal := problem.not_plain(FAMILY):
-            return refusal
+        if problem.way != "bilinear" or not problem.packed:
+            return Refusal("takes contiguous, bilinear images alone")
         nbytes, pixels = config.layout(problem, limits)
-        if pixels < 1:
+        if pixels < 2:
             return Refusal(f"{nbytes} bytes of shared memory are too few for {config.threads} threads")
         kernel = FAMILY.kernel("grid_sample_tiled_backward_channels", problem.dtype, self.language)
         tiles = -(-problem.ow // 32) * -(-problem.oh // (config.threads // 32))
-        arguments: tuple[Argument, ...] = (
-            *("grad_out", "x", "grid", "grad_input", "grad_grid"),
-            *(config.shift, pixels, math.isqrt(pixels)),
-            *problem.sizes,
-        )
-        launch = Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
-        return Schedule((Zero("grad_input"), launch), problem.guarantee(atomics=True))
+        more = (pixels, math.isqrt(pixels) // 2 * 2 or 2, *problem.padding, *problem.sizes)
+
+        def add(sums: Argument) -> Launch:
+            arguments = ("grad_out", "x", "grid", sums, "grad_grid", *more)
+            return Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
+
+        return summed(problem, self.language, add)

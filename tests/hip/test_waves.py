@@ -32,6 +32,7 @@ from ptxrt.ops._batch_norm_exact import (
     SumsPlan,
 )
 from ptxrt.ops._batch_norm_rounded import SliceConfig
+from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
 from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._softmax2d_held import HeldConfig as SoftmaxConfig
@@ -429,6 +430,13 @@ def grid_sample_modes_backward(variant: str, mode: str, axes: int, padding: str,
     return Case(ops.GridSampleBackwardPlan, descriptor, given(grad_out=go, x=x, grid=grid), want, variant=variant)
 
 
+def grid_sample_tiled_backward(config: tuple[int, ...], padding: str = "", name: str = "f32") -> Case:
+    case = grid_sample_backward(name, (2, 3, 24, 32), (9, 66), "tiled")
+    if padding:
+        case = grid_sample_modes_backward("tiled", "bilinear", 2, padding, name)
+    return replace(case, config=TiledBackwardConfig(*config))
+
+
 def others(family: str) -> list[str]:
     """Return a family's element types but f32."""
     return sorted({spec.dtype for spec in HIP if spec.family == family} - {"f32"})
@@ -739,6 +747,13 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             ("bilinear", 2, "zeros", "bf16"),
         )
     ],
+    "grid_sample_tiled_backward": [
+        (grid_sample_tiled_backward, ((64, 1, 8),)),
+        (grid_sample_tiled_backward, ((64, 0, 4),)),  # the box is cut
+        (grid_sample_tiled_backward, ((64, 0, 1),)),  # no box
+        (grid_sample_tiled_backward, ((32, 0, 8), "reflection")),
+        *((grid_sample_tiled_backward, ((64, 0, 8), "", name)) for name in ("f16", "bf16")),
+    ],
 }
 
 
@@ -851,6 +866,7 @@ BARRIER = "__syncthreads();"
 SPARE = {
     ("batch_norm", 0),
     ("batch_norm_rounded", 0),
+    ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
     ("norm_last", 0),
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),
 }

@@ -28,13 +28,13 @@ from ptxrt.ops.framework import Config
 # The others have their own tests in test_grid_sample_modes.py.
 VARIANTS = [key for key in variants(GridSampleBackwardPlan) if "general" not in key]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
-OF_16_BITS = [key for key in VARIANTS if not key.endswith(("baseline", "tiled_channels"))]  # which would add halves
-OF_64_BITS = [key for key in VARIANTS if key != "quads"]  # whose atomics have vectors of f32 alone
+OF_16_BITS = [key for key in VARIANTS if not key.endswith("baseline")]  # which would add halves
+OF_64_BITS = [key for key in VARIANTS if not key.endswith(("quads", "tiled"))]  # whose sums are f32 alone
 each_variant_of_64_bits = pytest.mark.parametrize("variant", OF_64_BITS)
 each_variant_and_size = pytest.mark.parametrize(
     ("variant", "name"), [(key, name) for name in ("f32", "f64") for key in (VARIANTS if name == "f32" else OF_64_BITS)]
 )
-LOOPS = [key for key in VARIANTS if key != "tiled_channels"]  # whose blocks take several images
+LOOPS = [key for key in VARIANTS if "tiled" not in key]  # whose blocks take several images
 each_variant_with_loops = pytest.mark.parametrize("variant", LOOPS)
 each_variant_of_16_bits = pytest.mark.parametrize("variant", OF_16_BITS)
 
@@ -512,6 +512,13 @@ def test_the_variant_suits_the_problem(device: Device) -> None:
     assert chosen((64, 64, 32, 32), (64, 64)) == "channels_last"  # many points a pixel
     assert chosen((64, 64, 32, 32), (64, 64), name="f64") == "tiled_channels"
     assert chosen((4, 3, 512, 512), (256, 256)) == "quads"
+    assert chosen((4, 3, 512, 512), (512, 512)) == chosen((4, 4, 256, 256), (512, 512), name="f16") == "tiled"
+    assert (
+        chosen((4, 4, 512, 512), (1025, 1025), name="f64")
+        == chosen((4, 5, 512, 512), (512, 512), name="f64")
+        != "tiled"
+    )
+    assert chosen((3, 3, 512, 512), (512, 512)) == chosen((99, 3, 512, 32), (512, 63)) == "quads"  # too few points
     assert chosen((2, 1, 512, 512), (256, 256)) == "baseline"  # no channels side by side
     assert chosen((7, 64, 32, 32), (32, 32)) == "baseline"  # too few gradients
     assert chosen((4, 64, 256, 256), (127, 128)) == "baseline"  # too few points for so many pixels

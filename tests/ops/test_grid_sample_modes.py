@@ -35,6 +35,7 @@ PADDINGS = ("zeros", "border", "reflection")
 HOW: list[dict[str, Any]] = [
     {"padding_mode": padding, "align_corners": align} for padding, align in itertools.product(PADDINGS, (False, True))
 ]
+TILES = ["tiled", "tiled_channels"]  # of the backward, bilinear images alone
 each_type = pytest.mark.parametrize("name", TYPES)
 each_mode = pytest.mark.parametrize(("mode", "axes"), MODES)
 each_variant = pytest.mark.parametrize("variant", ["general", "hip/general"])
@@ -82,10 +83,12 @@ def forward(device: Device, variant: str, x: Any, grid: Any, **modes: Any) -> An
     return out.host()
 
 
-def ways(variant: str, mode: str = "bilinear", name: str = "f32") -> list[str]:
+def ways(variant: str, mode: str = "bilinear", name: str = "f32", axes: int = 2) -> list[str]:
     """Return the variants of the backward that add up in other ways, where there are such."""
     last = mode != "nearest" and name != "f64"
-    return [variant, f"{variant}_fixed_point", *([f"{variant}_last"] if last else [])]
+    tiles = [] if (mode, axes) != ("bilinear", 2) else ["hip/tiled"] if variant != "general" else TILES
+    more = [way for way in tiles if name != "f64" or way == "tiled_channels"]
+    return [variant, f"{variant}_fixed_point", *([f"{variant}_last"] if last else []), *more]
 
 
 def backward(device: Device, variant: str, go: Any, x: Any, grid: Any, **modes: Any) -> Any:
@@ -117,7 +120,7 @@ def check(device: Device, variant: str, go: Any, x: Any, grid: Any, most: int = 
     want = references.grid_sample_backward(go, x, grid, **modes)
     for each in want:
         each[np.abs(each) < 64 * np.finfo(each.dtype).eps] = 0  # the reference's own rounding of what cancels
-    for way in ways(variant, modes["mode"], name):
+    for way in ways(variant, modes["mode"], name, x.ndim - 2):
         for result, g, w in zip(
             ("grad_input", "grad_grid"), backward(device, way, go, x, grid, **modes), want, strict=True
         ):
@@ -192,6 +195,8 @@ def test_who_serves_many_points() -> None:
     assert chosen(*large, "f64", **border) == chosen(*large, mode="nearest") == "general"
     assert chosen((2, 16, 12, 12), (12, 12), **border) == chosen((2, 1, 512, 512), (512, 512), **border) == "general"
     assert chosen((1, 64, 2, 2), (128, 128), **border) == "general_fixed_point"
+    assert chosen((8, 16, 128, 128), (128, 128), **border) == "tiled_channels"
+    assert chosen((4, 1, 512, 512), (512, 512), **border) == "tiled"
     assert chosen(*large) != "general_last"
     assert chosen((2, 16, 64, 64), (128, 128), "f16") == "channels_last"
 
@@ -450,7 +455,9 @@ def test_a_large_mean_costs_grad_grid_no_digits(
     go, x, grid = problem(rng, name, axes)
     x += x.dtype.type(1e4)
     _, want = references.grid_sample_backward(go.astype(np.longdouble), x.astype(np.longdouble), grid, **how)
-    for way in ways(variant, mode, name)[::2]:
+    for way in ways(variant, mode, name, axes):
+        if way.endswith("fixed_point"):
+            continue
         _, got = backward(device, way, go, x, grid, **how)
         check_error("grid_sample_backward grad_grid", device, got, want, bar(name, x.shape, want), (way, how))
 

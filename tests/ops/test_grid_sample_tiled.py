@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import Rng, Shape
 from op_testing import Guarded, on_device, wish
-from test_grid_sample import LOOPS, TYPES, VARIANTS, both_types, each_type
+from test_grid_sample import LOOPS, TYPES, VARIANTS, each_type
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
 
@@ -16,6 +16,7 @@ from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
 from ptxrt.ops._grid_sample_tiled import TileConfig
+from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannelsConfig
 from ptxrt.ops.framework import Config
 
@@ -68,14 +69,14 @@ def test_tiles_give_the_bits_of_the_baseline(
 @pytest.mark.parametrize(
     ("shape", "size", "scale", "noise", "config"),
     [
-        ((2, 33, 12, 20), (9, 40), 0.9, 0.02, (96, 40, 5)),  # the box of a tile fits; the last go has one channel
-        ((1, 12, 20, 40), (3, 32), 1.0, 0.1, (64, 12, 3)),  # it is cut
-        ((1, 5, 64, 64), (5, 33), 1.2, 0.5, (64, 9, 3)),  # no box
-        ((1, 17, 6, 8), (4, 64), 1.5, 0.0, (64, 24, 4)),  # few pixels, and points that touch none
+        ((2, 33, 12, 20), (9, 40), 0.9, 0.02, (96, 40)),  # the box of a tile fits; the last go has one channel
+        ((1, 12, 20, 40), (3, 32), 1.0, 0.1, (64, 12)),  # it is cut
+        ((1, 5, 64, 64), (5, 33), 1.2, 0.5, (64, 9)),  # no box
+        ((1, 17, 6, 8), (4, 64), 1.5, 0.0, (64, 24)),  # few pixels, and points that touch none
     ],
     ids=str,
 )
-@both_types
+@each_type
 @pytest.mark.parametrize("variant", [key for key in BACKWARD if "tiled_channels" in key])
 @pytest.mark.sanitize
 def test_gradients_by_way_of_tiles_with_channels_side_by_side(
@@ -85,3 +86,27 @@ def test_gradients_by_way_of_tiles_with_channels_side_by_side(
     go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
     for offset in (0, 1):
         check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledChannelsConfig(*config))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((2, 3, 24, 32), (19, 70), 0.9, 0.02, (64, 1, 8)),  # the box of a tile fits
+        ((2, 9, 24, 30), (9, 66), 1.1, 0.0, (128, 0, 24)),  # rows of no vectors
+        ((1, 2, 40, 48), (20, 64), 0.9, 0.1, (64, 1, 6)),  # it is cut
+        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 0, 4)),  # no box
+        ((1, 13, 6, 32), (17, 64), 0.5, 0.0, (128, 1, 16)),  # many points a pixel
+        ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 0, 8)),  # most points touch nothing
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("variant", [key for key in BACKWARD if key.endswith("tiled")])
+@pytest.mark.sanitize
+def test_gradients_by_way_of_tiles_with_x(
+    device: Device, rng: Rng, variant: str, name: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = smooth(rng, shape, size, name, scale, noise)
+    go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
+    for offset in (0, 1):
+        check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledBackwardConfig(*config))
