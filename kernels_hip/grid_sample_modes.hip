@@ -53,34 +53,87 @@ typedef unsigned long long Word;
 
 // Forward -------------------------------------------------------------------------------------------------------------
 
+// What a thread has of an image of the result: in order, or, of a large one, in tiles of 256 threads, 32 x 8, of a
+// volume 16 x 4 x 4. What neighbouring points read is still in the cache then.
+template <int AXES>
+struct Turns {
+    static constexpr unsigned X = AXES == 3 ? 4 : 5, Y = AXES == 3 ? 2 : 3, Z = AXES == 3 ? 2 : 0;  // powers of two
+    size_t ow, oh, od, positions, across, down;
+    size_t each, end;  // each block has one tile, or as many positions as threads, up to the end
+    bool tiled;
+
+    __device__ Turns(size_t ow, size_t oh, size_t od) : ow(ow), oh(oh), od(od), positions(od * oh * ow) {
+        across = (ow + (1 << X) - 1) >> X;
+        down = (oh + (1 << Y) - 1) >> Y;
+        const size_t tiles = across * down * ((od + (1 << Z) - 1) >> Z);
+        const bool large = AXES == 3 ? ow >= 64 && oh >= 16 && od >= 16 : ow >= 128 && oh >= 32;
+        tiled = large && blockDim.x == 256 && tiles >> 31 == 0;
+        each = tiled ? 1 : blockDim.x;
+        end = tiled ? tiles : positions;
+    }
+
+    // The position of this thread in a block's turn; as many as there are if it has none.
+    __device__ size_t position(size_t block) const {
+        if (!tiled) return min(block * blockDim.x + threadIdx.x, positions);
+        const unsigned row = unsigned(block) / unsigned(across);
+        const size_t x = (size_t(unsigned(block) % unsigned(across)) << X) + (threadIdx.x & ((1u << X) - 1));
+        const size_t y = (size_t(row % unsigned(down)) << Y) + (threadIdx.x >> X & ((1u << Y) - 1));
+        const size_t z = (size_t(row / unsigned(down)) << Z) + (threadIdx.x >> (X + Y));
+        return x < ow && y < oh && z < od ? (z * oh + y) * ow + x : positions;
+    }
+};
+
+// Results of COUNT channels from values at the taps, which all are on their way before the first is used.
+template <int COUNT, int TAPS, int AXES>
+__device__ inline void interpolate(Real* values, const Point<TAPS, AXES>& p, Element* to, size_t positions) {
+    constexpr int SLICES = Point<TAPS, AXES>::SLICES, ALL = SLICES * TAPS * TAPS;
+#pragma unroll
+    for (int channel = 0; channel < COUNT; ++channel) {
+        Real* const own = values + channel * ALL;
+        contract<SLICES * TAPS>(own, p.x);
+        contract<SLICES>(own, p.y);
+        contract<1>(own, p.z);
+        to[channel * positions] = Element(own[0]);
+    }
+}
+
 template <int TAPS, int AXES>
 __device__ void sample(const Element* __restrict__ input, const Element* __restrict__ grid,
-                       Element* __restrict__ output, const Image& image) {
+                       Element* __restrict__ output, const Image& image, const Turns<AXES>& turns) {
     typedef Point<TAPS, AXES> P;
-    const size_t part = (image.c + gridDim.y - 1) / gridDim.y;
+    constexpr int ROWS = P::SLICES * TAPS, ALL = ROWS * TAPS, COUNT = ALL < 4 ? 4 : ALL < 16 ? 16 / ALL : 1;
+    const size_t part = (image.c + gridDim.y - 1) / gridDim.y, stride = image.channel_stride;
     const size_t first = blockIdx.y * part, last = min(first + part, size_t(image.c));
-    const size_t start = size_t(blockIdx.x) * blockDim.x + threadIdx.x, step = size_t(gridDim.x) * blockDim.x;
     for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
-        for (size_t position = start; position < image.positions; position += step) {
+        for (size_t block = blockIdx.x; block * turns.each < turns.end; block += gridDim.x) {
+            const size_t position = turns.position(block);
+            if (position == image.positions) continue;
             const P p(grid + AXES * (n * image.positions + position), image);
             const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
-            for (size_t channel = first; channel < last; ++channel) {
-                const size_t plane = n * image.image_stride + channel * image.channel_stride;
-                Real sum = 0;
+            Element* to = output + (size_t(n) * image.c + first) * image.positions + position;
+            size_t plane = n * image.image_stride + first * stride, channel = first;
+            if (from.straight()) {  // then a pointer a row will do
+                const Element* rows[ROWS];
 #pragma unroll
-                for (int i = 0; i < P::SLICES; ++i) {
-                    Real slice = 0;
+                for (int row = 0; row < ROWS; ++row)
+                    rows[row] = input + plane + (from.z[row / TAPS] + from.y[row % TAPS] + from.x[0]);
+                for (; channel + COUNT <= last; channel += COUNT, to += COUNT * image.positions) {
+                    Real values[COUNT * ALL];
 #pragma unroll
-                    for (int j = 0; j < TAPS; ++j) {
-                        Real row = 0;
-#pragma unroll
-                        for (int k = 0; k < TAPS; ++k)
-                            row = added(k, row, from.value(input, plane, i, j, k), p.x.weight[k]);
-                        slice = added(j, slice, row, p.y.weight[j]);
+                    for (int i = 0; i < COUNT * ALL; ++i) {
+                        values[i] = Real(rows[i % ALL / TAPS][i % TAPS]);
+                        if (i % TAPS == TAPS - 1) rows[i % ALL / TAPS] += stride;
                     }
-                    sum = added(i, sum, slice, p.z.weight[i]);
+                    interpolate<COUNT>(values, p, to, image.positions);
                 }
-                output[(size_t(n) * image.c + channel) * image.positions + position] = Element(sum);
+                plane += (channel - first) * stride;
+            }
+            for (; channel < last; ++channel, plane += stride, to += image.positions) {
+                Real values[ALL];
+#pragma unroll
+                for (int i = 0; i < ALL; ++i)
+                    values[i] = from.value(input, plane, i / (TAPS * TAPS), i / TAPS % TAPS, i % TAPS);
+                interpolate<1>(values, p, to, image.positions);
             }
         }
 }
@@ -209,10 +262,11 @@ __device__ void gradients(const Element* __restrict__ dout, const Element* __res
                       image_stride, channel_stride, {{ "depth_stride" if axes == 3 else "0" }}, row_stride, column_stride};
 //% endmacro
 //% if entry in (none, "grid_sample_modes_" ~ mode ~ "_" ~ T.name)
-extern "C" __global__ void __launch_bounds__(256, 1) grid_sample_modes_{{ mode }}_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(256, {{ (3 if taps == 4 else 4) if T.size == 4 else 2 if T.size == 8 or taps == 4 else 3 }}) grid_sample_modes_{{ mode }}_{{ T.name }}(
     const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, {{ sizes }},
     unsigned padding, unsigned align, {{ strides }}) {
-{{ image() }}    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image);
+{{ image() }}    const Turns<{{ axes }}> turns(ow, oh, {{ "od" if axes == 3 else "1" }});
+    sample<{{ taps }}, {{ axes }}>(input_ptr, grid_ptr, output_ptr, image, turns);
 }
 
 //% endif

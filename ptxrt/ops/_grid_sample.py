@@ -11,6 +11,7 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops._grid_sample_modes_last import GeneralLast
+from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
@@ -334,6 +335,8 @@ class ChannelsConfig(Config):
     def heuristic(cls, problem: GridSampleDescriptor) -> ChannelsConfig:
         """As many as leave enough blocks: several for each multiprocessor of the largest devices."""
         blocks = _blocks(problem)[0] * min(problem.n, _GRID_YZ)
+        if blocks * problem.c <= _FEW_BLOCKS:
+            return cls(1)  # in all, less is to be done one after the other
         enough = (count for count in _CHANNELS if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
         return cls(next(enough, _CHANNELS[-1]))
 
@@ -346,6 +349,7 @@ class ChannelsConfig(Config):
 
 _CHANNELS = (64, 32, 16, 8, 4)
 _ENOUGH_BLOCKS = 2048
+_FEW_BLOCKS = 256  # of which the largest devices take all at once, each to itself or nearly so
 
 
 def _blocks(problem: GridSampleDescriptor) -> tuple[int, int]:
@@ -420,8 +424,8 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     Variants: ``tiled``, a block for each tile of the result, which has in shared memory what its points touch of the
     image; ``baseline``, a thread for each position and part of the channels: both for contiguous images, bilinear,
     zeros, align_corners=False, with the same bits; so has ``last``, eight threads a point, for channels-last images.
-    ``general``, the second for every mode and volumes, and any strides
-    of x.
+    ``general``, the second for every mode and volumes, and any strides of x; ``general_tiled``, with the same bits, the
+    first for bicubic images and bilinear volumes, contiguous.
     """
 
     op = "grid_sample"
@@ -431,6 +435,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
         Tiled(),
         Last(),
         Forward(),
+        GeneralTiled(),
         modes.General(),
         Last("hip"),
         Forward("hip"),

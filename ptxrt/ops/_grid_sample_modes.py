@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "General", "GeneralBackward", "GeneralFixedPoint"]
 
 _PADDED = "u32 padding, u32 align, u64 image_stride, u64 channel_stride"
-_SIZES = {
+SIZES = {
     "": f"i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow, {_PADDED}, u64 row_stride, u64 column_stride",
     "volume_": "i32 n, i32 c, i32 id, i32 ih, i32 iw, i32 od, i32 oh, i32 ow, "
     f"{_PADDED}, u64 depth_stride, u64 row_stride, u64 column_stride",
@@ -45,7 +45,7 @@ _IN_PLACE = ("f32", "f64")  # whose grad_input is what atomics add to
 def _roles() -> dict[str, Role]:
     roles: dict[str, str] = {}
     for mode in _MODES:
-        sizes = _SIZES["volume_" if mode.startswith("volume_") else ""]
+        sizes = SIZES["volume_" if mode.startswith("volume_") else ""]
         roles |= {
             mode: f"const T* input_ptr, const T* grid_ptr, T* output_ptr, {sizes}",
             f"backward_{mode}": f"{_READ}, P* dinput_ptr, T* dgrid_ptr, {sizes}",
@@ -72,7 +72,10 @@ FAMILY = KernelFamily(
 
 _GRID_YZ = 65535
 _THREADS = 256
-_CHANNELS = 8  # that a thread of the forward takes, since what it knows of its point serves them all
+_CHANNELS = (64, 32, 16, 8)  # that a thread of the forward takes, since what it knows of its point serves them all
+_ENOUGH_BLOCKS = 2048
+# Along x, y, z: the points of a tile, and from how many on a result is in tiles, as the kernels have it.
+_TILES = {2: ((32, 128), (8, 32)), 3: ((16, 64), (4, 16), (4, 16))}
 _MOST_PLACES = 30  # leaves 62 bits below the largest gradient
 
 
@@ -80,6 +83,16 @@ def _positions(problem: GridSampleDescriptor) -> tuple[int, int]:
     """Return how many blocks serve the positions of an image, of how many threads."""
     threads = min(_THREADS, 32 * -(-problem.positions // 32))
     return blocks_in_hip(problem.positions, threads), threads
+
+
+def _tiles(problem: GridSampleDescriptor) -> tuple[int, int]:
+    """Return how many blocks of the forward serve the positions of an image, of how many threads."""
+    blocks, threads = _positions(problem)
+    axes = tuple(zip(problem.grid_shape[-2:0:-1], _TILES[len(problem.shape) - 2], strict=True))
+    if all(points >= large for points, (_, large) in axes):
+        blocks = math.prod(-(-points // tile) for points, (tile, _) in axes)
+        blocks = blocks_in_hip(blocks * threads, threads)
+    return blocks, threads
 
 
 def _sizes(problem: GridSampleDescriptor) -> tuple[Argument, ...]:
@@ -104,8 +117,11 @@ class General(Variant["GridSampleDescriptor", Config]):
 
     def schedule(self, problem: GridSampleDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        blocks, threads = _positions(problem)
-        grid = (blocks, min(-(-problem.c // _CHANNELS), _GRID_YZ), min(problem.n, _GRID_YZ))
+        blocks, threads = _tiles(problem)
+        images = min(problem.n, _GRID_YZ)
+        parts = [-(-problem.c // channels) for channels in _CHANNELS]
+        enough = (count for count in parts if blocks * images * count >= _ENOUGH_BLOCKS)
+        grid = (blocks, min(next(enough, parts[-1]), _GRID_YZ), images)
         kernel = FAMILY.kernel(_role(problem), problem.dtype, self.language)
         return Schedule((Launch(kernel, grid, threads, ("x", "grid", "out", *_sizes(problem))),), problem.guarantee())
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ptxrt.ops.framework import (
-    ROUNDING_TARGETS,
     Argument,
     Config,
     KernelFamily,
@@ -31,35 +29,50 @@ FAMILY = KernelFamily(
     ("f32", "f16", "bf16", "f64"),
     {
         "grid_sample_tiled": Role(
-            f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 space, i32 side, {_SIZES}"
+            f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 space, i32 most, i32 part, {_SIZES}", target=80
         ),
     },
     unnamed=None,
-    targets=ROUNDING_TARGETS,
     op="grid_sample",
 )
 
 _WIDTH = 64  # of a tile
+_ENOUGH_BLOCKS = 256
+_FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True)
 class TileConfig(Config):
-    """Knobs: threads of a block, KiB of its shared memory, and the channels that it takes."""
+    """Knobs: threads of a block, KiB of its shared memory, how many boxes fit there at least, the channels it takes."""
 
     threads: int
     kib: int
+    boxes: int
     channels: int
 
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> TileConfig:
-        """Several blocks a multiprocessor of the largest devices, for f64 one."""
-        return cls(1024, 220, 64) if problem.dtype.name == "f64" else cls(512, 60, 32)
+        """Three blocks a multiprocessor of the largest devices; boxes of as many channels as are used at a time."""
+        blocks = problem.n * _tiles(problem, 512)
+        enough = (count for count in (32, 16) if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
+        boxes = min(problem.c, 4 if problem.dtype.size == 2 else 2)
+        return cls(512, 72 if problem.c <= _FEW_CHANNELS else 54, boxes, next(enough, 8))
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[TileConfig]:
-        """Return both, of any type."""
-        del problem
-        return cls(512, 60, 32), cls(1024, 220, 64)
+        """Return smaller tiles, too, and one with larger boxes."""
+        best = cls.heuristic(problem)
+        return best, replace(best, threads=256, kib=36), replace(best, kib=108)
+
+
+def _points(problem: GridSampleDescriptor) -> int:
+    """Return how many a thread has."""
+    return 2 if problem.dtype.name == "f64" else 4
+
+
+def _tiles(problem: GridSampleDescriptor, threads: int) -> int:
+    """Return how many tiles an image of the result has."""
+    return -(-problem.ow // _WIDTH) * -(-problem.oh // (threads // _WIDTH * _points(problem)))
 
 
 class Tiled(Variant["GridSampleDescriptor", TileConfig]):
@@ -69,23 +82,22 @@ class Tiled(Variant["GridSampleDescriptor", TileConfig]):
     config_type = TileConfig
 
     def suits(self, problem: GridSampleDescriptor) -> bool:
-        """Many points that are closer together than pixels; or very many, of few channels of f32."""
-        points = problem.n * problem.positions
-        dense = problem.positions >= 4 * problem.ih * problem.iw and points * problem.c >= 1 << 22
-        flat = problem.dtype.name == "f32" and problem.c <= 8 and points >= 1 << 20
-        return min(problem.oh, problem.ow) >= _WIDTH and (dense or flat)
+        """Points that are closer together than pixels; or very many, of few channels; or many values of 16 bits."""
+        points, size = problem.n * problem.positions, problem.dtype.size
+        many = points * problem.c >= 1 << 22
+        dense = many and problem.positions >= 4 * problem.ih * problem.iw
+        flat = size <= 4 and problem.c <= _FEW_CHANNELS and points >= 1 << 20
+        return min(problem.oh, problem.ow) >= _WIDTH and (dense or flat or (many and size == 2))
 
     def schedule(self, problem: GridSampleDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
         size = problem.dtype.size
-        nbytes, vector = min(config.kib << 10, limits.max_shared_bytes), 16 // size
+        nbytes = min(config.kib << 10, limits.max_shared_bytes)
         space = nbytes // size
-        side = math.isqrt(space) // vector * vector  # the width of a box that does not fit
-        points = 4 if problem.dtype.name == "f64" else 8  # of a thread
-        tiles = -(-problem.ow // _WIDTH) * -(-problem.oh // (config.threads // _WIDTH * points))
-        grid = (tiles, -(-problem.c // config.channels), problem.n)
-        arguments: tuple[Argument, ...] = ("x", "grid", "out", space, side, *problem.sizes)
+        grid = (_tiles(problem, config.threads), -(-problem.c // config.channels), problem.n)
+        arguments: tuple[Argument, ...] = ("x", "grid", "out", space, space // config.boxes, config.channels)
+        arguments += problem.sizes
         kernel = FAMILY.kernel("grid_sample_tiled", problem.dtype, self.language)
         return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes),), problem.guarantee())

@@ -16,7 +16,7 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, grid_sample, references
-from ptxrt.ops._grid_sample import FAMILY, WidthConfig
+from ptxrt.ops._grid_sample import FAMILY, ChannelsConfig, WidthConfig
 
 TYPES: dict[str, Any] = {name: BY_NAME[name].numpy.type for name in FAMILY.dtypes}
 HALVES = ("f16", "bf16")
@@ -90,6 +90,23 @@ def test_matches_the_reference(device: Device, rng: Rng, variant: str, name: str
 @each_variant
 def test_any_number_of_channels(device: Device, rng: Rng, variant: str, channels: Any) -> None:
     check(device, variant, *problem(rng, (2, channels, 4, 3), (3, 5)))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 9, 14, 67])
+@pytest.mark.ptx
+def test_parts_of_the_channels(device: Device, rng: Rng, channels: int) -> None:
+    """One channel a block, four by four with others' between, and all of them in turn."""
+    x, grid = problem(rng, (2, channels, 4, 3), (3, 5))
+    descriptor = GridSampleDescriptor(x.shape, grid.shape)
+    results = []
+    for count in (1, 4, 12, 64):
+        plan = GridSamplePlan.select(device, descriptor, wish("baseline", config=ChannelsConfig(count)))
+        out = Guarded((2, channels, 3, 5), x.dtype, device)
+        plan.run(GridSampleArgs(on_device(x, device), on_device(grid, device), out.array))
+        results.append(out.host())
+    want = references.grid_sample(x, grid)
+    check_error("grid_sample", device, results[0], want, float(grid_sample_bar("f32", 4, 3)), str(x.shape))
+    assert all(each.tobytes() == results[0].tobytes() for each in results)
 
 
 @of_16_bits

@@ -280,6 +280,46 @@ def test_blocks_take_turns_where_a_grid_is_too_small(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("mode", "shape", "size"),
+    [
+        ("bilinear", (2, 6, 9, 11), (33, 130)),
+        ("nearest", (1, 5, 9, 11), (32, 128)),
+        ("bicubic", (1, 2, 9, 11), (35, 131)),
+        ("bilinear", (1, 3, 4, 5, 6), (17, 18, 66)),
+        ("bilinear", (1, 1, 4, 5, 6), (16, 16, 63)),  # not in tiles
+    ],
+    ids=str,
+)
+@each_variant
+def test_large_results_are_in_tiles(
+    device: Device, rng: Rng, monkeypatch: Patch, variant: str, mode: str, shape: Shape, size: Shape
+) -> None:
+    skip_stand_in(device)
+    x, grid = random(rng, shape, "f32"), points(rng, shape, size, "f32")
+    how: Any = {"mode": mode, "padding_mode": "reflection"}
+    want = references.grid_sample(x, grid, **how)
+    got = forward(device, variant, x, grid, **how)
+    check_error("grid_sample", device, got, want, bar("f32", shape, want), (variant, how))
+    module = sys.modules["ptxrt.ops._grid_sample_modes"]
+    monkeypatch.setattr(module, "blocks_in_hip", lambda count, threads: min(-(-count // threads), 3))
+    np.testing.assert_array_equal(forward(device, variant, x, grid, **how), got)
+
+
+@each_variant
+@each_type
+def test_points_beside_an_edge_and_others_in_one_warp(device: Device, rng: Rng, variant: str, name: str) -> None:
+    """Taps that are all inside are read row by row, the others each by itself: with the same bits."""
+    if variant != "general" and name != "f32":
+        return
+    for mode, shape in (("bilinear", (1, 7, 6, 9)), ("bicubic", (1, 7, 9, 8)), ("bilinear", (1, 5, 3, 4, 6))):
+        x = random(rng, shape, name)
+        grid = rng.uniform(-1, 1, (1, *(2,) * (len(shape) - 3), 40, len(shape) - 2)).astype(x.dtype)
+        want = references.grid_sample(x, grid, mode=mode)
+        got = forward(device, variant, x, grid, mode=mode)
+        check_error("grid_sample", device, got, want, bar(name, shape, want), (variant, mode))
+
+
 # Edges --------------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from test_grid_sample_backward import check
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
+from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannelsConfig
@@ -42,12 +43,14 @@ def forward(device: Device, variant: str, x: Any, grid: Any, offset: int = 0, co
 each_shape = pytest.mark.parametrize(
     ("shape", "size", "scale", "noise", "config"),
     [
-        ((1, 3, 24, 32), (19, 70), 0.9, 0.02, (64, 8, 4)),  # the box of a tile fits
-        ((2, 5, 24, 30), (9, 66), 1.1, 0.0, (128, 8, 4)),  # two parts; rows at no multiple of 16 bytes
-        ((1, 2, 40, 48), (8, 64), 0.9, 0.1, (64, 2, 4)),  # it is cut
-        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 1, 8)),  # no box
-        ((1, 33, 6, 32), (17, 64), 0.5, 0.0, (128, 2, 64)),  # its channels come in several goes
-        ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 4, 4)),  # most points touch nothing
+        ((1, 3, 24, 32), (19, 70), 0.9, 0.02, (64, 8, 1, 4)),  # the box of a tile fits
+        ((2, 5, 24, 30), (9, 66), 1.1, 0.0, (128, 8, 1, 4)),  # two parts; rows at no multiple of 16 bytes
+        ((1, 2, 40, 48), (8, 64), 0.9, 0.1, (64, 2, 1, 4)),  # it is cut
+        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 1, 1, 8)),  # no box
+        ((1, 2, 100, 4), (8, 64), 0.9, 0.3, (64, 1, 1, 4)),  # one of a few columns is cut
+        ((1, 9, 10, 12), (9, 65), 0.9, 0.02, (64, 4, 8, 16)),  # in turn, several at a time, the last ones fewer
+        ((1, 33, 6, 32), (17, 64), 0.5, 0.0, (128, 2, 1, 64)),  # its channels come in several goes
+        ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 4, 2, 4)),  # most points touch nothing
     ],
     ids=str,
 )
@@ -64,6 +67,61 @@ def test_tiles_give_the_bits_of_the_baseline(
     want = forward(device, variant.replace("tiled", "baseline"), x, grid)
     for offset in (0, 1):
         assert forward(device, variant, x, grid, offset, TileConfig(*config)).tobytes() == want.tobytes()
+
+
+def sampled(
+    device: Device, variant: str, x: Any, grid: Any, offset: int = 0, config: Config | None = None, **how: Any
+) -> Any:
+    """Run another mode into a poisoned, guarded output; return the host result."""
+    descriptor = GridSampleDescriptor(x.shape, grid.shape, BY_NAME[BY_NUMPY[x.dtype].name], **how)
+    plan = GridSamplePlan.select(device, descriptor, wish(variant, config=config))
+    out = Guarded(descriptor.out_shape, x.dtype, device, offset)
+    plan.run(GridSampleArgs(on_device(x, device, offset), on_device(grid, device, offset), out.array))
+    return out.host()
+
+
+def nearly_all(rng: Rng, shape: Shape, size: Shape, name: str, scale: float, noise: float) -> Any:
+    """Return x, and a grid of its pixels' centres, scaled, with noise, and some that are no numbers or far away."""
+    x = rng.standard_normal(shape).astype(TYPES[name])
+    axes = np.meshgrid(*(np.linspace(-scale, scale, length) for length in size), indexing="ij")
+    grid = np.stack(axes[::-1], axis=-1) + noise * rng.standard_normal((shape[0], *size, len(size)))
+    grid.reshape(-1)[[0, 3, 8]] = np.nan, np.inf, -9.0
+    return x, grid.astype(TYPES[name])
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((1, 3, 14, 16), (9, 66), 0.9, 0.02, (64, 16, 4)),  # the box of a tile fits; zeros in place of a channel
+        ((2, 9, 12, 15), (17, 40), 1.2, 0.0, (128, 16, 8)),  # two parts; taps outside; rows at no multiple of 4 bytes
+        ((1, 4, 40, 48), (4, 64), 0.9, 0.1, (64, 8, 4)),  # it is cut
+        ((1, 5, 64, 64), (5, 65), 1.2, 0.5, (64, 1, 8)),  # no box
+        ((1, 17, 6, 16), (4, 64), 0.5, 0.0, (128, 8, 64)),  # its channels come in several goes
+        ((2, 5, 5, 6, 14), (6, 5, 34), 0.9, 0.02, (128, 24, 8)),
+        ((1, 9, 3, 6, 15), (9, 3, 33), 1.3, 0.1, (64, 8, 12)),
+        ((1, 4, 20, 20, 20), (4, 2, 32), 0.9, 0.2, (64, 8, 4)),  # a cut box
+        ((1, 4, 1, 1, 2), (2, 3, 5), 0.9, 0.0, (96, 8, 4)),
+        ((1, 2, 3, 2), (3, 70), 1.1, 0.0, (64, 8, 4)),  # fewer pixels than taps
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_tiles_of_other_modes_give_the_bits_of_the_general_one(
+    device: Device, rng: Rng, name: str, padding: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = nearly_all(rng, shape, size, name, scale, noise)
+    how: Any = {
+        "mode": "bicubic" if len(size) == 2 else "bilinear",
+        "padding_mode": padding,
+        "align_corners": len(shape) > 4,
+    }
+    want = sampled(device, "general", x, grid, **how)
+    for offset in (0, 1):
+        got = sampled(device, "general_tiled", x, grid, offset, CellsConfig(*config), **how)
+        assert got.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize(

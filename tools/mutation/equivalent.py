@@ -76,21 +76,13 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         )
     ],
     "The pair of coordinates is read one by one then: slower.": [
-        ("grid_sample_parts", "locate", "and.b64 %address, %points, {{ 2 * bytes - 1 }};", "// left out")
+        ("grid_sample_parts", "fetch_point", "and.b64 %address, %points, {{ 2 * bytes - 1 }};", "// left out")
     ],
     "Another power of two as the unit of the fixed-point sums, which leaves bits enough.": [
         ("grid_sample", "scale", "shr.s32 %half_unit, %unit, 1;", "shr.s32 %half_unit, %unit, 2;")
     ],
     "One tile more than there is room for has no position inside.": [
         ("grid_sample", "grid_sample_{{ type }}", "add.u32 %tiles, %width, 31;", "add.u32 %tiles, %width, 32;")
-    ],
-    "The part behind the last has no channels: its loop ends at once.": [
-        (
-            "grid_sample",
-            "grid_sample_{{ type }}",
-            "setp.ge.u64 %done, %first64, %channels64;",
-            "setp.gt.u64 %done, %first64, %channels64;",
-        )
     ],
     "The last bit of a fixed-point part, some 2**-60 of the largest gradient.": [
         (

@@ -1,0 +1,98 @@
+"""grid_sample's bicubic and volumes in shared memory: a block has a tile of the result, and what that touches there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxrt.ops._grid_sample_modes import SIZES
+from ptxrt.ops.framework import (
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+)
+
+if TYPE_CHECKING:
+    from ptxrt.ops._grid_sample import GridSampleDescriptor
+
+__all__ = ["FAMILY", "GeneralTiled"]
+
+_MODES = {"bicubic": "", "volume_bilinear": "volume_"}
+FAMILY = KernelFamily(
+    "grid_sample_modes_tiled",
+    ("f32", "f16", "bf16"),
+    {
+        f"grid_sample_modes_tiled_{mode}": Role(
+            f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 space, i32 most, i32 part, {SIZES[sizes]}",
+            target=80,
+        )
+        for mode, sizes in _MODES.items()
+    },
+    unnamed=None,
+    op="grid_sample",
+)
+
+_POINTS = 4  # of a thread
+_ENOUGH_BLOCKS = 512
+
+
+@dataclass(frozen=True)
+class CellsConfig(Config):
+    """Knobs: threads of a block, KiB of its shared memory, and the channels that it takes, a multiple of 4."""
+
+    threads: int
+    kib: int
+    channels: int
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleDescriptor) -> CellsConfig:
+        """As many channels as leave enough blocks, several for each multiprocessor of the largest devices."""
+        blocks = _tiles(problem, 256) * problem.n
+        enough = (count for count in (64, 32, 16) if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
+        return cls(256, 36, next(enough, 8))
+
+    @classmethod
+    def candidates(cls, problem: GridSampleDescriptor) -> Sequence[CellsConfig]:
+        """Return other parts of the channels, too."""
+        best = cls.heuristic(problem)
+        return best, *(cls(256, 36, count) for count in (8, 16, 32) if count != best.channels)
+
+
+def _tiles(problem: GridSampleDescriptor, threads: int) -> int:
+    """Return how many tiles an image of the result has."""
+    if problem.volume:
+        return -(-problem.ow // 32) * -(-problem.oh // (threads // 32)) * -(-problem.grid_shape[1] // _POINTS)
+    return -(-problem.ow // 64) * -(-problem.oh // (threads // 64 * _POINTS))
+
+
+class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
+    """A block for each tile of the result and part of the channels, bicubic or of volumes."""
+
+    name = "general_tiled"
+    config_type = CellsConfig
+
+    def suits(self, problem: GridSampleDescriptor) -> bool:
+        """Many values, of as many channels as a cell has, and more than a tile of the result."""
+        tile = (_POINTS, 8, 32) if problem.volume else (32, 64)
+        wide = all(points >= side for points, side in zip(problem.grid_shape[1:-1], tile, strict=True))
+        return wide and problem.c >= 4 and problem.n * problem.positions * problem.c >= 1 << 21
+
+    def schedule(self, problem: GridSampleDescriptor, config: CellsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.way not in _MODES or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
+            return Refusal("takes contiguous f32, f16 or bf16, bicubic images or bilinear volumes alone")
+        nbytes = min(config.kib << 10, limits.max_shared_bytes)
+        space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
+        grid = (_tiles(problem, config.threads), -(-problem.c // config.channels), problem.n)
+        most = space // 2 if problem.volume else space  # of a box: two in turn
+        arguments: tuple[Argument, ...] = ("x", "grid", "out", space, most, config.channels)
+        arguments += (*problem.sizes, *problem.padding, *problem.strides)
+        kernel = FAMILY.kernel(f"grid_sample_modes_tiled_{problem.way}", problem.dtype, self.language)
+        return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes),), problem.guarantee())
