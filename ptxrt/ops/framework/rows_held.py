@@ -13,12 +13,12 @@ from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuar
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
 
-__all__ = ["HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
+__all__ = ["GUARANTEE", "HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
 _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most; slices that are enough
 
-_GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
+GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
 def _vector(problem: RowsDescriptor) -> int:
@@ -144,7 +144,7 @@ class HeldForward(_Held[HeldConfig]):
             return refusal
         entry = f"{self.slots(problem, config.threads)}_kernel"
         launch = self.launch(entry, problem, problem.rows, config.threads, per_value=1 / problem.width)
-        return Schedule((launch,), _GUARANTEE)
+        return Schedule((launch,), GUARANTEE)
 
 
 class HeldBackward(_Held[HeldBackwardConfig]):
@@ -183,6 +183,6 @@ class HeldBackward(_Held[HeldBackwardConfig]):
                 self.launch(entry, problem, slices, config.threads, **cut),
                 self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut),
             ),
-            _GUARANTEE,
+            GUARANTEE,
             workspace,
         )
