@@ -174,9 +174,7 @@ class RowsVariant(Variant[RowsDescriptor, ConfigT]):
         super().__init__(language)
         self.family = family
 
-    def launch(
-        self, role: str, problem: RowsDescriptor, blocks: int, threads: int, shared: int = 0, **more: Argument
-    ) -> Launch:
+    def launch(self, role: str, problem: RowsDescriptor, blocks: int, threads: int, **more: Argument) -> Launch:
         """Return the launch of an entry, whose parameters' names say what it takes; in PTX, one warp may be another."""
         role = f"{self.family.name}_{role}"
         if self.language == "ptx" and threads == WARP and f"{role}_small" in self.family.roles:
@@ -186,7 +184,7 @@ class RowsVariant(Variant[RowsDescriptor, ConfigT]):
         values: dict[str, Argument] = {**_ARRAYS, **sizes, **more}
         arguments = tuple(values[parameter.name] for parameter in kernel.signature.parameters)
         grid = (blocks_in_hip(blocks * threads, threads),)  # in PTX too: blocks take turns
-        return Launch(kernel, grid, threads, arguments, shared)
+        return Launch(kernel, grid, threads, arguments)
 
 
 class RowsForward(RowsVariant[RowsConfig]):

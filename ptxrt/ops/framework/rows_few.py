@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework.kernels import KernelFamily, Role
 from ptxrt.ops.framework.rows import WARP, RowsDescriptor, RowsVariant
@@ -13,11 +15,11 @@ __all__ = ["FewBackward", "few_family"]
 
 _BLOCKS, _WARPS, _VALUES = 8, 16, 16  # of the cluster; of a block; of a row that a lane has at most
 _ROWS = 8 * _BLOCKS * _WARPS  # of which a warp adds up at most 8
-_WORTH = 1 << 17  # values of a problem: of more, eight multiprocessors take longer to read them than a second launch
+_WORTH, _TURNS = 1 << 17, 2  # values of a problem, and rows of a warp, which are done before a second launch begins
 
 
 def few_family(norm: str, gradients: str) -> KernelFamily:
-    """Return the entries of a norm, `gradients` being the parameters of those of its weights: ``"P*? gw_ptr, P* gb_ptr"``."""
+    """Return the entries of a norm, `gradients` being their parameters for those of weights, ``"P*? gw_ptr, ..."``."""
     types = ("f32", "f16", "bf16")
     signature = (
         f"const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, {gradients}, u64 rows, u64 width, P eps, "
@@ -52,15 +54,16 @@ class FewBackward(RowsVariant[Config]):
 
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where the device waits for a second launch longer than a cluster takes for all rows."""
-        return problem.rows * problem.width <= _WORTH and problem.width >= 2 * WARP and not self.refusal(problem)
+        short = problem.rows <= _TURNS * _BLOCKS * _WARPS and problem.rows * problem.width <= _WORTH
+        return short and problem.width >= 2 * WARP and self.refusal(problem) is None
 
     def refusal(self, problem: RowsDescriptor) -> Refusal | None:
         """Return why a cluster cannot do it, or None."""
-        vector = 16 // problem.dtype.size
+        vector, most = 16 // problem.dtype.size, WARP * _VALUES
         if problem.dtype.name not in self.family.dtypes:
             return Refusal(f"there are no entries of {problem.dtype.name}")
-        if problem.width % vector or problem.width > WARP * _VALUES:
-            return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}, up to {WARP * _VALUES} values")
+        if problem.width % vector or problem.width > most:
+            return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}, up to {most} values")
         if problem.rows > _ROWS:
             return Refusal(f"a cluster adds up {_ROWS} rows, not {problem.rows}")
         return None
@@ -72,11 +75,6 @@ class FewBackward(RowsVariant[Config]):
         slots = -(-problem.width * problem.dtype.size // (16 * WARP))
         sums = self.numbers * problem.width
         shared = 4 * (_WARPS * sums + _BLOCKS * WARP * -(-sums // (WARP * _BLOCKS)))
-        return Schedule(
-            (
-                self.launch(
-                    f"backward_{slots}_kernel", problem, _BLOCKS, WARP * _WARPS, shared, per_value=1 / problem.width
-                ),
-            ),
-            GUARANTEE,
-        )
+        entry = f"backward_{slots}_kernel"
+        launch = self.launch(entry, problem, _BLOCKS, WARP * _WARPS, per_value=1 / problem.width)
+        return Schedule((replace(launch, shared_bytes=shared),), GUARANTEE)
