@@ -120,6 +120,28 @@ def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str,
 
 @every_norm
 @every_variant
+@pytest.mark.parametrize(("scale", "eps"), [(1e-20, 2.0**-133), (1e20, 2.0**126)])
+def test_eps_beside_squares_that_are_no_numbers_of_f32(
+    device: Device, rng: Rng, norm: str, variant: str, scale: float, eps: float
+) -> None:
+    _, x, *weights = problem(norm, rng, (2, 128), scale=scale)
+    want = getattr(references, norm)(x, (128,), *weights, eps=eps)
+    check_error(norm, device, forward(device, norm, x, *weights, eps=eps, variant=variant), want, 2e-7)
+
+
+@every_norm
+@every_variant
+def test_a_row_behind_one_of_large_squares_is_as_any_other(
+    device: Device, rng: Rng, monkeypatch: Patch, norm: str, variant: str
+) -> None:
+    go, x, *weights = problem(norm, rng, (3, 128))
+    x[1] *= np.float32(1e30)
+    monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)
+    check(device, norm, (go, x, *weights), eps=0.5, variant=variant, threads=32, length=3)
+
+
+@every_norm
+@every_variant
 def test_a_first_value_far_from_all_others_costs_no_digits(device: Device, rng: Rng, norm: str, variant: str) -> None:
     given = problem(norm, rng, (2, 512))
     given[1][:, 0] = 1e6
