@@ -168,18 +168,15 @@ __device__ inline void forward(const Element* in, Element* out, const Place& pla
         maxima, shared, [](Real(&a)[1], const Real(&b)[1]) { a[0] = b[0] > a[0] ? b[0] : a[0]; }, [](Real(&)[1]) {});
 #pragma unroll
     for (unsigned i = 0; i < VECTOR; ++i) {
-        factors[i] = short_exponential(factors[i] - maxima[0][i]);
+        const bool none = maxima[0][i] == real_of(0x{{ number(lowest_number, R)[2:] }});  // a column of -inf
+        factors[i] = none ? real_of(0x7FC00000) : short_exponential(factors[i] - maxima[0][i]);
         own[0][i] *= factors[i];
     }
     place.over_lanes(
         own, shared, [](Real(&a)[1], const Real(&b)[1]) { a[0] += b[0]; }, [](Real(&sum)[1]) { sum[0] = 1 / sum[0]; });
-    // Each column's inverse times the factor: 2^-32 of what it is for the values, which are 2^32 as large. Of a column of
-    // -inf it is NaN, since its powers are not quite 0.
+    // Each column's inverse times the factor: 2^-32 of what it is for the values, which are 2^32 as large.
 #pragma unroll
-    for (unsigned i = 0; i < VECTOR; ++i) {
-        const bool none = maxima[0][i] == real_of(0x{{ number(lowest_number, R)[2:] }});
-        own[0][i] = none ? real_of(0x7FC00000) : own[0][i] * factors[i];
-    }
+    for (unsigned i = 0; i < VECTOR; ++i) own[0][i] *= factors[i];
     place.each([&](unsigned slot) {
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) values[slot][i] *= own[0][i];
