@@ -174,12 +174,14 @@ __device__ inline void forward(const Element* in, Element* out, const Place& pla
     }
     place.over_lanes(
         own, shared, [](Real(&a)[1], const Real(&b)[1]) { a[0] += b[0]; }, [](Real(&sum)[1]) { sum[0] = 1 / sum[0]; });
-    // Each column's inverse times the factor: 2^-32 of what it is for the values, which are 2^32 as large.
+    // Each column's inverse times the factor: 2^-32 of what it should be, and so for the values, which are 2^32 as large. bf16
+    // holds numbers for which f32 would lose that; there it is what it should be, and the values follow.
+//% set more, less = ("0x1p32f * ", " * 0x1p-32f") if T.name == "bf16" else ("", "")
 #pragma unroll
-    for (unsigned i = 0; i < VECTOR; ++i) own[0][i] *= factors[i];
+    for (unsigned i = 0; i < VECTOR; ++i) own[0][i] = {{ more }}own[0][i] * factors[i];
     place.each([&](unsigned slot) {
 #pragma unroll
-        for (unsigned i = 0; i < VECTOR; ++i) values[slot][i] *= own[0][i];
+        for (unsigned i = 0; i < VECTOR; ++i) values[slot][i] = values[slot][i] * own[0][i]{{ less }};
         place.write<ALIGNED>(out, slot, values[slot]);
     });
 //% else
