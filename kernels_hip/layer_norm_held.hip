@@ -5,29 +5,29 @@
 //% include "elements.jinja"
 //% include "rows_held.jinja"
 
-//% if entry in (none, "layer_norm_held_kernel" ~ suffix)
+//% for slots in range(1, 2 * T.size + 1) if entry in (none, "layer_norm_held_" ~ slots ~ "_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2)
-layer_norm_held_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, const float* b_ptr, size_t rows,
+layer_norm_held_{{ slots }}_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, const float* b_ptr, size_t rows,
                        size_t width, float eps, double per_value) {
     if (aligned(size_t(in_ptr) | size_t(out_ptr) | size_t(w_ptr) | size_t(b_ptr)))
-        forward<true, true>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+        forward<true, true, {{ slots }}>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
     else
-        forward<true, false>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+        forward<true, false, {{ slots }}>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
 }
 
-//% endif
-//% if entry in (none, "layer_norm_held_backward_kernel" ~ suffix)
+//% endfor
+//% for slots in range(1, T.size + 1) if entry in (none, "layer_norm_held_backward_" ~ slots ~ "_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
-layer_norm_held_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const float* w_ptr,
+layer_norm_held_backward_{{ slots }}_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const float* w_ptr,
                                 float* partials_ptr, size_t rows, size_t width, size_t slices, size_t length, float eps,
                                 double per_value) {
     if (aligned(size_t(in_ptr) | size_t(go_ptr) | size_t(gi_ptr) | size_t(w_ptr)))
-        backward<true, true>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+        backward<true, true, {{ slots }}>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
     else
-        backward<true, false>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+        backward<true, false, {{ slots }}>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
 }
 
-//% endif
+//% endfor
 //% if entry in (none, "layer_norm_held_backward_parameters_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 layer_norm_held_backward_parameters_kernel{{ suffix }}(const float* partials_ptr, float* gw_ptr, float* gb_ptr, size_t width,

@@ -5,30 +5,30 @@
 //% include "elements.jinja"
 //% include "rows_held.jinja"
 
-//% if entry in (none, "rms_norm_held_kernel" ~ suffix)
+//% for slots in range(1, 2 * T.size + 1) if entry in (none, "rms_norm_held_" ~ slots ~ "_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 2)
-rms_norm_held_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, size_t rows,
+rms_norm_held_{{ slots }}_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, size_t rows,
                        size_t width, float eps, double per_value) {
     const float* b_ptr = nullptr;
     if (aligned(size_t(in_ptr) | size_t(out_ptr) | size_t(w_ptr) | size_t(b_ptr)))
-        forward<false, true>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+        forward<false, true, {{ slots }}>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
     else
-        forward<false, false>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
+        forward<false, false, {{ slots }}>(in_ptr, out_ptr, w_ptr, b_ptr, rows, width, eps, per_value);
 }
 
-//% endif
-//% if entry in (none, "rms_norm_held_backward_kernel" ~ suffix)
+//% endfor
+//% for slots in range(1, T.size + 1) if entry in (none, "rms_norm_held_backward_" ~ slots ~ "_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
-rms_norm_held_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const float* w_ptr,
+rms_norm_held_backward_{{ slots }}_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const float* w_ptr,
                                 float* partials_ptr, size_t rows, size_t width, size_t slices, size_t length, float eps,
                                 double per_value) {
     if (aligned(size_t(in_ptr) | size_t(go_ptr) | size_t(gi_ptr) | size_t(w_ptr)))
-        backward<false, true>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+        backward<false, true, {{ slots }}>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
     else
-        backward<false, false>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
+        backward<false, false, {{ slots }}>(in_ptr, go_ptr, gi_ptr, w_ptr, partials_ptr, rows, width, slices, length, eps, per_value);
 }
 
-//% endif
+//% endfor
 //% if entry in (none, "rms_norm_held_backward_parameters_kernel" ~ suffix)
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 rms_norm_held_backward_parameters_kernel{{ suffix }}(const float* partials_ptr, float* gw_ptr, size_t width,

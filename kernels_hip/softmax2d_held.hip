@@ -136,7 +136,7 @@ __device__ inline void join_sums(Real (&own)[2], const Real (&other)[2]) {
 template <bool ALIGNED>
 __device__ inline void forward(const Element* in, Element* out, const Place& place, Shared& shared) {
     Element read[SLOTS][VECTOR];
-    Real values[SLOTS][VECTOR], maxima[1][VECTOR], sums[2][VECTOR], factors[VECTOR];
+    Real values[SLOTS][VECTOR], maxima[1][VECTOR], {{ "" if T.size == 2 else "sums[2][VECTOR], " }}factors[VECTOR];
     place.read<ALIGNED>(read, in);
 
     // The maximum of the thread's own, at least the lowest number, so that no difference from it is one of infinities.
@@ -150,6 +150,41 @@ __device__ inline void forward(const Element* in, Element* out, const Place& pla
         }
     });
 
+//% if T.size == 2
+    // The sum of e to the power of the differences from that, 2^32 as large, while other threads still read.
+    Real own[1][VECTOR] = {};
+    place.each([&](unsigned slot) {
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) {
+            values[slot][i] = short_exponential(values[slot][i] - maxima[0][i]);
+            own[0][i] += values[slot][i];
+        }
+    });
+
+    // The maximum of all. A factor makes of such a power that of the difference from this one.
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) factors[i] = maxima[0][i];
+    place.over_lanes(
+        maxima, shared, [](Real(&a)[1], const Real(&b)[1]) { a[0] = b[0] > a[0] ? b[0] : a[0]; }, [](Real(&)[1]) {});
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) {
+        const bool none = maxima[0][i] == real_of(0x{{ number(lowest_number, R)[2:] }});  // a column of -inf
+        factors[i] = none ? real_of(0x7FC00000) : short_exponential(factors[i] - maxima[0][i]);
+        own[0][i] *= factors[i];
+    }
+    place.over_lanes(
+        own, shared, [](Real(&a)[1], const Real(&b)[1]) { a[0] += b[0]; }, [](Real(&sum)[1]) { sum[0] = 1 / sum[0]; });
+    // Each column's inverse times the factor: 2^-32 of what it should be, and so for the values, which are 2^32 as large. bf16
+    // holds numbers for which f32 would lose that; there it is what it should be, and the values follow.
+//% set more, less = ("0x1p32f * ", " * 0x1p-32f") if T.name == "bf16" else ("", "")
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) own[0][i] = {{ more }}own[0][i] * factors[i];
+    place.each([&](unsigned slot) {
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) values[slot][i] = values[slot][i] * own[0][i]{{ less }};
+        place.write<ALIGNED>(out, slot, values[slot]);
+    });
+//% else
     // The sum of e to the power of the differences from that, while other threads still read.
     Sum own[VECTOR];
 #pragma unroll
@@ -190,6 +225,7 @@ __device__ inline void forward(const Element* in, Element* out, const Place& pla
         for (unsigned i = 0; i < VECTOR; ++i) values[slot][i] = inverses[i].times(values[slot][i]);
         place.write<ALIGNED>(out, slot, values[slot]);
     });
+//% endif
 }
 
 template <bool ALIGNED>

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
+from ptxrt.ops.framework.rows_few import FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -70,6 +72,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
     """Plan of :func:`layer_norm_backward`; run it with :class:`LayerNormBackwardArgs`."""
 
     variants = (
+        FewBackward(FEW, 2),
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
         HeldBackward(HELD, 2, "hip"),

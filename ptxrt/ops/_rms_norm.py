@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
+from ptxrt.ops.framework.rows_few import FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -71,6 +73,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
     """Plan of :func:`rms_norm_backward`; run it with :class:`RmsNormBackwardArgs`."""
 
     variants = (
+        FewBackward(FEW, 1),
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
         HeldBackward(HELD, 1, "hip"),

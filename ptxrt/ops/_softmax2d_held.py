@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ptxrt.ops.framework import (
@@ -70,6 +70,13 @@ def guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
     """Arithmetic is f32 for values of 16 bits; sums are pairs of it."""
     real = "f64" if problem.dtype.name == "f64" else "f32"
     return PrecisionGuarantee(real, f"2 x {real}", deterministic=True, bit_stable_on_same_hardware=True)
+
+
+def _guarantee(problem: ImageDescriptor) -> PrecisionGuarantee:
+    """Return that of `held`: sums of the forward are f32 for values of 16 bits."""
+    found = guarantee(problem)
+    short = problem.dtype.size == 2 and not problem.op.endswith("backward")
+    return replace(found, accumulator="f32") if short else found
 
 
 class _Tile(NamedTuple):
@@ -194,4 +201,4 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         if self.language == "hip":
             shared = 0  # its shared memory is the entry's own
         launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
-        return Schedule((launch,), guarantee(problem))
+        return Schedule((launch,), _guarantee(problem))

@@ -725,6 +725,10 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             (held, (op, (3, 400), 32, 0, False)),
             (held, (op, (67, 72), 32, 1)),  # more slices than a block adds up at once
             (held, (op, (5, 136), 64, 2, False)),
+            *((held, (op, (2, 128 * slots), 32)) for slots in range(1, 9)),
+            *((held, (op, (3, 128 * slots), 32, 2)) for slots in range(1, 5)),
+            *((held, (op, (2, 256 * slots), 32, 0, True, name)) for name in ("f16", "bf16") for slots in range(1, 5)),
+            *((held, (op, (3, 256 * slots), 32, 2, True, name)) for name in ("f16", "bf16") for slots in (1, 2)),
             *((held, (op, (3, 264), 64, length, True, name)) for name in ("f16", "bf16") for length in (0, 2)),
         ]
         for op in ("layer_norm", "rms_norm")

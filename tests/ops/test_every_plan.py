@@ -413,8 +413,11 @@ LARGE: list[tuple[Any, Any]] = [
       for shape, groups in (((2, 64, 32, 32), 4), ((8, 320, 64, 64), 32), ((1, 512, 128, 128), 32))),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 64, 64), True)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 8), False)),
-    (ops.LayerNormPlan, ops.LayerNormDescriptor((2, 4096), (4096,))),
-    (ops.RmsNormPlan, ops.RmsNormDescriptor((2, 4096), (4096,))),
+    *((plan, kind((2, 128 * slots), (128 * slots,)))  # an entry for each number of slots
+      for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor),
+                         (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
+                         (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
+      for slots in range(1, 9)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),

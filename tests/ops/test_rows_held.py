@@ -22,8 +22,8 @@ every_norm = pytest.mark.parametrize("norm", NORMS)
 every_variant = pytest.mark.parametrize("variant", ["held", "hip/held"])
 every_type = pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 
-# Width, threads: a vector; round a warp's one turn; a rest in the last slot; whole slots, all of them.
-WIDTHS = [(8, 32), (264, 64), (1016, 96), (1024, 64)]
+# Width, threads: a vector; round a warp's one turn; a rest in the last slot; whole slots; each other number of slots.
+WIDTHS = [(8, 32), (264, 64), (1016, 96), (1024, 64), (900, 96), (516, 32), (768, 32), (780, 32), (1000, 32)]
 
 
 def problem(
@@ -70,6 +70,7 @@ def check(device: Device, norm: str, given: Any, large_mean: bool = False, eps: 
     want = getattr(references, norm)(x, row, *weights, eps=eps)
     got = forward(device, norm, x, *weights, eps=eps, **way)
     check_error(norm, device, got, want, bar(norm, name, want, large_mean=large_mean), (x.shape, how))
+    how["threads"] = max(how.get("threads", 0), 32 * -(-row[0] // 512)) if "threads" in how else 0
     wants = getattr(references, f"{norm}_backward")(go, x, row, weights[0], eps=eps)
     results = backward(device, norm, go, x, weights[0], eps=eps, **how)
     for place, (a, ref) in enumerate(zip(results, wants, strict=True)):
@@ -115,6 +116,28 @@ def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str,
         wants = getattr(references, f"{norm}_backward")(go, x, (128,), weights[0], eps=0.0)
         for a, ref in zip(backward(device, norm, go, x, weights[0], 0.0, variant), wants, strict=True):
             check_error(f"{norm} gradient", device, a, ref, 2e-7)
+
+
+@every_norm
+@every_variant
+@pytest.mark.parametrize(("scale", "eps"), [(1e-20, 2.0**-133), (1e20, 2.0**126)])
+def test_eps_beside_squares_that_are_no_numbers_of_f32(
+    device: Device, rng: Rng, norm: str, variant: str, scale: float, eps: float
+) -> None:
+    _, x, *weights = problem(norm, rng, (2, 128), scale=scale)
+    want = getattr(references, norm)(x, (128,), *weights, eps=eps)
+    check_error(norm, device, forward(device, norm, x, *weights, eps=eps, variant=variant), want, 2e-7)
+
+
+@every_norm
+@every_variant
+def test_a_row_behind_one_of_large_squares_is_as_any_other(
+    device: Device, rng: Rng, monkeypatch: Patch, norm: str, variant: str
+) -> None:
+    go, x, *weights = problem(norm, rng, (3, 128))
+    x[1] *= np.float32(1e30)
+    monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)
+    check(device, norm, (go, x, *weights), eps=0.5, variant=variant, threads=32, length=3)
 
 
 @every_norm
@@ -214,8 +237,8 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     assert [chosen(width, "f4") for width in (4, 30, 64, 1 << 14, (1 << 14) + 4)] == [
         "held", "baseline", "held", "held", "baseline",
     ]  # fmt: skip
-    assert [chosen(width, "f2", "Backward") for width in (32, 64, 1 << 13, (1 << 13) + 8)] == [
-        "baseline", "held", "held", "baseline",
+    assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
+        "baseline", "few", "held", "held", "baseline",
     ]  # fmt: skip
     assert chosen(64, "f8") == chosen(64, "f8", "Backward") == "baseline"
 

@@ -13,7 +13,7 @@ from tolerances import bar
 
 import ptxrt
 from ptxrt import Device
-from ptxrt.dtypes import element_type
+from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops._softmax2d_held import CLUSTERS, HeldConfig
 
@@ -103,6 +103,21 @@ def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, 
     assert (want[:, 8] < tiny).any()
     assert (small <= 1.5 * np.longdouble(smallest) + want[:, 8] * np.finfo(kind).eps).all()
     np.testing.assert_allclose(got[:, 4].astype(float), want[:, 4].astype(float), rtol=2 * float(np.finfo(kind).eps))
+
+
+@pytest.mark.parametrize("variant", ["held", "hip/held"])
+def test_powers_of_16_bits_reach_the_smallest_number(device: Device, variant: str) -> None:
+    """That of bfloat16 is e to the power of -92.2; and the lowest number is no -inf."""
+    kind = BY_NAME["bf16"].numpy
+    x = np.zeros((1, 16, 16), kind)
+    x[0, 1:, 0] = np.linspace(-86, -104, 15)
+    x[0, :, 1], x[0, :, 2], x[0, 0, 3] = -np.inf, -3.3895e38, -np.inf
+    plan = FORWARD.plan.select(device, FORWARD.descriptor(x.shape, BY_NAME["bf16"]), wish(variant))
+    got = plan.run((on_device(x, device), None)).to_host().astype(float)[0]
+    want = references.softmax2d(x)[0].astype(float)
+    assert (np.abs(got[:, 0] - want[:, 0]) <= 2.0**-133 + want[:, 0] / 128).all()
+    assert np.isnan(got[:, 1]).all()
+    np.testing.assert_allclose(got[:, 2:], want[:, 2:], rtol=2**-8)
 
 
 @each_cluster

@@ -6,32 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework.kernels import KernelFamily, Role
 from ptxrt.ops.framework.rows import RowsDescriptor, RowsVariant
 from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuarantee, Refusal, Schedule, Workspace
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
 
-__all__ = ["HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
+__all__ = ["GUARANTEE", "HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
 _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most; slices that are enough
 
-_GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
-
-
-def held_family(norm: str, **signatures: str) -> KernelFamily:
-    """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of ``layer_norm_held_kernel``."""
-    backward = (
-        "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f32* partials_ptr, u64 rows, u64 width, "
-        "u64 slices, u64 length, P eps, f64 per_value"
-    )
-    forward = signatures.pop("kernel")
-    signatures = {"kernel": forward, "short_kernel": forward, "backward_kernel": backward, **signatures}
-    roles = {
-        f"{norm}_held_{role}": Role(signature, hip=role != "short_kernel") for role, signature in signatures.items()
-    }
-    return KernelFamily(f"{norm}_held", ("f32", "f16", "bf16"), roles, targets=ROUNDING_TARGETS, op=norm)
+GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
 
 def _vector(problem: RowsDescriptor) -> int:
@@ -57,6 +44,25 @@ class _Registers(NamedTuple):
 
 
 _FORWARD, _BACKWARD = _Registers(32, 512), _Registers(16, 512)
+
+
+def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
+    """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of its forward.
+
+    Forward and backward have an entry for each number of slots, vectors that a thread has of a row.
+    """
+    types = ("f32", "f16", "bf16")
+    backward = (
+        "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f32* partials_ptr, u64 rows, u64 width, "
+        "u64 slices, u64 length, P eps, f64 per_value"
+    )
+    roles = {f"{norm}_held_backward_parameters_kernel": Role(backward_parameters_kernel, hip=True)}
+    for way, signature, registers in (("", kernel, _FORWARD), ("backward_", backward, _BACKWARD)):
+        for slots in range(1, registers.values // 4 + 1):
+            with_so_many = tuple(name for name in types if slots <= registers.values * BY_NAME[name].size // 16)
+            role = Role(signature, hip=True, parameters={"slots": str(slots)}, dtypes=with_so_many)
+            roles[f"{norm}_held_{way}{slots}_kernel"] = role
+    return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,10 @@ class _Held(RowsVariant[ConfigT]):
         """Where rows are whole vectors that registers hold."""
         return self.refusal(problem, self.registers.needs(problem)) is None
 
+    def slots(self, problem: RowsDescriptor, threads: int) -> int:
+        """Return how many vectors of a row a thread has at most."""
+        return -(-problem.width // (_vector(problem) * threads))
+
     def refusal(self, problem: RowsDescriptor, threads: int) -> Refusal | None:
         """Return why blocks of `threads` cannot do it, or None."""
         registers = self.registers
@@ -132,10 +142,9 @@ class HeldForward(_Held[HeldConfig]):
         """Return one launch."""
         if refusal := self.refusal(problem, config.threads):
             return refusal
-        short = self.language == "ptx" and config.threads * _vector(problem) >= problem.width
-        name = "short_kernel" if short else "kernel"
-        launch = self.launch(name, problem, problem.rows, config.threads, per_value=1 / problem.width)
-        return Schedule((launch,), _GUARANTEE)
+        entry = f"{self.slots(problem, config.threads)}_kernel"
+        launch = self.launch(entry, problem, problem.rows, config.threads, per_value=1 / problem.width)
+        return Schedule((launch,), GUARANTEE)
 
 
 class HeldBackward(_Held[HeldBackwardConfig]):
@@ -168,12 +177,12 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         cut: dict[str, Argument] = {
             "slices": slices, "length": config.length, "partials_ptr": partials, "per_value": 1 / problem.width,
         }  # fmt: skip
-        blocks = -(-problem.width // _COLUMNS)
+        blocks, entry = -(-problem.width // _COLUMNS), f"backward_{self.slots(problem, config.threads)}_kernel"
         return Schedule(
             (
-                self.launch("backward_kernel", problem, slices, config.threads, **cut),
+                self.launch(entry, problem, slices, config.threads, **cut),
                 self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut),
             ),
-            _GUARANTEE,
+            GUARANTEE,
             workspace,
         )
