@@ -14,6 +14,7 @@ from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -696,6 +697,28 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
         return Schedule(steps, problem.guarantee, workspace)
 
 
+class ChannelsLastHeld(Variant[BatchNormDescriptor, HeldConfig]):
+    """In training, of rows of channels: one launch, whose blocks hold what they read last."""
+
+    name = "channels_last_held"
+    config_type = HeldConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are many."""
+        return problem.hw == 1 and problem.elements > 1 << 20
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the claims, and a launch."""
+        if problem.hw > 1:
+            return Refusal("is for channels that lie side by side")
+        rows = HeldRows(problem, config, 1, problem.batch, 1)
+        if refusal := problem.without_statistics or rows.refusal():
+            return refusal
+        running_mean, running_var, momentum = problem.updated
+        return rows.schedule("y", ("batch_mean", "batch_var", running_mean, running_var), momentum)
+
+
 def _summed(
     problem: BatchNormDescriptor,
     language: str,
@@ -793,8 +816,9 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     ``cached``, a block a channel that does so; ``columns`` and ``split``, several blocks a channel, whose partial sums
     lie in the workspace, of some images each or of any part of a channel; in HIP ``tickets``, these in one launch,
     whose blocks write a channel soon after they have read it. In eval ``elementwise``. Where channels lie side by side,
-    and values are many, ``channels_last``: passes over rows of channels. ``baseline``: a block a channel that reads it
-    twice in training.
+    and values are many, ``channels_last_held``, in training, from sm_90: one launch, whose blocks hold what they read
+    last; ``channels_last``: passes over rows of channels. ``baseline``: a block a channel that reads it twice in
+    training.
     """
 
     op = "batch_norm"
@@ -803,6 +827,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     result_type = BatchNormResult
     variants = (
         Small(),
+        ChannelsLastHeld(),
         ChannelsLast(),
         Clusters(),
         Cached(),

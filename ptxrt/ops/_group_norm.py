@@ -15,6 +15,7 @@ from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
     ChannelsLastBackward,
+    ChannelsLastHeld,
     ChannelsLastSplit,
     ChannelsLastSplitBackward,
     WholeConfig,
@@ -333,8 +334,9 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
     each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
     or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
-    sums; ``baseline``. Of channels-last arrays, in both languages: ``channels_last_split``, passes over rows of
-    channels; ``channels_last``, a block for each group of each image.
+    sums; ``baseline``. Of channels-last arrays: ``channels_last_held`` in PTX, from sm_90, one launch, whose blocks
+    hold what they read last; in both languages ``channels_last_split``, passes over rows of channels, and
+    ``channels_last``, a block for each group of each image.
     """
 
     op = "group_norm"
@@ -344,6 +346,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         InClusters(),
         Split(),
         Whole(),
+        ChannelsLastHeld(),
         ChannelsLastSplit(),
         ChannelsLast(),
         ChannelsLastSplit("hip"),

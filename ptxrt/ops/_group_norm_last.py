@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -30,6 +31,7 @@ __all__ = [
     "FAMILY",
     "ChannelsLast",
     "ChannelsLastBackward",
+    "ChannelsLastHeld",
     "ChannelsLastSplit",
     "ChannelsLastSplitBackward",
     "WholeConfig",
@@ -163,3 +165,20 @@ class ChannelsLastSplitBackward(Variant["GroupNormBackwardDescriptor", LastConfi
         parameters = problem.parameters_launch(self.language, rows.slices, partials, statistics)
         refusal = problem.refusal(channels_last=True) or rows.refusal()
         return refusal or Schedule((*steps, parameters), problem.guarantee, workspace)
+
+
+class ChannelsLastHeld(Variant["GroupNormDescriptor", HeldConfig]):
+    """One launch, whose blocks hold what they read last of a slice of an image's rows, until the sums are complete."""
+
+    name = "channels_last_held"
+    config_type = HeldConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where values are many."""
+        return _many(problem, self.language)
+
+    def schedule(self, problem: GroupNormDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the claims, and a launch."""
+        rows = HeldRows(problem, config, problem.batch, problem.hw, problem.channels // problem.groups)
+        refusal = problem.refusal(channels_last=True) or rows.refusal()
+        return refusal or rows.schedule("out", (0, 0, 0, 0), 0.0)

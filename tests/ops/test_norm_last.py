@@ -1,4 +1,4 @@
-"""batch_norm and group_norm by passes over the rows of channels-last arrays, in each way through their loops."""
+"""batch_norm and group_norm over the rows of channels-last arrays, in each way through their loops."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import Limits, Refusal, parameter_type
 from ptxrt.runtime.layout import channels_last
 
@@ -30,7 +31,19 @@ WAYS: list[tuple[Shape, str, float, LastConfig, int]] = [
     ((1, 40, 110), "f64", 1e4, LastConfig(16, 4, 2), 0),
     ((1, 9, 33), "f64", -1e12, LastConfig(4, 1, 1), 0),
 ]
-each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
+HELD: list[tuple[Shape, str, float, HeldConfig, int]] = [
+    ((2, 92, 95), "f32", 1e4, HeldConfig(64, 8, 4, 0), 0),  # a tile that is not full, threads without a row
+    ((1, 64, 5200), "f32", 1e4, HeldConfig(256, 4, 2, 9), 0),  # more turns than a thread holds, keeps and fetches
+    ((1, 48, 17, 100), "f32", 0, HeldConfig(192, 1, 0, 1), 1),  # no vectors
+    ((1, 64, 9700), "f32", 1e4, HeldConfig(256, 150, 1, 2), 0),  # blocks that have several slices
+    ((5, 16, 7), "f32", 1e4, HeldConfig(256, 2, 1, 0), 0),  # more tiles than blocks
+    ((1, 136, 1500), "f16", 1e2, HeldConfig(256, 2, 2, 0), 0),
+    ((1, 24, 61), "bf16", 30, HeldConfig(32, 2, 2, 0), 1),
+    ((1, 40, 2900), "f64", 1e4, HeldConfig(80, 2, 2, 2), 0),
+    ((1, 8, 33), "f64", -1e12, HeldConfig(64, 1, 1, 0), 0),
+]
+each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*WAYS, *HELD], ids=str)
+each_way_in_eval = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
 
 
 class Laid:
@@ -63,20 +76,21 @@ def select(kind: Any, device: Device, problem: Any, preference: Any) -> Any:
     return kind.select(device, problem, preference)
 
 
-def keys(device: Device, name: str) -> list[str]:
+def keys(device: Device, name: str, config: LastConfig | HeldConfig) -> list[str]:
     """Return the variants; in HIP, which takes seconds to compile, of f32: test_every_variant.py has the others."""
-    found = [key for key in variants(ops.BatchNormPlan, device) if key.endswith("channels_last")]
+    ending = "channels_last_held" if isinstance(config, HeldConfig) else "channels_last"
+    found = [key for key in variants(ops.BatchNormPlan, device) if key.endswith(ending)]
     return found if name == "f32" else [key for key in found if not key.startswith("hip/")] or found
 
 
 @pytest.mark.sanitize
 @each_way
 def test_batch_norm(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig | HeldConfig, offset: int
 ) -> None:
     """In place of x and of grad_out: the sums are those of all slices, whoever writes first."""
     skip_stand_in(device)
-    for key in keys(device, name):
+    for key in keys(device, name, config):
         laid = Laid(device, rng, shape, name, mean, offset)
         problem = ops.BatchNormDescriptor(shape, True, laid.kind, running=False, strides=laid.strides)
         plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
@@ -89,6 +103,8 @@ def test_batch_norm(
         laid.check("batch_norm", batch_var.to_host(), want[2])
         laid.check("batch_norm", batch_mean.to_host(), want[1] + (mean if name == "f64" else 0))
 
+        if isinstance(config, HeldConfig):  # of which there is no backward
+            continue
         for handed in (False, True):
             backward = ops.BatchNormBackwardDescriptor(shape, True, laid.kind, handed=handed, strides=laid.strides)
             given = (batch_mean, batch_var) if handed else (None, None)
@@ -103,12 +119,29 @@ def test_batch_norm(
                 laid.check("batch_norm_backward", got, ref)
 
 
-@each_way
+@pytest.mark.ptx
+@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), HELD, ids=str)
+def test_running_statistics_of_one_launch(
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: HeldConfig, offset: int
+) -> None:
+    """The block that has a tile's first slice updates them."""
+    laid = Laid(device, rng, shape, name, 0, offset)
+    running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
+    there = [laid.there(a) for a in running]
+    problem = ops.BatchNormDescriptor(shape, True, laid.kind, strides=laid.strides)
+    plan = select(ops.BatchNormPlan, device, problem, wish("ptx/channels_last_held", config=config))
+    plan.run(ops.BatchNormArgs(laid.there(laid.x), laid.there(laid.w), laid.there(laid.b), *there))
+    wants = references.updated_running_statistics(laid.x, *running, momentum=0.1)
+    for got, want in zip(there, wants, strict=True):
+        laid.check("batch_norm", got.to_host(), want)
+
+
+@each_way_in_eval
 def test_batch_norm_in_eval(
     device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
 ) -> None:
     skip_stand_in(device)
-    for key in keys(device, name):
+    for key in keys(device, name, config):
         laid = Laid(device, rng, shape, name, 0, offset)
         running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
         given = [laid.there(a) for a in running]
@@ -133,12 +166,12 @@ def test_batch_norm_in_eval(
 @pytest.mark.sanitize
 @each_way
 def test_group_norm(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig | HeldConfig, offset: int
 ) -> None:
     skip_stand_in(device)
-    groups = {92: 4, 260: 5, 48: 3, 37: 37, 136: 17, 24: 2, 40: 4, 9: 3}[shape[1]]
-    for key in keys(device, name):
-        wanted = wish(f"{key}_split", config=config)
+    groups = {92: 4, 260: 5, 48: 3, 37: 37, 136: 17, 24: 2, 40: 4, 9: 3, 64: 8, 128: 32, 16: 2, 8: 4}[shape[1]]
+    for key in keys(device, name, config):
+        wanted = wish(key if isinstance(config, HeldConfig) else f"{key}_split", config=config)
         laid = Laid(device, rng, shape, name, mean, offset)
         plan = select(
             ops.GroupNormPlan, device, ops.GroupNormDescriptor(shape, groups, laid.kind, strides=laid.strides), wanted
@@ -146,6 +179,8 @@ def test_group_norm(
         y = laid.in_place(laid.x)
         plan.run((y.array, laid.there(laid.w), laid.there(laid.b), y.array))
         laid.check("group_norm", y.host(), references.group_norm(laid.exact, laid.w, laid.b, groups))
+        if isinstance(config, HeldConfig):  # of which there is no backward
+            continue
         plan = select(
             ops.GroupNormBackwardPlan,
             device,
@@ -179,6 +214,40 @@ def test_every_block_has_rows_and_each_channel_of_its_tile_a_thread(shape: Shape
         assert blocks == slices * tiles <= max(config.added, tiles)
         assert (slices - 1) * 4 * (256 // across) < shape[0]
         assert across * vector <= 256
+
+
+@pytest.mark.parametrize("per_group", [1, 10, 64])
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("shape", [(3, 640), (100352, 1280), (4096, 320), (1 << 22, 640)])
+def test_tiles_have_whole_groups_and_slices_rows(shape: Shape, name: str, per_group: int) -> None:
+    problem = ops.BatchNormDescriptor(shape, True, BY_NAME[name])
+    for config in (*HeldConfig.candidates(problem), HeldConfig(16, 1, 0, 0)):
+        for images in (1, 7, 300):
+            held = HeldRows(problem, config, images, shape[0], per_group)
+            assert held.refusal() is None
+            assert held.across * problem.vector % per_group == 0
+            assert held.across * problem.vector <= 256
+            assert held.tiles * held.slices <= max(config.blocks, held.tiles)
+            assert (held.slices - 1) * (512 // held.across) < shape[0]
+
+
+def test_one_launch_fills_a_gpu() -> None:
+    for shape, images, per_group in (((100352, 256), 1, 1), ((12544, 2048), 1, 1), ((4096, 320), 8, 10)):
+        problem = ops.BatchNormDescriptor(shape, True)
+        held = HeldRows(problem, HeldConfig.heuristic(problem), images, shape[0], per_group)
+        assert 128 <= held.tiles * held.slices <= 132
+
+
+def test_of_other_problems_one_launch_says_why_it_takes_them_not() -> None:
+    problem = ops.BatchNormDescriptor((640, 516), True)
+    config = HeldConfig.heuristic(problem)
+    for wrong, per_group in (
+        (replace(problem, shape=(640, 514)), 1),  # vectors
+        (replace(problem, shape=(1 << 31, 4)), 1),
+        (replace(problem, shape=(4, 1 << 31)), 1),
+        (problem, 258),  # groups that are longer than tiles
+    ):
+        assert isinstance(HeldRows(wrong, config, 1, wrong.shape[0], per_group).refusal(), Refusal)
 
 
 def test_large_problems_have_some_blocks_for_each_multiprocessor() -> None:

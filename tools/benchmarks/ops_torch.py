@@ -178,9 +178,14 @@ def _group_norm(torch: Any, case: Case, t: Tensors) -> Callable[[Compiler], Call
 def _group_norm_backward(torch: Any, case: Case, t: Tensors) -> Callable[[Compiler], Call]:
     x, go, w = t["x"], t["grad_out"], t["weight"]
     n, c, hw = x.shape[0], x.shape[1], x[0, 0].numel()
-    _, mean, rstd = torch.ops.aten.native_group_norm(x, w, w, n, c, hw, case.groups, _EPS)
+    _, mean, rstd = torch.ops.aten.native_group_norm(x.contiguous(), w, w, n, c, hw, case.groups, _EPS)
     backward = torch.ops.aten.native_group_norm_backward
-    return _plain(lambda: backward(go, x, mean, rstd, w, n, c, hw, case.groups, [True] * 3))
+
+    # On a GPU the op takes contiguous arrays alone. torch's autograd copies others, so what it takes has the copies.
+    def run() -> Any:
+        return backward(go.contiguous(), x.contiguous(), mean, rstd, w, n, c, hw, case.groups, [True] * 3)
+
+    return _plain(run)
 
 
 def _softmax2d(torch: Any, _: Case, t: Tensors) -> Callable[[Compiler], Call]:
