@@ -7,6 +7,7 @@ context current where it is not, and puts back what was.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -31,12 +32,13 @@ from ptxrt.backends._cuda_textures import CudaTextures
 from ptxrt.backends._recent import RecentLaunches
 from ptxrt.collector import paused
 from ptxrt.compilers import Binary, ParamInfo, installed
-from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError
+from ptxrt.errors import BackendUnavailable, DriverError, LaunchError, OutOfDeviceMemory, PtxrtError, Unsupported
 
 __all__ = ["BACKEND"]
 
 _INSTALL = 'install the packages with pip install "ptxrt[cuda13]" (or cuda12)'
 _NAME_BYTES = 256  # room for a device's name
+_PORTABLE_CLUSTER = 8  # blocks; to larger ones a kernel must be opted in, and not each device has them
 
 
 class CudaBackend(CudaTextures):
@@ -176,6 +178,7 @@ class CudaBackend(CudaTextures):
             "CUDA_ERROR_INVALID_VALUE",
             "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+            "CUDA_ERROR_INVALID_CLUSTER_SIZE",
         ):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
         elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
@@ -414,6 +417,9 @@ class CudaBackend(CudaTextures):
                 which = getattr(self._driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
                 return int(self._call("cuKernelGetAttribute", which, kernel, ordinal)[1])
 
+            cluster = math.prod(max(1, attribute(f"REQUIRED_CLUSTER_{axis}")) for axis in ("WIDTH", "HEIGHT", "DEPTH"))
+            if cluster > _PORTABLE_CLUSTER:
+                self._allow_cluster(function, entry, cluster)
             report = binary.reports.get(entry)
             resources = Resources(
                 registers=attribute("NUM_REGS"),
@@ -425,6 +431,24 @@ class CudaBackend(CudaTextures):
                 spill_load_bytes=report.spill_load_bytes if report else None,
             )
         return Function(entry, function, params, resources)
+
+    def _allow_cluster(self, function: Any, entry: str, blocks: int) -> None:
+        """Opt the entry in to clusters of so many blocks, more than each device takes; Unsupported where none fits."""
+        which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX = config.gridDimY = config.gridDimZ = blocks  # a multiple of the cluster, whatever its shape
+        config.blockDimX = config.blockDimY = config.blockDimZ = 1
+        (status,), fit = self._driver.cuFuncSetAttribute(function, which, 1), 0
+        if status is self._success:
+            status, fit = self._driver.cuOccupancyMaxActiveClusters(function, config)
+        if status is not self._success or not fit:
+            raise Unsupported(
+                f"{entry}: clusters of {blocks} blocks do not fit this device ({status.name}); "
+                f"each device that has clusters takes {_PORTABLE_CLUSTER} blocks",
+                op=entry,
+                expected=f"clusters of at most {_PORTABLE_CLUSTER} blocks",
+                given=blocks,
+            )
 
     def _params(self, kernel: Any, declared: tuple[ParamInfo, ...] | None) -> Iterator[ParamInfo]:
         """Yield what the binary says of each parameter, place and size; class and name are the text's."""

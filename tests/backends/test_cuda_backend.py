@@ -209,6 +209,66 @@ def test_a_cooperative_launch_is_made_in_the_devices_context(backend: CudaBacken
     assert driver.stack == [THEIRS]
 
 
+# Clusters ---------------------------------------------------------------------------------------------------------
+
+
+class Clusters(Driver):
+    """A driver with a kernel of clusters of 2 x `blocks` blocks, of which `room` fit."""
+
+    CUfunction_attribute = SimpleNamespace(**{
+        f"CU_FUNC_ATTRIBUTE_{name}": name
+        for name in ("NUM_REGS", "SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "CONST_SIZE_BYTES", "MAX_THREADS_PER_BLOCK",
+                     "REQUIRED_CLUSTER_WIDTH", "REQUIRED_CLUSTER_HEIGHT", "REQUIRED_CLUSTER_DEPTH",
+                     "NON_PORTABLE_CLUSTER_SIZE_ALLOWED")
+    })  # fmt: skip
+    CUlaunchConfig = SimpleNamespace
+
+    def __init__(self, blocks: int, room: int) -> None:
+        super().__init__()
+        self.sizes, self.room = {"REQUIRED_CLUSTER_WIDTH": 2, "REQUIRED_CLUSTER_HEIGHT": blocks}, room
+        self.allowed: list[Any] = []
+
+    def cuLibraryGetKernel(self, *_: Any) -> tuple[Any, ...]:
+        return self.answer("cuLibraryGetKernel", 0xB)
+
+    def cuKernelGetFunction(self, *_: Any) -> tuple[Any, ...]:
+        return self.answer("cuKernelGetFunction", 0xF)
+
+    def cuKernelGetAttribute(self, which: str, *_: Any) -> tuple[Any, ...]:
+        return self.answer("cuKernelGetAttribute", self.sizes.get(which, 0))
+
+    def cuFuncSetAttribute(self, *given: Any) -> tuple[Any, ...]:
+        self.allowed.append(given)
+        return self.answer("cuFuncSetAttribute")
+
+    def cuOccupancyMaxActiveClusters(self, function: int, config: Any) -> tuple[Any, ...]:
+        assert (function, config.gridDimX, config.blockDimX) == (0xF, 16, 1)
+        return self.answer("cuOccupancyMaxActiveClusters", self.room)
+
+
+def load_clusters(driver: Clusters) -> None:
+    made: Any = CudaBackend()
+    made._use(driver)
+    made._contexts = {0: OURS}
+    made.function(0, 0xC, SimpleNamespace(entries={"k": SimpleNamespace(params=())}, reports={}), "k", ())
+    assert driver.stack == [THEIRS]
+
+
+@pytest.mark.parametrize("blocks", [0, 4, 8])
+def test_a_kernel_of_large_clusters_is_opted_in_to_them(blocks: int) -> None:
+    driver = Clusters(blocks, room=1)
+    load_clusters(driver)
+    assert driver.allowed == ([(0xF, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)] if blocks == 8 else [])
+
+
+@pytest.mark.parametrize("call", ["", "cuFuncSetAttribute", "cuOccupancyMaxActiveClusters"])
+def test_a_device_that_has_no_room_for_large_clusters_refuses_their_kernel(call: str) -> None:
+    driver = Clusters(8, room=0 if not call else 1)
+    driver.refuses[call] = Status.CUDA_ERROR_INVALID_VALUE
+    with refused(ptxrt.Unsupported, "k", None, "clusters of 16 blocks do not fit", "takes 8 blocks"):
+        load_clusters(driver)
+
+
 # Everything but a launch ------------------------------------------------------------------------------------------
 
 
