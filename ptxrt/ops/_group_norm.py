@@ -19,6 +19,7 @@ from ptxrt.ops._group_norm_last import (
     ChannelsLastSplitBackward,
     WholeConfig,
 )
+from ptxrt.ops._group_norm_ring import InRings, InRingsBackward
 from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -216,6 +217,11 @@ class GroupNormBackwardDescriptor(_Problem):
         statistics = workspace.region("statistics", "f64", 5 * self.parts * self.batch * self.groups)
         return workspace, partials, statistics
 
+    def parts_of_channel(self, run: int) -> int:
+        """Return in how many runs of so many vectors of 16 bytes a channel is, at most."""
+        width = self.hw * self.dtype.size // 16
+        return width // run if width % run == 0 else 1 if run % width == 0 else (width + run - 2) // run + 1
+
     def parameters_launch(self, language: str, slices: int, partials: Region, statistics: Region) -> Launch:
         """Return the launch that makes grad_weight and grad_bias."""
         warps = _few(self.batch * slices)
@@ -341,6 +347,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     category = "normalization"
     descriptor_type = GroupNormDescriptor
     variants = (
+        InRings(),
         InClusters(),
         Split(),
         Whole(),
@@ -504,6 +511,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
     variants = (
+        InRingsBackward(),
         InClustersBackward(),
         SplitBackward(),
         WholeBackward(),

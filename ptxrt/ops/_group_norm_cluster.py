@@ -131,9 +131,8 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
         """Return both launches."""
         if refusal := config.refusal(problem):
             return refusal
-        run, width = config.run(problem), problem.hw * problem.dtype.size // 16
-        # A channel is in so many runs, at most.
-        slices = width // run if width % run == 0 else 1 if run % width == 0 else (width + run - 2) // run + 1
+        run = config.run(problem)
+        slices = problem.parts_of_channel(run)
         workspace, partials, statistics = problem.workspace(slices)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         arguments = (*arrays, *problem.sizes[1:], problem.eps, run, slices)
