@@ -11,6 +11,7 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
 from ptxrt.ops._group_norm_cached import Cached
 from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
+from ptxrt.ops._group_norm_few import Few, FewBackward
 from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
@@ -347,6 +348,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     category = "normalization"
     descriptor_type = GroupNormDescriptor
     variants = (
+        Few(),
         InRings(),
         InClusters(),
         Split(),
@@ -511,6 +513,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
     variants = (
+        FewBackward(),
         InRingsBackward(),
         InClustersBackward(),
         SplitBackward(),
