@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
+    Argument,
     Config,
     KernelFamily,
     Launch,
@@ -55,11 +56,10 @@ class Few(Variant["GroupNormDescriptor", Config]):
         if refusal := _refusal(problem, 1):
             return refusal
         kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, "ptx")
-        warps, *share = _share(problem)
-        arguments = ("x", "out", "weight", "bias", *share, problem.eps)
-        return Schedule(
-            (Launch(kernel, (problem.groups, problem.batch), _WARP * warps, arguments),), problem.guarantee
-        )
+        warps, share = _share(problem)
+        arguments = ("x", "out", "weight", "bias", *share)
+        launch = Launch(kernel, (problem.groups, problem.batch), _WARP * warps, arguments)
+        return Schedule((launch,), problem.guarantee)
 
 
 class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):
@@ -76,9 +76,9 @@ class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):
         if refusal := _refusal(problem, problem.batch):
             return refusal
         kernel = FAMILY.kernel("group_norm_backward_few_kernel", problem.dtype, "ptx")
-        warps, *share = _share(problem)
+        warps, share = _share(problem)
         arrays = ("x", "grad_out", "grad_input", "weight", "grad_weight", "grad_bias")
-        arguments = (*arrays, problem.batch, ceil_div(1 << 31, warps), *share, problem.eps)
+        arguments = (*arrays, problem.batch, ceil_div(1 << 31, warps), *share)
         launch = Launch(kernel, (problem.groups,), _WARP * warps * problem.batch, arguments)
         return Schedule((launch,), problem.guarantee)
 
@@ -97,9 +97,9 @@ def _refusal(problem: Problem, images: int) -> Refusal | None:
     return problem.refusal(channels_last=False)
 
 
-def _share(problem: Problem) -> tuple[int, ...]:
-    """Return the warps of a group of an image, and what the kernels take of it."""
-    vectors = _vectors(problem)
-    warps, per_group = ceil_div(vectors, _WARP), problem.channels // problem.groups
-    distance = 1 << (warps - 1).bit_length() >> 1
-    return (warps, problem.groups, per_group, problem.hw, warps, distance, vectors, ceil_div(1 << 31, vectors // per_group))
+def _share(problem: Problem) -> tuple[int, tuple[Argument, ...]]:
+    """Return the warps of a group of an image, and the arguments that say how a group is shared out."""
+    vectors, per_group = _vectors(problem), problem.channels // problem.groups
+    warps = ceil_div(vectors, _WARP)
+    distance, per_width = 1 << (warps - 1).bit_length() >> 1, ceil_div(1 << 31, vectors // per_group)
+    return warps, (problem.groups, per_group, problem.hw, warps, distance, vectors, per_width, problem.eps)
