@@ -38,7 +38,7 @@ from ptxrt.runtime.layout import channels_last
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
 # Of whole vectors alone: test_group_norm_cluster.py, and test_registers_hold_a_group.
-LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster", "hip/held")
+LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster", "ring", "few", "hip/held")
 VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
