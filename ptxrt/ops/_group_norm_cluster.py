@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward"]
 
-SIZES = (1, 2, 4, 8)
-"""Of a cluster, in blocks: those that every GPU with clusters takes."""
+SIZES = (1, 2, 4, 8, 16)
+"""Of a cluster, in blocks. Not each GPU with clusters takes 16."""
 
 _ENOUGH_BLOCKS = 256
-_SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
+_SHARED = 224 << 10  # bytes of a block that are sure to be there on a GPU with clusters
 
 _ROLES = {
     "group_norm_cluster": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
