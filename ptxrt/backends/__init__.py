@@ -56,6 +56,8 @@ class DeviceProperties:
     """Threads along one axis of a grid, where the device limits them besides the blocks."""
     cooperative: bool = True
     """Whether it has cooperative launches, in which the blocks of a grid can wait for each other."""
+    max_cluster: int = 8
+    """Blocks of the largest cluster that it has room for, if its architecture has clusters."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ __all__ = ["BACKEND"]
 _INSTALL = 'install the packages with pip install "ptxrt[cuda13]" (or cuda12)'
 _NAME_BYTES = 256  # room for a device's name
 _PORTABLE_CLUSTER = 8  # blocks; to larger ones a kernel must be opted in, and not each device has them
+_LARGE_CLUSTER = 16
+_WITH_LARGE_CLUSTERS = (9, 10)  # compute capabilities
+_MANY = 114  # multiprocessors of the smallest H100: a part of a GPU may have no 16 of them that make a cluster
 
 
 class CudaBackend(CudaTextures):
@@ -124,11 +127,13 @@ class CudaBackend(CudaTextures):
         _, name = self._call("cuDeviceGetName", _NAME_BYTES, ordinal)
         _, total = self._call("cuDeviceTotalMem", ordinal)
         _, version = self._call("cuDriverGetVersion")
+        major, multiprocessors = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("MULTIPROCESSOR_COUNT")
+        large = major in _WITH_LARGE_CLUSTERS and multiprocessors >= _MANY
         return DeviceProperties(
             name=name.split(b"\0")[0].decode(),
-            arch=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
+            arch=f"sm_{major}{attribute('COMPUTE_CAPABILITY_MINOR')}",
             warp_size=attribute("WARP_SIZE"),
-            multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+            multiprocessors=multiprocessors,
             total_memory=total,
             max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
             max_block=(attribute("MAX_BLOCK_DIM_X"), attribute("MAX_BLOCK_DIM_Y"), attribute("MAX_BLOCK_DIM_Z")),
@@ -137,6 +142,7 @@ class CudaBackend(CudaTextures):
             max_shared_dynamic=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             driver=f"CUDA {version // 1000}.{version % 1000 // 10}",
             cooperative=bool(attribute("COOPERATIVE_LAUNCH")),
+            max_cluster=_LARGE_CLUSTER if large else _PORTABLE_CLUSTER,
         )
 
     # Calls ------------------------------------------------------------------------------------------------------

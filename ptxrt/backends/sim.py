@@ -79,6 +79,7 @@ class SimBackend:
             max_grid=(2**31 - 1, 65535, 65535),
             max_shared_static=48 << 10,
             max_shared_dynamic=227 << 10,
+            max_cluster=16,
             driver=f"PTX {sim.MAX_PTX_VERSION[0]}.{sim.MAX_PTX_VERSION[1]}",
         )
 

@@ -83,13 +83,15 @@ class ClusterConfig(Config):
         """Return whether it has room for a group."""
         return self.shared_bytes(problem) <= _SHARED
 
-    def refusal(self, problem: Problem) -> Refusal | None:
+    def refusal(self, problem: Problem, limits: Limits) -> Refusal | None:
         """Return why there is no such launch, or None."""
         most = 512 if problem.dtype.name == "f64" else 1024
         if problem.hw * problem.dtype.size % 16:
             return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
         if self.size not in SIZES:
             return Refusal(f"no clusters are of {self.size} blocks")
+        if self.size > limits.max_cluster:
+            return Refusal(f"the device has no room for clusters of {self.size} blocks")
         if self.threads % 32 or not 0 < self.threads <= most:
             return Refusal(f"{self.threads} threads are no full warps, or more than {most}")
         if not self.holds(problem):
@@ -109,7 +111,7 @@ class InClusters(Variant["GroupNormDescriptor", ClusterConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         arguments = ("x", "out", "weight", "bias", *problem.sizes[1:], problem.eps, config.run(problem))
         return Schedule((_launch(problem, config, arguments),), problem.guarantee)
@@ -129,7 +131,7 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
         self, problem: GroupNormBackwardDescriptor, config: ClusterConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return both launches."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         run = config.run(problem)
         slices = problem.parts_of_channel(run)

@@ -68,13 +68,15 @@ class RingConfig(Config):
         """Return the vectors of a warp, of each tensor."""
         return self.items(problem) * 64 // problem.arrays
 
-    def refusal(self, problem: Problem) -> Refusal | None:
+    def refusal(self, problem: Problem, limits: Limits) -> Refusal | None:
         """Return why there is no such launch, or None."""
         most = 512 if problem.dtype.name == "f64" else 1024
         if problem.hw * problem.dtype.size % 16:
             return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
         if self.size not in SIZES:
             return Refusal(f"no clusters are of {self.size} blocks")
+        if self.size > limits.max_cluster:
+            return Refusal(f"the device has no room for clusters of {self.size} blocks")
         if self.threads % 32 or not 0 < self.threads <= most:
             return Refusal(f"{self.threads} threads are no full warps, or more than {most}")
         if not 0 < self.slots <= MOST_SLOTS:
@@ -98,7 +100,7 @@ class InRings(Variant["GroupNormDescriptor", RingConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         return Schedule((_launch(problem, config, ("x", "out", "weight", "bias")),), problem.guarantee)
 
@@ -115,7 +117,7 @@ class InRingsBackward(Variant["GroupNormBackwardDescriptor", RingConfig]):
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         slices = problem.parts_of_channel(config.run(problem))
         workspace, partials, statistics = problem.workspace(slices)

@@ -58,7 +58,7 @@ _LAYOUTS: dict[str, Layout] = {
 }
 # A small one; many channels at few positions; few channels at many: no variant refuses all three for their size.
 _SHAPES = ((2, 8, 6, 6), (4, 512, 7, 7), (2, 8, 256, 256))
-_LIMITS = Limits((2**31 - 1, 65535, 65535), 2**32 - 1, 1024, 226 << 10, 90)
+_LIMITS = Limits((2**31 - 1, 65535, 65535), 2**32 - 1, 1024, 226 << 10, 90, 16)
 
 
 def _grid_sample(kind: Any) -> dict[str, list[Make]]:

@@ -104,6 +104,8 @@ class Limits(NamedTuple):
         Dynamic shared memory of a block.
     target
         The number of its architecture, 90 for sm_90; None on AMD.
+    max_cluster
+        Blocks of a cluster, where the architecture has clusters.
     """
 
     max_grid: tuple[int, int, int]
@@ -111,6 +113,7 @@ class Limits(NamedTuple):
     max_threads_per_block: int
     max_shared_bytes: int
     target: int | None = None
+    max_cluster: int = 8
 
     @classmethod
     def of(cls, device: DeviceProperties, language: str = "ptx") -> Limits:
@@ -118,7 +121,8 @@ class Limits(NamedTuple):
         threads = min(device.max_grid_threads, _HIP_THREADS) if language == "hip" else device.max_grid_threads
         shared = device.max_shared_dynamic - _STATIC
         number = re.match(r"sm_(\d+)", device.arch)
-        return cls(device.max_grid, threads, device.max_threads_per_block, shared, int(number[1]) if number else None)
+        target = int(number[1]) if number else None
+        return cls(device.max_grid, threads, device.max_threads_per_block, shared, target, device.max_cluster)
 
 
 @dataclass(frozen=True)
