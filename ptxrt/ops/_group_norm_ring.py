@@ -23,9 +23,9 @@ _MOST_ITEMS = 1 << 10
 
 _ROLES = {
     "group_norm_ring": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
-    "u32 hw, P eps, u32 total, u32 items, u32 slots",
+    "u32 hw, P eps, u32 items, u32 slots",
     "group_norm_backward_ring": "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f64* partials_ptr, "
-    "f64* statistics_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 items, u32 slots, u32 slices",
+    "f64* statistics_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 items, u32 slots, u32 slices",
 }
 FAMILY = KernelFamily(
     "group_norm_ring",
@@ -41,18 +41,17 @@ FAMILY = KernelFamily(
 
 @dataclass(frozen=True)
 class RingConfig(Config):
-    """Knobs of rings: the blocks of a cluster, the threads of a block, a thread's slots, the groups a cluster takes."""
+    """Knobs of rings: the blocks of a cluster, the threads of a block, and a thread's slots."""
 
     size: int
     threads: int
     slots: int
-    turns: int
 
     @classmethod
     def heuristic(cls, problem: Problem) -> RingConfig:
         """As measured on an H200."""
         del problem
-        return cls(16, 1024, MOST_SLOTS, 4)
+        return cls(16, 1024, MOST_SLOTS)
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[RingConfig]:
@@ -81,8 +80,6 @@ class RingConfig(Config):
             return Refusal(f"{self.threads} threads are no full warps, or more than {most}")
         if not 0 < self.slots <= MOST_SLOTS:
             return Refusal(f"a ring has 1 to {MOST_SLOTS} slots, not {self.slots}")
-        if self.turns < 1:
-            return Refusal("a cluster takes a group or more")
         if self.items(problem) > _MOST_ITEMS:
             return Refusal(f"a group of {problem.group} values is more than {_MOST_ITEMS} slots a thread")
         return problem.refusal(channels_last=False)
@@ -128,7 +125,6 @@ class InRingsBackward(Variant["GroupNormBackwardDescriptor", RingConfig]):
 
 def _launch(problem: Problem, config: RingConfig, arrays: tuple[Argument, ...], *more: Argument) -> Launch:
     kernel = FAMILY.kernel(f"{problem.op}_ring{config.size}_kernel", problem.dtype, "ptx")
-    total, items = problem.batch * problem.groups, config.items(problem)
-    clusters = -(-total // config.turns)
-    arguments = (*arrays, *problem.sizes[1:], problem.eps, total, items, config.slots, *more)
-    return Launch(kernel, (clusters * config.size,), config.threads, arguments, 32 * config.slots * config.threads)
+    arguments = (*arrays, *problem.sizes[1:], problem.eps, config.items(problem), config.slots, *more)
+    blocks = problem.batch * problem.groups * config.size
+    return Launch(kernel, (blocks,), config.threads, arguments, 32 * config.slots * config.threads)
