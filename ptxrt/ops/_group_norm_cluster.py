@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward"]
+__all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward", "large_clusters_pay"]
 
 SIZES = (1, 2, 4, 8, 16)
 """Of a cluster, in blocks. Not each GPU with clusters takes 16."""
 
+_LARGE = SIZES[-1]
 _ENOUGH_BLOCKS = 256
+_ENOUGH_GROUPS = 28  # for the largest clusters, of which a GPU has room for few at a time
 _SHARED = 224 << 10  # bytes of a block that are sure to be there on a GPU with clusters
 
 _ROLES = {
@@ -48,7 +50,10 @@ class ClusterConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> ClusterConfig:
-        """Return the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU."""
+        """Return the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU.
+
+        The largest clusters are for groups that no others hold.
+        """
         ways, groups = cls._ways(problem), problem.batch * problem.groups
         return next((way for way in ways if groups * way.size >= _ENOUGH_BLOCKS), ways[-1])
 
@@ -61,10 +66,12 @@ class ClusterConfig(Config):
     def _ways(cls, problem: Problem) -> list[ClusterConfig]:
         """Return those that hold a group, those of fewer threads first; or else the largest."""
         threads = (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
-        ways = [cls(size, number) for size in SIZES for number in threads]
+        sizes = SIZES if large_clusters_pay(problem) else SIZES[:-1]
+        ways = [cls(size, number) for size in sizes for number in threads]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
-        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
+        holding = [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16]
+        return [way for way in holding if way.size < _LARGE] or holding or ways[-1:]
 
     def run(self, problem: Problem) -> int:
         """Return the vectors of a warp, a multiple of 32."""
@@ -140,6 +147,11 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
         arguments = (*arrays, *problem.sizes[1:], problem.eps, run, slices)
         parameters = problem.parameters_launch(self.language, slices, partials, statistics)
         return Schedule((_launch(problem, config, arguments), parameters), problem.guarantee, workspace)
+
+
+def large_clusters_pay(problem: Problem) -> bool:
+    """Return whether there are enough groups for clusters of 16 blocks to fill a GPU, time after time."""
+    return problem.batch * problem.groups >= _ENOUGH_GROUPS
 
 
 def _suits(problem: Problem) -> bool:
