@@ -143,6 +143,16 @@ class _Problem(F64Sums, ImageDescriptor):
         return self.channels // self.groups * self.hw
 
     @property
+    def group_bytes(self) -> int:
+        """Of the arrays that are read."""
+        return self.group * self.dtype.size * self.arrays
+
+    @property
+    def many_groups(self) -> bool:
+        """Whether clusters of 16 blocks, of which a GPU has room for 7 or 14 at a time, fill it again and again."""
+        return self.batch * self.groups >= 28
+
+    @property
     def images(self) -> int:
         """Along y of a grid."""
         return min(self.batch, _GRID_Y)
@@ -349,8 +359,8 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     descriptor_type = GroupNormDescriptor
     variants = (
         Few(),
-        InRings(),
         InClusters(),
+        InRings(),
         Split(),
         Whole(),
         ChannelsLastSplit(),
@@ -514,8 +524,8 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     result_type = GroupNormGradients
     variants = (
         FewBackward(),
-        InRingsBackward(),
         InClustersBackward(),
+        InRingsBackward(),
         SplitBackward(),
         WholeBackward(),
         ChannelsLastSplitBackward(),

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward", "large_clusters_pay"]
+__all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward"]
 
 SIZES = (1, 2, 4, 8, 16)
 """Of a cluster, in blocks. Not each GPU with clusters takes 16."""
 
-_LARGE = SIZES[-1]
 _ENOUGH_BLOCKS = 256
-_ENOUGH_GROUPS = 28  # for the largest clusters, of which a GPU has room for few at a time
-_SHARED = 224 << 10  # bytes of a block that are sure to be there on a GPU with clusters
+_LARGE_GROUP = 1 << 20  # bytes
+_SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
+_ALL_SHARED = 224 << 10  # the same, of a GPU with the largest clusters
 
 _ROLES = {
     "group_norm_cluster": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
@@ -50,28 +50,44 @@ class ClusterConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> ClusterConfig:
-        """Return the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU.
+        """Return what was fastest on an H100 and an H200: of large groups the largest clusters.
 
-        The largest clusters are for groups that no others hold.
+        Of others the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU.
         """
-        ways, groups = cls._ways(problem), problem.batch * problem.groups
-        return next((way for way in ways if groups * way.size >= _ENOUGH_BLOCKS), ways[-1])
+        large, small = cls._large(problem), cls._small(problem)
+        if (
+            large
+            and problem.dtype.name != "f64"
+            and (problem.group_bytes >= _LARGE_GROUP or not small[0].holds(problem))
+        ):
+            return large
+        groups = problem.batch * problem.groups
+        return next((way for way in small if groups * way.size >= _ENOUGH_BLOCKS), small[-1])
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[ClusterConfig]:
         """Return the heuristic's, and others of few threads."""
-        return tuple(dict.fromkeys((cls.heuristic(problem), *cls._ways(problem)[:3])))
+        large = cls._large(problem)
+        found = (cls.heuristic(problem), *cls._small(problem)[:3], *((large,) if large else ()))
+        return tuple(dict.fromkeys(found))
 
     @classmethod
-    def _ways(cls, problem: Problem) -> list[ClusterConfig]:
-        """Return those that hold a group, those of fewer threads first; or else the largest."""
-        threads = (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
-        sizes = SIZES if large_clusters_pay(problem) else SIZES[:-1]
-        ways = [cls(size, number) for size in sizes for number in threads]
+    def _large(cls, problem: Problem) -> ClusterConfig | None:
+        """Return the largest cluster of the fewest threads, of which each has at most 16 vectors of all tensors."""
+        ways = [cls(SIZES[-1], number) for number in cls._threads(problem)] if problem.many_groups else []
+        return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= 16), None)
+
+    @classmethod
+    def _small(cls, problem: Problem) -> list[ClusterConfig]:
+        """Return those of other sizes that hold a group, those of fewer threads first; or else the largest."""
+        ways = [cls(size, number) for size in SIZES[:-1] for number in cls._threads(problem)]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
-        holding = [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16]
-        return [way for way in holding if way.size < _LARGE] or holding or ways[-1:]
+        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
+
+    @staticmethod
+    def _threads(problem: Problem) -> tuple[int, ...]:
+        return (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
 
     def run(self, problem: Problem) -> int:
         """Return the vectors of a warp, a multiple of 32."""
@@ -82,13 +98,17 @@ class ClusterConfig(Config):
         """Return the vectors of a thread of each tensor."""
         return self.run(problem) // 32
 
+    def vectors(self, problem: Problem) -> int:
+        """Return the vectors of a thread of all tensors."""
+        return self.rows(problem) * problem.arrays
+
     def shared_bytes(self, problem: Problem) -> int:
         """Return a block's dynamic shared memory: what its threads' registers, for 16 values each, do not hold."""
-        return 16 * max(0, self.rows(problem) * problem.arrays - problem.dtype.size) * self.threads
+        return 16 * max(0, self.vectors(problem) - problem.dtype.size) * self.threads
 
     def holds(self, problem: Problem) -> bool:
         """Return whether it has room for a group."""
-        return self.shared_bytes(problem) <= _SHARED
+        return self.shared_bytes(problem) <= (_SHARED if self.size < SIZES[-1] else _ALL_SHARED)
 
     def refusal(self, problem: Problem, limits: Limits) -> Refusal | None:
         """Return why there is no such launch, or None."""
@@ -147,11 +167,6 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
         arguments = (*arrays, *problem.sizes[1:], problem.eps, run, slices)
         parameters = problem.parameters_launch(self.language, slices, partials, statistics)
         return Schedule((_launch(problem, config, arguments), parameters), problem.guarantee, workspace)
-
-
-def large_clusters_pay(problem: Problem) -> bool:
-    """Return whether there are enough groups for clusters of 16 blocks to fill a GPU, time after time."""
-    return problem.batch * problem.groups >= _ENOUGH_GROUPS
 
 
 def _suits(problem: Problem) -> bool:

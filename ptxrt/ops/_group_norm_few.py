@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "Few", "FewBackward"]
 
 _WARP = 32
+_MANY_BLOCKS, _FEW_VECTORS = 256, 256
 _SHARE = "u32 groups, u32 per_group, u32 hw, u32 warps, u32 distance, u32 vectors, u32 per_width, P eps"
 FAMILY = KernelFamily(
     "group_norm_few",
@@ -48,8 +49,9 @@ class Few(Variant["GroupNormDescriptor", Config]):
     name = "few"
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where a block's threads have a vector each."""
-        return _refusal(problem, 1) is None
+        """Where a block's threads have a vector each: few of them where blocks are many."""
+        many = problem.batch * problem.groups > _MANY_BLOCKS
+        return _refusal(problem, 1) is None and not (many and _vectors(problem) > _FEW_VECTORS)
 
     def schedule(self, problem: GroupNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""

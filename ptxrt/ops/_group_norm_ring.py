@@ -1,9 +1,9 @@
-"""The variants of group_norm whose clusters of blocks take large groups one after another, through rings of slots."""
+"""The variants of group_norm of groups that no cluster holds: what it holds it reads once, the rest twice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "InRings", "InRingsBackward", "RingConfig"]
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (8, 16)
 """Of a cluster, in blocks. Not each GPU with clusters takes 16."""
 
 MOST_SLOTS = 7
-_MOST_ITEMS = 1 << 10
+_FEW_ITEMS, _MOST_ITEMS = 16, 1 << 10
 
 _ROLES = {
     "group_norm_ring": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
@@ -49,14 +49,13 @@ class RingConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> RingConfig:
-        """As measured on an H200."""
-        del problem
-        return cls(16, 1024, MOST_SLOTS)
+        """Return the largest cluster, with all the shared memory that there is."""
+        return cls(SIZES[-1], 512 if problem.dtype.name == "f64" else 1024, MOST_SLOTS)
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[RingConfig]:
-        """Return the heuristic's."""
-        return (cls.heuristic(problem),)
+        """Return both sizes."""
+        return tuple(replace(cls.heuristic(problem), size=size) for size in reversed(SIZES))
 
     def items(self, problem: Problem) -> int:
         """Return the slots that a thread fills with its part of a group: two vectors each, of x or of both tensors."""
@@ -86,14 +85,14 @@ class RingConfig(Config):
 
 
 class InRings(Variant["GroupNormDescriptor", RingConfig]):
-    """One launch, of clusters that load a group while they store another."""
+    """One launch, of clusters that read a part of their group again."""
 
     name = "ring"
     config_type = RingConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Of large groups."""
-        return False
+        """Where half of a group is held, or nearly, and groups are many."""
+        return _suits(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
@@ -103,14 +102,14 @@ class InRings(Variant["GroupNormDescriptor", RingConfig]):
 
 
 class InRingsBackward(Variant["GroupNormBackwardDescriptor", RingConfig]):
-    """A launch of clusters that load a group while they store another, and one for the parameters' gradients."""
+    """A launch of clusters that read a part of their group again, and one for the parameters' gradients."""
 
     name = "ring"
     config_type = RingConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Of large groups."""
-        return False
+        """Where half of a group is held, or nearly, and groups are many."""
+        return _suits(problem)
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
@@ -121,6 +120,11 @@ class InRingsBackward(Variant["GroupNormBackwardDescriptor", RingConfig]):
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         parameters = problem.parameters_launch(self.language, slices, partials, statistics)
         return Schedule((_launch(problem, config, arrays, slices), parameters), problem.guarantee, workspace)
+
+
+def _suits(problem: Problem) -> bool:
+    held = MOST_SLOTS < RingConfig.heuristic(problem).items(problem) <= _FEW_ITEMS
+    return problem.many_groups and held and problem.hw >= 1 << 7 and problem.dtype.name != "f64"
 
 
 def _launch(problem: Problem, config: RingConfig, arrays: tuple[Argument, ...], *more: Argument) -> Launch:

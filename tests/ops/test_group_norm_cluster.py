@@ -31,7 +31,7 @@ every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 both_ways = pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 
 VARIANTS = {ClusterConfig: "cluster", RingConfig: "ring", Config: "few"}
-SMALL, RING, FEW = ClusterConfig(2, 32), RingConfig(2, 32, 2), Config()
+SMALL, RING, FEW = ClusterConfig(2, 32), RingConfig(8, 32, 2), Config()
 of_each = pytest.mark.parametrize("config", [SMALL, RING, FEW], ids=str)
 CASES = [
     # One block: fewer vectors than lanes; a run that ends within a channel; channels in one run, and in more.
@@ -45,22 +45,18 @@ CASES = [
     ((2, 6, 260), 2, SMALL),
     ((3, 4, 300), 4, ClusterConfig(4, 64)),
     ((1, 5, 1028), 1, ClusterConfig(4, 32)),
-    # Rings. One block: fewer vectors than lanes; clusters with a group more than others; one slot.
-    ((1, 1, 4), 1, RingConfig(1, 32, 7)),
-    ((3, 6, 8), 2, RingConfig(1, 64, 2)),
-    ((1, 2, 384), 1, RingConfig(1, 96, 1)),
-    ((3, 2, 264), 1, RingConfig(1, 32, 1)),
-    # As many slots as items, some of the next group's, all of them, and more; of fewer, values are read again.
-    ((4, 2, 512), 1, RingConfig(1, 64, 2)),
-    ((4, 2, 512), 1, RingConfig(1, 64, 3)),
-    ((5, 2, 516), 1, RingConfig(1, 64, 7)),
-    ((3, 3, 516), 1, RingConfig(1, 32, 5)),
-    ((2, 3, 1100), 1, RingConfig(1, 32, 2)),
-    # Clusters: blocks without values, a channel in two blocks, one cluster for all groups.
+    # Rings: fewer vectors than lanes; blocks without values; a channel in two blocks, and channels in one run.
+    ((1, 1, 4), 1, RingConfig(8, 32, 7)),
     ((2, 3, 40), 1, RingConfig(8, 32, 7)),
-    ((2, 6, 260), 2, RING),
-    ((3, 4, 300), 4, RingConfig(4, 64, 3)),
+    ((3, 12, 260), 2, RingConfig(8, 32, 7)),
     ((2, 5, 1028), 1, RingConfig(16, 32, 2)),
+    # As many slots as items, and half an item; one slot more. Of fewer, values are read again: some, nearly all.
+    ((2, 2, 2560), 1, RingConfig(8, 32, 3)),
+    ((1, 7, 1100), 1, RingConfig(8, 32, 5)),
+    ((2, 3, 4100), 1, RingConfig(8, 32, 5)),
+    ((1, 10, 1100), 1, RingConfig(8, 32, 2)),
+    ((1, 9, 1024), 1, RingConfig(8, 32, 1)),
+    ((1, 3, 4100), 1, RingConfig(8, 64, 2)),
     # A vector a thread: one warp, and images in a block; warps that are no power of two, and all of them.
     ((1, 1, 4), 1, FEW),
     ((3, 6, 8), 2, FEW),
@@ -122,10 +118,10 @@ def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: Con
 
 @both_ways
 @pytest.mark.parametrize("name", [name for name in FAMILY.dtypes if name != "f32"])
-@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RingConfig(1, 32, 7), RING, FEW], ids=str)
+@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RING, FEW], ids=str)
 @pytest.mark.sanitize
 def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: Config, backward: bool) -> None:
-    shape = (2, 6, 40) if config is FEW else (2, 6, 280)
+    shape = {FEW: (2, 6, 40), RING: (2, 6, 2184)}.get(config, (2, 6, 280))
     check(device, problem(rng, shape, name), 2, config, backward)
 
 
@@ -231,12 +227,12 @@ def test_one_bad_value_spoils_its_group_alone(
         ((1, 4, 32), ClusterConfig(2, 2048), "full warps"),
         ((1, 4, 30), RING, "do not end where channels"),
         ((1, 4, 32), RingConfig(3, 32, 2), "no clusters are of 3"),
-        ((1, 4, 32), RingConfig(2, 48, 2), "full warps"),
-        ((1, 4, 32), RingConfig(2, 0, 2), "full warps"),
-        ((1, 4, 32), RingConfig(2, 2048, 2), "full warps"),
-        ((1, 4, 32), RingConfig(2, 32, 0), "1 to 7 slots"),
-        ((1, 4, 32), RingConfig(2, 32, 8), "1 to 7 slots"),
-        ((1, 4, 1 << 20), RING, "slots a thread"),
+        ((1, 4, 32), RingConfig(8, 48, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 0, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 2048, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 32, 0), "1 to 7 slots"),
+        ((1, 4, 32), RingConfig(8, 32, 8), "1 to 7 slots"),
+        ((1, 4, 1 << 21), RING, "slots a thread"),
         ((1, 4, 30), FEW, "do not end where channels"),
     ],
 )
