@@ -346,7 +346,8 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants in PTX: ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once;
+    Variants in PTX: ``few``, a vector a thread; ``cluster``, from sm_90, where a block or a cluster of blocks holds a
+    group, and reads it once; ``ring``, likewise, where it holds a part, and reads the rest again;
     ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
     each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
     or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
@@ -512,9 +513,10 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
 class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardArgs, GroupNormGradients]):
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
-    Variants: ``cluster`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
+    Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there; ``cluster``
+    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
     large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
-    groups, reads its group of an image twice. In all of them one more launch adds up grad_weight and grad_bias from
+    groups, reads its group of an image twice. In all but `few` one more launch adds up grad_weight and grad_bias from
     what each image gives. Of channels-last arrays ``channels_last_split`` and ``channels_last``, as there.
     """
 

@@ -91,7 +91,7 @@ class InRings(Variant["GroupNormDescriptor", RingConfig]):
     config_type = RingConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where half of a group is held, or nearly, and groups are many."""
+        """Where no cluster holds a group, but half of it or nearly, and groups are many."""
         return _suits(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
@@ -108,7 +108,7 @@ class InRingsBackward(Variant["GroupNormBackwardDescriptor", RingConfig]):
     config_type = RingConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Where half of a group is held, or nearly, and groups are many."""
+        """Where no cluster holds a group, but half of it or nearly, and groups are many."""
         return _suits(problem)
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: RingConfig, limits: Limits) -> Schedule | Refusal:
