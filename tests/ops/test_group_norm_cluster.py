@@ -24,7 +24,7 @@ from ptxrt.ops import (
 )
 from ptxrt.ops._group_norm_cluster import FAMILY, ClusterConfig
 from ptxrt.ops._group_norm_ring import RingConfig
-from ptxrt.ops.framework import Config, parameter_type
+from ptxrt.ops.framework import Config, Limits, Refusal, parameter_type
 
 pytestmark = pytest.mark.ptx
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
@@ -242,6 +242,16 @@ def test_what_it_cannot_do_it_refuses(
 ) -> None:
     with pytest.raises(ptxrt.Unsupported, match=reason):
         plan_of(device, shape, 2, config, "f32", backward)
+
+
+@both_ways
+@pytest.mark.parametrize("config", [ClusterConfig(16, 32), RingConfig(16, 32, 7)], ids=str)
+def test_a_device_without_room_for_large_clusters_refuses_them(device: Device, config: Config, backward: bool) -> None:
+    plan = plan_of(device, (1, 4, 32), 2, config, "f32", backward)
+    limits = Limits.of(device.properties)
+    refusal = plan.variant.schedule(plan.descriptor, config, limits._replace(max_cluster=15))
+    assert isinstance(refusal, Refusal)
+    assert "no room for clusters of 16 blocks" in refusal.reason
 
 
 def test_threads_of_f64_have_more_registers(device: Device) -> None:
