@@ -143,6 +143,35 @@ def test_a_large_offset_costs_no_accuracy(
 
 
 @both_ways
+@pytest.mark.parametrize(("name", "of_x", "of_go"), [("f32", 3e37, 1e36), ("f16", 1e4, 1e4), ("bf16", 3e37, 1e36)])
+@of_each
+def test_values_near_the_largest_do_not_overflow(
+    device: Device, rng: Rng, config: Config, name: str, of_x: float, of_go: float, backward: bool
+) -> None:
+    x, go, w, _ = problem(rng, (1, 2, 520), name)
+    check(device, (x * x.dtype.type(of_x), go * go.dtype.type(of_go), w, None), 1, config, backward)
+
+
+@both_ways
+@every_type
+@of_each
+def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, config: Config, name: str, backward: bool) -> None:
+    """Of one group; another one beside it is what it is without it."""
+    kind, wanted = element_type(name), wish(VARIANTS[type(config)], config=config)
+    x = np.ones((2, 2, 40), kind.numpy)
+    x[1, :, ::2] = 2
+    there = on_device(x, device)
+    if backward:
+        described = GroupNormBackwardDescriptor(x.shape, 1, kind, 0.0)
+        y = GroupNormBackwardPlan.select(device, described, wanted).run(GroupNormBackwardArgs(there, there)).grad_input
+    else:
+        y = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1, kind, 0.0), wanted).run(GroupNormArgs(there))
+    assert np.isnan(y.to_host()[0]).all()
+    want = np.zeros_like(x[1]) if backward else np.where(x[1] == 2, 1, -1)
+    np.testing.assert_allclose(y.to_host()[1].astype(np.float64), want, atol=4e-3)
+
+
+@both_ways
 @pytest.mark.parametrize("name", FAMILY.dtypes)
 def test_few_values_are_as_many_as_a_block_has_threads(device: Device, name: str, backward: bool) -> None:
     most = (512 if name == "f64" else 1024) * 16 // BY_NAME[name].size
