@@ -11,6 +11,7 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import ShapeMismatch
 from ptxrt.ops._group_norm_cached import Cached
 from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
+from ptxrt.ops._group_norm_few import Few, FewBackward
 from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
@@ -20,6 +21,7 @@ from ptxrt.ops._group_norm_last import (
     ChannelsLastSplitBackward,
     WholeConfig,
 )
+from ptxrt.ops._group_norm_ring import InRings, InRingsBackward
 from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -142,6 +144,16 @@ class _Problem(F64Sums, ImageDescriptor):
         return self.channels // self.groups * self.hw
 
     @property
+    def group_bytes(self) -> int:
+        """Of the arrays that are read."""
+        return self.group * self.dtype.size * self.arrays
+
+    @property
+    def many_groups(self) -> bool:
+        """Whether clusters of 16 blocks, of which a GPU has room for 7 or 14 at a time, fill it again and again."""
+        return self.batch * self.groups >= 28
+
+    @property
     def images(self) -> int:
         """Along y of a grid."""
         return min(self.batch, _GRID_Y)
@@ -216,6 +228,11 @@ class GroupNormBackwardDescriptor(_Problem):
         partials = workspace.region("partials", "f64", 4 * self.parts * self.batch * self.channels * slices)
         statistics = workspace.region("statistics", "f64", 5 * self.parts * self.batch * self.groups)
         return workspace, partials, statistics
+
+    def parts_of_channel(self, run: int) -> int:
+        """Return in how many runs of so many vectors of 16 bytes a channel is, at most."""
+        width = self.hw * self.dtype.size // 16
+        return width // run if width % run == 0 else 1 if run % width == 0 else (width + run - 2) // run + 1
 
     def parameters_launch(self, language: str, slices: int, partials: Region, statistics: Region) -> Launch:
         """Return the launch that makes grad_weight and grad_bias."""
@@ -330,7 +347,8 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants in PTX: ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once;
+    Variants in PTX: ``few``, a vector a thread; ``cluster``, from sm_90, where a block or a cluster of blocks holds a
+    group, and reads it once; ``ring``, likewise, where it holds a part, and reads the rest again;
     ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
     each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
     or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
@@ -343,7 +361,9 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     category = "normalization"
     descriptor_type = GroupNormDescriptor
     variants = (
+        Few(),
         InClusters(),
+        InRings(),
         Split(),
         Whole(),
         ChannelsLastHeld(),
@@ -496,9 +516,10 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
 class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardArgs, GroupNormGradients]):
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
-    Variants: ``cluster`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
+    Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there; ``cluster``
+    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
     large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
-    groups, reads its group of an image twice. In all of them one more launch adds up grad_weight and grad_bias from
+    groups, reads its group of an image twice. In all but `few` one more launch adds up grad_weight and grad_bias from
     what each image gives. Of channels-last arrays ``channels_last_split`` and ``channels_last``, as there.
     """
 
@@ -507,7 +528,9 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     descriptor_type = GroupNormBackwardDescriptor
     result_type = GroupNormGradients
     variants = (
+        FewBackward(),
         InClustersBackward(),
+        InRingsBackward(),
         SplitBackward(),
         WholeBackward(),
         ChannelsLastSplitBackward(),

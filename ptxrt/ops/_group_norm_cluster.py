@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "ClusterConfig", "InClusters", "InClustersBackward"]
 
-SIZES = (1, 2, 4, 8)
-"""Of a cluster, in blocks: those that every GPU with clusters takes."""
+SIZES = (1, 2, 4, 8, 16)
+"""Of a cluster, in blocks. Not each GPU with clusters takes 16."""
 
 _ENOUGH_BLOCKS = 256
+_LARGE_GROUP = 1 << 20  # bytes
 _SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
+_ALL_SHARED = 224 << 10  # the same, of a GPU with the largest clusters
 
 _ROLES = {
     "group_norm_cluster": "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 channels, u32 groups, "
@@ -48,23 +50,44 @@ class ClusterConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> ClusterConfig:
-        """Return the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU."""
-        ways, groups = cls._ways(problem), problem.batch * problem.groups
-        return next((way for way in ways if groups * way.size >= _ENOUGH_BLOCKS), ways[-1])
+        """Return what was fastest on an H100 and an H200: of large groups the largest clusters.
+
+        Of others the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU.
+        """
+        large, small = cls._large(problem), cls._small(problem)
+        if (
+            large
+            and problem.dtype.name != "f64"
+            and (problem.group_bytes >= _LARGE_GROUP or not small[0].holds(problem))
+        ):
+            return large
+        groups = problem.batch * problem.groups
+        return next((way for way in small if groups * way.size >= _ENOUGH_BLOCKS), small[-1])
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[ClusterConfig]:
         """Return the heuristic's, and others of few threads."""
-        return tuple(dict.fromkeys((cls.heuristic(problem), *cls._ways(problem)[:3])))
+        large = cls._large(problem)
+        found = (cls.heuristic(problem), *cls._small(problem)[:3], *((large,) if large else ()))
+        return tuple(dict.fromkeys(found))
 
     @classmethod
-    def _ways(cls, problem: Problem) -> list[ClusterConfig]:
-        """Return those that hold a group, those of fewer threads first; or else the largest."""
-        threads = (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
-        ways = [cls(size, number) for size in SIZES for number in threads]
+    def _large(cls, problem: Problem) -> ClusterConfig | None:
+        """Return the largest cluster of the fewest threads, of which each has at most 16 vectors of all tensors."""
+        ways = [cls(SIZES[-1], number) for number in cls._threads(problem)] if problem.many_groups else []
+        return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= 16), None)
+
+    @classmethod
+    def _small(cls, problem: Problem) -> list[ClusterConfig]:
+        """Return those of other sizes that hold a group, those of fewer threads first; or else the largest."""
+        ways = [cls(size, number) for size in SIZES[:-1] for number in cls._threads(problem)]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
         return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
+
+    @staticmethod
+    def _threads(problem: Problem) -> tuple[int, ...]:
+        return (128, 256, 512) if problem.dtype.name == "f64" else (256, 512, 1024)
 
     def run(self, problem: Problem) -> int:
         """Return the vectors of a warp, a multiple of 32."""
@@ -75,21 +98,27 @@ class ClusterConfig(Config):
         """Return the vectors of a thread of each tensor."""
         return self.run(problem) // 32
 
+    def vectors(self, problem: Problem) -> int:
+        """Return the vectors of a thread of all tensors."""
+        return self.rows(problem) * problem.arrays
+
     def shared_bytes(self, problem: Problem) -> int:
         """Return a block's dynamic shared memory: what its threads' registers, for 16 values each, do not hold."""
-        return 16 * max(0, self.rows(problem) * problem.arrays - problem.dtype.size) * self.threads
+        return 16 * max(0, self.vectors(problem) - problem.dtype.size) * self.threads
 
     def holds(self, problem: Problem) -> bool:
         """Return whether it has room for a group."""
-        return self.shared_bytes(problem) <= _SHARED
+        return self.shared_bytes(problem) <= (_SHARED if self.size < SIZES[-1] else _ALL_SHARED)
 
-    def refusal(self, problem: Problem) -> Refusal | None:
+    def refusal(self, problem: Problem, limits: Limits) -> Refusal | None:
         """Return why there is no such launch, or None."""
         most = 512 if problem.dtype.name == "f64" else 1024
         if problem.hw * problem.dtype.size % 16:
             return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
         if self.size not in SIZES:
             return Refusal(f"no clusters are of {self.size} blocks")
+        if self.size > limits.max_cluster:
+            return Refusal(f"the device has no room for clusters of {self.size} blocks")
         if self.threads % 32 or not 0 < self.threads <= most:
             return Refusal(f"{self.threads} threads are no full warps, or more than {most}")
         if not self.holds(problem):
@@ -109,7 +138,7 @@ class InClusters(Variant["GroupNormDescriptor", ClusterConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         arguments = ("x", "out", "weight", "bias", *problem.sizes[1:], problem.eps, config.run(problem))
         return Schedule((_launch(problem, config, arguments),), problem.guarantee)
@@ -129,11 +158,10 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
         self, problem: GroupNormBackwardDescriptor, config: ClusterConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return both launches."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
-        run, width = config.run(problem), problem.hw * problem.dtype.size // 16
-        # A channel is in so many runs, at most.
-        slices = width // run if width % run == 0 else 1 if run % width == 0 else (width + run - 2) // run + 1
+        run = config.run(problem)
+        slices = problem.parts_of_channel(run)
         workspace, partials, statistics = problem.workspace(slices)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         arguments = (*arrays, *problem.sizes[1:], problem.eps, run, slices)

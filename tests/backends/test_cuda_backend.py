@@ -246,6 +246,13 @@ class Clusters(Driver):
         return self.answer("cuOccupancyMaxActiveClusters", self.room)
 
 
+class NamesAsThemselves:
+    """An enumeration of the driver, each value of which is its name."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
 def load_clusters(driver: Clusters) -> None:
     made: Any = CudaBackend()
     made._use(driver)
@@ -267,6 +274,25 @@ def test_a_device_that_has_no_room_for_large_clusters_refuses_their_kernel(call:
     driver.refuses[call] = Status.CUDA_ERROR_INVALID_VALUE
     with refused(ptxrt.Unsupported, "k", None, "clusters of 16 blocks do not fit", "takes 8 blocks"):
         load_clusters(driver)
+
+
+@pytest.mark.parametrize(
+    ("major", "multiprocessors", "blocks"), [(9, 132, 16), (9, 114, 16), (9, 113, 8), (10, 148, 16), (12, 170, 8)]
+)
+def test_a_whole_gpu_of_the_largest_kind_has_room_for_large_clusters(
+    backend: CudaBackend, major: int, multiprocessors: int, blocks: int
+) -> None:
+    known = {"COMPUTE_CAPABILITY_MAJOR": major, "MULTIPROCESSOR_COUNT": multiprocessors}
+    driver: Any = Driver()
+    driver.CUdevice_attribute = NamesAsThemselves()
+    driver.cuDeviceGetAttribute = lambda name, _: (
+        Status.CUDA_SUCCESS,
+        known.get(name[len("CU_DEVICE_ATTRIBUTE_") :], 1),
+    )
+    driver.cuDeviceGetName = lambda *_: (Status.CUDA_SUCCESS, b"a GPU")
+    driver.cuDeviceTotalMem = driver.cuDriverGetVersion = lambda *_: (Status.CUDA_SUCCESS, 1)
+    backend._use(driver)
+    assert backend.properties(0).max_cluster == blocks
 
 
 # Everything but a launch ------------------------------------------------------------------------------------------

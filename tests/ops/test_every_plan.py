@@ -410,7 +410,7 @@ LARGE: list[tuple[Any, Any]] = [
     *((plan, kind(shape, groups))
       for plan, kind in ((ops.GroupNormPlan, ops.GroupNormDescriptor),
                          (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor))
-      for shape, groups in (((2, 64, 32, 32), 4), ((8, 320, 64, 64), 32), ((1, 512, 128, 128), 32))),
+      for shape, groups in (((2, 8, 16), 4), ((2, 64, 32, 32), 4), ((8, 320, 64, 64), 32), ((1, 512, 128, 128), 32))),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 64, 64), True)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 8), False)),
     *((plan, kind((2, 128 * slots), (128 * slots,)))  # an entry for each number of slots

@@ -44,6 +44,8 @@ LEFT_OUT = (
     "hip/channels_last",
     "hip/channels_last_split",
     "cluster",
+    "ring",
+    "few",
     "hip/held",
 )
 VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
@@ -523,20 +525,28 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "groups", "variant"),
     [
-        ((1, 128, 512, 512), 32, "split"),  # which no cluster holds
+        ((1, 128, 512, 512), 32, "cluster"),
+        ((1, 256, 512, 512), 32, "ring"),  # which no cluster holds
+        ((1, 257, 512, 512), 257, "cluster"),
+        ((1, 512, 512, 512), 32, "split"),  # of which a cluster holds little
+        ((1, 108, 512, 512), 27, "split"),  # too few for large clusters
         ((1, 1, (1 << 15) + 1), 1, "split"),
         ((1, 1, (1 << 15) - 1), 1, "baseline"),
-        ((16, 128, 512, 512), 32, "baseline"),  # as many groups as blocks are wanted
+        ((16, 128, 512, 512), 32, "cluster"),
         ((64, 64, 56, 56), 32, "cluster"),
-        ((1, 32, 128), 1, "cluster"),
-        ((1, 32, 124), 1, "baseline"),
-        ((2, 32, 8, 8), 8, "baseline"),
-        ((64, 32, 1024), 32, ONE_WARP),
+        ((1, 32, 128), 1, "few"),
+        ((1, 32, 132), 1, "cluster"),
+        ((257, 32, 128), 1, "cluster"),
+        ((257, 32, 124), 1, "baseline"),  # more than a quarter of a block's threads
+        ((256, 32, 124), 1, "few"),
+        ((2, 32, 8, 8), 8, "few"),
+        ((64, 32, 1024), 32, "few"),
+        ((64, 32, 1023), 32, ONE_WARP),
         ((64, 32, 1025), 32, "baseline"),
-        ((63, 32, 1024), 32, "baseline"),
+        ((63, 32, 1023), 32, "baseline"),
         ((65536, 32, 7), 32, ONE_WARP),
         ((65536, 1, 4096), 1, "cluster"),
-        ((0, 32, 1024), 32, "baseline"),
+        ((0, 32, 1023), 32, "baseline"),
     ],
 )
 def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:

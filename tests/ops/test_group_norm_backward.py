@@ -31,7 +31,7 @@ from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
-LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster")
+LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster", "ring", "few")
 VARIANTS = [each for each in variants(GroupNormBackwardPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each
@@ -550,12 +550,16 @@ def test_more_blocks_than_a_grid_has_are_refused(device: Device) -> None:
     ("shape", "groups", "variant"),
     [
         ((64, 64, 56, 56), 32, "cluster"),
-        ((1, 64, 512, 512), 32, "split"),  # which no cluster holds
-        ((2, 32, 8, 8), 8, "baseline"),
+        ((1, 64, 512, 512), 32, "cluster"),
+        ((1, 54, 512, 512), 27, "split"),  # too few for large clusters
+        ((1, 128, 512, 512), 32, "ring"),  # which no cluster holds
+        ((1, 256, 512, 512), 32, "split"),  # of which a cluster holds little
+        ((2, 32, 8, 8), 8, "few"),
+        ((16, 64, 16, 16), 64, "few"),
+        ((17, 64, 16, 16), 64, "baseline"),
         ((1, 1, 1 << 14), 1, "cluster"),
         ((1, 1, (1 << 14) - 1), 1, "baseline"),
         ((1, 1, (1 << 14) + 1), 1, "split"),
-        ((1, 128, 512, 512), 32, "split"),
         ((64, 32, 1024), 32, ONE_WARP),
         ((63, 32, 1024), 32, "baseline"),
         ((64, 32, 1025), 32, "baseline"),

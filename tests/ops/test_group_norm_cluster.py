@@ -1,4 +1,4 @@
-"""group_norm and its backward by clusters of blocks: their values, and what they refuse."""
+"""group_norm and its backward by what reads a group once in PTX: their values, and what they refuse."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from ptxrt.ops import (
     references,
 )
 from ptxrt.ops._group_norm_cluster import FAMILY, ClusterConfig
-from ptxrt.ops.framework import parameter_type
+from ptxrt.ops._group_norm_ring import RingConfig
+from ptxrt.ops.framework import Config, Limits, Refusal, parameter_type
 
 pytestmark = pytest.mark.ptx
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 both_ways = pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 
-SMALL = ClusterConfig(2, 32)
+VARIANTS = {ClusterConfig: "cluster", RingConfig: "ring", Config: "few"}
+SMALL, RING, FEW = ClusterConfig(2, 32), RingConfig(8, 32, 2), Config()
+of_each = pytest.mark.parametrize("config", [SMALL, RING, FEW], ids=str)
 CASES = [
     # One block: fewer vectors than lanes; a run that ends within a channel; channels in one run, and in more.
     ((1, 1, 4), 1, ClusterConfig(1, 32)),
@@ -42,11 +45,30 @@ CASES = [
     ((2, 6, 260), 2, SMALL),
     ((3, 4, 300), 4, ClusterConfig(4, 64)),
     ((1, 5, 1028), 1, ClusterConfig(4, 32)),
+    # Rings: fewer vectors than lanes; blocks without values; a channel in two blocks, and channels in one run.
+    ((1, 1, 4), 1, RingConfig(8, 32, 7)),
+    ((2, 3, 40), 1, RingConfig(8, 32, 7)),
+    ((3, 12, 260), 2, RingConfig(8, 32, 7)),
+    ((2, 5, 1028), 1, RingConfig(16, 32, 2)),
+    # As many slots as items, and half an item; one slot more. Of fewer, values are read again: some, nearly all.
+    ((2, 2, 2560), 1, RingConfig(8, 32, 3)),
+    ((1, 7, 1100), 1, RingConfig(8, 32, 5)),
+    ((2, 3, 4100), 1, RingConfig(8, 32, 5)),
+    ((1, 10, 1100), 1, RingConfig(8, 32, 2)),
+    ((1, 9, 1024), 1, RingConfig(8, 32, 1)),
+    ((1, 3, 4100), 1, RingConfig(8, 64, 2)),
+    # A vector a thread: one warp, and images in a block; warps that are no power of two, and all of them.
+    ((1, 1, 4), 1, FEW),
+    ((3, 6, 8), 2, FEW),
+    ((5, 4, 100), 2, FEW),
+    ((2, 4, 520), 2, FEW),
+    ((32, 3, 40), 3, FEW),
+    ((1, 2, 2048), 1, FEW),
 ]
 
 
-def plan_of(device: Device, shape: Shape, groups: int, config: ClusterConfig, name: str, backward: bool) -> Any:
-    wanted = wish("cluster", config=config)
+def plan_of(device: Device, shape: Shape, groups: int, config: Config, name: str, backward: bool) -> Any:
+    wanted = wish(VARIANTS[type(config)], config=config)
     if backward:
         described = GroupNormBackwardDescriptor(shape, groups, element_type(name))
         return GroupNormBackwardPlan.select(device, described, wanted)
@@ -61,7 +83,7 @@ def problem(rng: Rng, shape: Shape, name: str, mean: float = 0.0) -> tuple[Array
 
 
 def check(
-    device: Device, arrays: Any, groups: int, config: ClusterConfig, backward: bool, *, offset: int = 0,
+    device: Device, arrays: Any, groups: int, config: Config, backward: bool, *, offset: int = 0,
     large_mean: bool = False,
 ) -> None:  # fmt: skip
     """Hold to the reference what a cluster writes into poisoned, guarded outputs."""
@@ -90,29 +112,75 @@ def check(
 @both_ways
 @pytest.mark.parametrize(("shape", "groups", "config"), CASES, ids=str)
 @pytest.mark.sanitize
-def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: ClusterConfig, backward: bool) -> None:
+def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: Config, backward: bool) -> None:
     check(device, problem(rng, shape, "f32"), groups, config, backward)
 
 
 @both_ways
 @pytest.mark.parametrize("name", [name for name in FAMILY.dtypes if name != "f32"])
-@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL], ids=str)
+@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RING, FEW], ids=str)
 @pytest.mark.sanitize
-def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: ClusterConfig, backward: bool) -> None:
-    check(device, problem(rng, (2, 6, 280), name), 2, config, backward)
+def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: Config, backward: bool) -> None:
+    shape = {FEW: (2, 6, 40), RING: (2, 6, 2184)}.get(config, (2, 6, 280))
+    check(device, problem(rng, shape, name), 2, config, backward)
 
 
 @both_ways
 @every_type
-def test_arrays_that_are_not_aligned(device: Device, rng: Rng, name: str, backward: bool) -> None:
+@of_each
+def test_arrays_that_are_not_aligned(device: Device, rng: Rng, config: Config, name: str, backward: bool) -> None:
     x, go, _, _ = problem(rng, (1, 4, 520), name)
-    check(device, (x, go, None, None), 2, ClusterConfig(1, 32), backward, offset=1)
+    check(device, (x, go, None, None), 4, config, backward, offset=1)
 
 
 @both_ways
 @pytest.mark.parametrize(("name", "mean"), [("f32", 1e6), ("f16", 1e3), ("f64", 1e4)])
-def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, name: str, mean: float, backward: bool) -> None:
-    check(device, problem(rng, (1, 4, 520), name, mean), 2, SMALL, backward, large_mean=True)
+@of_each
+def test_a_large_offset_costs_no_accuracy(
+    device: Device, rng: Rng, config: Config, name: str, mean: float, backward: bool
+) -> None:
+    check(device, problem(rng, (1, 4, 520), name, mean), 4, config, backward, large_mean=True)
+
+
+@both_ways
+@pytest.mark.parametrize(("name", "of_x", "of_go"), [("f32", 3e37, 1e36), ("f16", 1e4, 1e4), ("bf16", 3e37, 1e36)])
+@of_each
+def test_values_near_the_largest_do_not_overflow(
+    device: Device, rng: Rng, config: Config, name: str, of_x: float, of_go: float, backward: bool
+) -> None:
+    x, go, w, _ = problem(rng, (1, 2, 520), name)
+    check(device, (x * x.dtype.type(of_x), go * go.dtype.type(of_go), w, None), 1, config, backward)
+
+
+@both_ways
+@every_type
+@of_each
+def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, config: Config, name: str, backward: bool) -> None:
+    """Of one group; another one beside it is what it is without it."""
+    kind, wanted = element_type(name), wish(VARIANTS[type(config)], config=config)
+    x = np.ones((2, 2, 40), kind.numpy)
+    x[1, :, ::2] = 2
+    there = on_device(x, device)
+    if backward:
+        described = GroupNormBackwardDescriptor(x.shape, 1, kind, 0.0)
+        y = GroupNormBackwardPlan.select(device, described, wanted).run(GroupNormBackwardArgs(there, there)).grad_input
+    else:
+        y = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1, kind, 0.0), wanted).run(GroupNormArgs(there))
+    assert np.isnan(y.to_host()[0]).all()
+    want = np.zeros_like(x[1]) if backward else np.where(x[1] == 2, 1, -1)
+    np.testing.assert_allclose(y.to_host()[1].astype(np.float64), want, atol=4e-3)
+
+
+@both_ways
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+def test_few_values_are_as_many_as_a_block_has_threads(device: Device, name: str, backward: bool) -> None:
+    most = (512 if name == "f64" else 1024) * 16 // BY_NAME[name].size
+    plan_of(device, (1, 2, most // 2), 1, FEW, name, backward)
+    with pytest.raises(ptxrt.Unsupported, match="are more than"):
+        plan_of(device, (1, 3, most // 2), 1, FEW, name, backward)
+    if backward:
+        with pytest.raises(ptxrt.Unsupported, match="are more than"):
+            plan_of(device, (2, 2, most // 2), 1, FEW, name, backward)
 
 
 @both_ways
@@ -122,23 +190,25 @@ def test_a_group_that_no_cluster_holds_is_refused(device: Device, backward: bool
             plan_of(device, (1, 4, 1 << 20), 1, config, "f32", backward)
 
 
-def test_the_result_may_be_in_place(device: Device, rng: Rng) -> None:
+@of_each
+def test_the_result_may_be_in_place(device: Device, rng: Rng, config: Config) -> None:
     x, _, w, b = problem(rng, (2, 4, 700), "f32")
     there, w_there, b_there = (on_device(each, device) for each in (x, w, b))
-    plan_of(device, x.shape, 2, SMALL, "f32", False).run(GroupNormArgs(there, w_there, b_there, there))
+    plan_of(device, x.shape, 2, config, "f32", False).run(GroupNormArgs(there, w_there, b_there, there))
     want = references.group_norm(x, w, b, 2)
-    check_error("group_norm cluster", device, there.to_host(), want, bar("group_norm", "f32"), SMALL)
+    check_error("group_norm cluster", device, there.to_host(), want, bar("group_norm", "f32"), config)
 
 
 @both_ways
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, backward: bool) -> None:
+@of_each
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, config: Config, place: int, backward: bool) -> None:
     x, go, w, b = problem(rng, (1, 2, 160), "f32")
     x_there, go_there, out = (
         on_device(each, device, int(place == i)) for i, each in enumerate((x, go, np.zeros_like(x)))
     )
     w_there, b_there = on_device(w, device), on_device(b, device)
-    plan = plan_of(device, x.shape, 1, SMALL, "f32", backward)
+    plan = plan_of(device, x.shape, 1, config, "f32", backward)
     if backward:
         plan.run(GroupNormBackwardArgs(go_there, x_there, w_there, out))
         want = references.group_norm_backward(go, x, w, 1)[0]
@@ -149,10 +219,11 @@ def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, 
 
 
 @pytest.mark.parametrize("place", ["x", "grad_out"])
-def test_the_gradient_may_be_in_place(device: Device, rng: Rng, place: str) -> None:
+@of_each
+def test_the_gradient_may_be_in_place(device: Device, rng: Rng, config: Config, place: str) -> None:
     x, go, w, _ = problem(rng, (2, 4, 300), "f32")
     there = {"x": on_device(x, device), "grad_out": on_device(go, device)}
-    plan = plan_of(device, x.shape, 2, SMALL, "f32", True)
+    plan = plan_of(device, x.shape, 2, config, "f32", True)
     got = plan.run(GroupNormBackwardArgs(there["grad_out"], there["x"], on_device(w, device), there[place]))
     want = references.group_norm_backward(go, x, w, 2)
     for ours, reference in zip(got, want, strict=True):
@@ -161,10 +232,13 @@ def test_the_gradient_may_be_in_place(device: Device, rng: Rng, place: str) -> N
 
 @both_ways
 @every_type
-def test_one_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str, backward: bool) -> None:
+@of_each
+def test_one_bad_value_spoils_its_group_alone(
+    device: Device, rng: Rng, config: Config, name: str, backward: bool
+) -> None:
     x, go, w, b = problem(rng, (2, 4, 80), name)
     x[1, 2, 7] = np.nan
-    plan = plan_of(device, x.shape, 2, SMALL, name, backward)
+    plan = plan_of(device, x.shape, 2, config, name, backward)
     there = [on_device(each, device) for each in ((go, x, w) if backward else (x, w, b))]
     got = plan.run(GroupNormBackwardArgs(*there) if backward else GroupNormArgs(*there))
     bad = np.isnan((got.grad_input if backward else got).to_host())
@@ -180,19 +254,40 @@ def test_one_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: st
         ((1, 4, 32), ClusterConfig(2, 48), "full warps"),
         ((1, 4, 32), ClusterConfig(2, 0), "full warps"),
         ((1, 4, 32), ClusterConfig(2, 2048), "full warps"),
+        ((1, 4, 30), RING, "do not end where channels"),
+        ((1, 4, 32), RingConfig(3, 32, 2), "no clusters are of 3"),
+        ((1, 4, 32), RingConfig(8, 48, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 0, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 2048, 2), "full warps"),
+        ((1, 4, 32), RingConfig(8, 32, 0), "1 to 7 slots"),
+        ((1, 4, 32), RingConfig(8, 32, 8), "1 to 7 slots"),
+        ((1, 4, 1 << 21), RING, "slots a thread"),
+        ((1, 4, 30), FEW, "do not end where channels"),
     ],
 )
 @both_ways
 def test_what_it_cannot_do_it_refuses(
-    device: Device, shape: Shape, config: ClusterConfig, reason: str, backward: bool
+    device: Device, shape: Shape, config: Config, reason: str, backward: bool
 ) -> None:
     with pytest.raises(ptxrt.Unsupported, match=reason):
         plan_of(device, shape, 2, config, "f32", backward)
 
 
+@both_ways
+@pytest.mark.parametrize("config", [ClusterConfig(16, 32), RingConfig(16, 32, 7)], ids=str)
+def test_a_device_without_room_for_large_clusters_refuses_them(device: Device, config: Config, backward: bool) -> None:
+    plan = plan_of(device, (1, 4, 32), 2, config, "f32", backward)
+    limits = Limits.of(device.properties)
+    refusal = plan.variant.schedule(plan.descriptor, config, limits._replace(max_cluster=15))
+    assert isinstance(refusal, Refusal)
+    assert "no room for clusters of 16 blocks" in refusal.reason
+
+
 def test_threads_of_f64_have_more_registers(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="full warps"):
         plan_of(device, (1, 4, 32), 2, ClusterConfig(1, 1024), "f64", False)
+    with pytest.raises(ptxrt.Unsupported, match="full warps"):
+        plan_of(device, (1, 4, 32), 2, RingConfig(1, 1024, 7), "f64", False)
 
 
 @both_ways

@@ -1,0 +1,107 @@
+"""The variants of group_norm of few values: a vector a thread, and backward all images of a group in a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Argument,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    ceil_div,
+)
+
+if TYPE_CHECKING:
+    from ptxrt.ops._group_norm import GroupNormBackwardDescriptor, GroupNormDescriptor
+
+    Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
+
+__all__ = ["FAMILY", "Few", "FewBackward"]
+
+_WARP = 32
+_MANY_BLOCKS, _FEW_VECTORS = 256, 256
+_SHARE = "u32 groups, u32 per_group, u32 hw, u32 warps, u32 distance, u32 vectors, u32 per_width, P eps"
+FAMILY = KernelFamily(
+    "group_norm_few",
+    ("f32", "f16", "bf16", "f64"),
+    {
+        "group_norm_few_kernel": Role(f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SHARE}"),
+        "group_norm_backward_few_kernel": Role(
+            "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, P*? gw_ptr, P* gb_ptr, "
+            f"u32 batch, u32 per_warps, {_SHARE}"
+        ),
+    },
+    targets=ROUNDING_TARGETS,
+    op="group_norm",
+)
+
+
+class Few(Variant["GroupNormDescriptor", Config]):
+    """One launch, of a block a group, which reads it once."""
+
+    name = "few"
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where a block's threads have a vector each: few of them where blocks are many."""
+        many = problem.batch * problem.groups > _MANY_BLOCKS
+        return _refusal(problem, 1) is None and not (many and _vectors(problem) > _FEW_VECTORS)
+
+    def schedule(self, problem: GroupNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return the launch."""
+        if refusal := _refusal(problem, 1):
+            return refusal
+        kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, "ptx")
+        warps, share = _share(problem)
+        arguments = ("x", "out", "weight", "bias", *share)
+        launch = Launch(kernel, (problem.groups, problem.batch), _WARP * warps, arguments)
+        return Schedule((launch,), problem.guarantee)
+
+
+class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):
+    """One launch, of a block for a group of all images, which adds up the parameters' gradients too."""
+
+    name = "few"
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Where a block's threads have a vector each."""
+        return _refusal(problem, problem.batch) is None
+
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return the launch."""
+        if refusal := _refusal(problem, problem.batch):
+            return refusal
+        kernel = FAMILY.kernel("group_norm_backward_few_kernel", problem.dtype, "ptx")
+        warps, share = _share(problem)
+        arrays = ("x", "grad_out", "grad_input", "weight", "grad_weight", "grad_bias")
+        arguments = (*arrays, problem.batch, ceil_div(1 << 31, warps), *share)
+        launch = Launch(kernel, (problem.groups,), _WARP * warps * problem.batch, arguments)
+        return Schedule((launch,), problem.guarantee)
+
+
+def _vectors(problem: Problem) -> int:
+    return problem.group * problem.dtype.size // 16
+
+
+def _refusal(problem: Problem, images: int) -> Refusal | None:
+    """Return why a block cannot have a group of so many images, or None."""
+    most = 512 if problem.dtype.name == "f64" else 1024
+    if problem.hw * problem.dtype.size % 16:
+        return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+    if _WARP * ceil_div(_vectors(problem), _WARP) * images > most:
+        return Refusal(f"{images} x {problem.group} values are more than {most} vectors of 16 bytes")
+    return problem.refusal(channels_last=False)
+
+
+def _share(problem: Problem) -> tuple[int, tuple[Argument, ...]]:
+    """Return the warps of a group of an image, and the arguments that say how a group is shared out."""
+    vectors, per_group = _vectors(problem), problem.channels // problem.groups
+    warps = ceil_div(vectors, _WARP)
+    distance, per_width = 1 << (warps - 1).bit_length() >> 1, ceil_div(1 << 31, vectors // per_group)
+    return warps, (problem.groups, per_group, problem.hw, warps, distance, vectors, per_width, problem.eps)
