@@ -335,8 +335,6 @@ class ChannelsConfig(Config):
     def heuristic(cls, problem: GridSampleDescriptor) -> ChannelsConfig:
         """As many as leave enough blocks: several for each multiprocessor of the largest devices."""
         blocks = _blocks(problem)[0] * min(problem.n, _GRID_YZ)
-        if blocks * problem.c <= _FEW_BLOCKS:
-            return cls(1)  # in all, less is to be done one after the other
         enough = (count for count in _CHANNELS if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
         return cls(next(enough, _CHANNELS[-1]))
 
@@ -349,7 +347,6 @@ class ChannelsConfig(Config):
 
 _CHANNELS = (64, 32, 16, 8, 4)
 _ENOUGH_BLOCKS = 2048
-_FEW_BLOCKS = 256  # of which the largest devices take all at once, each to itself or nearly so
 
 
 def _blocks(problem: GridSampleDescriptor) -> tuple[int, int]:

@@ -418,6 +418,7 @@ LARGE: list[tuple[Any, Any]] = [
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
                          (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
       for slots in range(1, 9)),
+    (ops.BatchNormPlan, ops.BatchNormDescriptor((4096, 320), True)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),

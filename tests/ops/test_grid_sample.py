@@ -95,7 +95,7 @@ def test_any_number_of_channels(device: Device, rng: Rng, variant: str, channels
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7, 9, 14, 67])
 @pytest.mark.ptx
 def test_parts_of_the_channels(device: Device, rng: Rng, channels: int) -> None:
-    """One channel a block, four by four with others' between, and all of them in turn."""
+    """More parts than channels, four by four with others' between, and all of them in turn."""
     x, grid = problem(rng, (2, channels, 4, 3), (3, 5))
     descriptor = GridSampleDescriptor(x.shape, grid.shape)
     results = []

@@ -12,7 +12,7 @@ from test_grid_sample import LOOPS, TYPES, VARIANTS, each_type
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
 
-from ptxrt import Device
+from ptxrt import Device, PlanPreference
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
 from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
@@ -122,6 +122,20 @@ def test_tiles_of_other_modes_give_the_bits_of_the_general_one(
     for offset in (0, 1):
         got = sampled(device, "general_tiled", x, grid, offset, CellsConfig(*config), **how)
         assert got.tobytes() == want.tobytes()
+
+
+def test_who_serves_large_results() -> None:
+    def chosen(shape: Shape, size: Shape, dtype: str, **how: Any) -> str:
+        descriptor = GridSampleDescriptor(shape, (shape[0], *size, len(size)), BY_NAME[dtype], **how)
+        return GridSamplePlan.select("sim:0", descriptor, PlanPreference(language="ptx")).variant.name
+
+    many, flat = ((8, 64, 128, 128), (128, 128)), ((4, 3, 1024, 1024), (1024, 1024))
+    assert chosen(*flat, "f32") == chosen(*flat, "bf16") == chosen(*many, "f16") == "tiled"
+    assert chosen((2, 256, 64, 64), (256, 256), "f64") == "tiled"
+    assert chosen(*many, "f32") == chosen(*flat, "f64") == chosen((8, 64, 128, 128), (63, 999), "f16") == "baseline"
+    assert chosen(*many, "f32", mode="bicubic") == chosen((2, 16, 64, 64, 64), (64,) * 3, "f16") == "general_tiled"
+    assert chosen(*flat, "f32", mode="bicubic") == chosen(*many, "f64", mode="bicubic") == "general"
+    assert chosen((2, 16, 64, 64, 64), (64, 64, 31), "f32") == chosen(*many, "f32", padding_mode="border") == "general"
 
 
 @pytest.mark.parametrize(
