@@ -168,6 +168,7 @@ def test_gradients_by_way_of_tiles_with_channels_side_by_side(
         ((1, 2, 40, 48), (20, 64), 0.9, 0.1, (64, 1, 6)),  # it is cut
         ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 0, 4)),  # no box
         ((1, 13, 6, 32), (17, 64), 0.5, 0.0, (128, 1, 16)),  # many points a pixel
+        ((1, 2, 6, 200), (5, 64), 0.9, 0.0, (64, 1, 20)),  # a row of the box is more than a warp's vectors
         ((1, 1, 8, 96), (8, 64), 3.0, 0.0, (64, 0, 8)),  # most points touch nothing
     ],
     ids=str,
