@@ -51,11 +51,11 @@ class Few(Variant["GroupNormDescriptor", Config]):
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Where a block's threads have a vector each: few of them where blocks are many."""
         many = problem.batch * problem.groups > _MANY_BLOCKS
-        return _refusal(problem, 1) is None and not (many and _vectors(problem) > _FEW_VECTORS)
+        return _refusal(problem) is None and not (many and _vectors(problem) > _FEW_VECTORS)
 
     def schedule(self, problem: GroupNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
-        if refusal := _refusal(problem, 1):
+        if refusal := _refusal(problem):
             return refusal
         kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, "ptx")
         warps, share = _share(problem)
@@ -71,11 +71,11 @@ class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
         """Where a block's threads have a vector each."""
-        return _refusal(problem, problem.batch) is None
+        return _refusal(problem) is None
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""
-        if refusal := _refusal(problem, problem.batch):
+        if refusal := _refusal(problem):
             return refusal
         kernel = FAMILY.kernel("group_norm_backward_few_kernel", problem.dtype, "ptx")
         warps, share = _share(problem)
@@ -89,9 +89,11 @@ def _vectors(problem: Problem) -> int:
     return problem.group * problem.dtype.size // 16
 
 
-def _refusal(problem: Problem, images: int) -> Refusal | None:
-    """Return why a block cannot have a group of so many images, or None."""
-    most = 512 if problem.dtype.name == "f64" else 1024
+def _refusal(problem: Problem) -> Refusal | None:
+    """Return why a block cannot have a group of an image, backward of all images, or None."""
+    backward = problem.op.endswith("_backward")
+    images, wide = problem.batch if backward else 1, ("f32",) if backward else ("f32", "f16", "bf16")
+    most = 1024 if problem.dtype.name in wide else 512
     if problem.hw * problem.dtype.size % 16:
         return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
     if _WARP * ceil_div(_vectors(problem), _WARP) * images > most:

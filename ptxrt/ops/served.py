@@ -72,13 +72,17 @@ def _grid_sample(kind: Any) -> dict[str, list[Make]]:
 
         return descriptor
 
-    words = itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (False, True))
-    first, *rest = (make(*each) for each in words)
-    volumes = itertools.product(("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True))
+    def each(modes: tuple[str, ...], of: Callable[..., Make]) -> list[Make]:
+        words = itertools.product(modes, ("zeros", "border", "reflection"), (False, True))
+        return [of(*chosen) for chosen in words]
+
+    first, *rest = each(("bilinear", "nearest"), make)
     return {
         "bilinear, zeros, align_corners=False": [first],
-        "each other mode, padding and align_corners": rest,
-        "volumes, bilinear or nearest": [volume(*each) for each in volumes],
+        "bilinear or nearest, each other padding and align_corners": rest,
+        "bicubic": each(("bicubic",), make),
+        "volumes, bilinear": each(("bilinear",), volume),
+        "volumes, nearest": each(("nearest",), volume),
     }
 
 

@@ -163,9 +163,10 @@ def test_kernels_tells_which_variants_serve_an_op(capsys: Capture) -> None:
     assert {row["op"] for row in rows} == {"group_norm", "group_norm_backward"}
     found = {(row["op"], *row["layouts"], dtype): (row["ptx"], row["hip"]) for row in rows for dtype in row["dtypes"]}
     in_hip = ["cached", "tickets", "baseline"]
-    assert found["group_norm", "contiguous", "f32"] == (["cluster", "split", "baseline"], ["held", *in_hip])
-    assert found["group_norm", "contiguous", "f64"] == (["cluster", "split", "baseline"], in_hip)
-    assert found["group_norm", "channels-last", "f16"] == (*2 * (["channels_last_split", "channels_last"],),)
+    in_ptx, last = ["few", "cluster", "ring", "split", "baseline"], ["channels_last_split", "channels_last"]
+    assert found["group_norm", "contiguous", "f32"] == (in_ptx, ["held", *in_hip])
+    assert found["group_norm", "contiguous", "f64"] == (in_ptx, in_hip)
+    assert found["group_norm", "channels-last", "f16"] == (["channels_last_held", *last], last)
     assert main(["kernels", "frob", "--variants"]) == 1
     assert "layouts, ptx or hip" in capsys.readouterr().err
 

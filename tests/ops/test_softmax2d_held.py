@@ -213,5 +213,6 @@ def test_a_thread_of_a_small_problem_has_few_values(sim: Device) -> None:
     for shape, values in (((2, 64, 16, 16), 8), ((2, 1, 64, 1 << 11), 32)):
         problem = FORWARD.descriptor(shape)
         assert HeldConfig.heuristic(problem).values == values
-    (launch,) = FORWARD.plan.select(sim, FORWARD.descriptor((2, 64, 16, 16))).schedule.launches
+    wanted = ptxrt.PlanPreference(variant="held")
+    (launch,) = FORWARD.plan.select(sim, FORWARD.descriptor((2, 64, 16, 16)), wanted).schedule.launches
     assert (launch.grid, launch.block) == ((32,), 128)
