@@ -58,30 +58,41 @@ typedef unsigned long long Word;
 template <int AXES>
 struct Turns {
     static constexpr unsigned X = AXES == 3 ? 4 : 5, Y = AXES == 3 ? 2 : 3, Z = AXES == 3 ? 2 : 0;  // powers of two
-    size_t ow, oh, od, positions, across, down;
-    size_t each, end;  // each block has one tile, or as many positions as threads, up to the end
+    unsigned ow, oh, od;
+    unsigned each;  // each block has one tile, or as many positions as threads, up to the end
     bool tiled;
+    size_t end;
 
-    __device__ Turns(size_t ow, size_t oh, size_t od) : ow(ow), oh(oh), od(od), positions(od * oh * ow) {
-        across = (ow + (1 << X) - 1) >> X;
-        down = (oh + (1 << Y) - 1) >> Y;
-        const size_t tiles = across * down * ((od + (1 << Z) - 1) >> Z);
+    __device__ Turns(unsigned ow, unsigned oh, unsigned od) : ow(ow), oh(oh), od(od) {
+        const size_t tiles = size_t(across()) * down() * ((od + (1 << Z) - 1) >> Z);
         const bool large = AXES == 3 ? ow >= 64 && oh >= 16 && od >= 16 : ow >= 128 && oh >= 32;
         tiled = large && blockDim.x == 256 && tiles >> 31 == 0;
         each = tiled ? 1 : blockDim.x;
-        end = tiled ? tiles : positions;
+        end = tiled ? tiles : size_t(od) * oh * ow;
     }
 
+    __device__ unsigned across() const { return (ow + (1 << X) - 1) >> X; }
+    __device__ unsigned down() const { return (oh + (1 << Y) - 1) >> Y; }
+
     // The position of this thread in a block's turn; as many as there are if it has none.
-    __device__ size_t position(size_t block) const {
+    __device__ size_t position(size_t block, size_t positions) const {
         if (!tiled) return min(block * blockDim.x + threadIdx.x, positions);
-        const unsigned row = unsigned(block) / unsigned(across);
-        const size_t x = (size_t(unsigned(block) % unsigned(across)) << X) + (threadIdx.x & ((1u << X) - 1));
-        const size_t y = (size_t(row % unsigned(down)) << Y) + (threadIdx.x >> X & ((1u << Y) - 1));
-        const size_t z = (size_t(row / unsigned(down)) << Z) + (threadIdx.x >> (X + Y));
-        return x < ow && y < oh && z < od ? (z * oh + y) * ow + x : positions;
+        const unsigned row = unsigned(block) / across();
+        const unsigned x = (unsigned(block) % across() << X) + (threadIdx.x & ((1u << X) - 1));
+        const unsigned y = (row % down() << Y) + (threadIdx.x >> X & ((1u << Y) - 1));
+        const unsigned z = (row / down() << Z) + (threadIdx.x >> (X + Y));
+        return x < ow && y < oh && z < od ? (size_t(z) * oh + y) * ow + x : positions;
     }
 };
+
+// The same number, in a register of each lane: what all lanes of a wave have alike is here more than a wave's registers hold.
+template <typename T>
+__device__ inline T in_lanes(T value) {
+#ifdef __AMDGCN__
+    asm("" : "+v"(value));
+#endif
+    return value;
+}
 
 // Results of COUNT channels from values at the taps, which all are on their way before the first is used.
 template <int COUNT, int TAPS, int AXES>
@@ -102,38 +113,40 @@ __device__ void sample(const Element* __restrict__ input, const Element* __restr
                        Element* __restrict__ output, const Image& image, const Turns<AXES>& turns) {
     typedef Point<TAPS, AXES> P;
     constexpr int ROWS = P::SLICES * TAPS, ALL = ROWS * TAPS, COUNT = ALL < 4 ? 4 : ALL < 16 ? 16 / ALL : 1;
-    const size_t part = (image.c + gridDim.y - 1) / gridDim.y, stride = image.channel_stride;
-    const size_t first = blockIdx.y * part, last = min(first + part, size_t(image.c));
+    const unsigned part = (image.c + gridDim.y - 1) / gridDim.y;
+    const unsigned first = blockIdx.y * part, last = in_lanes(min(first + part, image.c));
+    const size_t stride = in_lanes(image.channel_stride), positions = in_lanes(image.positions);
     for (unsigned n = blockIdx.z; n < image.n; n += gridDim.z)
         for (size_t block = blockIdx.x; block * turns.each < turns.end; block += gridDim.x) {
-            const size_t position = turns.position(block);
-            if (position == image.positions) continue;
-            const P p(grid + AXES * (n * image.positions + position), image);
+            const size_t position = turns.position(block, positions);
+            if (position == positions) continue;
+            const P p(grid + AXES * (n * positions + position), image);
             const Places<TAPS, AXES> from(p, image.depth_stride, image.row_stride, image.column_stride);
-            Element* to = output + (size_t(n) * image.c + first) * image.positions + position;
-            size_t plane = n * image.image_stride + first * stride, channel = first;
+            Element* to = output + (size_t(n) * image.c + first) * positions + position;
+            size_t plane = n * image.image_stride + first * stride;
+            unsigned channel = first;
             if (from.straight()) {  // then a pointer a row will do
                 const Element* rows[ROWS];
 #pragma unroll
                 for (int row = 0; row < ROWS; ++row)
                     rows[row] = input + plane + (from.z[row / TAPS] + from.y[row % TAPS] + from.x[0]);
-                for (; channel + COUNT <= last; channel += COUNT, to += COUNT * image.positions) {
+                for (; channel + COUNT <= last; channel += COUNT, to += COUNT * positions) {
                     Real values[COUNT * ALL];
 #pragma unroll
                     for (int i = 0; i < COUNT * ALL; ++i) {
                         values[i] = Real(rows[i % ALL / TAPS][i % TAPS]);
                         if (i % TAPS == TAPS - 1) rows[i % ALL / TAPS] += stride;
                     }
-                    interpolate<COUNT>(values, p, to, image.positions);
+                    interpolate<COUNT>(values, p, to, positions);
                 }
                 plane += (channel - first) * stride;
             }
-            for (; channel < last; ++channel, plane += stride, to += image.positions) {
+            for (; channel < last; ++channel, plane += stride, to += positions) {
                 Real values[ALL];
 #pragma unroll
                 for (int i = 0; i < ALL; ++i)
                     values[i] = from.value(input, plane, i / (TAPS * TAPS), i / TAPS % TAPS, i % TAPS);
-                interpolate<1>(values, p, to, image.positions);
+                interpolate<1>(values, p, to, positions);
             }
         }
 }

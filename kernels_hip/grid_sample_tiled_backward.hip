@@ -73,7 +73,7 @@ __device__ inline void each_pixel(int columns, int area, Work work) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(512, {{ 1 if T.size == 2 else 2 }}) grid_sample_tiled_backward_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, float* sums_ptr, Element* dgrid_ptr, int wide,
     int space, int side, unsigned padding, unsigned align, int n, int c, int ih, int iw, int oh, int ow) {
     __shared__ float values[MOST], sums[MOST];

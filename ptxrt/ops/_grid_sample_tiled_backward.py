@@ -75,7 +75,7 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         """Few channels, and many points, as many as pixels at least: of fewer a tile is far apart."""
         pixels, points = problem.ih * problem.iw, problem.positions
         dense = pixels <= points <= 4 * pixels and min(problem.oh, problem.ow) >= 64
-        return problem.c <= 4 and dense and problem.n * points >= 1 << 20
+        return problem.c <= 3 and dense and problem.n * points >= 1 << 20
 
     def schedule(
         self, problem: GridSampleBackwardDescriptor, config: TiledBackwardConfig, limits: Limits
