@@ -37,8 +37,8 @@ pytestmark = [
     pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids"),
 ]
 
-# grid_sample's other modes, and its backward in shared memory, take integer atomics, reads of one lane's register, or minutes to
-# compile: test_waves.py runs their text.
+# grid_sample's other modes, and its backward in shared memory, take integer atomics, reads of one lane's register, or
+# minutes to compile: test_waves.py runs their text.
 NOT_HERE = ("grid_sample_modes", "grid_sample_tiled_backward")
 HIP = [spec for spec in ALL if not spec.family.startswith(NOT_HERE)]
 CASES = {family: cases for family, cases in ALL_CASES.items() if not family.startswith(NOT_HERE)}

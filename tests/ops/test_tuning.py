@@ -278,6 +278,18 @@ def test_the_problems_of_ptxrts_own_tables_are_classes_of_their_own_with_a_choic
     assert all(len(tuning._candidates(tuning.heuristic("sim:0", problem, "ptx"))) > 1 for problem in problems)
 
 
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_a_table_that_comes_with_ptxrt_has_choices_for_its_device_that_can_be_made(path: Path) -> None:
+    chosen = tuned.read(path)
+    assert chosen
+    for key, choice in chosen.items():
+        variants = next(plan.variants for plan in ops.plans() if plan.op == key.op)
+        problem = problem_of(choice.measured["problem"])
+        assert SHIPPED / tuned.shipped_file(key.device).name == path
+        assert tuned.problem_class(problem) == key.problem
+        assert not choice.is_current(variants) or choice.selected(variants, problem)
+
+
 def test_the_wheel_has_the_tables() -> None:
     assert SHIPPED == ROOT / "ptxrt" / "ops" / "tables"
     assert '"ptxrt.ops" = ["tables/*.json"]' in (ROOT / "pyproject.toml").read_text()
