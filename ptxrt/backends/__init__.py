@@ -188,18 +188,24 @@ class DirectLaunch(NamedTuple):
         Takes function, the six numbers of grid and block, shared bytes, stream or None, table and 0; returns (status,).
     success
         The status of what went well.
+    elsewhere
+        The statuses of what was refused, and not begun, because another context is current, or none.
     note
         Takes (ordinal, stream, kernel, dims) of a launch that did.
     failed
         Raises for any other status.
+    seen
+        The thread in which the context was current when it was last asked for, alone in a list; 0 for none.
     """
 
     current: Callable[[], tuple[Any, Any]]
     context: Any
     call: Callable[..., tuple[Any]]
     success: Any
+    elsewhere: tuple[Any, ...]
     note: Callable[[tuple[Any, ...]], None]
     failed: Callable[[Any], NoReturn]
+    seen: list[int]
 
 
 class Backend(Protocol):

@@ -55,6 +55,7 @@ class CudaBackend(CudaTextures):
         self._lock = threading.Lock()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
         self._contexts: dict[int, Any] = {}  # the driver's objects, which compare faster than as integers
+        self._seen: dict[int, list[int]] = {}
         self._pools: dict[int, Any] = {}  # None for a device that has none
         self._images = {}
         self._whole = threading.RLock()  # of those who wait for a whole device
@@ -522,7 +523,12 @@ class CudaBackend(CudaTextures):
         context, failed = self._contexts.get(ordinal), partial(self._fail, "cuLaunchKernel")
         if context is None:
             return None
-        return DirectLaunch(self._get_current, context, self._launch, self._success, self._note, failed)
+        results = self._driver.CUresult
+        elsewhere = (results.CUDA_ERROR_INVALID_CONTEXT, results.CUDA_ERROR_INVALID_HANDLE)
+        seen = self._seen.setdefault(ordinal, [0])
+        return DirectLaunch(
+            self._get_current, context, self._launch, self._success, elsewhere, self._note, failed, seen
+        )
 
     def launch_cooperative(
         self,

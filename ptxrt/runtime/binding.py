@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -207,7 +208,8 @@ def submitter(
     """
     lines, values, scope = _checks(rules)
     checked = f"({_names(rules)},)" if rules else "()"
-    scope |= _launch_scope(device, signature, pool, kernel)
+    scope |= {"device": device, "pack_into": signature.pack_into, "pool": pool}
+    scope |= {"made": partial(signature.arguments, kernel)}
     scope |= {"not_packed": (struct.error, OverflowError, TypeError, ValueError)}
     lines = [*_unpacking(rules), *lines, *_POP]
     lines += ["try:", f"    {_packing(values)}"]
@@ -231,7 +233,6 @@ def enqueuer(
     shared: int,
     given: Sequence[tuple[int | None, Any]],
     signature: Signature,
-    pool: list[Arguments],
     kernel: object,
 ) -> Enqueue:
     """Return ``enqueue(owner, stream, values)``, which packs and launches.
@@ -243,15 +244,24 @@ def enqueuer(
     given
         What each parameter is given: (place, offset) an offset from the address at that place of the values, or
         (None, value) always the same.
-    signature, pool, kernel
+    signature, kernel
         As for :func:`submitter`.
     """
-    scope = _launch_scope(device, signature, pool, kernel) | {"dims": dims, "shared": shared}
+    # Scalars come last as a rule, and are the same at each launch: a buffer has them from the beginning.
+    count = max((i + 1 for i, (place, _) in enumerate(given) if place is not None), default=0)
     values = []
-    for i, (place, what) in enumerate(given):
+    scope = {"device": device, "pool": [], "dims": dims, "shared": shared, "pack_into": signature.packing(count)}
+    for i, (place, what) in enumerate(given[:count]):
         values.append(f"c{i}" if place is None else f"values[{place}] + {what}" if what else f"values[{place}]")
         scope |= {f"c{i}": what} if place is None else {}
     scope |= dict(zip(_DIMS.split(", "), dims, strict=True))
+
+    def made() -> Arguments:
+        arguments = signature.arguments(kernel)
+        signature.pack_into(arguments.raw, 0, *(what if place is None else 0 for place, what in given))
+        return arguments
+
+    scope["made"] = made
     lines = [
         *_POP,
         _packing(values),
@@ -271,24 +281,30 @@ _DIMS = "x, y, z, width, height, depth"
 def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str], scope: dict[str, Any]) -> list[str]:
     """Return the lines that launch: `by_backend`, or the driver's call itself while nothing stands before it.
 
-    `before` comes before that call; `scope` gets the names that the lines use.
+    `before` comes before that call; `scope` gets the names that the lines use. To ask for the current context costs as
+    much as all checks, so a thread in which it was the device's is not asked again before the driver refuses a launch.
     """
     backend = backends.get(device.kind)
     direct = backend.direct_launch(device.ordinal)
     if direct is None:
         return list(by_backend)
-    scope |= direct._asdict() | {"backend": backend, "ordinal": device.ordinal}
-    alone = [
-        *before,
-        f"(status,) = call(owner._function, {_DIMS}, shared, stream.handle or None, arguments.table, 0)",
-        "if status is not success:",
-        "    failed(status)",
-        "note((ordinal, stream.handle, arguments.kernel, dims))",
-    ]
+    scope |= direct._asdict() | {"backend": backend, "ordinal": device.ordinal, "thread": threading.get_ident}
     return [
-        "status, now = current()",
-        "if now == context and device.backend is backend:",
-        *(f"    {line}" for line in alone),
+        "me = thread()",
+        "if not (here := seen[0] == me):",
+        "    status, now = current()",
+        "    if here := now == context:",
+        "        seen[0] = me",
+        "if here and device.backend is backend:",
+        *(f"    {line}" for line in before),
+        f"    (status,) = call(owner._function, {_DIMS}, shared, stream.handle or None, arguments.table, 0)",
+        "    if status is success:",
+        "        note((ordinal, stream.handle, arguments.kernel, dims))",
+        "    elif status in elsewhere:",
+        "        seen[0] = 0",
+        *(f"        {line}" for line in by_backend),
+        "    else:",
+        "        failed(status)",
         "else:",
         *(f"    {line}" for line in by_backend),
     ]
@@ -296,12 +312,6 @@ def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str],
 
 def _packing(values: Sequence[str]) -> str:
     return f"pack_into({', '.join(['arguments.raw', '0', *values])})"
-
-
-def _launch_scope(device: Device, signature: Signature, pool: list[Arguments], kernel: object) -> dict[str, Any]:
-    """Return the names that the lines of a launch use."""
-    made = partial(signature.arguments, kernel)
-    return {"device": device, "pack_into": signature.pack_into, "pool": pool, "made": made}
 
 
 def _checks(rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:

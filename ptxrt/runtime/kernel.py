@@ -428,7 +428,7 @@ class Kernel:
     def enqueuer(self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]]) -> Enqueue:
         """Return what launches with the values of a plan; see :func:`ptxrt.runtime.binding.enqueuer`."""
         self.opt_in(shared_bytes)
-        return enqueuer(self.device, dims, shared_bytes, given, self.signature, self._pool, self.identity)
+        return enqueuer(self.device, dims, shared_bytes, given, self.signature, self.identity)
 
     def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""

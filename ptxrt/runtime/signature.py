@@ -185,10 +185,14 @@ class Signature:
     @cached_property
     def pack_into(self) -> Callable[..., None]:
         """``pack_into(buffer, 0, *values)``: pointers as integers, scalars range-checked by ``struct``."""
+        return self.packing(len(self.parameters))
+
+    def packing(self, count: int) -> Callable[..., None]:
+        """Return what :attr:`pack_into` is for the first `count` parameters; it leaves the rest of the buffer alone."""
         # The standard layout '<' with its gaps written out: the native one would lay out by itself, but turns a
         # float that is too large into an infinity without a word.
         codes, end = "<", 0
-        for p, offset in zip(self.parameters, self.offsets, strict=True):
+        for p, offset in zip(self.parameters[:count], self.offsets, strict=False):
             codes += "x" * (offset - end) + ("Q" if p.pointer else p.type.pack or "H")
             end = offset + p.size
         return struct.Struct(codes).pack_into

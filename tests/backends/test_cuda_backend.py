@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,7 @@ class Status(Enum):
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_INVALID_CONTEXT = 201
+    CUDA_ERROR_INVALID_HANDLE = 400
     CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
 
 
@@ -36,6 +38,7 @@ class Driver:
         self.stack = [THEIRS]
         self.refuses: dict[str, Status | BaseException] = {}
         self.launched_in: list[int] = []
+        self.asked = 0
         self.retained = 0
 
     def answer(self, call: str, *results: Any) -> tuple[Any, ...]:
@@ -48,6 +51,7 @@ class Driver:
         return Status.CUDA_SUCCESS, status.name.encode()
 
     def cuCtxGetCurrent(self) -> tuple[Any, ...]:
+        self.asked += 1
         return self.answer("cuCtxGetCurrent", self.stack[-1] if self.stack else 0)
 
     def cuCtxSetCurrent(self, context: int) -> tuple[Any, ...]:
@@ -69,6 +73,8 @@ class Driver:
         return self.answer("cuCtxPopCurrent", self.stack.pop())
 
     def cuLaunchKernel(self, *_: Any) -> tuple[Any, ...]:
+        if self.stack[-1:] != [OURS]:  # the kernel's; so a driver answers, as was seen on a GPU
+            return (Status.CUDA_ERROR_INVALID_HANDLE if self.stack else Status.CUDA_ERROR_INVALID_CONTEXT,)
         self.launched_in.append(self.stack[-1])
         return self.answer("cuLaunchKernel")
 
@@ -112,7 +118,7 @@ def direct(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, before: Any = 
     monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
     device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before or backend)
     signature, owner = ptxrt.Signature.parse("u32 n"), SimpleNamespace(_function=0xF)
-    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, [(None, 7)], signature.placed(()), [], None)
+    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, [(None, 7)], signature.placed(()), None)
     return lambda: made(owner, SimpleNamespace(handle=0), [])  # type: ignore[arg-type]
 
 
@@ -121,15 +127,57 @@ def test_a_generated_launch_calls_the_driver_in_the_devices_context_alone(
 ) -> None:
     launch, through = direct(backend, monkeypatch), []
     monkeypatch.setattr(backend, "launch", lambda *given: through.append(given))
-    driver.stack = [OURS]
-    launch()
-    assert (driver.launched_in, through) == ([OURS], [])
     for driver.stack in ([THEIRS], []):
         launch()
     driver.refuses["cuCtxGetCurrent"] = Status.CUDA_ERROR_INVALID_CONTEXT
     driver.stack = [OURS]
     launch()
+    assert (driver.launched_in, len(through)) == ([], 3)
+    del driver.refuses["cuCtxGetCurrent"]
+    launch()
     assert (driver.launched_in, len(through)) == ([OURS], 3)
+
+
+@pytest.mark.parametrize("later", [[THEIRS], []], ids=["theirs", "none"])
+def test_a_thread_is_asked_for_its_context_again_when_the_driver_refuses(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch, later: list[int]
+) -> None:
+    launch = direct(backend, monkeypatch)
+    driver.stack = [OURS]
+    for _ in range(3):
+        launch()
+    assert (driver.launched_in, driver.asked) == ([OURS] * 3, 1)
+    driver.stack = [*later]
+    for _ in range(2):  # the driver refuses the first, which goes through the backend; the second asks
+        launch()
+    assert (driver.launched_in, driver.stack, driver.asked) == ([OURS] * 5, later, 1 + 1 + 2)
+    driver.stack = [OURS]
+    for _ in range(2):
+        launch()
+    assert (driver.launched_in, driver.asked) == ([OURS] * 7, 5)
+
+
+def test_each_thread_is_asked_for_its_own_context(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = direct(backend, monkeypatch)
+    driver.stack = [OURS]
+    launch()
+    worker = threading.Thread(target=launch)
+    worker.start()
+    worker.join()
+    assert (driver.launched_in, driver.asked) == ([OURS] * 2, 2)
+
+
+def test_a_launch_that_is_refused_everywhere_is_told(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = direct(backend, monkeypatch)
+    driver.stack = [OURS]
+    launch()
+    driver.refuses["cuLaunchKernel"] = Status.CUDA_ERROR_INVALID_HANDLE  # of a stream that is no more, say
+    with refused(ptxrt.DriverError, "cuLaunchKernel", None, "CUDA_ERROR_INVALID_HANDLE"):
+        launch()
 
 
 def test_a_generated_launch_is_noted_and_its_refusal_told(
@@ -144,6 +192,26 @@ def test_a_generated_launch_is_noted_and_its_refusal_told(
     with refused(ptxrt.LaunchError, "cuLaunchKernel", None, "CUDA_ERROR_INVALID_VALUE"):
         launch()
     assert notes == [(0, 0, None, (1, 1, 1, 32, 1, 1))]
+
+
+def test_generated_launches_differ_in_addresses_alone(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
+    seen: list[bytes] = []
+    before = SimpleNamespace(launch=lambda *given: seen.append(given[-1].bytes()))
+    device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before)
+    signature, owner = (
+        ptxrt.Signature.parse("u32 n, f32* x, f32 a, u8* scratch, u32 last"),
+        SimpleNamespace(_function=0),
+    )
+    given = [(None, 7), (1, 0), (None, 2.5), (0, 256), (None, 9)]
+    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, given, signature, None)
+    for values in ([1 << 33, 1 << 40], [1 << 34, 1 << 41]):
+        made(owner, SimpleNamespace(handle=0), values)  # type: ignore[arg-type]
+    expected = [
+        struct.pack("<IxxxxQfxxxxQI", 7, x, 2.5, scratch + 256, 9)
+        for scratch, x in ((1 << 33, 1 << 40), (1 << 34, 1 << 41))
+    ]
+    assert seen == expected
 
 
 def test_what_stands_before_the_backend_gets_generated_launches(

@@ -540,3 +540,13 @@ def test_a_mismatch_shows_both_tables_side_by_side() -> None:
 def test_a_missing_row_is_shown_as_none(case: str, word: str) -> None:
     with refused(ptxrt.SignatureMismatch, "load", "k", word):
         Signature.parse(DECLARED).agree("k", DIFFERENT[case])
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_part_is_packed_where_the_whole_has_it(count: int) -> None:
+    signature, values = Signature.parse("u32 n, f32* x, bool last, f64 a"), (7, 1 << 40, True, 2.5)
+    whole, part = bytearray(32), bytearray(b"\xaa" * 32)
+    signature.pack_into(whole, 0, *values)
+    signature.packing(count)(part, 0, *values[:count])
+    end = (0, 4, 16, 17, 32)[count]
+    assert (part[:end], bytes(part[end:])) == (whole[:end], b"\xaa" * (32 - end))
