@@ -464,12 +464,12 @@ def _run(
     queue = as_stream(stream, x.device, op)
     problem = summing.descriptor
     sums = empty((problem.rows, problem.channels), "int64", x.device, stream=queue)
-    checked = values, arrays = plan._check((*operands, sums, *outputs), queue)  # before the ranks meet, for both plans
+    arrays = plan._check((*operands, sums, *outputs), queue)  # before the ranks meet, for both plans
     known = {"channels": problem.channels, "dtype": problem.dtype.name, "exact": problem.exact}
     communicator.agree(op, known | {name: getattr(plan.descriptor, name) for name in facts}, queue)
     # One after the other, so that they may have one workspace
     scratch = empty(max(summing.workspace_size, plan.workspace_size), "uint8", x.device, stream=queue)
     mine = (0, 1, 5, len(operands)) if problem.backward else (0, len(operands))
-    summing._run((), queue, scratch, ([values[i] for i in mine], [arrays[i] for i in mine]))
+    summing._run([arrays[i] for i in mine], queue, scratch)
     communicator.all_reduce(sums, queue)
-    return plan._run((), queue, scratch, checked)
+    return plan._run(arrays, queue, scratch)

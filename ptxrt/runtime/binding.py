@@ -2,8 +2,8 @@
 
 A loop over the operands with its lookups would cost a good part of what a launch takes in the driver. For each kernel
 and each plan one function is generated (as :mod:`dataclasses` does for ``__init__``) that tests the common case of each
-array in one expression and hands everything else to its owner's slow, explaining methods. A kernel's launches, too:
-each call of Python's that is saved shows.
+array in one expression and hands everything else to its owner's slow, explaining methods. A kernel's launches, too,
+and a plan's runs: each call of Python's that is saved shows.
 """
 
 from __future__ import annotations
@@ -32,15 +32,18 @@ __all__ = [
     "BindOwner",
     "Dims",
     "DisjointPair",
-    "Enqueue",
+    "FillStep",
     "HandleRule",
+    "LaunchStep",
     "Owner",
     "Rule",
+    "Run",
+    "RunOwner",
     "ScalarRule",
     "Submit",
     "SubmitOwner",
     "binder",
-    "enqueuer",
+    "runner",
     "submitter",
 ]
 
@@ -59,6 +62,22 @@ class BindOwner(Owner, Protocol):
 
     def raise_overlap(self, first: int, second: int, arrays: Sequence[Any]) -> None:
         """Raise for two operands that share memory and must not."""
+
+
+class RunOwner(BindOwner, Protocol):
+    """The owner of what :func:`runner` makes: a plan."""
+
+    def check_absent(self, arrays: Sequence[Any]) -> None:
+        """Raise for an operand that must be None beside the others."""
+
+    def checked_workspace(self, workspace: Any, arrays: Sequence[Any], stream: Stream) -> DeviceArray:
+        """Return the array that a caller's workspace is, or raise."""
+
+    def new_output(self, index: int, arrays: Sequence[Any], stream: Stream) -> DeviceArray | None:
+        """Return an array for the output `index`, or None where that must be None."""
+
+    def new_workspace(self, stream: Stream) -> DeviceArray:
+        """Return a workspace."""
 
 
 class SubmitOwner(Owner, Protocol):
@@ -81,9 +100,9 @@ class SubmitOwner(Owner, Protocol):
 
 
 class Bind(Protocol):
-    """A generated check: returns the arrays' addresses, 0 for None, and the arrays."""
+    """A generated check: returns the arrays, and None for None."""
 
-    def __call__(self, owner: BindOwner, stream: Stream, args: Sequence[Any]) -> tuple[list[Any], list[Any]]: ...
+    def __call__(self, owner: BindOwner, stream: Stream, args: Sequence[Any]) -> list[Any]: ...
 
 
 class Submit(Protocol):
@@ -94,10 +113,10 @@ class Submit(Protocol):
     ) -> None: ...
 
 
-class Enqueue(Protocol):
-    """A generated launch of a plan, which has checked the values."""
+class Run(Protocol):
+    """A generated run of a plan: checks, allocates what is None, launches, and returns the outputs."""
 
-    def __call__(self, owner: SubmitOwner, stream: Stream, values: Sequence[Any]) -> None: ...
+    def __call__(self, owner: RunOwner, stream: Stream, args: Sequence[Any], workspace: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -155,8 +174,42 @@ class DisjointPair:
     may_be_same: bool
 
 
+@dataclass(frozen=True)
+class LaunchStep:
+    """A launch of which all but addresses is known.
+
+    Attributes
+    ----------
+    kernel
+        What is launched.
+    dims, shared
+        Of the launch.
+    given
+        What each parameter is given: (place, offset) an offset from the address at that place, which is an operand's
+        index, or one more for the workspace; or (None, value) always the same.
+    signature, identity
+        The kernel's.
+    """
+
+    kernel: SubmitOwner
+    dims: Dims
+    shared: int
+    given: tuple[tuple[int | None, Any], ...]
+    signature: Signature
+    identity: object
+
+
+@dataclass(frozen=True)
+class FillStep:
+    """Zeros for so many bytes at an offset from the address at a place, where there is an array."""
+
+    place: int
+    offset: int
+    nbytes: int
+
+
 def binder(rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind:
-    """Return ``bind(owner, stream, args) -> (addresses, arrays)``, for operands that are all arrays.
+    """Return ``bind(owner, stream, args) -> arrays``, for operands that are all arrays.
 
     The owner is an argument, so that it and the function make no cycle, which would keep its module loaded until the
     collector comes by.
@@ -169,17 +222,115 @@ def binder(rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> Bind
     disjoint
         What overlaps all the same goes to :meth:`BindOwner.raise_overlap`.
     """
+    lines, scope = _binding(rules, disjoint)
+    bind: Bind = _compiled("bind(owner, stream, args)", [*lines, f"return [{_names(rules)}]"], scope)
+    return bind
+
+
+def runner(
+    device: Device,
+    rules: Sequence[ArrayRule],
+    disjoint: Sequence[DisjointPair],
+    steps: Sequence[LaunchStep | FillStep],
+    outputs: Sequence[int],
+    *,
+    conditional: bool,
+    workspace: bool,
+    tables: Sequence[DeviceArray],
+    result: type[tuple[Any, ...]] | None,
+) -> Run:
+    """Return ``run(owner, stream, args, workspace)``: checks as :func:`binder` does, and issues the steps.
+
+    Parameters
+    ----------
+    rules, disjoint
+        As for :func:`binder`.
+    steps
+        In order.
+    outputs
+        Which arguments are allocated where they are None, and returned.
+    conditional
+        Whether :meth:`RunOwner.check_absent` has something to check.
+    workspace
+        Whether one is needed.
+    tables
+        What the steps read beside their operands.
+    result
+        The NamedTuple of the outputs; None where there is one, which is returned alone.
+    """
+    lines, scope = _binding(rules, disjoint)
+    arrays = f"[{_names(rules)}]"
+    if conditional:
+        lines += [f"owner.check_absent({arrays})"]
+    lines += ["if workspace is not None:", f"    workspace = owner.checked_workspace(workspace, {arrays}, stream)"]
+    for i in outputs:
+        lines += [f"if a{i} is None:", f"    a{i} = owner.new_output({i}, {arrays}, stream)"]
+        lines += [f"    p{i} = 0 if a{i} is None else a{i}.ptr"]
+    if workspace:
+        lines += ["if workspace is None:", "    workspace = owner.new_workspace(stream)"]
+        lines += [f"p{len(rules)} = workspace.ptr"]
+    for i, table in enumerate(tables):
+        lines += [f"table{i}.memory.used_on(stream)"]
+        scope |= {f"table{i}": table}
+    scope |= {"device": device}
+    for i, step in enumerate(steps):
+        lines += _filling(step, i, scope) if isinstance(step, FillStep) else _enqueuing(device, step, i, scope)
+    # Not by the NamedTuple's own constructor, which is slower.
+    found = f"[{', '.join(f'a{i}' for i in outputs)}]"
+    lines += [f"return new(result, {found})" if result else f"return a{outputs[0]}"]
+    scope |= {"new": tuple.__new__, "result": result}
+    run: Run = _compiled("run(owner, stream, args, workspace)", lines, scope)
+    return run
+
+
+def _binding(rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> tuple[list[str], dict[str, Any]]:
+    """Return the lines that check arrays, of which each has its address then, and the names that they use."""
     lines, values, scope = _checks(rules)
     lines += [f"p{i} = {value}" for i, value in enumerate(values)]
-    arrays, addresses = (f"[{', '.join(f'{letter}{i}' for i in range(len(rules)))}]" for letter in "ap")
-    for pair in disjoint:
+    # Sizes are names, so that plans of other sizes have the same text, which is compiled once.
+    for i, pair in enumerate(disjoint):
         p, q = f"p{pair.first}", f"p{pair.second}"
         same = f"{p} != {q} and " if pair.may_be_same else ""
-        lines.append(f"if -{pair.first_bytes} < {p} - {q} < {pair.second_bytes} and {same}{p} and {q}:")
-        lines.append(f"    owner.raise_overlap({pair.first}, {pair.second}, {arrays})")
-    lines.append(f"return {addresses}, {arrays}")
-    bind: Bind = _compiled("bind(owner, stream, args)", [*_unpacking(rules), *lines], scope)
-    return bind
+        lines += [f"if below{i} < {p} - {q} < above{i} and {same}{p} and {q}:"]
+        lines += [f"    owner.raise_overlap({pair.first}, {pair.second}, [{_names(rules)}])"]
+        scope |= {f"below{i}": -pair.first_bytes, f"above{i}": pair.second_bytes}
+    return [*_unpacking(rules), *lines], scope
+
+
+def _filling(step: FillStep, i: int, scope: dict[str, Any]) -> list[str]:
+    """Return the lines of a step; `scope` gets the names that they use."""
+    scope |= {f"offset{i}": step.offset, f"nbytes{i}": step.nbytes, "ordinal": scope["device"].ordinal}
+    fill = f"device.backend.fill(ordinal, p{step.place} + offset{i}, 0, nbytes{i}, stream.handle)"
+    return [f"if p{step.place}:", f"    {fill}"] if step.nbytes else []
+
+
+def _enqueuing(device: Device, step: LaunchStep, i: int, scope: dict[str, Any]) -> list[str]:
+    """Return the lines of a step, as :func:`_filling` does."""
+    # Scalars come last as a rule, and are the same at each launch: a buffer has them from the beginning.
+    count = max((at + 1 for at, (place, _) in enumerate(step.given) if place is not None), default=0)
+    values = []
+    for at, (place, what) in enumerate(step.given[:count]):
+        values.append(f"v{i}_{at}" if place is None else f"p{place} + v{i}_{at}" if what else f"p{place}")
+        scope |= {f"v{i}_{at}": what}
+
+    def made() -> Arguments:
+        arguments = step.signature.arguments(step.identity)
+        step.signature.pack_into(arguments.raw, 0, *(what if place is None else 0 for place, what in step.given))
+        return arguments
+
+    names = {"pool": [], "made": made, "pack_into": step.signature.packing(count), "dims": step.dims}
+    names |= {"shared": step.shared, "kernel": step.kernel}
+    scope |= {f"{name}{i}": value for name, value in names.items()}
+    numbers = [f"d{i}_{at}" for at in range(6)]
+    scope |= dict(zip(numbers, step.dims, strict=True))
+    function, dims, shared = f"kernel{i}._function", f"dims{i}", f"shared{i}"
+    by_backend = [_LAUNCH.format("launch", function, dims, shared)]
+    return [
+        *_popping(f"pool{i}", f"made{i}"),
+        _packing(f"pack_into{i}", values),
+        *_launching(device, by_backend, [], scope, (function, ", ".join(numbers), dims, shared)),
+        f"pool{i}.append(arguments)",
+    ]
 
 
 def submitter(
@@ -211,84 +362,47 @@ def submitter(
     scope |= {"device": device, "pack_into": signature.pack_into, "pool": pool}
     scope |= {"made": partial(signature.arguments, kernel)}
     scope |= {"not_packed": (struct.error, OverflowError, TypeError, ValueError)}
-    lines = [*_unpacking(rules), *lines, *_POP]
-    lines += ["try:", f"    {_packing(values)}"]
+    lines = [*_unpacking(rules), *lines, *_popping("pool", "made")]
+    lines += ["try:", f"    {_packing('pack_into', values)}"]
     lines += ["except not_packed:", f"    raise owner.packing_error({checked}) from None"]
     if any(p.length for p in signature.parameters):
         lines += [f"owner.check_lengths({checked})"]
     lines += ["if shared > owner._opted_in:", "    owner.opt_in(shared)"]
-    by_backend = ["arguments.budget = budget", _LAUNCH.format("launch_cooperative" if cooperative else "launch")]
+    call, what = "launch_cooperative" if cooperative else "launch", ("owner._function", "dims", "shared")
+    by_backend = ["arguments.budget = budget", _LAUNCH.format(call, *what)]
     if cooperative:
         lines += by_backend
     else:
-        lines += _launching(device, by_backend, [f"{_DIMS} = dims"], scope)
+        numbers = "x, y, z, width, height, depth"
+        lines += _launching(device, by_backend, [f"{numbers} = dims"], scope, (what[0], numbers, *what[1:]))
     lines += ["pool.append(arguments)"]
     submit: Submit = _compiled("submit(owner, stream, dims, shared, budget, args)", lines, scope)
     return submit
 
 
-def enqueuer(
+_LAUNCH = "device.backend.{}(device.ordinal, {}, {}, {}, stream.handle, arguments)"
+
+
+def _launching(
     device: Device,
-    dims: Dims,
-    shared: int,
-    given: Sequence[tuple[int | None, Any]],
-    signature: Signature,
-    kernel: object,
-) -> Enqueue:
-    """Return ``enqueue(owner, stream, values)``, which packs and launches.
-
-    Parameters
-    ----------
-    dims, shared
-        Of each launch.
-    given
-        What each parameter is given: (place, offset) an offset from the address at that place of the values, or
-        (None, value) always the same.
-    signature, kernel
-        As for :func:`submitter`.
-    """
-    # Scalars come last as a rule, and are the same at each launch: a buffer has them from the beginning.
-    count = max((i + 1 for i, (place, _) in enumerate(given) if place is not None), default=0)
-    values = []
-    scope = {"device": device, "pool": [], "dims": dims, "shared": shared, "pack_into": signature.packing(count)}
-    for i, (place, what) in enumerate(given[:count]):
-        values.append(f"c{i}" if place is None else f"values[{place}] + {what}" if what else f"values[{place}]")
-        scope |= {f"c{i}": what} if place is None else {}
-    scope |= dict(zip(_DIMS.split(", "), dims, strict=True))
-
-    def made() -> Arguments:
-        arguments = signature.arguments(kernel)
-        signature.pack_into(arguments.raw, 0, *(what if place is None else 0 for place, what in given))
-        return arguments
-
-    scope["made"] = made
-    lines = [
-        *_POP,
-        _packing(values),
-        *_launching(device, [_LAUNCH.format("launch")], [], scope),
-        "pool.append(arguments)",
-    ]
-    enqueue: Enqueue = _compiled("enqueue(owner, stream, values)", lines, scope)
-    return enqueue
-
-
-# There is none at the first launch, nor where other threads are in theirs.
-_POP = ("try:", "    arguments = pool.pop()", "except IndexError:", "    arguments = made()")
-_LAUNCH = "device.backend.{}(device.ordinal, owner._function, dims, shared, stream.handle, arguments)"
-_DIMS = "x, y, z, width, height, depth"
-
-
-def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str], scope: dict[str, Any]) -> list[str]:
+    by_backend: Sequence[str],
+    before: Sequence[str],
+    scope: dict[str, Any],
+    names: tuple[str, str, str, str],
+) -> list[str]:
     """Return the lines that launch: `by_backend`, or the driver's call itself while nothing stands before it.
 
-    `before` comes before that call; `scope` gets the names that the lines use. To ask for the current context costs as
-    much as all checks, so a thread in which it was the device's is not asked again before the driver refuses a launch.
+    `before` comes before that call; `scope` gets the names that the lines use; `names` are those of the function, of
+    the six numbers of grid and block, of the tuple of these, and of the bytes of shared memory. To ask for the current
+    context costs as much as all checks, so a thread in which it was the device's is not asked again before the driver
+    refuses a launch.
     """
     backend = backends.get(device.kind)
     direct = backend.direct_launch(device.ordinal)
     if direct is None:
         return list(by_backend)
     scope |= direct._asdict() | {"backend": backend, "ordinal": device.ordinal, "thread": threading.get_ident}
+    function, numbers, dims, shared = names
     return [
         "me = thread()",
         "if not (here := seen[0] == me):",
@@ -297,9 +411,9 @@ def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str],
         "        seen[0] = me",
         "if here and device.backend is backend:",
         *(f"    {line}" for line in before),
-        f"    (status,) = call(owner._function, {_DIMS}, shared, stream.handle or None, arguments.table, 0)",
+        f"    (status,) = call({function}, {numbers}, {shared}, stream.handle or None, arguments.table, 0)",
         "    if status is success:",
-        "        note((ordinal, stream.handle, arguments.kernel, dims))",
+        f"        note((ordinal, stream.handle, arguments.kernel, {dims}))",
         "    elif status in elsewhere:",
         "        seen[0] = 0",
         *(f"        {line}" for line in by_backend),
@@ -310,8 +424,13 @@ def _launching(device: Device, by_backend: Sequence[str], before: Sequence[str],
     ]
 
 
-def _packing(values: Sequence[str]) -> str:
-    return f"pack_into({', '.join(['arguments.raw', '0', *values])})"
+def _popping(pool: str, made: str) -> list[str]:
+    # There is none at the first launch, nor where other threads are in theirs.
+    return ["try:", f"    arguments = {pool}.pop()", "except IndexError:", f"    arguments = {made}()"]
+
+
+def _packing(pack_into: str, values: Sequence[str]) -> str:
+    return f"{pack_into}({', '.join(['arguments.raw', '0', *values])})"
 
 
 def _checks(rules: Sequence[Rule]) -> tuple[list[str], list[str], dict[str, Any]]:

@@ -21,7 +21,7 @@ from ptxrt.errors import (
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
-from ptxrt.runtime.binding import ArrayRule, Dims, Enqueue, HandleRule, Rule, ScalarRule, Submit, enqueuer, submitter
+from ptxrt.runtime.binding import ArrayRule, Dims, HandleRule, LaunchStep, Rule, ScalarRule, Submit, submitter
 from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.geometry import check_cooperative, checked_geometry
@@ -425,10 +425,10 @@ class Kernel:
             self.device.backend.allow_shared(self.device.ordinal, self._function, shared_bytes)
             self._opted_in = shared_bytes
 
-    def enqueuer(self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]]) -> Enqueue:
-        """Return what launches with the values of a plan; see :func:`ptxrt.runtime.binding.enqueuer`."""
+    def step(self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]]) -> LaunchStep:
+        """Return this kernel's part of a plan's run; see :func:`ptxrt.runtime.binding.runner`."""
         self.opt_in(shared_bytes)
-        return enqueuer(self.device, dims, shared_bytes, given, self.signature, self.identity)
+        return LaunchStep(self, dims, shared_bytes, tuple(given), self.signature, self.identity)
 
     def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""

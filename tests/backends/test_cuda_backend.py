@@ -10,12 +10,13 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import refused
 
 import ptxrt
 from ptxrt.backends.cuda import CudaBackend
-from ptxrt.runtime.binding import enqueuer
+from ptxrt.runtime.binding import ArrayRule, LaunchStep, runner
 
 THEIRS, OURS = 0x11, 0x22
 
@@ -113,13 +114,30 @@ def test_a_launch_is_made_in_the_devices_context(backend: CudaBackend, driver: D
     assert (driver.launched_in, driver.stack) == ([OURS], [current])
 
 
-def direct(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, before: Any = None) -> Callable[[], None]:
-    """Return a generated launch of a device of this backend, with something `before` it if that is given."""
+def generated(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, signature: str, given: Any, before: Any = None
+) -> Callable[..., None]:
+    """Return a generated launch of a device of this backend, with something `before` it if that is given.
+
+    It takes the addresses of the operand and of the workspace, if these are used.
+    """
     monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
     device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before or backend)
-    signature, owner = ptxrt.Signature.parse("u32 n"), SimpleNamespace(_function=0xF)
-    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, [(None, 7)], signature.placed(()), None)
-    return lambda: made(owner, SimpleNamespace(handle=0), [])  # type: ignore[arg-type]
+    kernel: Any = SimpleNamespace(_function=0xF)
+    step = LaunchStep(kernel, (1, 1, 1, 32, 1, 1), 0, given, ptxrt.Signature.parse(signature), None)
+    rules, place = [ArrayRule(np.dtype(np.uint8))], {"conditional": False, "tables": (), "result": None}
+    run = runner(device, rules, [], [step], [0], workspace=len(given) > 1, **place)  # type: ignore[arg-type]
+
+    def launch(operand: int = 0, workspace: int = 0) -> None:
+        array, stream, scratch = SimpleNamespace(ptr=operand), SimpleNamespace(handle=0), SimpleNamespace(ptr=workspace)
+        owner = SimpleNamespace(resolve_array=lambda *_: array, new_workspace=lambda _: scratch)
+        run(owner, stream, [array], None)  # type: ignore[arg-type]
+
+    return launch
+
+
+def direct(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, before: Any = None) -> Callable[..., None]:
+    return generated(backend, monkeypatch, "u32 n", ((None, 7),), before)
 
 
 def test_a_generated_launch_calls_the_driver_in_the_devices_context_alone(
@@ -195,23 +213,14 @@ def test_a_generated_launch_is_noted_and_its_refusal_told(
 
 
 def test_generated_launches_differ_in_addresses_alone(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
     seen: list[bytes] = []
     before = SimpleNamespace(launch=lambda *given: seen.append(given[-1].bytes()))
-    device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before)
-    signature, owner = (
-        ptxrt.Signature.parse("u32 n, f32* x, f32 a, u8* scratch, u32 last"),
-        SimpleNamespace(_function=0),
-    )
-    given = [(None, 7), (1, 0), (None, 2.5), (0, 256), (None, 9)]
-    made = enqueuer(device, (1, 1, 1, 32, 1, 1), 0, given, signature, None)
-    for values in ([1 << 33, 1 << 40], [1 << 34, 1 << 41]):
-        made(owner, SimpleNamespace(handle=0), values)  # type: ignore[arg-type]
-    expected = [
-        struct.pack("<IxxxxQfxxxxQI", 7, x, 2.5, scratch + 256, 9)
-        for scratch, x in ((1 << 33, 1 << 40), (1 << 34, 1 << 41))
-    ]
-    assert seen == expected
+    given = ((None, 7), (1, 0), (None, 2.5), (0, 256), (None, 9))
+    launch = generated(backend, monkeypatch, "u32 n, u8* scratch, f32 a, u8* x, u32 last", given, before)
+    addresses = ((1 << 33, 1 << 40), (1 << 34, 1 << 41))
+    for x, scratch in addresses:
+        launch(x, scratch)
+    assert seen == [struct.pack("<IxxxxQfxxxxQI", 7, scratch, 2.5, x + 256, 9) for x, scratch in addresses]
 
 
 def test_what_stands_before_the_backend_gets_generated_launches(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 from ptxrt.runtime.array import DeviceArray, empty, to_device
-from ptxrt.runtime.binding import ArrayRule, DisjointPair, binder
+from ptxrt.runtime.binding import ArrayRule, DisjointPair, FillStep, LaunchStep, Run, binder, runner
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.layout import channels_last, contiguous, same_layout
@@ -42,13 +42,6 @@ CACHED_PLANS = 256
 
 
 _NOTHING = Schedule((), PrecisionGuarantee("none", "none", deterministic=True, bit_stable_on_same_hardware=True))
-
-
-class _Ready(NamedTuple):
-    """What a plan's first run has made: of each step what issues it and its first argument; tables on the device."""
-
-    steps: list[tuple[Callable[[Any, Stream, Sequence[Any]], None], Any]]
-    tables: list[DeviceArray]
 
 
 class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
@@ -99,15 +92,16 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         self._places = {o.name: i for i, o in enumerate(self.operands)}
         self._outputs = [i for i, o in enumerate(self.operands) if o.output]
         self._conditional = [i for i, o in enumerate(self.operands) if o.needs or o.absent]
-        self._ready: _Ready | None = None
-        rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
-        disjoint = [
+        self._go: Run | None = None
+        self._tables: list[DeviceArray] = []  # of what the kernels read beside the operands
+        self._rules = [ArrayRule(o.type.numpy, o.written, o.optional, 1, o.shape, o.strides) for o in self.operands]
+        self._disjoint = [
             DisjointPair(i, j, ours.nbytes, theirs.nbytes, theirs.name in ours.in_place)
             for i, ours in enumerate(self.operands)
             for j, theirs in enumerate(self.operands)
             if ours.written and i != j and not (theirs.written and j < i)
         ]
-        self._bind = binder(rules, disjoint)
+        self._bind = binder(self._rules, self._disjoint)
 
     @classmethod
     def select(
@@ -255,83 +249,65 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         return self._run(self._counted(args), stream, workspace)
 
     def _run(
-        self,
-        args: Sequence[Any],
-        stream: StreamLike | None = None,
-        workspace: DeviceArrayLike | None = None,
-        checked: tuple[list[Any], list[Any]] | None = None,
+        self, args: Sequence[Any], stream: StreamLike | None = None, workspace: DeviceArrayLike | None = None
     ) -> ResultT:
-        """Run with as many operands as there are: the ops' functions have counted them by themselves.
-
-        In the place of `args` there may be what :meth:`_check` has made of them; `workspace` is a fitting one then.
-        """
+        """Run with as many operands as there are: the ops' functions have counted them by themselves."""
         if stream is None and not ENTERED:
             queue = self.device.default_stream
         else:
             queue = as_stream(stream, self.device, self.op)
-        if checked is None:
-            values, arrays = self._bind(self, queue, args)  # other libraries' arrays stay until the launch is queued
-            if self._conditional:
-                self._check_absent(arrays)
-            scratch: Any = None if workspace is None else self._checked_workspace(workspace, arrays, queue)
-        else:
-            (values, arrays), scratch = checked, workspace
-        ready = self._ready or self._load()
-        outputs = self._outputs
-        for i in outputs:
-            if arrays[i] is None:
-                arrays[i] = self._new_output(i, arrays, queue)
-                values[i] = 0 if arrays[i] is None else arrays[i].ptr
-        if self.workspace_size:
-            if scratch is None:
-                scratch = empty(self.workspace_size, np.uint8, self.device, stream=queue)
-            values.append(scratch.ptr)
-        for table in ready.tables:
-            table.memory.used_on(queue)
-        for issue, step in ready.steps:
-            issue(step, queue, values)
-        # Not by the NamedTuple's own constructor, which is slower.
-        result: ResultT = (
-            arrays[outputs[0]] if len(outputs) == 1 else tuple.__new__(self.result_type, [arrays[i] for i in outputs])
-        )
+        go = self._go
+        if go is None:
+            args = self._check(args, queue)
+            if workspace is not None:
+                workspace = self.checked_workspace(workspace, args, queue)
+            go = self._go = self._load()
+        result: ResultT = go(self, queue, args, workspace)
         return result
 
     @abstractmethod
     def _operands(self) -> tuple[Operand, ...]:
         """Return the operands in the order of the op's Args: what is read first, then the outputs as they come back."""
 
-    def _load(self) -> _Ready:
-        """Load the kernels, upload the tables, and note where each step finds its arguments."""
-        ready = _Ready([], [])
+    def _load(self) -> Run:
+        """Load the kernels, upload the tables, and return what runs the steps."""
+        steps: list[LaunchStep | FillStep] = []
+        tables: list[DeviceArray] = []
         for step in self.schedule.steps:
             if isinstance(step, Zero):
-                place, offset = self._given(step.where, ready)
-                ready.steps.append((_fill, (self.device, place, offset, self._nbytes(step.where))))
+                place, offset = self._place(step.where)
+                nbytes = step.where.nbytes if isinstance(step.where, Region) else self.operands[place].nbytes
+                steps.append(FillStep(place, offset, nbytes))
                 continue
-            kernel = step.kernel.load(self.device)
-            given = [self._given(argument, ready) for argument in step.arguments]
             x, y, z = (*step.grid, 1, 1)[:3]
-            ready.steps.append((kernel.enqueuer((x, y, z, step.block, 1, 1), step.shared_bytes, given), kernel))
-        if ready.tables:
+            given = [self._given(argument, tables) for argument in step.arguments]
+            steps.append(step.kernel.load(self.device).step((x, y, z, step.block, 1, 1), step.shared_bytes, given))
+        if tables:
             self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
-        self._ready = ready
-        return ready
+        self._tables = tables
+        return runner(
+            self.device,
+            self._rules,
+            self._disjoint,
+            steps,
+            self._outputs,
+            conditional=bool(self._conditional),
+            workspace=self.workspace_size > 0,
+            tables=tables,
+            result=self.result_type if len(self._outputs) > 1 else None,
+        )
 
-    def _nbytes(self, where: str | Region) -> int:
-        return where.nbytes if isinstance(where, Region) else self.operands[self._places[where]].nbytes
+    def _place(self, where: str | Region) -> tuple[int, int]:
+        """Return the place of an operand, or of the workspace, which comes behind them, with an offset."""
+        return (len(self.operands), where.offset) if isinstance(where, Region) else (self._places[where], 0)
 
-    def _given(self, argument: Any, ready: _Ready) -> tuple[int | None, Any]:
-        """Return the place of an argument among the values of a run, with an offset; None with one that never changes.
-
-        The values are the operands' addresses, and that of the workspace if there is one.
-        """
-        if isinstance(argument, str):
-            return self._places[argument], 0
-        if isinstance(argument, Region):
-            return len(self.operands), argument.offset
+    def _given(self, argument: Any, tables: list[DeviceArray]) -> tuple[int | None, Any]:
+        """Return the place of an argument with an offset; None with one that never changes."""
+        if isinstance(argument, (str, Region)):
+            return self._place(argument)
         if isinstance(argument, np.ndarray):
-            ready.tables.append(to_device(argument, self.device, stream=self.device.default_stream))
-            argument = ready.tables[-1].ptr
+            tables.append(to_device(argument, self.device, stream=self.device.default_stream))
+            argument = tables[-1].ptr
         return None, argument
 
     def _reason_for_none(self, index: int, arrays: Sequence[Any]) -> str | None:
@@ -339,7 +315,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         o = self.operands[index]
         return f"{o.needs} is None" if o.needs and arrays[self._places[o.needs]] is None else o.absent
 
-    def _new_output(self, index: int, arrays: Sequence[Any], queue: Stream) -> DeviceArray | None:
+    def new_output(self, index: int, arrays: Sequence[Any], queue: Stream) -> DeviceArray | None:
         if self._reason_for_none(index, arrays):
             return None
         o = self.operands[index]
@@ -359,13 +335,13 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         counted: Sequence[Any] = args
         return counted
 
-    def _check(self, args: Sequence[Any], queue: Stream) -> tuple[list[Any], list[Any]]:
-        """Raise what is wrong with as many operands as there are; return their addresses and arrays."""
-        checked: tuple[list[Any], list[Any]] = self._bind(self, queue, args)
-        self._check_absent(checked[1])
-        return checked
+    def _check(self, args: Sequence[Any], queue: Stream) -> list[Any]:
+        """Raise what is wrong with as many operands as there are; return their arrays."""
+        arrays: list[Any] = self._bind(self, queue, args)  # other libraries' arrays stay until the launch is queued
+        self.check_absent(arrays)
+        return arrays
 
-    def _check_absent(self, arrays: Sequence[Any]) -> None:
+    def check_absent(self, arrays: Sequence[Any]) -> None:
         """Raise for an operand that must be None here."""
         for i in self._conditional:
             if arrays[i] is not None and (reason := self._reason_for_none(i, arrays)):
@@ -410,6 +386,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         array.memory.used_on(stream)
         return array
 
+    def new_workspace(self, stream: Stream) -> DeviceArray:
+        return empty(self.workspace_size, np.uint8, self.device, stream=stream)
+
     def raise_overlap(self, first: int, second: int, arrays: Sequence[Any]) -> None:
         ours, theirs = self.operands[first], self.operands[second]
         one, two = arrays[first], arrays[second]
@@ -422,7 +401,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             fix="Write to an array of its own",
         )
 
-    def _checked_workspace(self, workspace: DeviceArrayLike, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
+    def checked_workspace(self, workspace: DeviceArrayLike, arrays: Sequence[Any], queue: Stream) -> DeviceArray:
         array = as_array(workspace, self.device, self.op, "workspace", queue)
         array.check(self.op, "workspace", writable=True)
         need = self.workspace_size
@@ -443,13 +422,6 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             )
         array.memory.used_on(queue)
         return array
-
-
-def _fill(what: tuple[Device, int, int, int], stream: Stream, values: Sequence[int]) -> None:
-    """Issue a step that writes zeros."""
-    device, place, offset, nbytes = what
-    if values[place] and nbytes:
-        device.backend.fill(device.ordinal, values[place] + offset, 0, nbytes, stream.handle)
 
 
 def preferred_language() -> str | None:
