@@ -57,6 +57,7 @@ GOOD = {"ptx": 60.0, "hip": 70.0, "eager": 200.0, "compile": 150.0}
     [
         (row(**GOOD), []),
         (row(**{**GOOD, "ptx": 65.1}), ["ptx 1.30 x the floor, expected at most 1.3"]),
+        (row(**{**GOOD, "ptx": 65.1, "copy": 55.0}), ["ptx 1.30 x the floor, a copy 1.10, expected at most 1.3"]),
         (row(case="2x3 bf16", **{**GOOD, "ptx": 72.0}), []),
         (row(case="2x3 bf16", **{**GOOD, "ptx": 72.6}), ["ptx 1.45 x the floor, expected at most 1.45"]),
         (row(case="2x3 f64", **{**GOOD, "ptx": 75.0}), []),
@@ -89,8 +90,9 @@ def test_the_means_are_held_too_and_what_is_not_there_is_missed() -> None:
     gone = row(ptx=60.0, eager=200.0) | {"failed": {"hip": "wrong"}}
     assert ops_bounds.missed([gone]) == ["softmax2d 2x3 f32: hip not measured: wrong"]
     assert ops_bounds.missed([gone], ["ptx"]) == []
-    means = ops_bounds.geometric_means([row(ptx=25.0, eager=100.0), row(ptx=100.0, eager=100.0)])
-    assert means == {"torch's better / ptx": pytest.approx(2.0), "ptx / floor": pytest.approx(1.0)}
+    means = ops_bounds.geometric_means([row(ptx=25.0, eager=100.0, copy=20.0), row(ptx=100.0, eager=100.0, copy=80.0)])
+    found = {"torch's better / ptx": 2.0, "ptx / floor": 1.0, "torch's better / copy": 2.5}
+    assert means == {name: pytest.approx(mean) for name, mean in found.items()}
 
 
 def test_it_says_what_it_needs(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def torch_best(row: Mapping[str, Any]) -> float | None:
 
 
 def geometric_means(rows: Rows) -> dict[str, float]:
-    """Return the geometric means of the ratios, by what they are, over the rows that have both times."""
+    """Return the geometric means of the ratios, by what they are, over the rows that have both times.
+
+    That of the copy is what kernels of ours would reach that take as long as a copy of as many bytes in every row.
+    """
     ratios: dict[str, list[float]] = {}
     for row in rows:
         for language in ("ptx", "hip"):
@@ -68,6 +71,8 @@ def geometric_means(rows: Rows) -> dict[str, float]:
             ratios.setdefault(f"{language} / floor", []).append(ours / row["floor"])
         if {"ptx", "hip"} <= row["times"].keys():
             ratios.setdefault("hip / ptx", []).append(row["times"]["hip"] / row["times"]["ptx"])
+        if (copy := row["times"].get("copy")) and (best := torch_best(row)):
+            ratios.setdefault("torch's better / copy", []).append(best / copy)
     return {name: float(np.exp(np.mean(np.log(values)))) for name, values in ratios.items()}
 
 
@@ -89,7 +94,8 @@ def _missed(row: Mapping[str, Any], languages: Sequence[str]) -> Iterator[str]:
             yield f"{name} not measured: {row['failed'].get(name, row['failed'].get('row'))}"
     if ptx := times.get("ptx"):
         if (bound := _of_the_floor(row)) and ptx > bound * row["floor"]:
-            yield f"ptx {ptx / row['floor']:.2f} x the floor, expected at most {bound:g}"
+            copy = f", a copy {times['copy'] / row['floor']:.2f}" if "copy" in times else ""
+            yield f"ptx {ptx / row['floor']:.2f} x the floor{copy}, expected at most {bound:g}"
         faster = _FASTER.get(row["op"], 0) if row["dtype"] in ("f32", *_HALVES) else 0
         if best and best < faster * ptx:
             yield f"ptx {best / ptx:.2f} x as fast as torch, expected at least {faster:g}"
