@@ -524,7 +524,11 @@ class CudaBackend(CudaTextures):
         if context is None:
             return None
         results = self._driver.CUresult
-        elsewhere = (results.CUDA_ERROR_INVALID_CONTEXT, results.CUDA_ERROR_INVALID_HANDLE)
+        elsewhere = (
+            results.CUDA_ERROR_INVALID_CONTEXT,
+            results.CUDA_ERROR_INVALID_HANDLE,
+            results.CUDA_ERROR_CONTEXT_IS_DESTROYED,  # another's, which is current still
+        )
         seen = self._seen.setdefault(ordinal, [0])
         return DirectLaunch(
             self._get_current, context, self._launch, self._success, elsewhere, self._note, failed, seen

@@ -349,10 +349,11 @@ class Small(Variant[_Problem, Config]):
         if problem.elements >> 32:
             return Refusal(f"{problem.elements} elements do not fit the kernel's u32")
         threads = min(THREADS, -(-problem.hw // 32) * 32)
-        factor = float(np.float32(problem.alpha)) / problem.size
+        alpha, beta = (float(np.float32(real)) for real in (problem.alpha, problem.beta))  # as other kernels have them
+        factor = alpha / problem.size
         reals = (problem.beta, problem.k) if isinstance(problem, LocalResponseNormDescriptor) else (problem.beta,)
         if problem.way == "backward":
-            factor *= -2 * problem.beta
+            factor *= -2 * beta
         arguments = (*problem.arrays, problem.channels, problem.hw, factor, *reals)
         kernel = FAMILY.kernel(f"lrn_{problem.way}_small_{problem.size}", problem.dtype, "ptx")
         grid = (-(-problem.hw // threads), problem.channels, problem.batch)

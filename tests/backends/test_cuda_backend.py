@@ -18,7 +18,7 @@ import ptxrt
 from ptxrt.backends.cuda import CudaBackend
 from ptxrt.runtime.binding import ArrayRule, LaunchStep, runner
 
-THEIRS, OURS = 0x11, 0x22
+THEIRS, OURS, DESTROYED = 0x11, 0x22, 0x33
 
 
 class Status(Enum):
@@ -27,6 +27,7 @@ class Status(Enum):
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_INVALID_HANDLE = 400
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
 
 
@@ -74,6 +75,8 @@ class Driver:
         return self.answer("cuCtxPopCurrent", self.stack.pop())
 
     def cuLaunchKernel(self, *_: Any) -> tuple[Any, ...]:
+        if self.stack[-1:] == [DESTROYED]:
+            return (Status.CUDA_ERROR_CONTEXT_IS_DESTROYED,)
         if self.stack[-1:] != [OURS]:  # the kernel's; so a driver answers, as was seen on a GPU
             return (Status.CUDA_ERROR_INVALID_HANDLE if self.stack else Status.CUDA_ERROR_INVALID_CONTEXT,)
         self.launched_in.append(self.stack[-1])
@@ -156,7 +159,7 @@ def test_a_generated_launch_calls_the_driver_in_the_devices_context_alone(
     assert (driver.launched_in, len(through)) == ([OURS], 3)
 
 
-@pytest.mark.parametrize("later", [[THEIRS], []], ids=["theirs", "none"])
+@pytest.mark.parametrize("later", [[THEIRS], [], [DESTROYED]], ids=["theirs", "none", "destroyed"])
 def test_a_thread_is_asked_for_its_context_again_when_the_driver_refuses(
     backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch, later: list[int]
 ) -> None:

@@ -525,6 +525,17 @@ def test_x_of_any_strides(device: Device, rng: Rng, variant: str, mode: str, axe
             np.testing.assert_array_equal(one, other)
 
 
+@each_variant
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_folded_taps_of_columns_that_lie_apart(device: Device, rng: Rng, variant: str, how: Any) -> None:
+    """Of columns 3 apart, the last may be as far from the first as if all lay side by side."""
+    skip_stand_in(device)
+    _, x, grid = problem(rng, "f32", 2, how["align_corners"])
+    last = on_device(np.ascontiguousarray(np.moveaxis(x, 1, -1)), device).transpose(0, 3, 1, 2)
+    y, want = (forward(device, variant, each, grid, mode="bicubic", **how) for each in (last, x))
+    np.testing.assert_array_equal(y, want)
+
+
 def test_the_functions_take_a_channels_last_x(device: Device, rng: Rng) -> None:
     go, x, grid = problem(rng, "f32", 2)
     last = on_device(np.ascontiguousarray(np.moveaxis(x, 1, -1)), device).transpose(0, 3, 1, 2)

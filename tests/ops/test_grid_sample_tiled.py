@@ -138,6 +138,15 @@ def test_who_serves_large_results() -> None:
     assert chosen((2, 16, 64, 64, 64), (64, 64, 31), "f32") == chosen(*many, "f32", padding_mode="border") == "general"
 
 
+@pytest.mark.parametrize("size", [(64, 64), (8, 16, 64)], ids=str)
+def test_the_largest_boxes_and_what_threads_keep_fit_in_shared_memory(sim: Device, size: Shape) -> None:
+    descriptor = GridSampleDescriptor((1, 4, *size), (1, *size, len(size)), mode="bilinear" if size[2:] else "bicubic")
+    plan = GridSamplePlan.select(sim, descriptor, wish("general_tiled", config=CellsConfig(256, 300, 8)))
+    (launch,) = plan.schedule.launches
+    own = launch.kernel.load(sim).resources.shared_bytes
+    assert launch.shared_bytes + own <= sim.properties.max_shared_dynamic
+
+
 @pytest.mark.parametrize(
     ("shape", "size", "scale", "noise", "config"),
     [
