@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.ops._softmax2d_held import SECTOR, Direction, Held, guarantee
+from ptxrt.ops._softmax2d_held import SECTOR, Anchored, Direction, Held, guarantee
 from ptxrt.ops._softmax2d_small import Small
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -292,23 +292,24 @@ class Last(Variant[_Problem, LanesConfig]):
 
 
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    in_ptx = Last(way), Columns(way), Held(way), Tiled(way)
+    in_ptx = Small(way.name, way.arrays), Last(way), Columns(way), Held(way), Tiled(way)
     return *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``last``, lanes of a warp for each column, whose channels lie side by side; ``baseline``, a thread for
-    each column, best where registers hold it; ``held``, several threads for each column, of a block or a cluster of
-    blocks, whose registers hold all of it, and several neighbours at a time; ``tiled``, several threads for each column
-    of any length, and in PTX the only one for 2**32 columns and more where these are not side by side.
+    Variants: ``small``, for few values; ``last``, lanes of a warp for each column, whose channels lie side by side;
+    ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each column, of
+    a block or a cluster of blocks, whose registers hold all of it, and several neighbours at a time; ``anchored``, the
+    same without a maximum, as long as no value is far above the column's first; ``tiled``, several threads for each
+    column of any length, and in PTX the only one for 2**32 columns and more where these are not side by side.
     """
 
     op = "softmax2d"
     category = "activation"
     descriptor_type = Softmax2dDescriptor
-    variants = (Small(), *_variants(_FORWARD_WAY))
+    variants = (Anchored(_FORWARD_WAY), *_variants(_FORWARD_WAY))
 
     def _operands(self) -> tuple[Operand, ...]:
         tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
@@ -318,7 +319,7 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
 class Softmax2dBackwardPlan(Plan[Softmax2dBackwardDescriptor, Softmax2dBackwardArgs, DeviceArray]):
     """Plan of :func:`softmax2d_backward`; run it with :class:`Softmax2dBackwardArgs`.
 
-    Variants: as of :class:`Softmax2dPlan`.
+    Variants: as of :class:`Softmax2dPlan`, but for ``anchored``.
     """
 
     op = "softmax2d_backward"

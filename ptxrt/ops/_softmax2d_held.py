@@ -23,7 +23,7 @@ from ptxrt.ops.framework import (
     ceil_div,
 )
 
-__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "Direction", "Held", "HeldConfig", "guarantee"]
+__all__ = ["CLUSTERS", "FAMILY", "SECTOR", "Anchored", "Direction", "Held", "HeldConfig", "guarantee"]
 
 SECTOR = 32
 """Bytes of memory that are read at once."""
@@ -39,14 +39,19 @@ FAMILY = KernelFamily(
     "softmax2d_held",
     ("f32", "f64", "f16", "bf16"),
     {
-        f"{way}_held_{cluster}": Role(
+        f"{way}_{cluster}": Role(
             arrays + _TILE,
-            hip=cluster == 1,
+            hip=cluster == 1 and way != "softmax2d_anchored",
             parameters={"cluster": str(cluster)},
+            dtypes=("f32", "f16", "bf16") if way == "softmax2d_anchored" else (),
             target=90 if cluster > 1 else None,
         )
         for cluster in CLUSTERS
-        for way, arrays in (("softmax2d", _FORWARD), ("softmax2d_backward", _BACKWARD))
+        for way, arrays in (
+            ("softmax2d_held", _FORWARD),
+            ("softmax2d_anchored", _FORWARD),
+            ("softmax2d_backward_held", _BACKWARD),
+        )
     },
     targets=ROUNDING_TARGETS,
     op="softmax2d",
@@ -172,6 +177,7 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
     def __init__(self, way: Direction, language: str = "ptx") -> None:
         super().__init__(language)
         self.way = way
+        self.entry = f"{way.name}_held"
 
     def suits(self, problem: ImageDescriptor) -> bool:
         """Where a tile is a block's work, and wide."""
@@ -193,7 +199,7 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         vector = _vector(problem)
         block = tile.positions * tile.lanes // vector
         per = tuple(ceil_div(1 << 31, count) for count in (tile.positions, tile.lanes))
-        kernel = FAMILY.kernel(f"{self.way.name}_held_{cluster}", problem.dtype, self.language)
+        kernel = FAMILY.kernel(f"{self.entry}_{cluster}", problem.dtype, self.language)
         real = 8 if problem.dtype.name == "f64" else 4
         across = 3 * cluster * tile.positions if cluster > 1 else 0
         shared = real * (2 * (vector + 1) * block + across + 2 * tile.positions)
@@ -202,3 +208,23 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
             shared = 0  # its shared memory is the entry's own
         launch = Launch(kernel, (problem.batch * tile.strips * cluster,), block, arguments, shared)
         return Schedule((launch,), _guarantee(problem))
+
+
+class Anchored(Held):
+    """The same, forward, by powers of differences from channel 0: of values as they come, and with one exchange."""
+
+    name = "anchored"
+
+    def __init__(self, way: Direction) -> None:
+        super().__init__(way)
+        self.entry = f"{way.name}_anchored"
+
+    def suits(self, problem: ImageDescriptor) -> bool:
+        """Where several blocks have a tile: all run at once, and nothing else overlaps with the reading."""
+        return super().suits(problem) and HeldConfig.heuristic(problem).cluster > 1
+
+    def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if problem.dtype.name == "f64":
+            return Refusal("is not for f64")
+        return super().schedule(problem, config, limits)

@@ -53,6 +53,10 @@ THREADS = 256
 _MOST_PLACES = 1 << 28  # of the tables of a plan, 2 GiB
 _FLOATS = ("f32", "f64", "f16", "bf16")
 _FACTORS = (2, 3, 4)  # to how many columns a column was copied, in the entry for whole factors
+_SHORT_ABI = (
+    "const T* src, T* dst, u32 plane, u32 across, u32 by_row, u32 row_factor, u32 column_factor, "
+    "u32 plane_stride, u32 row_stride, u32 column_stride"
+)
 _OF_SIZE = {1: "u8", 2: "f16", 4: "u32", 8: "f64"}  # bytes -> the type whose entry moves elements of so many
 FAMILY = KernelFamily(
     "upsample_nearest2d",
@@ -61,10 +65,8 @@ FAMILY = KernelFamily(
         "upsample_nearest2d": Role(
             "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const T* src, T* dst", hip=True
         ),
-        "upsample_nearest2d_short": Role(
-            "const T* src, T* dst, u32 out_plane, u32 out_w, u32 by_row, u32 row_factor, u32 column_factor, "
-            "u32 plane_stride, u32 row_stride, u32 column_stride"
-        ),
+        "upsample_nearest2d_short": Role(_SHORT_ABI),
+        "upsample_nearest2d_short_4": Role(_SHORT_ABI),
         "upsample_nearest2d_banded": Role(
             "const T* src, T* dst, u32 threads, u32 chunks, u32 bands, u32 height, "
             "u32 channels, u32 out_h, u32 out_w, u32 in_h, u32 in_w, f64 row_scale, f64 column_scale, "
@@ -87,6 +89,13 @@ FAMILY = KernelFamily(
             hip=True,
             dtypes=_FLOATS,
         ),
+        **{
+            f"upsample_nearest2d_backward_short_{factor}": Role(
+                "const T* go_ptr, T* gi_ptr, u32 plane, u32 across, u32 by_row, u32 plane_stride, u32 row_stride",
+                dtypes=_FLOATS,
+            )
+            for factor in _FACTORS
+        },
     },
     unnamed=None,
 )
@@ -262,7 +271,10 @@ class UpsampleNearest2dArgs(NamedTuple):
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
-_SHORT = 1 << 17  # elements of y that are few
+# Elements that are few: of y, of grad_input; and so few of y that threads are better short than few.
+_SHORT, _SHORT_BACKWARD, _FEWEST = 1 << 17, 1 << 16, 1 << 15
+_BLOCKS = 128  # for each of the multiprocessors of a large device about one
+_LARGEST = (1 << 32) - 1
 # float64 is what the places of elements are computed in; the elements are moved.
 _GUARANTEE = PrecisionGuarantee("f64", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -304,33 +316,76 @@ def _factor(length: int, count: int) -> int | None:
     return next((factor for factor in (high, high - 1) if np.array_equal(places * factor >> 16, wanted)), None)
 
 
-class Short(Variant[UpsampleNearest2dDescriptor, Config]):
-    """An element of y a thread, in few instructions."""
+def _spread(problem: _Problem, plane: int) -> tuple[tuple[int, int], int]:
+    """Return grid and block for so many threads a plane: as many blocks as a large device has multiprocessors."""
+    planes = math.prod(problem.shape[:2])
+    fits = (threads for threads in (THREADS, 128) if threads <= plane and -(-plane // threads) * planes >= _BLOCKS)
+    threads = next(fits, 64)
+    return (-(-plane // threads), planes), threads
+
+
+def _far_apart(problem: _Problem, across: int) -> Refusal | None:
+    """Return why a kernel for few elements, `across` threads a row of the result, cannot count in 32 bits, if so."""
+    (n, c), (image, channel) = problem.shape[:2], problem.steps[:2]
+    if n > 1 and c > 1 and image != c * channel:
+        return Refusal(f"planes of {problem.first} do not lie at one stride")
+    elements = math.prod(problem.result_shape)
+    by_row = problem.result_shape[2] * across**2
+    for name, value in ((f"{problem.first}_bytes", problem.read_bytes), ("elements", elements), ("by_row", by_row)):
+        if value >> 32:
+            return Refusal(f"{name} = {shown(value)} does not fit the kernel's u32")
+    return None
+
+
+def _plane_step(problem: _Problem) -> int:
+    """Return the elements from a plane to the next."""
+    return problem.steps[1] if problem.shape[1] > 1 else problem.steps[0]
+
+
+@dataclass(frozen=True)
+class ShortConfig(Config):
+    """Knobs of the kernels for few elements: how many neighbours of y a thread has, 1 or 4."""
+
+    each: int
+
+    @classmethod
+    def heuristic(cls, problem: UpsampleNearest2dDescriptor) -> ShortConfig:
+        """One, where multiprocessors have so few threads that only the longest counts; else few threads."""
+        return cls(1) if math.prod(problem.result_shape) <= _FEWEST else cls.candidates(problem)[-1]
+
+    @classmethod
+    def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[ShortConfig]:
+        """Return 1, and 4 where rows of y are fours."""
+        return (cls(1),) if problem.out_w % 4 else (cls(1), cls(4))
+
+
+class Short(Variant[UpsampleNearest2dDescriptor, ShortConfig]):
+    """An element of y a thread, or four neighbours, in few instructions."""
 
     name = "short"
+    config_type = ShortConfig
 
     def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
         """Where what counts is how long one thread takes."""
         return math.prod(problem.result_shape) <= _SHORT
 
-    def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: UpsampleNearest2dDescriptor, config: ShortConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        (n, c, in_h, in_w), (image, channel, row, column) = problem.shape, problem.steps
-        if n > 1 and c > 1 and image != c * channel:
-            return Refusal("planes of x do not lie at one stride")
-        plane = problem.out_h * problem.out_w
-        spans = ("the span of x", problem.read_bytes // problem.dtype.size), ("elements of y", n * c * plane)
-        for name, value in spans:
-            if value >> 32:
-                return Refusal(f"{name} = {shown(value)} does not fit the kernel's u32")
-        rows, columns = _factor(in_h, problem.out_h), _factor(in_w, problem.out_w)
-        if (plane + 1) * problem.out_w >> 32 or rows is None or columns is None:
+        across, rest = divmod(problem.out_w, config.each)
+        if rest or config.each not in (1, 4):
+            return Refusal(f"rows of y are not divided into threads of {config.each}: it is 1, or 4 of rows of fours")
+        if refusal := _far_apart(problem, across):
+            return refusal
+        rows, columns = _factor(problem.in_h, problem.out_h), _factor(problem.in_w, problem.out_w)
+        if rows is None or columns is None:
             return Refusal("no factors of 16 bits give the places of its rows and columns")
-        sizes = (plane, problem.out_w, ((1 << 32) - 1) // problem.out_w)
-        steps = (channel if c > 1 else image, row, column)
-        arguments: tuple[Argument, ...] = ("x", "out", *sizes, rows, columns, *steps)
-        kernel = problem.kernel("upsample_nearest2d_short", self.language)
-        return Schedule((Launch(kernel, (-(-plane // THREADS), n * c), THREADS, arguments),), _GUARANTEE)
+        plane = problem.out_h * across
+        steps = (step * problem.dtype.size for step in (_plane_step(problem), *problem.steps[2:]))
+        numbers = (plane, across, _LARGEST // across, rows, columns)
+        arguments: tuple[Argument, ...] = ("x", "out", *numbers, *steps)
+        role = "upsample_nearest2d_short" + ("_4" if config.each == 4 else "")
+        kernel = problem.kernel(role, self.language)
+        return Schedule((Launch(kernel, *_spread(problem, plane), arguments),), _GUARANTEE)
 
 
 @dataclass(frozen=True)
@@ -464,9 +519,9 @@ class Tables(Variant[UpsampleNearest2dDescriptor, TablesConfig]):
 class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
-    Variants: ``short``, for few elements, one a thread; ``tables``, whose threads take 16 bytes of several rows of y
-    and find in tables where those are from; ``banded``, whose threads compute that; ``baseline``, an element a thread.
-    A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of one row.
+    Variants: ``short``, for few elements, one or four a thread; ``tables``, whose threads take 16 bytes of several rows
+    of y and find in tables where those are from; ``banded``, whose threads compute that; ``baseline``, an element a
+    thread. A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of one row.
     """
 
     op = "upsample_nearest2d"
@@ -550,6 +605,34 @@ class Factors(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
         return _refusal(problem) or Schedule((launch,), _guarantee(problem))
 
 
+class ShortSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
+    """An element of grad_input a thread, in few instructions, where rows and columns were copied 2, 3 or 4 times."""
+
+    name = "short"
+
+    def suits(self, problem: UpsampleNearest2dBackwardDescriptor) -> bool:
+        """Where what counts is how long one thread takes."""
+        return math.prod(problem.result_shape) <= _SHORT_BACKWARD
+
+    def schedule(
+        self, problem: UpsampleNearest2dBackwardDescriptor, config: Config, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        _, _, in_h, in_w = problem.result_shape
+        if problem.steps[3] != 1:
+            return Refusal("columns of grad_out are not one, or do not lie side by side")
+        if refusal := _far_apart(problem, in_w):
+            return refusal
+        rows, columns = (_whole_factor(*sizes) for sizes in zip((in_h, in_w), problem.shape[2:], strict=True))
+        if rows != columns or rows not in _FACTORS:
+            return Refusal("not every row and column was copied as often, 2, 3 or 4 times")
+        plane, size = in_h * in_w, problem.dtype.size
+        numbers = (plane, in_w, _LARGEST // in_w, _plane_step(problem) * size, problem.steps[2] * size)
+        kernel = FAMILY.kernel(f"upsample_nearest2d_backward_short_{rows}", problem.dtype, self.language)
+        launch = Launch(kernel, *_spread(problem, plane), ("grad_out", "out", *numbers))
+        return Schedule((launch,), _guarantee(problem))
+
+
 class Sums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
     """An element of grad_input a thread, which adds up what it was copied to."""
 
@@ -578,7 +661,8 @@ class UpsampleNearest2dBackwardPlan(
 ):
     """Plan of :func:`upsample_nearest2d_backward`; run it with :class:`UpsampleNearest2dBackwardArgs`.
 
-    Variants: ``factors``, whose threads take 16 bytes of grad_input and read what these are sums of by vectors, where
+    Variants: ``short``, for few elements, one a thread, where every row and column was copied 2, 3 or 4 times;
+    ``factors``, whose threads take 16 bytes of grad_input and read what these are sums of by vectors, where
     every row was copied to as many rows and every column to 2, 3 or 4; ``baseline``, an element of grad_input a thread,
     whose plan holds tables, 8 bytes a row and a column of it.
     """
@@ -586,7 +670,7 @@ class UpsampleNearest2dBackwardPlan(
     op = "upsample_nearest2d_backward"
     category = "resampling"
     descriptor_type = UpsampleNearest2dBackwardDescriptor
-    variants = (Factors(), Sums(), Factors("hip"), Sums("hip"))
+    variants = (ShortSums(), Factors(), Sums(), Factors("hip"), Sums("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -427,6 +427,8 @@ LARGE: list[tuple[Any, Any]] = [
     (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor((1, 1, 16, 32), (512, 512, 32, 1), 32, 64)),
     (ops.UpsampleNearest2dBackwardPlan,
      ops.UpsampleNearest2dBackwardDescriptor((1, 1, 32, 64), (2048, 2048, 64, 1), 16, 32)),
+    *((ops.UpsampleNearest2dBackwardPlan,
+       ops.UpsampleNearest2dBackwardDescriptor((1, 1, 12, 12), (144, 144, 12, 1), size, size)) for size in (3, 4)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 6), False, strides=(48, 1, 8))),
     *((plan, kind((1, 16, 3, 3), strides=(144, 1, 48, 16)))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
@@ -452,7 +454,10 @@ LARGE: list[tuple[Any, Any]] = [
     *((ops.LocalResponseNormBackwardPlan, ops.LocalResponseNormBackwardDescriptor((1, 4, 9), size, beta=beta))
       for size in range(1, 13) for beta in (0.75, 0.6)),
     (ops.Softmax2dPlan, ops.Softmax2dDescriptor((1 << 32, 1, 1))),
-    *((ops.Softmax2dPlan, ops.Softmax2dDescriptor((1, channels, 8))) for channels in (40, 100)),
+    *((plan, kind((1, channels, 8)))
+      for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
+                         (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor))
+      for channels in (40, 100)),
     (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor((1 << 32, 1, 1))),
     *((plan, kind((1, 1, *size), (1, *size, len(size)), mode=mode, padding_mode="border"))
       for plan, kind in ((ops.GridSamplePlan, ops.GridSampleDescriptor),

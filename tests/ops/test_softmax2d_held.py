@@ -1,4 +1,4 @@
-"""The variant ``held`` of softmax2d and its backward: tiles in the registers of a block or of a cluster of blocks."""
+"""The variants ``held`` of softmax2d and its backward, ``anchored``: tiles in registers of a block or of a cluster."""
 
 from __future__ import annotations
 
@@ -19,28 +19,45 @@ from ptxrt.ops._softmax2d_held import CLUSTERS, HeldConfig
 
 pytestmark = pytest.mark.ptx
 each_cluster = pytest.mark.parametrize("cluster", CLUSTERS)
+each_forward = pytest.mark.parametrize("variant", ["held", "anchored"])
 
 
-def plan_for(way: Direction, device: Device, shape: Shape, name: str, threads: int, cluster: int) -> Any:
+def plan_for(
+    way: Direction, device: Device, shape: Shape, name: str, threads: int, cluster: int, variant: str = "held"
+) -> Any:
     problem = way.descriptor(shape, element_type(name))
-    return way.plan.select(device, problem, wish("held", config=HeldConfig(threads, cluster)))
+    return way.plan.select(device, problem, wish(variant, config=HeldConfig(threads, cluster)))
 
 
 def run(
-    way: Direction, device: Device, inputs: Any, threads: int, cluster: int, offset: int = 0, in_place: bool = False
+    way: Direction,
+    device: Device,
+    inputs: Any,
+    threads: int,
+    cluster: int,
+    offset: int = 0,
+    in_place: bool = False,
+    variant: str = "held",
 ) -> Any:
     """Return the host result; in place is over the last input."""
     out = Guarded(inputs[0].shape, inputs[0].dtype, device, offset)
     there = [on_device(array, device, offset) for array in inputs]
-    plan = plan_for(way, device, inputs[0].shape, element_type(inputs[0].dtype).name, threads, cluster)
+    plan = plan_for(way, device, inputs[0].shape, element_type(inputs[0].dtype).name, threads, cluster, variant)
     plan.run((*there, there[-1] if in_place else out.array))
     return there[-1].to_host() if in_place else out.host()
 
 
 def check(
-    way: Direction, device: Device, inputs: Any, threads: int, cluster: int, offset: int = 0, large_mean: bool = False
+    way: Direction,
+    device: Device,
+    inputs: Any,
+    threads: int,
+    cluster: int,
+    offset: int = 0,
+    large_mean: bool = False,
+    variant: str = "held",
 ) -> Any:
-    got = run(way, device, inputs, threads, cluster, offset)
+    got = run(way, device, inputs, threads, cluster, offset, variant=variant)
     with np.errstate(invalid="ignore"):
         want = way.reference(*inputs)
     at_most = bar("softmax2d", element_type(inputs[0].dtype).name, want, large_mean=large_mean)
@@ -82,8 +99,10 @@ def test_in_place_and_at_any_address(device: Device, rng: Rng, way: Direction, c
 
 
 @each_cluster
-@pytest.mark.parametrize("name", ["f32", "f64", "f16"])
-def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "name"), [("held", "f32"), ("held", "f64"), ("held", "f16"), ("anchored", "f32"), ("anchored", "f16")]
+)
+def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, name: str, variant: str) -> None:
     kind, largest, tiny, smallest = of_each(name)
     x = rng.standard_normal((1, 24, 16)).astype(kind)
     x[0, 20, 0], x[0, 3, 1] = np.nan, np.inf
@@ -95,7 +114,7 @@ def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, 
     x[0, :, 6], x[0, 7, 6], x[0, 20, 6] = -largest, largest, largest
     x[0, :, 7] = 0.1
     x[0, 9, 8] = -np.log(smallest)  # the others are denormal, or nearly
-    got, want = run(FORWARD, device, (x,), 32, cluster)[0], references.softmax2d(x)[0]
+    got, want = run(FORWARD, device, (x,), 32, cluster, variant=variant)[0], references.softmax2d(x)[0]
     assert np.isnan(got[:, :3]).all()
     assert np.isfinite(got[:, 3:]).all()
     np.testing.assert_array_equal(got[:, [3, 5, 6, 7]], want[:, [3, 5, 6, 7]].astype(kind))
@@ -105,7 +124,7 @@ def test_values_that_are_no_common_ones(device: Device, rng: Rng, cluster: int, 
     np.testing.assert_allclose(got[:, 4].astype(float), want[:, 4].astype(float), rtol=2 * float(np.finfo(kind).eps))
 
 
-@pytest.mark.parametrize("variant", ["held", "hip/held"])
+@pytest.mark.parametrize("variant", ["held", "hip/held", "anchored"])
 def test_powers_of_16_bits_reach_the_smallest_number(device: Device, variant: str) -> None:
     """That of bfloat16 is e to the power of -92.2; and the lowest number is no -inf."""
     kind = BY_NAME["bf16"].numpy
@@ -120,10 +139,97 @@ def test_powers_of_16_bits_reach_the_smallest_number(device: Device, variant: st
     np.testing.assert_allclose(got[:, 2:], want[:, 2:], rtol=2**-8)
 
 
+@each_forward
 @each_cluster
 @pytest.mark.parametrize("mean", [1e4, -1e4])
-def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, cluster: int, mean: float) -> None:
-    check(FORWARD, device, values_for(FORWARD, rng, (1, 60, 8), mean), 32, cluster, large_mean=True)
+def test_a_large_offset_costs_no_accuracy(device: Device, rng: Rng, cluster: int, mean: float, variant: str) -> None:
+    check(FORWARD, device, values_for(FORWARD, rng, (1, 60, 8), mean), 32, cluster, large_mean=True, variant=variant)
+
+
+# Anchored -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sanitize
+@each_cluster
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_from_an_anchor_it_matches_the_reference(device: Device, rng: Rng, cluster: int, name: str) -> None:
+    for shape, threads in CASES:
+        inputs = values_for(FORWARD, rng, shape, deviation=3.0, name=name)
+        for offset in (0, 1):
+            check(FORWARD, device, inputs, threads, cluster, offset, variant="anchored")
+        inputs[0][0, :, 2] *= 12  # one column is done again, with all of its tile
+        want = check(FORWARD, device, inputs, threads, cluster, variant="anchored").tobytes()
+        for offset, in_place in ((0, True), (1, False)):
+            got = run(FORWARD, device, inputs, threads, cluster, offset, in_place, "anchored")
+            assert got.tobytes() == want
+
+
+@each_cluster
+@pytest.mark.parametrize("place", [3, 18, 23])
+@pytest.mark.parametrize("name", ["f32", "bf16"])
+def test_no_value_is_too_far_from_its_anchor(device: Device, cluster: int, place: int, name: str) -> None:
+    """Columns in which one value is more than the anchor by what keeps a sum below 2^80, by what does not, and less.
+
+    By way of the maximum a difference is rounded, of the others as much as it is large.
+    """
+    above = np.array([0, 30, 54, 56, 63, 64, 65, 100, 3000, -60, -86, -104, -3000])
+    kind, *_, smallest = of_each(name)
+    x = np.zeros((len(above), 24, 8), kind)
+    x[:, :, 5] = np.linspace(-3, 3, 24)
+    x[:, place, 5] = above
+    got = run(FORWARD, device, (x,), 32, cluster, variant="anchored").astype(float)
+    want = references.softmax2d(x).astype(float)
+    rounded = np.where(above > 52, 2.0**-24 * above, 0)[:, None, None] + 2e-7 if name == "f32" else 2.0**-8
+    assert (np.abs(got - want) <= 2 * float(smallest) + want * rounded).all()
+
+
+@each_cluster
+def test_where_all_values_are_less_than_anchors_of_nothing(device: Device, rng: Rng, cluster: int) -> None:
+    """An anchor of -inf, of the lowest number, of NaN: its column goes the other way, beside columns that need not."""
+    (x,) = values_for(FORWARD, rng, (2, 24, 16))
+    x[0, 0, 3], x[0, 0, 7], x[0, 0, 12], x[0, :, 13] = -np.inf, np.finfo(np.float32).min, np.nan, -np.inf
+    got = check(FORWARD, device, (x,), 32, cluster, variant="anchored")
+    assert np.isnan(got).all(axis=1)[0].nonzero()[0].tolist() == [12, 13]
+    assert got[0, 0, 3] == got[0, 0, 7] == 0
+
+
+@pytest.mark.parametrize("name", ["f32", "f16"])
+@pytest.mark.parametrize("channel", [0, 17, slice(None)])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_column_without_common_values(device: Device, rng: Rng, name: str, channel: Any, value: float) -> None:
+    """It alone sends its tile the other way."""
+    (x,) = values_for(FORWARD, rng, (2, 24, 16), name=name)
+    x[1, channel, 9] = value
+    got = check(FORWARD, device, (x,), 32, 2, variant="anchored")
+    none = not (value == -np.inf and channel != slice(None))
+    assert np.isnan(got.astype(float)).any(axis=1)[1].tolist() == [none and place == 9 for place in range(16)]
+
+
+@pytest.mark.parametrize("mask", [-2e6, -1e7, -1e12, -1e30, -np.inf])
+def test_what_is_masked_is_0(device: Device, rng: Rng, mask: float) -> None:
+    (x,) = values_for(FORWARD, rng, (1, 24, 16))
+    x[0, 7, 2:] = mask
+    got = check(FORWARD, device, (x,), 32, 2, variant="anchored")
+    assert got[0, 7, :2].all()
+    assert not got[0, 7, 2:].any()
+
+
+@pytest.mark.parametrize("name", ["f32", "f16"])
+@pytest.mark.parametrize("mean", [2.0**18 - 40, 2.0**18, -(2.0**19), 3e6, -1e9, 1e30])
+def test_anchors_far_from_0(device: Device, rng: Rng, mean: float, name: str) -> None:
+    """Beyond 2^18 it is none; a value of 16 bits is 65504 at most. Masks are far below."""
+    if name == "f16":
+        mean = np.sign(mean) * 6e4
+    (x,) = values_for(FORWARD, rng, (1, 24, 16), mean, 8.0, name=name)
+    x[0, 5:, 3], x[0, :20, 6], x[0, 7, 9] = -np.inf, 0.5, -65504
+    check(FORWARD, device, (x,), 32, 2, variant="anchored")
+
+
+def test_an_anchor_is_taken_where_several_blocks_have_a_tile(device: Device) -> None:
+    with pytest.raises(ptxrt.Unsupported, match="anchored: is not for f64"):
+        FORWARD.plan.select(device, FORWARD.descriptor((64, 512, 7, 7), BY_NAME["f64"]), wish("anchored"))
+    for shape, best in (((64, 1000, 7, 7), "anchored"), ((16, 256, 64, 64), "held")):
+        assert FORWARD.plan.select(device, FORWARD.descriptor(shape)).variant.name == best
 
 
 @each_cluster

@@ -1,11 +1,14 @@
-"""The variant ``small`` of softmax2d: blocks of 32 columns, of each number of threads a column."""
+"""The variant ``small`` of softmax2d and its backward: blocks of 8 columns, of each number of values a thread."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from helpers import Rng, Shape
-from test_softmax2d import FORWARD, check, plan_for, run, values_for
+from test_softmax2d import BACKWARD, FORWARD, Direction, both, check, plan_for, run, values_for
+from tolerances import relative_error
 
 import ptxrt
 from ptxrt import Device
@@ -28,15 +31,17 @@ pytestmark = pytest.mark.ptx
     ],
     ids=str,
 )
-def test_sizes_round_those_of_threads_and_blocks(device: Device, rng: Rng, shape: Shape) -> None:
-    check(FORWARD, device, values_for(FORWARD, rng, shape, deviation=3.0), "small")
-    check(FORWARD, device, values_for(FORWARD, rng, shape, mean=1e4), "small", 1, large_mean=True)
+@both
+def test_sizes_round_those_of_threads_and_blocks(device: Device, rng: Rng, shape: Shape, way: Direction) -> None:
+    check(way, device, values_for(way, rng, shape, deviation=3.0), "small")
+    check(way, device, values_for(way, rng, shape, mean=1e4), "small", 1, large_mean=True)
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
-def test_types_of_16_bits(device: Device, rng: Rng, name: str) -> None:
+@both
+def test_types_of_16_bits(device: Device, rng: Rng, name: str, way: Direction) -> None:
     for offset in (0, 1):
-        check(FORWARD, device, values_for(FORWARD, rng, (2, 40, 45), deviation=3.0, name=name), "small", offset)
+        check(way, device, values_for(way, rng, (2, 40, 45), deviation=3.0, name=name), "small", offset)
 
 
 @pytest.mark.parametrize("channels", [20, 50, 100])
@@ -56,14 +61,41 @@ def test_values_far_apart_have_denormal_results(device: Device, rng: Rng) -> Non
     assert 0 < y[0, 8].min() <= y[0, 8].max() < 1e-38
 
 
-def test_what_it_cannot_do_is_refused_and_what_it_does_best_is_its_own(device: Device) -> None:
+@both
+def test_what_it_cannot_do_is_refused_and_what_it_does_best_is_its_own(device: Device, way: Direction) -> None:
     for shape, name, reason in (
         ((2, 129, 64), "f32", "129 channels are more than 128"),
         ((2, 64, 64), "f64", "is not for f64"),
         ((1 << 13, 128, 1 << 12), "f32", "4294967296 elements are more than 4294967295"),
     ):
         with pytest.raises(ptxrt.Unsupported, match=f"small: .*{reason}"):
-            plan_for(FORWARD, device, shape, "small", name)
-    assert plan_for(FORWARD, device, (2, 64, 16, 16)).variant.name == "small"
-    assert plan_for(FORWARD, device, (2, 64, 16, 16), kind="f64").variant.name != "small"
-    assert plan_for(FORWARD, device, (64, 64, 64, 64)).variant.name != "small"
+            plan_for(way, device, shape, "small", name)
+    assert plan_for(way, device, (2, 64, 16, 16)).variant.name == "small"
+    assert plan_for(way, device, (2, 64, 16, 16), kind="f64").variant.name != "small"
+    assert plan_for(way, device, (64, 64, 64, 64)).variant.name != "small"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("operand", [0, 1])
+@pytest.mark.parametrize(("channels", "channel"), [(20, 0), (64, 63), (100, 17)])
+def test_backward_bad_values_are_of_their_column(
+    device: Device, rng: Rng, channels: int, channel: int, operand: int, value: float
+) -> None:
+    inputs = values_for(BACKWARD, rng, (2, channels, 21))
+    inputs[operand][1, channel, 18] = value
+    got = check(BACKWARD, device, inputs, "small")
+    assert not np.isfinite(got[1, :, 18]).any()
+    assert np.isfinite(np.delete(got, 18, axis=2)).all()
+    assert np.isfinite(got[0]).all()
+
+
+@pytest.mark.parametrize("channels", [3, 64, 128])
+def test_what_cancels_backward_costs_no_accuracy(device: Device, rng: Rng, channels: int) -> None:
+    """Of a constant gradient nothing is left but what the sum of y lacks from 1: some 1e-7."""
+    y = FORWARD.reference(rng.standard_normal((2, channels, 30))).astype(np.float32)
+    g = np.full_like(y, 12345.678)
+    lacking = np.apply_along_axis(lambda column: math.fsum([1, *-column]), 1, y.astype(float))
+    want = y.astype(float) * g * lacking[:, None]
+    assert relative_error(run(BACKWARD, device, (g, y), "small"), want) <= 2e-7
+    g[0, 0], g[1, :] = 3e38, -3e38  # whose products f32 would not add up
+    check(BACKWARD, device, (g, y), "small")

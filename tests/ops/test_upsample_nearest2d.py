@@ -28,7 +28,7 @@ from ptxrt.ops import (
     references,
     upsample_nearest2d,
 )
-from ptxrt.ops._upsample_nearest2d import TablesConfig
+from ptxrt.ops._upsample_nearest2d import ShortConfig, TablesConfig
 from ptxrt.ops.framework import KernelSpec
 from ptxrt.ops.framework.texts import read_kernel
 from ptxrt.runtime.layout import contiguous
@@ -529,14 +529,52 @@ def test_few_elements_take_the_short_kernel(device: Device) -> None:
         assert (plan.variant.name == "short") == short
     for shape, strides, out, reason in (
         ((2, 2, 4, 4), (100, 16, 4, 1), (8, 8), "at one stride"),
-        ((2, 2, 4, 4), (1 << 31, 1 << 30, 1 << 30, 1), (8, 8), "the span of x"),
-        ((2, 1, 1, 1), (0, 0, 0, 0), (1 << 15, 1 << 16), "elements of y"),
-        ((1, 1, 1, 1), (0, 0, 0, 0), (1, 1 << 16), "no factors"),
-        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 5, (1 << 16) - 1), "no factors"),
+        ((2, 2, 4, 4), (1 << 29, 1 << 28, 1 << 28, 1), (8, 8), "x_bytes"),
+        ((2, 1, 1, 1), (0, 0, 0, 0), (1 << 15, 1 << 16), "elements"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1, 1 << 18), "by_row"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1, 1 << 17), "no factors"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 5, (1 << 18) - 4), "by_row"),
     ):
         problem = UpsampleNearest2dDescriptor(shape, strides, *out)
         with refused(ptxrt.Unsupported, OP, "descriptor", reason):
             UpsampleNearest2dPlan.select(device, problem, wish("short"))
+
+
+@pytest.mark.ptx
+def test_threads_of_the_short_kernel(device: Device) -> None:
+    """One element each where that makes no more than a few threads of a multiprocessor; blocks for many of these."""
+    for shape, out, each, grid, block in (
+        ((1, 32, 8, 8), (16, 16), 1, (4, 32), 64),
+        ((2, 64, 8, 8), (16, 16), 1, (1, 128), 256),
+        ((2, 64, 16, 16), (32, 32), 4, (1, 128), 256),
+        ((1, 32, 16, 16), (32, 64), 4, (4, 32), 128),
+        ((2, 64, 16, 16), (30, 30), 1, (4, 128), 256),
+        ((1, 1, 3, 3), (6, 6), 1, (1, 1), 64),
+    ):
+        plan = UpsampleNearest2dPlan.select(device, UpsampleNearest2dDescriptor(shape, contiguous(shape), *out))
+        (launch,) = plan.schedule.launches
+        assert (plan.config, launch.grid[:2], launch.block) == (ShortConfig(each), grid, block), (shape, out)
+    for each, out_w in ((2, 8), (4, 6)):
+        problem = UpsampleNearest2dDescriptor((1, 1, 4, 4), (16, 16, 4, 1), 8, out_w)
+        with refused(ptxrt.Unsupported, OP, "descriptor", f"threads of {each}"):
+            preference = ptxrt.PlanPreference(variant="short", language="ptx", config=ShortConfig(each))
+            UpsampleNearest2dPlan.select(device, problem, preference)
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@types
+def test_four_neighbours_a_thread(device: Device, rng: Rng, dtype: Any) -> None:
+    """More threads than a block has and fewer, steps of any kind, and places that vectors are not for."""
+    preference = ptxrt.PlanPreference(variant="short", language="ptx", config=ShortConfig(4))
+    for shape, out in (((2, 3, 5, 7), (9, 20)), ((1, 2, 30, 11), (44, 28)), ((3, 1, 9, 8), (2, 4))):
+        x = any_bits(rng, shape, dtype)
+        turned = ptxrt.to_device(np.ascontiguousarray(x.transpose(0, 1, 3, 2)), device).transpose(0, 1, 3, 2)
+        for there, offset in ((ptxrt.to_device(x, device), 0), (on_device(x, device, 1), 1), (turned, 2)):
+            problem = UpsampleNearest2dDescriptor(shape, there.strides, *out, dtype)
+            y = Guarded((*shape[:2], *out), dtype, device, offset)
+            UpsampleNearest2dPlan.select(device, problem, preference).run(UpsampleNearest2dArgs(there, y.array))
+            same_bits(y.host(), wanted(x, *out), (shape, out, offset))
 
 
 @pytest.mark.ptx

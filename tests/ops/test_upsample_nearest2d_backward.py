@@ -126,6 +126,54 @@ def test_whole_factors(device: Device, rng: Rng, name: str, variant: str) -> Non
             same_bits(run(there, *size, variant, offset), added_up(go, *size), (shape, offset))
 
 
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@each_type
+def test_few_elements(device: Device, rng: Rng, name: str) -> None:
+    """Each bit, of one block a plane and of more, of rows behind each other and apart."""
+    for factor, size in ((2, (5, 7)), (2, (1, 1)), (2, (3, 70)), (3, (4, 3)), (4, (2, 5))):
+        shape = (2, 3, size[0] * factor, size[1] * factor)
+        padded = made(rng, (*shape[:2], shape[2] + 1, shape[3] + 3), name)
+        there = ptxrt.to_device(padded, device)
+        for offset, part in enumerate([(..., slice(1, None), slice(3, None)), (..., slice(-1), slice(1, -2))]):
+            go = padded[part]
+            same_bits(run(there[part], *size, "short", offset), added_up(go, *size), (factor, size, offset))
+
+
+@pytest.mark.ptx
+@each_type
+def test_values_of_few_elements(device: Device, name: str) -> None:
+    """Sums from +0 on, row by row; a NaN is of its place alone."""
+    image = np.zeros((1, 2, 4, 4), kind_of(name))
+    image[0, 0] = -0.0
+    large, half = {"f64": (2.0**53, 1), "f16": (2.0**14, 2.0**-10)}.get(name, (2.0**24, 1))
+    image[0, 1] = [[large, -large, np.nan, 1], [half, half, 1, 1], [np.inf, 1, 3, 4], [1, 1, 5, 6]]
+    got = run(ptxrt.to_device(image, device), 2, 2, "short")
+    want = np.array([[[[0, 0], [0, 0]], [[2 * half, np.nan], [np.inf, 18]]]], kind_of(name))
+    same_bits(got, want)
+    same_bits(got, added_up(image, 2, 2))
+
+
+@pytest.mark.ptx
+def test_few_elements_have_a_kernel_of_their_own(device: Device) -> None:
+    for shape, size, name in (((2, 64, 32, 32), (16, 16), "short"), ((2, 64, 64, 64), (32, 32), "factors")):
+        problem = UpsampleNearest2dBackwardDescriptor(shape, contiguous(shape), *size)
+        plan = UpsampleNearest2dBackwardPlan.select(device, problem, ptxrt.PlanPreference(language="ptx"))
+        assert plan.variant.name == name
+    for shape, strides, size, reason in (
+        ((1, 1, 4, 8), (32, 32, 1, 4), (2, 4), "side by side"),
+        ((2, 2, 4, 4), (100, 16, 4, 1), (2, 2), "at one stride"),
+        ((2, 2, 4, 4), (1 << 29, 1 << 28, 1 << 28, 1), (2, 2), "grad_out_bytes"),
+        ((1, 1, 4, 6), (24, 24, 6, 1), (2, 2), "as often"),
+        ((1, 1, 5, 5), (25, 25, 5, 1), (1, 1), "as often"),
+        ((1, 1, 4, 5), (20, 20, 5, 1), (2, 2), "as often"),
+    ):
+        with refused(ptxrt.Unsupported, OP, "descriptor", reason):
+            UpsampleNearest2dBackwardPlan.select(
+                device, UpsampleNearest2dBackwardDescriptor(shape, strides, *size), wish("short")
+            )
+
+
 @pytest.mark.parametrize("variant", FACTORS)
 @pytest.mark.parametrize(
     ("shape", "strides", "size", "reason"),
@@ -253,7 +301,7 @@ def test_drawn_problems(device: Device) -> None:
         size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
         name=st.sampled_from(TYPES),
         variant=st.sampled_from(
-            (*(name for name in variants(UpsampleNearest2dBackwardPlan, device) if name not in FACTORS), None)
+            (*(key for key in variants(UpsampleNearest2dBackwardPlan, device) if key not in (*FACTORS, "short")), None)
         ),
         offset=st.integers(0, 3),
         order=st.permutations(range(4)),
