@@ -46,7 +46,7 @@ struct alignas(16) Row {
     }
 };
 
-// 1 / sqrt of an ordinary number, by the steps of kernels_ptx/macros.jinja.
+// 1 / sqrt of an ordinary number, by the steps of kernels_ptx/inverse_root.jinja.
 __device__ inline float inverse_root_of_f32(float value) {
     float root = __uint_as_float(0x5F3759DF - (__float_as_uint(value) >> 1));
 #pragma unroll
