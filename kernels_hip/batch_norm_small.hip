@@ -4,6 +4,7 @@
 // that is added to something is an fma() in the text.
 
 //% include "elements.jinja"
+//% include "inverse_root.jinja"
 //% include "pairs.jinja"
 
 typedef unsigned {{ "short" if T.size == 2 else "int" }} Bits;  // of an element
@@ -45,19 +46,6 @@ struct alignas(16) Row {
         return *this;
     }
 };
-
-// 1 / sqrt of an ordinary number, by the steps of kernels_ptx/inverse_root.jinja.
-__device__ inline float inverse_root_of_f32(float value) {
-    float root = __uint_as_float(0x5F3759DF - (__float_as_uint(value) >> 1));
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-        const float minus = -(value * root);
-        float off = fmaf(minus, root, 1.0f);
-        if (step == 1) off = fmaf(-fmaf(value, root, minus), root, off);
-        root = fmaf(off * root, fmaf(off, 0.375f, 0.5f), root);
-    }
-    return root;
-}
 
 // Whether a number is so large or small, below zero or none, that results need f64.
 __device__ inline bool is_rare(float value) { return __float_as_uint(value) - (27u << 23) >= 200u << 23; }
