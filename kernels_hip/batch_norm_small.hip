@@ -4,6 +4,7 @@
 // that is added to something is an fma() in the text.
 
 //% include "elements.jinja"
+//% include "inverse_root.jinja"
 //% include "pairs.jinja"
 
 typedef unsigned {{ "short" if T.size == 2 else "int" }} Bits;  // of an element
@@ -46,6 +47,12 @@ struct alignas(16) Row {
     }
 };
 
+// Whether a number is so large or small, below zero or none, that results need f64.
+__device__ inline bool is_rare(float value) { return __float_as_uint(value) - (27u << 23) >= 200u << 23; }
+__device__ inline bool is_rare(double value) {
+    return unsigned(__double_as_longlong(value) >> 32) - (923u << 20) >= 200u << 20;
+}
+
 // The block's sums of a, and of b * c.
 __device__ inline Row sum_up(const double (&a)[EACH], const double (&b)[EACH], const double (&c)[EACH]) {
     Row all{(a[0] + a[1]) + (a[2] + a[3]), fma(b[1], c[1], fma(b[0], c[0], 0.0)) + fma(b[3], c[3], fma(b[2], c[2], 0.0))};
@@ -82,7 +89,7 @@ batch_norm_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     Element x[EACH];
 #pragma unroll
     for (unsigned u = 0; u < EACH; ++u) x[u] = from[places.at[u]];
-    const double weight = own(w_ptr, 1), bias = own(b_ptr, 0);
+    const float weight = own(w_ptr, 1), bias = own(b_ptr, 0);
     const double rmean = own(rmean_ptr, 0, first), rvar = own(rvar_ptr, 0, first);
     const Bits bits = *reinterpret_cast<const IN_ORDER Bits*>(from);
     const double k = Real(reinterpret_cast<const Element&>(bits));
@@ -92,12 +99,17 @@ batch_norm_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     for (unsigned u = 0; u < EACH; ++u) d[u] = places.there[u] ? Real(x[u]) - k : 0;
     const Row all = sum_up(d, d, d);
     const double offset = all.sum * per_value;
-    const double var = fma(-offset, all.sum, all.products) * per_value;
-    const double scale = weight * inverse_root_at_once(var + eps);
+    const double of_all = fma(-offset, all.sum, all.products), var = of_all * per_value;
+    const double with_eps = fma(of_all, per_value, double(eps));
+    const bool rare = is_rare(with_eps);
+    const double scale = rare ? weight * inverse_root_at_once(var + eps) : 0;
+    const float root = inverse_root_of_f32(float(with_eps));
     Element* to = out_ptr + home;
 #pragma unroll
     for (unsigned u = 0; u < EACH; ++u) {
-        if (places.there[u]) to[places.at[u]] = Element(Real(fma(d[u] - offset, scale, bias)));
+        const double own = d[u] - offset;
+        const Real result = rare ? Real(fma(own, scale, double(bias))) : fmaf(Real(own) * root, weight, bias);
+        if (places.there[u]) to[places.at[u]] = Element(result);
     }
 
     // What nobody waits for
@@ -161,11 +173,16 @@ batch_norm_eval_small{{ suffix }}(const Element* in_ptr, Element* out_ptr, const
         columns[u] = first + u * blockDim.x;
         x[u] = in_ptr[row + (columns[u] < hw ? columns[u] : first)];
     }
-    const double weight = own(w_ptr, 1), bias = own(b_ptr, 0), mean = own(mean_ptr, 0), var = own(var_ptr, 0);
-    const double scale = weight * inverse_root_at_once(var + eps);
+    const float weight = own(w_ptr, 1), bias = own(b_ptr, 0), mean = own(mean_ptr, 0), var = own(var_ptr, 0);
+    const bool rare = is_rare(var + eps);
+    const double scale = rare ? weight * inverse_root_at_once(double(var) + eps) : 0;
+    const float root = inverse_root_of_f32(var + eps);
 #pragma unroll
     for (unsigned u = 0; u < EACH; ++u) {
-        if (columns[u] < hw) out_ptr[row + columns[u]] = Element(Real(fma(Real(x[u]) - mean, scale, bias)));
+        const Real value = x[u];
+        const Real result = rare ? Real(fma(double(value) - mean, scale, double(bias)))
+                                 : fmaf((value - mean) * root, weight, bias);
+        if (columns[u] < hw) out_ptr[row + columns[u]] = Element(result);
     }
 }
 //% endif

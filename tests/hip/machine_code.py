@@ -82,6 +82,7 @@ VECTOR = {
     "v_cndmask_b32": "bit(3) ? u32(2) : u32(1)",
     "v_add_f32": "f32(1) + f32(2)",
     "v_sub_f32": "f32(1) - f32(2)",
+    "v_subrev_f32": "f32(2) - f32(1)",
     "v_mul_f32": "f32(1) * f32(2)",
     "v_max_f32": "std::fmax(f32(1), f32(2))",
     "v_max_f64": "std::fmax(f64(1), f64(2))",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng
+from op_testing import check_error
 from test_batch_norm import check as check_forward
 from test_batch_norm import problem as forward_problem
 from test_batch_norm import run as run_forward
@@ -16,7 +17,7 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
+from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan, references
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 
 LANGUAGES = ("small", "hip/small")
@@ -91,6 +92,32 @@ def test_a_value_that_is_none_stays_in_its_channel(device: Device, rng: Rng, var
     assert np.isnan(gi[:, 1:]).all()
     np.testing.assert_array_equal(np.isfinite(gw), [True, False, False])
     np.testing.assert_array_equal(np.isnan(gb), [False, True, False])
+
+
+@pytest.mark.parametrize("variant", LANGUAGES)
+@pytest.mark.parametrize("scale", [1e-30, 3e-16, 3e15, 1e30])
+def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, scale: float, variant: str) -> None:
+    """The first and the last one are behind the powers of two from and to which results are made in f32."""
+    x, w, b, *_ = forward_problem(rng, (3, 3, 50))
+    x *= np.float32(scale)
+    want = references.batch_norm(x, w, b, None, None, training=True, eps=0.0)
+    got = run_forward(device, (x, w, b, None, None), training=True, eps=0.0, variant=variant)
+    check_error("batch_norm y", device, got["y"], want[0], 2e-7)
+
+
+@pytest.mark.parametrize("variant", LANGUAGES)
+def test_any_variance_in_eval(device: Device, rng: Rng, variant: str) -> None:
+    x, w, b, mean, _ = forward_problem(rng, (2, 12, 40))
+    var = np.array([1e-45, 1e-40, 2e-38, 7e-31, 9e-31, 1e-12, 1e12, 1e30, 1.5e30, 3e38, np.inf, 0.0], "f4")
+    w *= np.sqrt(np.where(np.isinf(var) | (var == 0), 1, var)).astype("f4")
+    with np.errstate(all="ignore"):
+        xhat = (x.astype("f8") - mean[:, None]) / np.sqrt(var.astype("f8"))[:, None]
+        want = (xhat * w[:, None] + b[:, None]).astype("f4")
+    got = run_forward(device, (x, w, b, mean, var), training=False, eps=0.0, variant=variant)["y"]
+    check_error("batch_norm y", device, got[:, :-1], want[:, :-1], 2e-7)
+    assert not np.isfinite(got[:, -1]).any()
+    negative = run_forward(device, (x, w, b, mean, -var), training=False, eps=0.0, variant=variant)["y"]
+    assert np.isnan(negative[:, :-1]).all()
 
 
 def test_values_that_are_equal_have_no_variance(device: Device, rng: Rng) -> None:

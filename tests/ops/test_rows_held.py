@@ -120,6 +120,20 @@ def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str,
 
 @every_norm
 @every_variant
+@pytest.mark.parametrize("name", ["f32", "bf16"])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.sanitize
+def test_large_squares_where_threads_have_no_values(
+    device: Device, rng: Rng, norm: str, variant: str, name: str, offset: int
+) -> None:
+    _, x, *weights = problem(norm, rng, (2, 136), name, scale=1e30)
+    want = getattr(references, norm)(x, (136,), *weights, eps=0.0)
+    got = forward(device, norm, x, *weights, eps=0.0, variant=variant, offset=offset)
+    check_error(norm, device, got, want, bar(norm, name, want))
+
+
+@every_norm
+@every_variant
 @pytest.mark.parametrize(("scale", "eps"), [(1e-20, 2.0**-133), (1e20, 2.0**126)])
 def test_eps_beside_squares_that_are_no_numbers_of_f32(
     device: Device, rng: Rng, norm: str, variant: str, scale: float, eps: float
