@@ -288,7 +288,7 @@ def test_threads_of_f64_have_more_registers(device: Device) -> None:
     with pytest.raises(ptxrt.Unsupported, match="full warps"):
         plan_of(device, (1, 4, 32), 2, ClusterConfig(1, 1024), "f64", False)
     with pytest.raises(ptxrt.Unsupported, match="full warps"):
-        plan_of(device, (1, 4, 32), 2, RingConfig(1, 1024, 7), "f64", False)
+        plan_of(device, (1, 4, 32), 2, RingConfig(16, 1024, 7), "f64", False)
 
 
 @both_ways

@@ -415,7 +415,7 @@ INVERSES = """
 {
     .reg .b32 %i, %block;
     .reg .b64 %a, %b, %y, %offset;
-    .reg .f64 %count, %square, %inverse, %root;
+    .reg .f64 %count, %square, %inverse, %found;
     ld.param.u64 %a, [a_ptr];
     ld.param.u64 %b, [b_ptr];
     ld.param.u64 %y, [y_ptr];
@@ -430,8 +430,8 @@ INVERSES = """
     ld.global.f64 %count, [%a];
     ld.global.f64 %square, [%b];
     {{ reciprocal("%inverse", "%count") }}
-    {{ inverse_root_at_once("%root", "%square") }}
-    st.global.v2.f64 [%y], {%inverse, %root};
+    {{ inverse_root_at_once("%found", "%square") }}
+    st.global.v2.f64 [%y], {%inverse, %found};
 }
 """
 
