@@ -160,6 +160,8 @@ def clusters(
     if config.size not in _sizes(problem):
         of_columns = " where channels lie side by side" if _group(problem) else ""
         return Refusal(f"no clusters are of {config.size} blocks{of_columns}")
+    if problem.channels >> 31:  # a cluster's next channel would be one before
+        return Refusal(f"{problem.channels} channels are more than {(1 << 31) - 1}")
     if config.size > limits.max_cluster:
         return Refusal(f"the device has no room for clusters of {config.size} blocks")
     cut = _cut(problem, config.size)
