@@ -56,6 +56,7 @@ class _Cut(NamedTuple):
     threads: int
     values: int
     shared_bytes: int
+    own_bytes: int  # of sums and coefficients, which the entry declares, at most
     at_once: int  # blocks that a multiprocessor has room for, 2 at most
 
     def groups(self, channels: int) -> int:
@@ -90,7 +91,8 @@ def _cut(problem: Any, size: int) -> _Cut | None:
         values = -(-problem.count // (size * problem.vector)) * problem.vector
         shared = values * bytes_of
         most = 1 if problem.parts == 2 and problem.arrays == 2 else 2  # that registers leave room for
-        return _Cut(group, _THREADS, values, shared, min(most, _LARGE // max(1, shared)))
+        own = (1 << 10) * problem.parts + 64
+        return _Cut(group, _THREADS, values, shared, own, min(most, _LARGE // max(1, shared)))
     row = group * problem.hw
     values = -(-problem.batch // size) * row
     # Backward a thread has twice as many sums, and of 16 bits twice that: their registers leave room for fewer threads.
@@ -100,9 +102,9 @@ def _cut(problem: Any, size: int) -> _Cut | None:
     if narrow:  # those of half the rows stand there at a time
         sums = -(-(sums // max(1, row)) // 2) * row
     shared = values * bytes_of + (sums + sums // 16) * 8 * problem.parts
-    own = (4 << 10) * problem.parts  # of channels' sums and coefficients, at most
+    own = (4 << 10) * problem.parts
     fit = 2 if problem.arrays == 2 and not narrow and 2 * (shared + own + _RESERVED) <= _WHOLE else 1
-    return _Cut(group, threads, values, shared, fit if shared + own + _RESERVED <= _WHOLE else 0)
+    return _Cut(group, threads, values, shared, own, fit if shared + own + _RESERVED <= _WHOLE else 0)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def clusters(
     if config.size not in _sizes(problem):
         of_columns = " where channels lie side by side" if _group(problem) else ""
         return Refusal(f"no clusters are of {config.size} blocks{of_columns}")
+    if problem.channels >> 31:  # a cluster's next channel would be one before
+        return Refusal(f"{problem.channels} channels are more than {(1 << 31) - 1}")
     if config.size > limits.max_cluster:
         return Refusal(f"the device has no room for clusters of {config.size} blocks")
     cut = _cut(problem, config.size)
@@ -171,5 +175,6 @@ def clusters(
         cut.threads,
         (*arrays, *problem.sizes, *scalars, cut.values, *lanes),
         cut.shared_bytes,
+        cut.own_bytes,
     )
     return problem.without_statistics or Schedule((launch,), problem.guarantee)

@@ -41,7 +41,7 @@ FAMILY = KernelFamily(
 
 _POINTS = 4  # of a thread
 _ENOUGH_BLOCKS = 512
-_KEPT = 8 << 10  # bytes of shared memory for what a thread has no registers for, beside the boxes
+_OWN = 9 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
         """Return one launch."""
         if problem.way not in _MODES or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal("takes contiguous f32, f16 or bf16, bicubic images or bilinear volumes alone")
-        nbytes = min(config.kib << 10, limits.max_shared_bytes - _KEPT)
+        nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
         grid = (_tiles(problem, config.threads), -(-problem.c // config.channels), problem.n)
         most = space // 2 if problem.volume else space  # of a box: two in turn
         arguments: tuple[Argument, ...] = ("x", "grid", "out", space, most, config.channels)
         arguments += (*problem.sizes, *problem.padding, *problem.strides)
         kernel = FAMILY.kernel(f"grid_sample_modes_tiled_{problem.way}", problem.dtype, self.language)
-        return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes),), problem.guarantee())
+        return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes, _OWN),), problem.guarantee())

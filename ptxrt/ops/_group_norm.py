@@ -172,6 +172,10 @@ class _Problem(F64Sums, ImageDescriptor):
         """Return a block of so many threads for each row of each image; in HIP they may take turns."""
         return (blocks_in_hip(rows * threads, threads) if language == "hip" else rows), self.images
 
+    def cluster_bytes(self, size: int) -> int:
+        """Return what an entry for clusters of so many blocks has of shared memory for sums, at most."""
+        return 8 * self.parts * 2 * self.arrays * (32 + size + 1)
+
     def refusal(self, *, channels_last: bool) -> Refusal | None:
         """Return why kernels for one layout do not take this problem, or None."""
         wanted = "channels-last" if channels_last else "contiguous"

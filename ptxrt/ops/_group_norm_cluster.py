@@ -176,4 +176,5 @@ def _suits(problem: Problem) -> bool:
 def _launch(problem: Problem, config: ClusterConfig, arguments: tuple[Argument, ...]) -> Launch:
     kernel = FAMILY.kernel(f"{problem.op}_cluster{config.size}_kernel", problem.dtype, "ptx")
     blocks = problem.batch * problem.groups * config.size
-    return Launch(kernel, (blocks,), config.threads, arguments, config.shared_bytes(problem))
+    own = problem.cluster_bytes(config.size)
+    return Launch(kernel, (blocks,), config.threads, arguments, config.shared_bytes(problem), own)

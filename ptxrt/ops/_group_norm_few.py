@@ -96,6 +96,8 @@ def _refusal(problem: Problem) -> Refusal | None:
     most = 1024 if problem.dtype.name in wide else 512
     if problem.hw * problem.dtype.size % 16:
         return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+    if problem.batch * problem.groups >> 32:
+        return Refusal(f"{problem.batch * problem.groups} groups of all images are more than {(1 << 32) - 1}")
     if _WARP * ceil_div(_vectors(problem), _WARP) * images > most:
         return Refusal(f"{images} x {problem.group} values are more than {most} vectors of 16 bytes")
     return problem.refusal(channels_last=False)

@@ -131,4 +131,5 @@ def _launch(problem: Problem, config: RingConfig, arrays: tuple[Argument, ...], 
     kernel = FAMILY.kernel(f"{problem.op}_ring{config.size}_kernel", problem.dtype, "ptx")
     arguments = (*arrays, *problem.sizes[1:], problem.eps, config.items(problem), config.slots, *more)
     blocks = problem.batch * problem.groups * config.size
-    return Launch(kernel, (blocks,), config.threads, arguments, 32 * config.slots * config.threads)
+    shared, own = 32 * config.slots * config.threads, problem.cluster_bytes(config.size)
+    return Launch(kernel, (blocks,), config.threads, arguments, shared, own)

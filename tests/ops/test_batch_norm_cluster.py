@@ -155,6 +155,13 @@ def test_large_clusters_are_left_to_devices_that_have_room_for_them() -> None:
     assert refusal.reason == "the device has no room for clusters of 16 blocks"
 
 
+def test_a_number_of_a_channel_does_not_overflow() -> None:
+    fits = launch_of(BatchNormDescriptor((2, (1 << 31) - 64), True), ClusterConfig(2, 1 << 20))
+    assert fits.launches[0].grid == (64,)
+    refusal = launch_of(BatchNormDescriptor((2, 1 << 31), True), ClusterConfig(2, 1 << 20))
+    assert refusal.reason == "2147483648 channels are more than 2147483647"
+
+
 def test_rows_that_no_vector_ends_with_are_refused() -> None:
     refusal = launch_of(BatchNormDescriptor((4, 3, 7), True), ClusterConfig(2, 1))
     assert "vectors of 4 values" in refusal.reason

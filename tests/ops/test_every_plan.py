@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -503,6 +504,19 @@ def test_every_kernel_that_is_declared_is_launched() -> None:
     assert launched == set(ops.kernels())
 
 
+def test_no_launch_leaves_an_entry_less_shared_memory_than_its_own_variables_take() -> None:
+    sizes = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
+    launches = [launch for _, _, schedule in schedules() for launch in schedule.launches if launch.shared_bytes]
+    room: dict[Any, int] = {}
+    for launch in launches:
+        if launch.kernel.language == "ptx":
+            room[launch.kernel] = min(room.get(launch.kernel, 1 << 20), launch.own_bytes)
+    assert len(room) > 100
+    for kernel, own in room.items():
+        declared = re.findall(r"^\s+\.shared \.align \d+ \.(\w+) \w+(?:\[(\d+)\])?;", kernel.source.text, re.M)
+        assert sum(sizes[of] * int(count or 1) for of, count in declared) <= own, kernel.entry
+
+
 def reads_in_eval(launch: Launch, parameter: str) -> bool:
     """Whether an entry of the baseline ABI, which writes statistics in training, is called for none."""
     names = [p.name for p in launch.kernel.signature.parameters]
@@ -562,6 +576,8 @@ def test_the_heuristics_config_is_among_the_candidates_and_hashable(case: Case) 
         ({"grid": (1, 1, 65536)}, "grid.z"),
         ({"shared_bytes": 226 << 10}, ""),
         ({"shared_bytes": (226 << 10) + 1}, "shared memory"),
+        ({"shared_bytes": 219 << 10, "own_bytes": 8 << 10}, ""),
+        ({"shared_bytes": (219 << 10) + 1, "own_bytes": 8 << 10}, "are more than 224256"),
         ({"arguments": ("x", "out", (1 << 32) - 1, 8, 6)}, ""),
         ({"arguments": ("x", "out", 1 << 32, 8, 6)}, "total = 4294967296 does not fit the kernel's u32"),
         ({"arguments": ("x", "out", -1, 8, 6)}, "total = -1"),

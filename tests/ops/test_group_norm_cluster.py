@@ -184,6 +184,12 @@ def test_few_values_are_as_many_as_a_block_has_threads(device: Device, name: str
             plan_of(device, (2, 2, most // 2), 1, FEW, name, backward)
 
 
+def test_few_values_of_more_groups_than_a_number_has_are_refused(device: Device) -> None:
+    plan_of(device, ((1 << 16) - 1, 1 << 16, 4), 1 << 16, FEW, "f32", backward=False)
+    with pytest.raises(ptxrt.Unsupported, match="4295032830 groups of all images are more than 4294967295"):
+        plan_of(device, ((1 << 16) - 1, (1 << 16) + 2, 4), (1 << 16) + 2, FEW, "f32", backward=False)
+
+
 @both_ways
 def test_a_group_that_no_cluster_holds_is_refused(device: Device, backward: bool) -> None:
     for config in (SMALL, ClusterConfig(8, 1024)):

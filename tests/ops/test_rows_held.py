@@ -225,6 +225,18 @@ def test_equal_values_and_eps(device: Device, rng: Rng, norm: str, variant: str)
     assert np.isnan(none).all(axis=1).tolist() == [norm == "layer_norm", True]
 
 
+@every_variant
+@pytest.mark.parametrize(("name", "values"), [("f16", (20480, 64512)), ("bf16", (1.02e5, 5.2e5, -1.3e6))])
+def test_equal_values_far_from_0_have_a_variance_of_0(
+    device: Device, rng: Rng, variant: str, name: str, values: tuple[float, ...]
+) -> None:
+    """1 / width is not exact, and what it costs the square of the mean is more than eps."""
+    given = problem("layer_norm", rng, (len(values) + 1, 1968), name)
+    given[1][:-1] = np.array(values)[:, None]
+    given[1][-1], given[1][-1, 7] = values[0], values[0] * 1.01
+    check(device, "layer_norm", given, variant=variant)
+
+
 @every_norm
 @pytest.mark.parametrize(("width", "dtype", "way", "config", "reason"), [
     (70, "f4", "", HeldConfig(32), "rows of 70 values are not whole vectors of 4"),

@@ -35,7 +35,7 @@ ALIGN = 256
 """A workspace, and each of its regions, begins at a multiple of this many bytes."""
 
 _HIP_THREADS = (1 << 32) - 1  # AMD's limit; the same everywhere, so that one device takes what another does
-_STATIC = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
+_OWN = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
 
 
 def ceil_div(count: int, size: int) -> int:
@@ -101,7 +101,7 @@ class Limits(NamedTuple):
     max_threads_per_block
         Threads of a block.
     max_shared_bytes
-        Dynamic shared memory of a block.
+        Dynamic shared memory of a block, beside the 1024 bytes that an entry may have of its own.
     target
         The number of its architecture, 90 for sm_90; None on AMD.
     max_cluster
@@ -119,7 +119,7 @@ class Limits(NamedTuple):
     def of(cls, device: DeviceProperties, language: str = "ptx") -> Limits:
         """Return those of a device; of a kernel in HIP, which no device launches with 2**32 threads along an axis."""
         threads = min(device.max_grid_threads, _HIP_THREADS) if language == "hip" else device.max_grid_threads
-        shared = device.max_shared_dynamic - _STATIC
+        shared = device.max_shared_dynamic - _OWN
         number = re.match(r"sm_(\d+)", device.arch)
         target = int(number[1]) if number else None
         return cls(device.max_grid, threads, device.max_threads_per_block, shared, target, device.max_cluster)
@@ -187,6 +187,8 @@ class Launch:
         One a parameter of the entry.
     shared_bytes
         Dynamic shared memory.
+    own_bytes
+        What the entry's own variables take of shared memory, at most.
     """
 
     kernel: KernelSpec
@@ -194,6 +196,7 @@ class Launch:
     block: int
     arguments: tuple[Argument, ...]
     shared_bytes: int = 0
+    own_bytes: int = _OWN
 
     def refusal(self, limits: Limits) -> str | None:
         """Return in words what does not fit the device or the entry's own parameters, or None."""
@@ -207,8 +210,9 @@ class Launch:
                 return f"{blocks} blocks do not fit grid.{axis}, which holds {most}"
         if self.grid[0] * self.block > limits.max_grid_threads:
             return f"{self.grid[0]} blocks of {self.block} threads are more than {limits.max_grid_threads} along x"
-        if self.shared_bytes > limits.max_shared_bytes:
-            return f"{self.shared_bytes} bytes of shared memory are more than {limits.max_shared_bytes}"
+        most = limits.max_shared_bytes + _OWN - self.own_bytes
+        if self.shared_bytes > most:
+            return f"{self.shared_bytes} bytes of shared memory are more than {most}"
         for parameter, value in zip(self.kernel.signature.parameters, self.arguments, strict=True):
             if value.__class__ is int and parameter.type.kind == "int":
                 low, high = parameter.type.limits
