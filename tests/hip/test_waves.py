@@ -510,6 +510,19 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (group_norm, ((2, 4, 1040), 2, True, name, False, "held"))  # three turns of the block, or two
         for name in ("f32", *others("group_norm_held"))
     ],
+    # Several warps of each image, and one, with more channels than warps; half a wave of 64 in another image.
+    "group_norm_few": [
+        *(
+            (make, (shape, 2, affine, "f32", False, "few"))
+            for make in (group_norm, group_norm_backward)
+            for shape, affine in (((2, 4, 520), True), ((3, 12, 8), False), ((5, 4, 100), True))
+        ),
+        *(
+            (make, ((2, 4, 208 if name == "f64" else 400), 2, True, name, False, "few"))
+            for make in (group_norm, group_norm_backward)
+            for name in others("group_norm_few")
+        ),
+    ],
     # More tickets than blocks; slices of whole vectors and of single values.
     "group_norm_tickets": [
         (group_norm_in_tickets, (False, (2, 4, 700), 2)),
