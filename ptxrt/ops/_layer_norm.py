@@ -75,6 +75,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
         FewBackward(FEW, 2),
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
+        FewBackward(FEW, 2, "hip"),
         HeldBackward(HELD, 2, "hip"),
         RowsBackward(FAMILY, 2, "hip"),
     )

@@ -76,6 +76,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
         FewBackward(FEW, 1),
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
+        FewBackward(FEW, 1, "hip"),
         HeldBackward(HELD, 1, "hip"),
         RowsBackward(FAMILY, 1, "hip"),
     )

@@ -1,21 +1,41 @@
-"""The backward of norms of few short rows in one launch: a warp for each row, all of them in one cluster of blocks."""
+"""The backward of norms of few short rows in one launch.
+
+In PTX a warp for each row, all of them in one cluster of blocks. In HIP, which has no clusters, blocks for rows, and
+blocks for columns, each of which makes the statistics of all rows for itself.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework.kernels import KernelFamily, Role
 from ptxrt.ops.framework.rows import WARP, RowsDescriptor, RowsVariant
 from ptxrt.ops.framework.rows_held import GUARANTEE
-from ptxrt.ops.framework.schedule import Config, Limits, Refusal, Schedule
+from ptxrt.ops.framework.schedule import Config, Limits, Refusal, Schedule, ceil_div
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 
 __all__ = ["FewBackward", "few_family"]
 
 _BLOCKS, _WARPS, _VALUES = 8, 16, 16  # of the cluster; of a block; of a row that a lane has at most
-_ROWS = 8 * _BLOCKS * _WARPS  # of which a warp adds up at most 8
-_WORTH, _TURNS = 1 << 17, 2  # values of a problem, and rows of a warp, which are done before a second launch begins
+_UNITS = 4  # in HIP: vectors of a row whose columns a block adds up
+
+
+class _Bounds(NamedTuple):
+    """Rows that the entries take; rows and values that are done before a second launch begins."""
+
+    rows: int
+    soon: int
+    values: int
+
+
+_BOUNDS = {
+    # A warp adds up at most 8 rows, and 2 soon enough.
+    "ptx": _Bounds(8 * _BLOCKS * _WARPS, 2 * _BLOCKS * _WARPS, 1 << 17),
+    # Each block of columns reads all values.
+    "hip": _Bounds(256, 256, 1 << 15),
+}
 
 
 def few_family(norm: str, gradients: str) -> KernelFamily:
@@ -28,6 +48,7 @@ def few_family(norm: str, gradients: str) -> KernelFamily:
     roles = {
         f"{norm}_few_backward_{slots}_kernel": Role(
             signature,
+            hip=True,
             parameters={"slots": str(slots)},
             dtypes=tuple(name for name in types if slots * 16 <= _VALUES * BY_NAME[name].size),
             target=90,
@@ -38,7 +59,7 @@ def few_family(norm: str, gradients: str) -> KernelFamily:
 
 
 class FewBackward(RowsVariant[Config]):
-    """A warp for each row, whose columns' sums meet in the shared memory of a cluster.
+    """A warp for each row, whose columns' sums meet in the shared memory of a cluster; in HIP, blocks for columns.
 
     Parameters
     ----------
@@ -48,33 +69,39 @@ class FewBackward(RowsVariant[Config]):
 
     name = "few"
 
-    def __init__(self, family: KernelFamily, numbers: int) -> None:
-        super().__init__(family)
+    def __init__(self, family: KernelFamily, numbers: int, language: str = "ptx") -> None:
+        super().__init__(family, language)
         self.numbers = numbers
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where the device waits for a second launch longer than a cluster takes for all rows."""
-        short = problem.rows <= _TURNS * _BLOCKS * _WARPS and problem.rows * problem.width <= _WORTH
+        """Where the device waits for a second launch longer than a few blocks take for all rows."""
+        bounds = _BOUNDS[self.language]
+        short = problem.rows <= bounds.soon and problem.rows * problem.width <= bounds.values
         return short and problem.width >= 2 * WARP and self.refusal(problem) is None
 
     def refusal(self, problem: RowsDescriptor) -> Refusal | None:
-        """Return why a cluster cannot do it, or None."""
-        vector, most = 16 // problem.dtype.size, WARP * _VALUES
+        """Return why these blocks cannot do it, or None."""
+        vector, most, rows = 16 // problem.dtype.size, WARP * _VALUES, _BOUNDS[self.language].rows
         if problem.dtype.name not in self.family.dtypes:
             return Refusal(f"there are no entries of {problem.dtype.name}")
         if problem.width % vector or problem.width > most:
             return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}, up to {most} values")
-        if problem.rows > _ROWS:
-            return Refusal(f"a cluster adds up {_ROWS} rows, not {problem.rows}")
+        if problem.rows > rows:
+            return Refusal(
+                f"a {'cluster' if self.language == 'ptx' else 'block'} adds up {rows} rows, not {problem.rows}"
+            )
         return None
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if refusal := self.refusal(problem):
             return refusal
-        slots = -(-problem.width * problem.dtype.size // (16 * WARP))
+        vectors = problem.width * problem.dtype.size // 16
         sums = self.numbers * problem.width
-        shared = 4 * (_WARPS * sums + _BLOCKS * WARP * -(-sums // (WARP * _BLOCKS)))
-        entry = f"backward_{slots}_kernel"
-        launch = self.launch(entry, problem, _BLOCKS, WARP * _WARPS, per_value=1 / problem.width)
-        return Schedule((replace(launch, shared_bytes=shared),), GUARANTEE)
+        if self.language == "ptx":
+            blocks, shared = _BLOCKS, 4 * (_WARPS * sums + _BLOCKS * WARP * ceil_div(sums, WARP * _BLOCKS))
+        else:
+            blocks, shared = ceil_div(vectors, _UNITS) + ceil_div(problem.rows, _WARPS), 0
+        entry = f"backward_{ceil_div(vectors, WARP)}_kernel"
+        launch = self.launch(entry, problem, blocks, WARP * _WARPS, per_value=1 / problem.width)
+        return Schedule((replace(launch, grid=(blocks,), shared_bytes=shared),), GUARANTEE)
