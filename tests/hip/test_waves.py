@@ -401,13 +401,13 @@ def held(op: str, shape: Shape, threads: int, length: int = 0, affine: bool = Tr
     return replace(case, variant="held", config=HeldConfig(threads))
 
 
-def few_rows(op: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
-    return replace(backward_of_rows(op, shape, affine, name), variant="few")
+def rows_apart(op: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    return replace(backward_of_rows(op, shape, affine, name), variant="apart")
 
 
-def few_extreme_rows(op: str, shape: Shape) -> Case:
+def extreme_rows_apart(op: str, shape: Shape) -> Case:
     """Rows whose squares f32 does not hold beside ones whose squares it does."""
-    case = few_rows(op, shape)
+    case = rows_apart(op, shape)
     x, go = (case.given[name].copy() for name in ("x", "grad_out"))
     scale = np.resize(np.array([1, 1e30, 1, 1, 1e-30], "f4"), shape[0])[:, None]
     x, go = x * scale, go * scale
@@ -763,12 +763,12 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     },
     # Rows and columns of several blocks; more rows than a block takes at once; vectors that are not there, slots.
     **{
-        f"{op}_few": [
-            (few_rows, (op, (133, 72))),
-            (few_rows, (op, (70, 136), False)),
-            *((few_rows, (op, (3, width))) for width in (264, 512)),
-            (few_extreme_rows, (op, (20, 136))),
-            *((few_rows, (op, shape, True, name)) for name in ("f16", "bf16") for shape in ((33, 72), (5, 264))),
+        f"{op}_apart": [
+            (rows_apart, (op, (133, 72))),
+            (rows_apart, (op, (70, 136), False)),
+            *((rows_apart, (op, (3, width))) for width in (264, 512)),
+            (extreme_rows_apart, (op, (20, 136))),
+            *((rows_apart, (op, shape, True, name)) for name in ("f16", "bf16") for shape in ((33, 72), (5, 264))),
         ]
         for op in ("layer_norm", "rms_norm")
     },
