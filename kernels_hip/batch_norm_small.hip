@@ -6,17 +6,10 @@
 //% include "elements.jinja"
 //% include "inverse_root.jinja"
 //% include "pairs.jinja"
+//% include "in_order.jinja"
 
 typedef unsigned {{ "short" if T.size == 2 else "int" }} Bits;  // of an element
 constexpr unsigned EACH = 4, MOST_THREADS = 256, MOST_WARPS = MOST_THREADS / 32;
-
-// NVIDIA's assembler moves a load down whose value is needed late, as if it came from a cache, but does not change the order of
-// volatile ones. AMD's compiler leaves loads where they are, and waits for a volatile one.
-#ifdef __HIP_PLATFORM_NVIDIA__
-#define IN_ORDER volatile
-#else
-#define IN_ORDER
-#endif
 
 // One number of a channel, or `otherwise` where there is no array.
 __device__ inline float own(const float* array, float otherwise, bool wanted = true) {

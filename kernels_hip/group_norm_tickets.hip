@@ -27,6 +27,7 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 constexpr unsigned TURNS = {{ {2: 2, 4: 4, 8: 1}[T.size] }}, HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};
 
 //% include "group_norm_loops.jinja"
+//% include "group_norm_gradient.jinja"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 group_norm_tickets_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
@@ -109,31 +110,11 @@ struct BackwardSums {
     }
 };
 
-// grad_input = (g - mean_g - (x - mean) * slope) * inv
 struct GradInput {
     const Element *x, *go;
     Element* gi;
     unsigned count;
-//% if T.size == 2
-    // As in kernels_ptx/group_norm_loops.jinja: a power of two of inv is drawn into the parentheses.
-    float power, near, factor, constant, go_factor, go_near, inverse;
-
-    __device__ GradInput(const Element* x, const Element* go, Element* gi, unsigned count, double weight, double mean,
-                         double inv, double mean_g, double slope)
-        : x(x), go(go), gi(gi), count(count) {
-        const Twos twos(inv);
-        const Line line(mean, fma(-slope, twos.power, 0.0));
-        const double g = fma(-mean_g, twos.power, 0.0);
-        power = line.power, near = line.near, factor = line.factor;
-        go_factor = float(fma(weight, twos.power, 0.0));
-        go_near = float(g);
-        constant = float(line.lost + (g - go_near));
-        inverse = float(twos.rest);
-    }
-//% else
-    double weight;
-    Number mean, inv, mean_g, slope;
-//% endif
+    Gradient gradient;
 
     template <unsigned WIDTH, bool ALIGNED, unsigned AT_ONCE>
     __device__ unsigned turns(unsigned i) {
@@ -149,13 +130,7 @@ struct GradInput {
             for (unsigned turn = 0; turn < AT_ONCE; ++turn) {
 #pragma unroll
                 for (unsigned place = 0; place < WIDTH; ++place) {
-//% if T.size == 2
-                    const float own = fmaf(fmaf(values[turn][place], power, near), factor, constant);
-                    values[turn][place] = (own + fmaf(grads[turn][place], go_factor, go_near)) * inverse;
-//% else
-                    const Number g = fma(Number(grads[turn][place]), weight, -mean_g);
-                    values[turn][place] = Real(fma(Number(values[turn][place]) - mean, -slope, g) * inv);
-//% endif
+                    values[turn][place] = gradient(values[turn][place], grads[turn][place]);
                 }
                 store<ALIGNED>(gi + i + turn * STEP, values[turn]);
             }
@@ -222,7 +197,7 @@ group_norm_backward_tickets_kernel{{ suffix }}(const Element* in_ptr, const Elem
             const Number mean_g = go_sum / n, slope = fma(-all.offset, go_sum, go_dot) * inv / n * inv;
             const double weight = w_ptr ? w_ptr[row % channels] : 1;
             const Element *x = in_ptr + start, *go = go_ptr + start;
-            by_vectors(hw, addresses, GradInput{x, go, gi_ptr + start, count, weight, mean, inv, mean_g, slope});
+            by_vectors(hw, addresses, GradInput{x, go, gi_ptr + start, count, Gradient{weight, mean, inv, mean_g, slope}});
         }
     }
 }

@@ -351,8 +351,8 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants in PTX: ``few``, a vector a thread; ``cluster``, from sm_90, where a block or a cluster of blocks holds a
-    group, and reads it once; ``ring``, likewise, where it holds a part, and reads the rest again;
+    Variants in both languages: ``few``, a vector a thread. In PTX: ``cluster``, from sm_90, where a block or a cluster
+    of blocks holds a group, and reads it once; ``ring``, likewise, where it holds a part, and reads the rest again;
     ``split``, several blocks for each group, where there are few large ones; ``baseline``, a block for each group of
     each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
     or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
@@ -374,6 +374,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         ChannelsLastSplit(),
         ChannelsLast(),
         ChannelsLastSplit("hip"),
+        Few("hip"),
         Held("hip"),
         Cached("hip"),
         InTickets("hip"),
@@ -540,6 +541,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastSplitBackward(),
         ChannelsLastBackward(),
         ChannelsLastSplitBackward("hip"),
+        FewBackward("hip"),
         InTicketsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),

@@ -32,10 +32,13 @@ FAMILY = KernelFamily(
     "group_norm_few",
     ("f32", "f16", "bf16", "f64"),
     {
-        "group_norm_few_kernel": Role(f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SHARE}"),
+        "group_norm_few_kernel": Role(
+            f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SHARE}", hip=True
+        ),
         "group_norm_backward_few_kernel": Role(
             "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, P*? gw_ptr, P* gb_ptr, "
-            f"u32 batch, u32 per_warps, {_SHARE}"
+            f"u32 batch, u32 per_warps, {_SHARE}",
+            hip=True,
         ),
     },
     targets=ROUNDING_TARGETS,
@@ -57,7 +60,7 @@ class Few(Variant["GroupNormDescriptor", Config]):
         """Return the launch."""
         if refusal := _refusal(problem):
             return refusal
-        kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, "ptx")
+        kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, self.language)
         warps, share = _share(problem)
         arguments = ("x", "out", "weight", "bias", *share)
         launch = Launch(kernel, (problem.groups, problem.batch), _WARP * warps, arguments)
@@ -77,7 +80,7 @@ class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):
         """Return the launch."""
         if refusal := _refusal(problem):
             return refusal
-        kernel = FAMILY.kernel("group_norm_backward_few_kernel", problem.dtype, "ptx")
+        kernel = FAMILY.kernel("group_norm_backward_few_kernel", problem.dtype, self.language)
         warps, share = _share(problem)
         arrays = ("x", "grad_out", "grad_input", "weight", "grad_weight", "grad_bias")
         arguments = (*arrays, problem.batch, ceil_div(1 << 31, warps), *share)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ptxrt.ops._layer_norm_apart import FAMILY as APART
 from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
-from ptxrt.ops.framework.rows_few import FewBackward
+from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -75,6 +76,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
         FewBackward(FEW, 2),
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
+        ApartBackward(APART),
         HeldBackward(HELD, 2, "hip"),
         RowsBackward(FAMILY, 2, "hip"),
     )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ptxrt.ops._rms_norm_apart import FAMILY as APART
 from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
-from ptxrt.ops.framework.rows_few import FewBackward
+from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -76,6 +77,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
         FewBackward(FEW, 1),
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
+        ApartBackward(APART),
         HeldBackward(HELD, 1, "hip"),
         RowsBackward(FAMILY, 1, "hip"),
     )

@@ -56,6 +56,7 @@ VECTOR = {
     "v_med3_u32": "std::max(std::min(u32(1), u32(2)), std::min(std::max(u32(1), u32(2)), u32(3)))",
     "v_perm_b32": "permuted(u32(1), u32(2), u32(3))",
     "v_lshlrev_b32": "u32(2) << (u32(1) & 31)",
+    "v_lshlrev_b32_sdwa": "u32(2) >> 16 << (u32(1) & 31)",
     "v_lshrrev_b32": "u32(2) >> (u32(1) & 31)",
     "v_ashrrev_i32": "i32(2) >> (u32(1) & 31)",
     "v_ashrrev_i64": "i64(2) >> (u32(1) & 63)",
@@ -552,7 +553,8 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
     if modifiers:
         raise ValueError
     if name.endswith("_sdwa"):  # which may take any part of an operand: here the upper half
-        operands[-1] = operands[-1].removesuffix(" dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1")
+        selected = (" src0_sel:WORD_1", " src0_sel:DWORD src1_sel:WORD_1")[len(operands) - 2]
+        operands[-1] = operands[-1].removesuffix(f" dst_sel:DWORD dst_unused:UNUSED_PAD{selected}")
     if operands and operands[-1].endswith(" clamp"):
         name, operands[-1] = f"{name} clamp", operands[-1].removesuffix(" clamp")
     for i, each in enumerate(operands):

@@ -328,7 +328,7 @@ BARRIERS = [
     (spec.family, spec.entry, number, target)
     for spec in HIP
     if re.match("(group|batch)_norm.*kernel|grid_sample_backward", spec.entry)
-    for number in range(bool(re.match(SPARE, spec.entry)), 1 if "tickets" in spec.entry else 2)
+    for number in range(bool(re.match(SPARE, spec.entry)), 1 if re.search("tickets|norm_few", spec.entry) else 2)
     for target in AMD_TARGETS
 ]
 
@@ -410,14 +410,14 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f64": 8}.get(entry.rpartition("_")[2], 4)
     # What the norms load first is the number about which they take moments, any will do; others the size of a block.
     first = {"grid_sample": 1, "softmax2d": 1, "upsample_nearest2d": 1}
-    norms = ("group_norm", "group_norm_last", "batch_norm", "batch_norm_rounded", "batch_norm_tickets", "norm_last")
-    first |= dict.fromkeys(norms, -1)
+    norms = ("batch_norm", "batch_norm_rounded", "batch_norm_tickets", "group_norm", "group_norm_last", "norm_last")
+    first |= dict.fromkeys((*norms, "group_norm_few"), -1)
     first |= {"upsample_nearest2d": 0} if "_tables_" in entry else {}
     number = -1 if re.match("layer_norm(_backward)?_kernel|lrn_.*_walking", entry) else first.get(family, 0)
     last = -4 if "_tables_" in entry else -1  # of four rows that are next to each other, the first
     edit = moved(which, size, last if which == "store" else number)
     # Whose loops are in an order that the compiler chooses, or of whose ways of access one alone is gone.
-    held = ("group_norm_held", "layer_norm_held", "rms_norm_held")
+    held = ("group_norm_held", "layer_norm_apart", "layer_norm_held", "rms_norm_apart", "rms_norm_held")
     moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", *held)
     in_two_ways = re.match("(softmax2d|lrn)_.*(last|held|walking)|grid_sample_last|batch_norm_.*cached", entry)
     if in_two_ways or family in moving or "last_backward_finish" in entry or "_factors_" in entry:

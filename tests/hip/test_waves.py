@@ -401,6 +401,21 @@ def held(op: str, shape: Shape, threads: int, length: int = 0, affine: bool = Tr
     return replace(case, variant="held", config=HeldConfig(threads))
 
 
+def rows_apart(op: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    return replace(backward_of_rows(op, shape, affine, name), variant="apart")
+
+
+def extreme_rows_apart(op: str, shape: Shape) -> Case:
+    """Rows whose squares f32 does not hold beside ones whose squares it does."""
+    case = rows_apart(op, shape)
+    x, go = (case.given[name].copy() for name in ("x", "grad_out"))
+    scale = np.resize(np.array([1, 1e30, 1, 1, 1e-30], "f4"), shape[0])[:, None]
+    x, go = x * scale, go * scale
+    gradients = getattr(references, f"{op}_backward")(go, x, shape[-1:], case.given["weight"], eps=0.0)
+    want = within(op, "f32", **dict(zip(case.want, gradients, strict=True)))
+    return replace(case, given=case.given | {"x": x, "grad_out": go}, want=want, problem=replace(case.problem, eps=0.0))
+
+
 def grid_sample_modes(mode: str, axes: int, padding: str, name: str = "f32") -> Case:
     dtype = ptxrt.dtypes.BY_NAME[name]
     shape, size = ((3, 9, 5, 7), (3, 43)) if axes == 2 else ((3, 9, 3, 5, 4), (2, 5, 13))
@@ -509,6 +524,19 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     "group_norm_held": [
         (group_norm, ((2, 4, 1040), 2, True, name, False, "held"))  # three turns of the block, or two
         for name in ("f32", *others("group_norm_held"))
+    ],
+    # Several warps of each image, and one, with more channels than warps; half a wave of 64 in another image.
+    "group_norm_few": [
+        *(
+            (make, (shape, 2, affine, "f32", False, "few"))
+            for make in (group_norm, group_norm_backward)
+            for shape, affine in (((2, 4, 520), True), ((3, 12, 8), False), ((5, 4, 100), True))
+        ),
+        *(
+            (make, ((2, 4, 208 if name == "f64" else 400), 2, True, name, False, "few"))
+            for make in (group_norm, group_norm_backward)
+            for name in others("group_norm_few")
+        ),
     ],
     # More tickets than blocks; slices of whole vectors and of single values.
     "group_norm_tickets": [
@@ -730,6 +758,17 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             *((held, (op, (2, 256 * slots), 32, 0, True, name)) for name in ("f16", "bf16") for slots in range(1, 5)),
             *((held, (op, (3, 256 * slots), 32, 2, True, name)) for name in ("f16", "bf16") for slots in (1, 2)),
             *((held, (op, (3, 264), 64, length, True, name)) for name in ("f16", "bf16") for length in (0, 2)),
+        ]
+        for op in ("layer_norm", "rms_norm")
+    },
+    # Rows and columns of several blocks; more rows than a block takes at once; vectors that are not there, slots.
+    **{
+        f"{op}_apart": [
+            (rows_apart, (op, (133, 72))),
+            (rows_apart, (op, (70, 136), False)),
+            *((rows_apart, (op, (3, width))) for width in (264, 512)),
+            (extreme_rows_apart, (op, (20, 136))),
+            *((rows_apart, (op, shape, True, name)) for name in ("f16", "bf16") for shape in ((33, 72), (5, 264))),
         ]
         for op in ("layer_norm", "rms_norm")
     },

@@ -46,6 +46,7 @@ LEFT_OUT = (
     "cluster",
     "ring",
     "few",
+    "hip/few",
     "hip/held",
 )
 VARIANTS = [each for each in variants(GroupNormPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]

@@ -1,4 +1,4 @@
-"""group_norm and its backward by what reads a group once in PTX: their values, and what they refuse."""
+"""group_norm and its backward by what reads a group once, `few` in HIP too: their values, and what they refuse."""
 
 from __future__ import annotations
 
@@ -30,9 +30,24 @@ pytestmark = pytest.mark.ptx
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 both_ways = pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 
-VARIANTS = {ClusterConfig: "cluster", RingConfig: "ring", Config: "few"}
-SMALL, RING, FEW = ClusterConfig(2, 32), RingConfig(8, 32, 2), Config()
-of_each = pytest.mark.parametrize("config", [SMALL, RING, FEW], ids=str)
+
+class FewInHip(Config):
+    """Stands for `few` in HIP."""
+
+
+VARIANTS = {ClusterConfig: "cluster", RingConfig: "ring", Config: "few", FewInHip: "hip/few"}
+SMALL, RING, FEW, IN_HIP = ClusterConfig(2, 32), RingConfig(8, 32, 2), Config(), FewInHip()
+of_each = pytest.mark.parametrize("config", [SMALL, RING, FEW, IN_HIP], ids=str)
+of_both = pytest.mark.parametrize("config", [FEW, IN_HIP], ids=str)
+OF_FEW: list[tuple[Shape, int]] = [
+    # A vector a thread: one warp, and images in a block; warps that are no power of two, and all of them.
+    ((1, 1, 4), 1),
+    ((3, 6, 8), 2),
+    ((5, 4, 100), 2),
+    ((2, 4, 520), 2),
+    ((32, 3, 40), 3),
+    ((1, 2, 2048), 1),
+]
 CASES = [
     # One block: fewer vectors than lanes; a run that ends within a channel; channels in one run, and in more.
     ((1, 1, 4), 1, ClusterConfig(1, 32)),
@@ -57,22 +72,19 @@ CASES = [
     ((1, 10, 1100), 1, RingConfig(8, 32, 2)),
     ((1, 9, 1024), 1, RingConfig(8, 32, 1)),
     ((1, 3, 4100), 1, RingConfig(8, 64, 2)),
-    # A vector a thread: one warp, and images in a block; warps that are no power of two, and all of them.
-    ((1, 1, 4), 1, FEW),
-    ((3, 6, 8), 2, FEW),
-    ((5, 4, 100), 2, FEW),
-    ((2, 4, 520), 2, FEW),
-    ((32, 3, 40), 3, FEW),
-    ((1, 2, 2048), 1, FEW),
+    *((*case, config) for config in (FEW, IN_HIP) for case in OF_FEW),
 ]
 
 
+def wanted(config: Config) -> ptxrt.PlanPreference:
+    return wish(VARIANTS[type(config)], config=None if config == IN_HIP else config)
+
+
 def plan_of(device: Device, shape: Shape, groups: int, config: Config, name: str, backward: bool) -> Any:
-    wanted = wish(VARIANTS[type(config)], config=config)
     if backward:
         described = GroupNormBackwardDescriptor(shape, groups, element_type(name))
-        return GroupNormBackwardPlan.select(device, described, wanted)
-    return GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, element_type(name)), wanted)
+        return GroupNormBackwardPlan.select(device, described, wanted(config))
+    return GroupNormPlan.select(device, GroupNormDescriptor(shape, groups, element_type(name)), wanted(config))
 
 
 def problem(rng: Rng, shape: Shape, name: str, mean: float = 0.0) -> tuple[Array, ...]:
@@ -118,10 +130,10 @@ def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: Con
 
 @both_ways
 @pytest.mark.parametrize("name", [name for name in FAMILY.dtypes if name != "f32"])
-@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RING, FEW], ids=str)
+@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RING, FEW, IN_HIP], ids=str)
 @pytest.mark.sanitize
 def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: Config, backward: bool) -> None:
-    shape = {FEW: (2, 6, 40), RING: (2, 6, 2184)}.get(config, (2, 6, 280))
+    shape = {FEW: (2, 6, 40), IN_HIP: (2, 6, 40), RING: (2, 6, 2184)}.get(config, (2, 6, 280))
     check(device, problem(rng, shape, name), 2, config, backward)
 
 
@@ -157,31 +169,49 @@ def test_values_near_the_largest_do_not_overflow(
 @of_each
 def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, config: Config, name: str, backward: bool) -> None:
     """Of one group; another one beside it is what it is without it."""
-    kind, wanted = element_type(name), wish(VARIANTS[type(config)], config=config)
+    kind = element_type(name)
     x = np.ones((2, 2, 40), kind.numpy)
     x[1, :, ::2] = 2
     there = on_device(x, device)
     if backward:
         described = GroupNormBackwardDescriptor(x.shape, 1, kind, 0.0)
-        y = GroupNormBackwardPlan.select(device, described, wanted).run(GroupNormBackwardArgs(there, there)).grad_input
+        plan: Any = GroupNormBackwardPlan.select(device, described, wanted(config))
+        y = plan.run(GroupNormBackwardArgs(there, there)).grad_input
     else:
-        y = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1, kind, 0.0), wanted).run(GroupNormArgs(there))
+        plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1, kind, 0.0), wanted(config))
+        y = plan.run(GroupNormArgs(there))
     assert np.isnan(y.to_host()[0]).all()
     want = np.zeros_like(x[1]) if backward else np.where(x[1] == 2, 1, -1)
     np.testing.assert_allclose(y.to_host()[1].astype(np.float64), want, atol=4e-3)
 
 
 @both_ways
+@every_type
+@pytest.mark.parametrize("shape", [(2, 6, 40), (3, 4, 104), (1, 8, 16)], ids=str)
+def test_few_values_give_the_bits_of_the_other_language(
+    device: Device, rng: Rng, name: str, shape: Shape, backward: bool
+) -> None:
+    x, go, w, b = (on_device(each, device) for each in problem(rng, shape, name, 3.0))
+    arrays: Any = GroupNormBackwardArgs(go, x, w) if backward else GroupNormArgs(x, w, b)
+    results = [plan_of(device, shape, 2, config, name, backward).run(arrays) for config in (FEW, IN_HIP)]
+    one, other = ([each.to_host().tobytes() for each in (got if backward else (got,))] for got in results)
+    assert one == other
+
+
+@both_ways
+@of_both
 @pytest.mark.parametrize("name", FAMILY.dtypes)
-def test_few_values_are_as_many_as_a_block_has_threads(device: Device, name: str, backward: bool) -> None:
+def test_few_values_are_as_many_as_a_block_has_threads(
+    device: Device, name: str, config: Config, backward: bool
+) -> None:
     threads = 512 if name == "f64" or (backward and name != "f32") else 1024
     most = threads * 16 // BY_NAME[name].size
-    plan_of(device, (1, 2, most // 2), 1, FEW, name, backward)
+    plan_of(device, (1, 2, most // 2), 1, config, name, backward)
     with pytest.raises(ptxrt.Unsupported, match="are more than"):
-        plan_of(device, (1, 3, most // 2), 1, FEW, name, backward)
+        plan_of(device, (1, 3, most // 2), 1, config, name, backward)
     if backward:
         with pytest.raises(ptxrt.Unsupported, match="are more than"):
-            plan_of(device, (2, 2, most // 2), 1, FEW, name, backward)
+            plan_of(device, (2, 2, most // 2), 1, config, name, backward)
 
 
 def test_few_values_of_more_groups_than_a_number_has_are_refused(device: Device) -> None:
