@@ -111,6 +111,24 @@ def test_one_value_beside_many_equal_ones(device: Device, rng: Rng, shape: Any) 
     np.testing.assert_allclose(got["y"], expected_forward(values, training=True)["y"].astype(np.float16), rtol=2e-3)
 
 
+@pytest.mark.parametrize("deviation", [0, 0.5])
+@pytest.mark.parametrize(
+    ("shape", "config"), [((2, 9, 1024), ClusterConfig(2, 2)), ((180, 16, 7), ClusterConfig(1, 2))], ids=str
+)
+def test_one_value_far_from_all_others(
+    device: Device, rng: Rng, shape: Any, config: ClusterConfig, deviation: float
+) -> None:
+    """The first one, which sums are shifted by, any other of a vector, and the last one; of equal ones and others."""
+    go, _, weight, *_ = gradients = backward_problem(rng, shape, name="f16")
+    x = (7.3 + deviation * rng.standard_normal(shape)).astype(go.dtype)
+    for channel, values in enumerate(np.moveaxis(x, 1, 0)):
+        values[divmod(channel, shape[2]) if channel < 8 else (-1, -1)] = 1000
+    how: Any = {"variant": "cluster", "config": config}
+    check_forward(device, (x, *forward_problem(rng, shape, name="f16")[1:]), training=True, **how)
+    how["config"] = replace(config, size=2)
+    check_backward(device, (go, x, weight, *gradients[3:]), kind="training", **how)
+
+
 @pytest.mark.parametrize("shape", [(4, 3, 64), (80, 16, 7)], ids=str)
 def test_the_largest_numbers_of_f16_leave_no_sum_infinite(device: Device, rng: Rng, shape: Any) -> None:
     signs = np.sign(rng.standard_normal(shape)).astype(np.float16)

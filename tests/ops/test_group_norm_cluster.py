@@ -165,6 +165,21 @@ def test_values_near_the_largest_do_not_overflow(
 
 
 @both_ways
+@pytest.mark.parametrize("deviation", [0, 0.5])
+@of_each
+def test_one_value_far_from_all_others(
+    device: Device, rng: Rng, config: Config, deviation: float, backward: bool
+) -> None:
+    """The first one, which sums are shifted by, and another one; of as many values as show in the y of f16."""
+    x, go, *_ = problem(rng, (2, 2, 2048) if backward else (2, 2, 4096), "f16")
+    if config == FEW and backward:
+        x, go = x[:1], go[:1]
+    x[...] = 4.3 + deviation * rng.standard_normal(x.shape)
+    x[0, 0, 0] = x[-1, 1, 1235] = 60000
+    check(device, (x, go, None, None), 1, RingConfig(8, 64, 3) if config == RING else config, backward)
+
+
+@both_ways
 @every_type
 @of_each
 def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, config: Config, name: str, backward: bool) -> None:
