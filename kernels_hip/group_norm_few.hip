@@ -56,24 +56,40 @@ template <bool BACKWARD>
 struct Sums {
     Number sum = 0, squares = 0, go_sum = 0, dot = 0;
 
-    // f16 in f32 first, of dot two terms at a time.
+    // f16 in f32 first about their own mean, of dot two terms at a time: about the group's first value, which may be far from all
+    // others, what is rounded could be more than the deviation. Two values have half the square of their difference as
+    // squares about their mean; means of two, and then of four, go on in the same way.
     __device__ void add(const Real (&x)[VECTOR], const Real (&grad)[VECTOR], Real first) {
 //% if T.name == "f16"
-        float of_sum, of_squares, of_go, of_dot;
+        float totals[VECTOR], levels[3];
 #pragma unroll
-        for (unsigned e = 0; e < VECTOR; ++e) {
-            const float d = x[e] - first;
-            of_sum = e ? of_sum + d : d;
-            of_squares = e ? fmaf(d, d, of_squares) : d * d;
-            if constexpr (BACKWARD) {
-                of_go = e ? of_go + grad[e] : grad[e];
-                of_dot = e % 2 ? fmaf(d, grad[e], of_dot) : d * grad[e];
-                if (e % 2) dot += of_dot;
+        for (unsigned e = 0; e < VECTOR; ++e) totals[e] = x[e];
+#pragma unroll
+        for (unsigned level = 0; level < 3; ++level) {
+#pragma unroll
+            for (unsigned i = 0; i < VECTOR >> (level + 1); ++i) {
+                const float apart = totals[2 * i] - totals[2 * i + 1];
+                totals[i] = totals[2 * i] + totals[2 * i + 1];
+                levels[level] = i ? fmaf(apart, apart, levels[level]) : apart * apart;
             }
         }
-        sum += of_sum;
-        squares += of_squares;
-        if constexpr (BACKWARD) go_sum += of_go;
+        const float own_mean = totals[0] / VECTOR;
+        const double from_k = double(own_mean) - first, times_count = from_k * VECTOR;
+        squares = fma(double(fmaf(fmaf(levels[2], 0.5f, levels[1]), 0.5f, levels[0])), 0.5, squares);
+        sum += times_count;
+        squares = fma(from_k, times_count, squares);
+        if constexpr (BACKWARD) {
+            float of_go, of_dot;
+#pragma unroll
+            for (unsigned e = 0; e < VECTOR; ++e) {
+                const float apart = x[e] - own_mean;
+                of_go = e ? of_go + grad[e] : grad[e];
+                of_dot = e % 2 ? fmaf(apart, grad[e], of_dot) : apart * grad[e];
+                if (e % 2) dot += of_dot;
+            }
+            go_sum += of_go;
+            dot = fma(from_k, double(of_go), dot);
+        }
 //% else
         const double k = first;
 #pragma unroll
