@@ -73,7 +73,14 @@ __device__ inline void each_pixel(int columns, int area, Work work) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, {{ 1 if T.size == 2 else 2 }}) grid_sample_tiled_backward_{{ T.name }}(
+// Of 16 bits AMD's compiler has no registers for two blocks at a time, nor NVIDIA's before sm_90; where it has, one is much slower.
+#if {{ "1" if T.size != 2 else "__CUDA_ARCH__ >= 900" }}
+constexpr int AT_ONCE = 2;
+#else
+constexpr int AT_ONCE = 1;
+#endif
+
+extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_backward_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, float* sums_ptr, Element* dgrid_ptr, int wide,
     int space, int side, unsigned padding, unsigned align, int n, int c, int ih, int iw, int oh, int ow) {
     __shared__ float values[MOST], sums[MOST];

@@ -95,6 +95,20 @@ def test_the_means_are_held_too_and_what_is_not_there_is_missed() -> None:
     assert means == {name: pytest.approx(mean) for name, mean in found.items()}
 
 
+def test_rows_that_were_measured_are_kept_when_the_device_is_lost(monkeypatch: Patch, capsys: Capture) -> None:
+    def lost(*_: Any) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    for name, value in {"_launch": 4.0, "_copy_speed": 1e12}.items():
+        monkeypatch.setattr(ops, name, lambda *_, value=value: value)
+    monkeypatch.setattr(ops, "_measure", lost)
+    device: Any = SimpleNamespace(kind="cuda")
+    torch = SimpleNamespace(cuda=SimpleNamespace(empty_cache=lost))
+    rows = ops.measure(torch, device, list(cases())[:3], ["ptx"], 3, 0)["rows"]
+    assert [row["failed"] for row in rows] == [{"row": "RuntimeError: an illegal memory access was encountered"}]
+    assert "The rows behind this one are left out" in capsys.readouterr().err
+
+
 def test_it_says_what_it_needs(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     import ptxrt
 

@@ -130,7 +130,13 @@ def measure(
         cells += [f"{name}: {why}" for name, why in row["failed"].items()]
         print(f"{case.op:28} {case!s:44} " + "  ".join(cells), flush=True)
         if device.kind == "cuda":
-            torch.cuda.empty_cache()
+            try:
+                torch.cuda.empty_cache()
+            except (
+                RuntimeError
+            ) as gone:  # after a fault the process can use the device no more, but store what there is
+                print(f"The rows behind this one are left out: {_reason(gone)}", file=sys.stderr)
+                break
     return {
         "languages": list(languages),
         "runs": runs,
