@@ -47,9 +47,9 @@ _NUMPY: dict[str, Any] = {
     "bf16": ml_dtypes.bfloat16,
     "u8": np.uint8,
 }
-# Bytes: several times any L2. An H200 clears them in some 100 us, longer than a call takes the host, so that what is
-# timed between two events is the device alone.
-_CLEARED = 512 << 20
+# Bytes: several times any L2. An H200 clears them in some 200 us, longer than a call takes the host, so that what is
+# timed between two events is the device alone. Half as many were too few: calls of torch.compile took a slow host longer.
+_CLEARED = 1 << 30
 
 
 def call(case: Case, a: Mapping[str, Any]) -> Call:
