@@ -57,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_package_and_the_kernels_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {re.split(r"[/-]", name)[0] for name in names} == {"ptxrt"}
-    files = [*(ROOT / "ptxrt").rglob("*.py"), ROOT / "ptxrt" / "py.typed"]
+    files = [*(ROOT / "ptxrt").rglob("*.py"), ROOT / "ptxrt" / "py.typed", *(ROOT / "ptxrt/ops/tables").glob("*.json")]
     wanted = {str(path.relative_to(ROOT)) for path in files}
     wanted |= {f"ptxrt/{path.parent.name}/{path.name}" for path in ROOT.glob("kernels_*/*")}
     assert wanted == {name for name in names if ".dist-info/" not in name}

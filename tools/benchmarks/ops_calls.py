@@ -48,7 +48,7 @@ _NUMPY: dict[str, Any] = {
     "u8": np.uint8,
 }
 # Bytes: several times any L2. An H200 clears them in some 200 us, longer than a call takes the host, so that what is
-# timed between two events is the device alone. Half as many were too few: calls of torch.compile took a slow host longer.
+# timed between two events is the device alone. Half were too few: calls of torch.compile took a slow host longer.
 _CLEARED = 1 << 30
 
 
