@@ -44,8 +44,8 @@ test: $(STAMP)
 # AMD's compiler; the kernels in HIP on the CPU, with waves of 32 and of 64, and the machine code that it makes of them: `make
 # hiprtc` comes first.
 test-hip: $(STAMP)
-	$(WITH_HIPRTC) PTXRT_REQUIRE=hip,hiprtc $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m amd tests/hip \
-	  tests/compilers/test_hiprtc.py tests/ops/test_kernel_texts.py tests/commands/test_parity.py
+	$(WITH_HIPRTC) PTXRT_REQUIRE=hip,hiprtc $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m amd \
+	  tests/commands/test_parity.py tests/hip tests/compilers/test_hiprtc.py tests/ops/test_kernel_texts.py  # the longest first
 
 # Against PyTorch on the CPU, which is large.
 test-torch: $(TORCH_STAMP)
