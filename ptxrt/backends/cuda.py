@@ -55,7 +55,7 @@ class CudaBackend(CudaTextures):
         self._lock = threading.Lock()
         self._state: tuple[int, str | None, int] | None = None  # process, reason or None, number of devices
         self._contexts: dict[int, Any] = {}  # the driver's objects, which compare faster than as integers
-        self._seen: dict[int, list[int]] = {}
+        self._seen: dict[int, list[int]] = {}  # of each device: see DirectLaunch.seen
         self._pools: dict[int, Any] = {}  # None for a device that has none
         self._images = {}
         self._whole = threading.RLock()  # of those who wait for a whole device

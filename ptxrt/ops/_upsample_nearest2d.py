@@ -575,6 +575,16 @@ def _whole_factor(length: int, count: int) -> int | None:
     return factor
 
 
+def _copies(problem: UpsampleNearest2dBackwardDescriptor) -> tuple[int | None, int | None] | Refusal:
+    """Return how often each row and each column was copied, None where not all as often, for kernels that read rows."""
+    _, _, in_h, in_w = problem.result_shape
+    if problem.steps[3] != 1:
+        return Refusal("columns of grad_out are not one, or do not lie side by side")
+    if in_h + in_w > _MOST_PLACES:
+        return Refusal(f"in_h + in_w = {in_h + in_w} are more than the {_MOST_PLACES} that are looked at")
+    return _whole_factor(in_h, problem.shape[2]), _whole_factor(in_w, problem.shape[3])
+
+
 class Factors(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
     """16 bytes of grad_input a thread, where each place was copied a whole number of times."""
 
@@ -585,14 +595,13 @@ class Factors(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
     ) -> Schedule | Refusal:
         """Return one launch."""
         _, channels, in_h, in_w = problem.result_shape
-        if problem.steps[3] != 1:
-            return Refusal("columns of grad_out are not one, or do not lie side by side")
         chunks, rest = divmod(in_w * problem.dtype.size, _VECTOR_BYTES)
         if rest:
             return Refusal("rows of grad_input are not whole numbers of 16 bytes")
-        if in_h + in_w > _MOST_PLACES:
-            return Refusal(f"in_h + in_w = {in_h + in_w} are more than the {_MOST_PLACES} that are looked at")
-        rows, columns = (_whole_factor(*sizes) for sizes in zip((in_h, in_w), problem.shape[2:], strict=True))
+        copies = _copies(problem)
+        if isinstance(copies, Refusal):
+            return copies
+        rows, columns = copies
         if not rows or columns not in _FACTORS:
             return Refusal("not every row was copied as often, and every column 2, 3 or 4 times")
         threads = math.prod(problem.result_shape[:3]) * chunks
@@ -619,11 +628,12 @@ class ShortSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
     ) -> Schedule | Refusal:
         """Return one launch."""
         _, _, in_h, in_w = problem.result_shape
-        if problem.steps[3] != 1:
-            return Refusal("columns of grad_out are not one, or do not lie side by side")
         if refusal := _far_apart(problem, in_w):
             return refusal
-        rows, columns = (_whole_factor(*sizes) for sizes in zip((in_h, in_w), problem.shape[2:], strict=True))
+        copies = _copies(problem)
+        if isinstance(copies, Refusal):
+            return copies
+        rows, columns = copies
         if rows != columns or rows not in _FACTORS:
             return Refusal("not every row and column was copied as often, 2, 3 or 4 times")
         plane, size = in_h * in_w, problem.dtype.size

@@ -272,7 +272,7 @@ def runner(
     for i, table in enumerate(tables):
         lines += [f"table{i}.memory.used_on(stream)"]
         scope |= {f"table{i}": table}
-    scope |= {"device": device}
+    scope |= {"device": device, "ordinal": device.ordinal}
     for i, step in enumerate(steps):
         lines += _filling(step, i, scope) if isinstance(step, FillStep) else _enqueuing(device, step, i, scope)
     # Not by the NamedTuple's own constructor, which is slower.
@@ -299,7 +299,7 @@ def _binding(rules: Sequence[ArrayRule], disjoint: Sequence[DisjointPair]) -> tu
 
 def _filling(step: FillStep, i: int, scope: dict[str, Any]) -> list[str]:
     """Return the lines of a step; `scope` gets the names that they use."""
-    scope |= {f"offset{i}": step.offset, f"nbytes{i}": step.nbytes, "ordinal": scope["device"].ordinal}
+    scope |= {f"offset{i}": step.offset, f"nbytes{i}": step.nbytes}
     fill = f"device.backend.fill(ordinal, p{step.place} + offset{i}, 0, nbytes{i}, stream.handle)"
     return [f"if p{step.place}:", f"    {fill}"] if step.nbytes else []
 
