@@ -250,13 +250,13 @@ def test_waiting_threads_compile_after_an_interrupt(
 
 
 def test_failures_are_bounded_too(device: Device, clean_modules: ModuleCache) -> None:
-    clean_modules.max_modules = 5
+    clean_modules.max_modules = bound = len(clean_modules.entries()) + 5  # beside what other tests hold
     one = broken(device)
     for number in range(8):
         source = KernelSource(one.language, one.text.replace("broken", f"e{number}"))
         with pytest.raises(ptxrt.CompileError):
             ptxrt.load(source, f"e{number}", "", device)
-    assert len(clean_modules.entries()) <= 5
+    assert len(clean_modules.entries()) <= bound
 
 
 def test_a_running_compile_is_not_unloaded(device: Device, clean_modules: ModuleCache, monkeypatch: Patch) -> None:
