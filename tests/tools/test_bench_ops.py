@@ -183,11 +183,16 @@ class Calls(list[str]):
         return call
 
 
+SOFTMAX = Case("softmax2d", (2, 3))
+
+
 @pytest.fixture
 def made(monkeypatch: Patch) -> Any:
     """Return what measures one case whose calls give these results, and the calls."""
 
-    def measured(ours: Any, theirs: Any, compiled: Any, deadline: float = np.inf) -> tuple[dict[str, Any], Calls]:
+    def measured(
+        ours: Any, theirs: Any, compiled: Any, deadline: float = np.inf, case: Case = SOFTMAX
+    ) -> tuple[dict[str, Any], Calls]:
         calls = Calls()
         # A result is its own error, and its own number of bytes.
         row = SimpleNamespace(
@@ -203,7 +208,7 @@ def made(monkeypatch: Patch) -> Any:
         monkeypatch.setattr(ops, "timer", lambda device, call: lambda count: [call() or 7.0 for _ in range(count)])
         monkeypatch.setattr(ops, "_launch", lambda *_: 2.0)
         monkeypatch.setattr(ops, "_copy_speed", lambda *_: 1e9)
-        device, case = ptxrt.Device("sim:0"), Case("softmax2d", (2, 3))
+        device = ptxrt.Device("sim:0")
         record = ops.measure(None, device, [case], ["ptx", "hip"], 6, deadline)
         assert (record["launch_us"], record["copy_bytes_per_second"]) == (2.0, 1e9)
         return record["rows"][0], calls
@@ -244,6 +249,10 @@ def test_torch_compile_is_left_out_or_says_that_its_time_is_over(made: Any) -> N
     row, calls = made(0.0, 0.0, 0.0, 1e-3)
     assert "compiled" not in calls
     assert row["failed"] == {"compile": "TimeoutError: the time of the run was over before it was compiled"}
+    row, calls = made(0.0, 0.0, 0.0, case=Case("local_response_norm", (2, 3, 4, 5), channels_last=True))
+    assert "compiled" not in calls  # whose kernel would end the run
+    assert row["failed"] == {"compile": "RuntimeError: torch's compiled kernel accesses memory that is not its own"}
+    assert row["times"].keys() == {"ptx", "hip", "eager", "copy"}
     with pytest.raises(TimeoutError, match="not within 0 s"), limited(0.01):
         time.sleep(5)
     with limited(5.0):

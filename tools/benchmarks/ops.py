@@ -25,7 +25,7 @@ from benchmarks.ops_base import Comparison, Failed, compare
 from benchmarks.ops_bounds import geometric_means, missed, rows_of, torch_best
 from benchmarks.ops_calls import Call, timer
 from benchmarks.ops_cases import TYPES, Case, cases, keys
-from benchmarks.ops_compiled import compile_ahead, compiled, limited, speak
+from benchmarks.ops_compiled import compile_ahead, compiled, faults, limited, speak
 from benchmarks.ops_torch import bar, error, make_row, their_bar
 from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
 
@@ -170,6 +170,8 @@ def _measure(
             elif name == "eager":
                 call = made.peer(lambda eager: eager)
                 result = call()
+            elif faults(case):
+                raise RuntimeError("torch's compiled kernel accesses memory that is not its own")
             elif (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError("the time of the run was over before it was compiled")
             else:

@@ -20,7 +20,7 @@ from benchmarks.ops_cases import Case
 from benchmarks.ops_torch import Row, make_row
 from ptxrt.ops.framework.plan import forget_plans
 
-__all__ = ["compile_ahead", "compiled", "limited", "speak"]
+__all__ = ["compile_ahead", "compiled", "faults", "limited", "speak"]
 
 
 def compile_ahead(chosen: Sequence[Case], languages: Sequence[str], seconds: float) -> int:
@@ -45,8 +45,17 @@ def _ahead(languages: Sequence[str], case: Case) -> None:
             with suppress(Exception):
                 speak(language)
                 row.ours()
-        compiled(torch, row)()
+        if not faults(case):
+            compiled(torch, row)()
         torch.cuda.synchronize()
+
+
+def faults(case: Case) -> bool:
+    """Return whether torch's compiled kernel accesses memory that is not its own, which ends a process's use of a GPU.
+
+    compute-sanitizer's memcheck shows it with torch 2.11.0; not every run meets memory that is not there.
+    """
+    return case.op == "local_response_norm" and case.channels_last
 
 
 def compiled(torch: Any, row: Row) -> Call:
