@@ -54,6 +54,7 @@ LAST_SIZES = (3, 5, 7, 9)
 """Window sizes that the channels-last kernels are made for, and those of few elements."""
 
 _FEW = 1 << 19  # elements
+_TURN = 4  # channels that a thread of the sliding kernels takes at a time
 _MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
 
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
@@ -241,9 +242,13 @@ class Elements(Variant[_Problem, Config]):
         return problem.launch("kernel", self.language, blocks, *problem.extent, problem.size)
 
 
-def _chunk(problem: _Problem, threads: int, windows: int) -> int:
-    """Return all channels, half of them, a quarter, ...: for so many threads, but no fewer than of some windows."""
-    chunks = min(-(-threads // max(problem.positions, 1)), max(problem.channels // (windows * problem.size), 1))
+def _chunks(problem: _Problem, threads: int, windows: int) -> int:
+    """Return in how many chunks the channels are so many threads, but no smaller ones than of some windows."""
+    return min(-(-threads // max(problem.positions, 1)), max(problem.channels // (windows * problem.size), 1))
+
+
+def _halved(problem: _Problem, chunks: int) -> int:
+    """Return all channels, half of them, a quarter, ...: the channels of at most so many chunks."""
     return max(-(-problem.channels // (1 << chunks.bit_length() - 1)), 1)
 
 
@@ -255,13 +260,17 @@ class SlidingConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SlidingConfig:
-        """As measured on an H200, of 16 bits on an H100: forward twelve times its threads, backward one time."""
-        return cls(_chunk(problem, 1 << 18, 4) if problem.way == "backward" else _chunk(problem, 3 << 20, 2))
+        """As measured on an H200: forward twelve times its threads, of 16 bits eight times; backward one time."""
+        if problem.way == "backward":
+            return cls(_halved(problem, _chunks(problem, 1 << 18, 4)))
+        chunks = _chunks(problem, (2 if problem.dtype.size == 2 else 3) << 20, 2)
+        whole_turns = -(-problem.channels // (_TURN * chunks)) * _TURN
+        return cls(max(min(whole_turns, problem.channels), 1))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SlidingConfig]:
-        """Return all channels at once, and their halves, quarters and eighths."""
-        return tuple(cls(chunk) for chunk in sorted({max(-(-problem.channels // n), 1) for n in (1, 2, 4, 8)}))
+        """Return all channels at once, their halves, quarters, sixths and eighths."""
+        return tuple(cls(chunk) for chunk in sorted({max(-(-problem.channels // n), 1) for n in (1, 2, 4, 6, 8)}))
 
 
 class WalkingConfig(SlidingConfig):
@@ -270,7 +279,7 @@ class WalkingConfig(SlidingConfig):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WalkingConfig:
         """As measured on an H200: forward six times its threads, backward two times."""
-        return cls(_chunk(problem, (3 if problem.way == "forward" else 1) << 19, 4))
+        return cls(_halved(problem, _chunks(problem, (3 if problem.way == "forward" else 1) << 19, 4)))
 
 
 class Sliding(Variant[_Problem, SlidingConfig]):
