@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng
-from op_testing import check_error
+from op_testing import check_error, wish
 from test_batch_norm import check as check_forward
 from test_batch_norm import problem as forward_problem
 from test_batch_norm import run as run_forward
@@ -176,7 +176,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     ],
 )
 def test_where_it_is_the_choice(device: Device, shape: Any, how: Any, best: bool) -> None:
-    plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, **{"training": True, **how}))
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, **{"training": True, **how}), wish())
     assert (plan.variant.name == "small") == best
 
 

@@ -387,7 +387,7 @@ def test_what_registers_do_not_hold_is_refused(device: Device) -> None:
 @pytest.mark.ptx
 def test_a_batch_that_grid_y_cannot_hold_is_walked(device: Device, rng: Rng) -> None:
     x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
-    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1))
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1), wish())
     assert plan.schedule.launches[0].grid == (1, 65535)
     check(device, x, None, None, 1)
 
@@ -551,7 +551,7 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
     ],
 )
 def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:
-    plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups))
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups), wish())
     assert key_of(plan.variant) + (" of one warp" if plan.config == WholeConfig(1) else "") == variant
 
 

@@ -568,6 +568,6 @@ def test_more_blocks_than_a_grid_has_are_refused(device: Device) -> None:
     ],
 )
 def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:
-    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups))
+    plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups), wish())
     one_warp = plan.config == WholeBackwardConfig(1, 1 << 9)
     assert key_of(plan.variant) + (" of one warp" if one_warp else "") == variant

@@ -229,7 +229,7 @@ def test_an_anchor_is_taken_where_several_blocks_have_a_tile(device: Device) -> 
     with pytest.raises(ptxrt.Unsupported, match="anchored: is not for f64"):
         FORWARD.plan.select(device, FORWARD.descriptor((64, 512, 7, 7), BY_NAME["f64"]), wish("anchored"))
     for shape, best in (((64, 1000, 7, 7), "anchored"), ((16, 256, 64, 64), "held")):
-        assert FORWARD.plan.select(device, FORWARD.descriptor(shape)).variant.name == best
+        assert FORWARD.plan.select(device, FORWARD.descriptor(shape), wish()).variant.name == best
 
 
 @each_cluster
