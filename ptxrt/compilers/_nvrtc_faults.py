@@ -48,7 +48,10 @@ class Job(CxxJob):
                 return header_fix(header[1])
             if "invalid value for --gpu-architecture" in problem.text:
                 return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
-        first = problems[0]
-        lines = self.text.split("\n") if first.file == self.program_name else []
-        line = lines[first.line - 1] if first.line and first.line <= len(lines) else ""
-        return self.hint() or name_fix(first.text, line)
+        # Where a parameter's type is unknown, what is said first is not of that.
+        fixes = (name_fix(problem.text, self._line(problem)) for problem in problems)
+        return self.hint() or next(filter(None, fixes), None)
+
+    def _line(self, problem: Problem) -> str:
+        lines = self.text.split("\n") if problem.file == self.program_name else []
+        return lines[problem.line - 1] if problem.line and problem.line <= len(lines) else ""

@@ -69,6 +69,15 @@ def test_constants(name: str) -> None:
     compiled(f"x[0] = {constant};", before=header)
 
 
+@pytest.mark.parametrize(("kind", "header"), [("half", "cuda_fp16.h"), ("__nv_bfloat16", "cuda_bf16.h")])
+@pytest.mark.parametrize("parameters", ["{}* x", "int n,\n    const {}* __restrict__ x"])
+def test_a_parameter_of_a_type_without_its_header(kind: str, header: str, parameters: str) -> None:
+    # NVRTC tells first of the kernel's attribute, which it takes for a variable's.
+    kernel = f'extern "C" __global__ void f({parameters.format(kind)}) {{ }}'
+    assert fix_of("", kernel) == f"Write #include <{header}> first"
+    compiled("", f"#include <{header}>\n{kernel}")
+
+
 def test_a_constant_without_its_header() -> None:
     assert fix_of("x[0] = CUDART_PI_F;") == "Write #include <math_constants.h> first"
 
