@@ -48,8 +48,9 @@ class Job(CxxJob):
                 return header_fix(header[1])
             if "invalid value for --gpu-architecture" in problem.text:
                 return f"{self.compiler} makes no code for {self.arch}; it knows {', '.join(self.architectures)}"
-        # Where a parameter's type is unknown, what is said first is not of that.
-        fixes = (name_fix(problem.text, self._line(problem)) for problem in problems)
+        # Where a parameter's type is unknown, what is said first is of the kernel's attribute.
+        told = problems if problems[0].text.startswith('attribute "__global__" does not apply') else problems[:1]
+        fixes = (name_fix(problem.text, self._line(problem)) for problem in told)
         return self.hint() or next(filter(None, fixes), None)
 
     def _line(self, problem: Problem) -> str:

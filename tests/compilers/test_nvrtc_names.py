@@ -78,6 +78,10 @@ def test_a_parameter_of_a_type_without_its_header(kind: str, header: str, parame
     compiled("", f"#include <{header}>\n{kernel}")
 
 
+def test_a_name_behind_another_problem_is_not_its_fix() -> None:
+    assert fix_of("x[0] = undefined_thing;\nuint32_t b = n;") == ""
+
+
 def test_a_constant_without_its_header() -> None:
     assert fix_of("x[0] = CUDART_PI_F;") == "Write #include <math_constants.h> first"
 

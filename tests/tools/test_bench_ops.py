@@ -95,6 +95,15 @@ def test_the_means_are_held_too_and_what_is_not_there_is_missed() -> None:
     assert means == {name: pytest.approx(mean) for name, mean in found.items()}
 
 
+def test_a_row_where_torch_compile_failed_counts_in_no_mean_and_is_held_to_eager() -> None:
+    alone = row(ptx=10.0, hip=15.0, eager=1000.0, copy=10.0) | {"failed": {"compile": "wrong"}}
+    both = row(ptx=25.0, hip=25.0, eager=100.0, compile=50.0, copy=25.0)
+    means = ops_bounds.geometric_means([alone, both])
+    assert [means[f"torch's better / {name}"] for name in ("ptx", "hip", "copy")] == pytest.approx([2.0, 2.0, 2.0])
+    slow = row(ptx=20.0, eager=10.0) | {"failed": {"compile": "wrong"}}
+    assert any("2.00 x the better of torch" in line for line in ops_bounds.missed([slow], ["ptx"]))
+
+
 def test_rows_that_were_measured_are_kept_when_the_device_is_lost(monkeypatch: Patch, capsys: Capture) -> None:
     def lost(*_: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered")

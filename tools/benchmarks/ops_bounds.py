@@ -52,7 +52,12 @@ def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def torch_best(row: Mapping[str, Any]) -> float | None:
-    """Return the better time of torch eager and torch.compile; None where there is neither."""
+    """Return the better time of torch eager and torch.compile; None where there is neither, or torch.compile failed.
+
+    Eager alone would be another measure in that row than in the others.
+    """
+    if "compile" in row["failed"]:
+        return None
     return min((row["times"][name] for name in ("eager", "compile") if name in row["times"]), default=None)
 
 
@@ -88,7 +93,8 @@ def missed(rows: Rows, languages: Sequence[str] = ("ptx", "hip")) -> list[str]:
 
 
 def _missed(row: Mapping[str, Any], languages: Sequence[str]) -> Iterator[str]:
-    times, best = row["times"], torch_best(row)
+    times = row["times"]
+    best = torch_best(row) or times.get("eager")
     for name in languages:
         if name not in times:
             yield f"{name} not measured: {row['failed'].get(name, row['failed'].get('row'))}"
