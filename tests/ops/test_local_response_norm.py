@@ -167,6 +167,16 @@ def test_each_sliding_size(device: Device, rng: Rng, size: int, name: str) -> No
         check(device, rng, normal(rng, (2, 2 * size + 3, 19), name=name), size, "sliding", alpha=0.5, beta=beta)
 
 
+@pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "name", "chunk"),
+    [((128, 96, 55, 55), "f32", 12), ((128, 96, 55, 55), "f16", 16), ((1, 100, 1), "f32", 12), ((2, 0, 3), "f32", 1)],
+)
+def test_chunks_are_whole_turns(sim: Device, shape: Shape, name: str, chunk: int) -> None:
+    plan = plan_of("forward", sim, shape, 5, "sliding", name)
+    assert plan.config.chunk == chunk
+
+
 @pytest.mark.parametrize("variant", ["last", "hip/last"])
 @pytest.mark.parametrize(
     ("shape", "size", "name"),
