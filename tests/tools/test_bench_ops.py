@@ -16,7 +16,7 @@ from typing import Any
 import bench
 import numpy as np
 import pytest
-from benchmarks import measured, ops, ops_base, ops_bounds
+from benchmarks import measured, ops, ops_base, ops_bounds, ops_compiled
 from benchmarks.measured import ABSENT
 from benchmarks.ops_base import Comparison, Failed
 from benchmarks.ops_calls import PARAMETERS, call, inputs, on_device, shapes
@@ -266,6 +266,18 @@ def test_torch_compile_is_left_out_or_says_that_its_time_is_over(made: Any) -> N
         time.sleep(5)
     with limited(5.0):
         pass
+
+
+def test_what_would_end_a_process_is_not_compiled_ahead(monkeypatch: Patch) -> None:
+    done: list[str] = []
+    cuda = SimpleNamespace(empty_cache=lambda: None, synchronize=lambda: done.append("waited"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(ops_compiled, "make_row", lambda *_: SimpleNamespace(ours=lambda: done.append("ours")))
+    monkeypatch.setattr(ops_compiled, "compiled", lambda *_: lambda: done.append("compiled"))
+    monkeypatch.setenv("PTXRT_LANGUAGE", "ptx")  # and undone afterwards
+    for channels_last in (False, True):
+        ops_compiled._ahead(["ptx"], Case("local_response_norm", (2, 3, 4, 5), channels_last=channels_last))
+    assert done == ["ours", "compiled", "waited", "ours", "waited"]
 
 
 def test_its_options_reach_what_they_are_for(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
