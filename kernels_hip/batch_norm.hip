@@ -152,6 +152,12 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
             const Real g = Real(go[i]);
             gi[i] = Element(training ? gradient(Real(x[i]), g) : g * gradient.go_power * gradient.go_factor);
         }
+//% elif T.name == "f64"
+        const Gradient gradient{mean, scale, rounded(slope), rounded(shift), m < 64};
+        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
+            const size_t i = at.row * pitch + at.column;
+            gi[i] = training ? gradient(x[i], go[i]) : double(Number(go[i]) * scale);
+        }
 //% else
         for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
             const size_t i = at.row * pitch + at.column;

@@ -33,6 +33,9 @@ constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a bl
 //% include "block_sum.jinja"
 //% include "moments.jinja"
 //% include "walk.jinja"
+//% if T.name == "f64"
+//% include "group_norm_gradient.jinja"
+//% endif
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 group_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
@@ -132,8 +135,13 @@ group_norm_backward_groups_kernel{{ suffix }}(const Element* in_ptr, const Eleme
             Element* gi = gi_ptr + start;
             Walk at(threadIdx.x, blockDim.x, hw);
             for (size_t i = threadIdx.x; i < n; i += blockDim.x, at.next()) {
+//% if T.name == "f64"
+                const double weight = w_ptr ? w_ptr[first_channel + at.row] : 1;
+                gi[i] = Gradient{n < 64, weight, mean, inv, rounded(mean_g), rounded(slope)}(x[i], go[i]);
+//% else
                 const double g = Real(go[i]), weight = w_ptr ? w_ptr[first_channel + at.row] : 1;
                 gi[i] = Element(Real(fma(mean - Number(Real(x[i])), slope, fma(g, weight, -mean_g)) * inv));
+//% endif
             }
         }
     }

@@ -210,7 +210,7 @@ group_norm_backward_few_kernel{{ suffix }}(const Element* in_ptr, const Element*
     of_threads[threadIdx.x][0] = own.go_sum;
     of_threads[threadIdx.x][1] = product(fma(-all.offset, own.go_sum, own.dot), inv);
     if (at.mine) {
-        const Gradient gradient{weight, double(first) + all.offset, inv, mean_g, slope};
+        const Gradient gradient{ {{- "per_group * hw < 64, weight, double(first) + all.offset, inv, rounded(mean_g), rounded(slope)" if T.name == "f64" else "weight, double(first) + all.offset, inv, mean_g, slope" }}};
 #pragma unroll
         for (unsigned e = 0; e < VECTOR; ++e) x[e] = gradient(x[e], grad[e]);
         if (aligned) store<true>(gi_ptr + place, x);

@@ -24,7 +24,7 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 //% include "tickets.jinja"
 
 // Loads that are under way at a time, of one tensor and of each of two.
-constexpr unsigned TURNS = {{ {2: 2, 4: 4, 8: 1}[T.size] }}, HALF_TURNS = {{ 2 if T.name == "f32" else 1 }};
+constexpr unsigned TURNS = {{ {2: 2, 4: 4, 8: 4}[T.size] }}, HALF_TURNS = {{ 1 if T.size == 2 else 2 }};
 
 //% include "group_norm_loops.jinja"
 //% include "group_norm_gradient.jinja"
@@ -197,7 +197,7 @@ group_norm_backward_tickets_kernel{{ suffix }}(const Element* in_ptr, const Elem
             const Number mean_g = go_sum / n, slope = fma(-all.offset, go_sum, go_dot) * inv / n * inv;
             const double weight = w_ptr ? w_ptr[row % channels] : 1;
             const Element *x = in_ptr + start, *go = go_ptr + start;
-            by_vectors(hw, addresses, GradInput{x, go, gi_ptr + start, count, Gradient{weight, mean, inv, mean_g, slope}});
+            by_vectors(hw, addresses, GradInput{x, go, gi_ptr + start, count, {{ "Gradient{n < 64, weight, mean, inv, rounded(mean_g), rounded(slope)}" if T.name == "f64" else "Gradient{weight, mean, inv, mean_g, slope}" }}});
         }
     }
 }

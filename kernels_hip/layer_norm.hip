@@ -9,7 +9,7 @@
 //   grad_weight[i] = sum(go * xhat),   grad_bias[i] = sum(go)
 //
 // How that is computed stands in layer_norm.ptx: sums of Numbers, f64 or pairs of it, of d = x - k where k is the row's
-// first value. Each result is rounded to {{ R.name }} once{{ ", then to " ~ T.name if T.size == 2 }}.
+// first value. Each result is {{ "made in f64" if T.name == "f64" else "rounded to " ~ R.name ~ " once" }}{{ ", then to " ~ T.name if T.size == 2 }}.
 // Every product that is added to something is an fma() in the text, so that no compiler has a choice which one to
 // contract. 1 / sqrt(), of which AMD's makes one operation, is right to an ulp of f64.
 //
@@ -30,6 +30,9 @@ constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a bl
 //% include "pairs.jinja"
 //% include "block_sum.jinja"
 //% include "moments.jinja"
+//% if T.name == "f64"
+//% include "wide_rows.jinja"
+//% endif
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 layer_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr, size_t rows,
@@ -39,20 +42,33 @@ layer_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
         Element* y = out_ptr + row * width;
         const double k = Real(x[0]);
         Number sum = 0, squares = 0;
+//% if T.name == "f64"
+        OwnSums own{x[own_value(width)], 0, 0, sum, squares, sum, squares};
+        each_value(width, [&](size_t i, bool first, bool last) { own.take(x[i], first, last); });
+        own.shift_to(k, false);
+//% else
 #pragma unroll 4
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const Number d = Number(Real(x[i])) - k;
             sum += d;
             squares = fma(d, d, squares);
         }
+//% endif
         block_sum(sum, squares);
         const Moments<Number> all = moments(sum, squares, width);
         const Number mean = k + all.offset, inv = inverse_root(all.var + eps);
 
+//% if T.name == "f64"
+        each_value(width, [&](size_t i, bool, bool) {
+            const double weight = w_ptr ? w_ptr[i] : 1, bias = b_ptr ? b_ptr[i] : 0;
+            y[i] = fma(apart(x[i], mean), weight * inv.high, bias);
+        });
+//% else
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double weight = w_ptr ? w_ptr[i] : 1, bias = b_ptr ? b_ptr[i] : 0;
             y[i] = Element(Real(fma(Number(Real(x[i])) - mean, weight * inv, bias)));
         }
+//% endif
     }
 }
 
@@ -65,6 +81,16 @@ layer_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_
         Element* gi = gi_ptr + row * width;
         const double k = Real(x[0]);
         Number sum = 0, squares = 0, g_sum = 0, g_dot = 0;
+//% if T.name == "f64"
+        const bool narrow = width < NARROW;
+        if (!narrow) {
+            const auto weight = [&](size_t i) { return w_ptr ? w_ptr[i] : 1; };
+            const size_t at = own_value(width);
+            OwnSums own{x[at], fma(go[at], weight(at), 0.0), 0, sum, squares, g_sum, g_dot};
+            each_value(width, [&](size_t i, bool first, bool last) { own.take(x[i], go[i], weight(i), first, last); });
+            own.shift_to(k, true);
+        } else
+//% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const Number d = Number(Real(x[i])) - k, g = Real(go[i]);
             const double weight = w_ptr ? w_ptr[i] : 1;
@@ -83,6 +109,15 @@ layer_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_
 
         // grad_input = (g - mean_g - (x - mean) * slope) * inv
         const Number mean_g = g_sum / width, slope = fma(-all.offset, g_sum, g_dot) * inv / width * inv;
+//% if T.name == "f64"
+        if (!narrow) {
+            const Pair minus_slope = rounded(-slope), minus_mean_g = rounded(-mean_g);
+            each_value(width, [&](size_t i, bool, bool) {
+                const double g = fma(go[i], w_ptr ? w_ptr[i] : 1, minus_mean_g.high) + minus_mean_g.low;
+                gi[i] = fma(apart(x[i], mean), minus_slope.high, g) * inv.high;
+            });
+        } else
+//% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double g = Real(go[i]), weight = w_ptr ? w_ptr[i] : 1;
             gi[i] = Element(Real(fma(mean - Number(Real(x[i])), slope, fma(g, weight, -mean_g)) * inv));
@@ -103,8 +138,13 @@ layer_norm_backward_columns_kernel{{ suffix }}(const Element* in_ptr, const Elem
         for (size_t row = first; row < end; ++row) {
             const size_t i = row * width + unit % width;
             const double g = Real(go_ptr[i]);
+//% if T.name == "f64"
+            weight_sum = gathered(fma(apart(in_ptr[i], statistics[2 * row]) * statistics[2 * row + 1].high, g, 0.0), weight_sum);
+            bias_sum = gathered(g, bias_sum);
+//% else
             weight_sum = fma((Number(Real(in_ptr[i])) - statistics[2 * row]) * statistics[2 * row + 1], g, weight_sum);
             bias_sum += g;
+//% endif
         }
         partials[2 * unit] = weight_sum;
         partials[2 * unit + 1] = bias_sum;

@@ -7,8 +7,8 @@
 //
 //   grad_input = (g - x * inv^2 * mean(g * x)) * inv,   grad_weight[i] = sum(go * x * inv)
 //
-// Sums are of Numbers, f64 or pairs of it. Each result is rounded
-// to {{ R.name }} once{{ ", then to " ~ T.name if T.size == 2 }}.
+// Sums are of Numbers, f64 or pairs of it. Each result is {{ "made" if T.name == "f64" else "rounded" }}
+// {{ "in f64" if T.name == "f64" else "to " ~ R.name ~ " once" }}{{ ", then to " ~ T.name if T.size == 2 }}.
 // Every product that is added to something is an fma() in the text, so that no compiler has a choice which one to
 // contract. 1 / sqrt(), of which AMD's makes one operation, is right to an ulp of f64.
 //
@@ -28,6 +28,9 @@ constexpr int MOST_THREADS = {{ 512 if T.name == "f64" else 1024 }};  // of a bl
 //% include "elements.jinja"
 //% include "pairs.jinja"
 //% include "block_sum.jinja"
+//% if T.name == "f64"
+//% include "wide_rows.jinja"
+//% endif
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, 1)
 rms_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, size_t rows, size_t width, Real eps) {
@@ -35,18 +38,30 @@ rms_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real*
         const Element* x = in_ptr + row * width;
         Element* y = out_ptr + row * width;
         Number squares = 0;
+//% if T.name == "f64"
+        double some;
+        each_value(width, [&](size_t i, bool first, bool last) {
+            some = fma(x[i], x[i], first ? 0.0 : some);
+            if (last) squares = gathered(some, squares);
+        });
+//% else
 #pragma unroll 4
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const Number value = Real(x[i]);
             squares = fma(value, value, squares);
         }
+//% endif
         block_sum(squares);
         const Number inv = inverse_root(squares / width + eps);
 
+//% if T.name == "f64"
+        each_value(width, [&](size_t i, bool, bool) { y[i] = x[i] * ((w_ptr ? w_ptr[i] : 1) * inv.high); });
+//% else
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double weight = w_ptr ? w_ptr[i] : 1;
             y[i] = Element(Real(Number(Real(x[i])) * (weight * inv)));
         }
+//% endif
     }
 }
 
@@ -57,6 +72,16 @@ rms_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_pt
         const Element *x = in_ptr + row * width, *go = go_ptr + row * width;
         Element* gi = gi_ptr + row * width;
         Number squares = 0, dot = 0;
+//% if T.name == "f64"
+        const bool narrow = width < NARROW;
+        if (!narrow) {
+            each_value(width, [&](size_t i, bool, bool) {
+                const double g = fma(go[i], w_ptr ? w_ptr[i] : 1, 0.0);
+                squares = gathered(x[i], x[i], squares);
+                dot = gathered(x[i], g, dot);
+            });
+        } else
+//% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const Number value = Real(x[i]), g = Real(go[i]);
             const double weight = w_ptr ? w_ptr[i] : 1;
@@ -69,6 +94,15 @@ rms_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_pt
 
         // grad_input = (g - x * slope) * inv
         const Number slope = dot * inv / width * inv;
+//% if T.name == "f64"
+        if (!narrow) {
+            const Pair minus_slope = rounded(-slope);
+            each_value(width, [&](size_t i, bool, bool) {
+                const Pair g = Pair(go[i]) * Pair(w_ptr ? w_ptr[i] : 1);
+                gi[i] = (fma(x[i], minus_slope.high, g.high) + fma(x[i], minus_slope.low, g.low)) * inv.high;
+            });
+        } else
+//% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const Number value = Real(x[i]), g = Real(go[i]);
             const double weight = w_ptr ? w_ptr[i] : 1;
@@ -92,7 +126,11 @@ rms_norm_backward_columns_kernel{{ suffix }}(const Element* in_ptr, const Elemen
         for (size_t row = first; row < end; ++row) {
             const size_t i = row * width + unit % width;
             const double g = Real(go_ptr[i]);
+//% if T.name == "f64"
+            sum = gathered(fma(in_ptr[i] * statistics[row].high, g, 0.0), sum);
+//% else
             sum = fma(Number(Real(in_ptr[i])) * statistics[row], g, sum);
+//% endif
         }
         partials[unit] = sum;
     }

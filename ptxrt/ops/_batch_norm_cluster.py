@@ -42,6 +42,7 @@ FAMILY = KernelFamily(
 _LONG_ROW = 256  # bytes from which a row is read as one: below, channels lie side by side
 _THREADS, _FEW_THREADS = 512, 256
 _MOST_CHANNELS = 64
+_FEW_VALUES = 64  # of a channel, as the kernels have it
 _LARGE = 224 << 10  # bytes of shared memory that a multiprocessor has
 _HALF = _LARGE // 2  # so that one block reads while another one writes
 _WHOLE = 228 << 10  # all that a multiprocessor has, of which a block takes what it asks for and _RESERVED
@@ -76,6 +77,11 @@ def _group(problem: Any) -> int | None:
     ]
     long = (group for group in groups if group * problem.hw * problem.dtype.size >= _LONG_ROW)
     return next(long, groups[-1] if groups else None)
+
+
+def _cancels(problem: Any) -> bool:
+    """Return whether gradients in f64 are of so few values that less than a thread's sums lose is left of them."""
+    return bool(problem.parts == 2 and problem.arrays == 2 and problem.count < _FEW_VALUES)
 
 
 def _sizes(problem: Any) -> tuple[int, ...]:
@@ -128,7 +134,7 @@ class ClusterConfig(Config):
 
     @classmethod
     def _fitting(cls, problem: Any) -> list[ClusterConfig]:
-        sizes = _sizes(problem)
+        sizes = () if _cancels(problem) else _sizes(problem)
         return [config for size in sizes if (config := cls._of(problem, size))]
 
     @classmethod
@@ -160,6 +166,8 @@ def clusters(
     if config.size not in _sizes(problem):
         of_columns = " where channels lie side by side" if _group(problem) else ""
         return Refusal(f"no clusters are of {config.size} blocks{of_columns}")
+    if _cancels(problem):
+        return Refusal(f"of gradients in f64 a channel has {problem.count} values, fewer than {_FEW_VALUES}")
     if problem.channels >> 31:  # a cluster's next channel would be one before
         return Refusal(f"{problem.channels} channels are more than {(1 << 31) - 1}")
     if config.size > limits.max_cluster:

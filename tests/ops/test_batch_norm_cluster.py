@@ -13,11 +13,14 @@ from test_batch_norm import expected as expected_forward
 from test_batch_norm import problem as forward_problem
 from test_batch_norm import run as run_forward
 from test_batch_norm_backward import check as check_backward
+from test_batch_norm_backward import compare as compare_backward
+from test_batch_norm_backward import expected as expected_backward
 from test_batch_norm_backward import problem as backward_problem
+from test_batch_norm_backward import run as run_backward
 
-from ptxrt import Device
+from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormDescriptor
+from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor
 from ptxrt.ops._batch_norm_cluster import OF_COLUMNS, SIZES, ClusterConfig, clusters, worth_clusters
 from ptxrt.ops.framework import Limits
 
@@ -57,7 +60,35 @@ def test_clusters_take_turns(device: Device, rng: Rng, shape: Any, turns: int, s
 
 @pytest.mark.parametrize("name", ["f16", "f64"])
 def test_types_take_turns(device: Device, rng: Rng, name: str) -> None:
-    check(device, rng, (5, 16, 7), ClusterConfig(2, 2), name)
+    check(device, rng, (10, 16, 7), ClusterConfig(2, 2), name)
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [((3, 5, 260), SIZES), ((90, 12, 6), OF_COLUMNS[1:])], ids=str)
+def test_in_f64_neither_an_outlier_in_front_costs_accuracy_nor_a_constant_in_grad_out(
+    device: Device, rng: Rng, shape: Any, sizes: Any
+) -> None:
+    """Threads add up about values of their own."""
+    values, go, x, *others = forward_problem(rng, shape, name="f64"), *backward_problem(rng, shape, name="f64")
+    for array in (values[0], x):
+        array[0, ::2, 0] = 1e10
+    for size in sizes:
+        how: Any = {"variant": "cluster", "config": ClusterConfig(size, 2)}
+        check_forward(device, values, training=True, **how)
+        check_backward(device, (go, x, *others), kind="training", **how)
+        got = run_backward(device, (go + 1e8, x, *others), kind="training", **how)
+        rounded = (go + 1e8) - np.longdouble(1e8)
+        want = expected_backward((rounded, x, *others), kind="training")
+        compare_backward(device, got, (*want[:2], want[2] + x[:, 0].size * np.longdouble(1e8)), f"{shape} {size}")
+
+
+def test_few_values_whose_gradients_cancel_are_left_to_others(sim: Device) -> None:
+    for images, fits in ((9, False), (10, True)):
+        few = BatchNormBackwardDescriptor((images, 1 << 17, 7), True, BY_NAME["f64"])
+        assert worth_clusters(few) == fits
+        assert worth_clusters(replace(few, dtype=BY_NAME["f32"]))
+    problem = BatchNormBackwardDescriptor((9, 16, 7), True, BY_NAME["f64"])
+    with pytest.raises(Unsupported, match="of gradients in f64 a channel has 63 values, fewer than 64"):
+        BatchNormBackwardPlan.select(sim, problem, PlanPreference(variant="cluster", config=ClusterConfig(2, 2)))
 
 
 @pytest.mark.parametrize("units", [7, 8, 9, 10, 11, 12])

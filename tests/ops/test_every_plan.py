@@ -444,6 +444,7 @@ LARGE: list[tuple[Any, Any]] = [
     (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((300, 64, 7), 2)),
     (ops.BatchNormPlan,
      ops.BatchNormDescriptor((2, 8, 6), True, momentum=None, save="inverse_deviation", counted=True)),
+    (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((10, 16, 7), True)),
     (ops.BatchNormBackwardPlan,
      ops.BatchNormBackwardDescriptor((2, 8, 6), True, handed=True, save="inverse_deviation")),
     (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor((1 << 13, 8), (8,))),

@@ -102,6 +102,23 @@ def test_layer_norm_backward_matches_cpu(
     check_backward(device, problem(rng, shape, row), row, variant=variant, config=RowsBackwardConfig(warps, 16))
 
 
+@every_way
+@pytest.mark.parametrize("width", [62, 63, 64, 65, 257, 2047, 2054, 4612])  # round 64, where pairs end; turns
+def test_in_f64_neither_an_outlier_in_front_costs_accuracy_nor_a_constant_in_grad_out(
+    device: Device, rng: Rng, width: int, variant: str, warps: int
+) -> None:
+    go, x, w, b = problem(rng, (2, width), (width,), "f64")
+    x[1, 0] = 1e10
+    check_forward(device, (go, x, w, b), width, way=(variant, warps))
+    config = RowsBackwardConfig(warps, 16)
+    check_backward(device, (go, x, w, b), width, variant=variant, config=config)
+    go += 1e8  # which counts for grad_bias alone
+    grad_input, _, grad_bias = references.layer_norm_backward(go.astype(np.longdouble) - 1e8, x, width)
+    got = backward(device, go, x, width, variant=variant, config=config)
+    for a, want in ((got[0], grad_input), (got[2], grad_bias + 2e8)):
+        check_error("layer_norm gradient", device, a, want, bar("layer_norm", "f64"), (width, variant, warps))
+
+
 @every_type
 def test_layer_norm_of_drawn_problems(device: Device, name: str) -> None:
     def body(lead: list[int], row: list[int], seed: int, mean: float) -> None:

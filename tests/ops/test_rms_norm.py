@@ -96,6 +96,18 @@ def test_rms_norm_backward_matches_cpu(
     check_backward(device, problem(rng, shape, row), row, variant=variant, config=RowsBackwardConfig(warps, 16))
 
 
+@every_way
+@pytest.mark.parametrize("width", [62, 63, 64, 65, 257, 2047, 2054, 4612])  # round 64, where pairs end; turns
+def test_in_f64_terms_that_cancel_cost_no_accuracy(
+    device: Device, rng: Rng, width: int, variant: str, warps: int
+) -> None:
+    go, x, _ = problem(rng, (2, width), (width,), "f64", 1e4)
+    go += 1e4  # nearly a multiple of x
+    given, config = (go, x, None), RowsBackwardConfig(warps, 16)
+    check_forward(device, given, width, (variant, warps))
+    check_backward(device, given, width, large_mean=True, variant=variant, config=config)
+
+
 @every_type
 def test_rms_norm_of_drawn_problems(device: Device, name: str) -> None:
     def body(lead: list[int], row: list[int], seed: int, mean: float) -> None:

@@ -36,7 +36,7 @@ RowsT = TypeVar("RowsT", bound="RowsDescriptor")
 
 WARP = 32
 _THREADS = 256  # of a block that adds up columns, each thread those of a slice of rows
-_COLUMNS = 1 << 18  # of all slices together, about, where there are rows for so many
+_COLUMNS, _COLUMNS_OF_F64 = 1 << 18, 3 << 16  # of all slices together, about, where there are rows for so many
 _SLICE, _SLICES = 16, 1 << 12  # rows of a slice, at least; slices, at most
 
 _ARRAYS = {
@@ -155,7 +155,8 @@ class RowsBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> RowsBackwardConfig:
         """As in the forward; slices such that many threads have a column each."""
-        length = max(_SLICE, -(-problem.rows * problem.width // _COLUMNS), -(-problem.rows // _SLICES))
+        columns = _COLUMNS_OF_F64 if problem.dtype.name == "f64" else _COLUMNS
+        length = max(_SLICE, -(-problem.rows * problem.width // columns), -(-problem.rows // _SLICES))
         return cls(RowsConfig.heuristic(problem).warps, length)
 
     @classmethod
