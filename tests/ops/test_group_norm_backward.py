@@ -255,6 +255,15 @@ def test_what_of_a_gradient_cancels_costs_f64_no_accuracy(device: Device, rng: R
 
 
 @every_variant
+@pytest.mark.parametrize("hw", [5, 28])  # groups of 10 values, and of 56
+def test_of_few_values_in_f64_what_cancels_of_a_gradient_costs_no_accuracy(
+    device: Device, rng: Rng, hw: int, variant: str
+) -> None:
+    go, x, _ = problem(rng, (2, 4, hw), name="f64")
+    check(device, 3 + 2 * x + 1e-3 * go, x, None, 2, variant=variant)
+
+
+@every_variant
 @pytest.mark.parametrize(("name", "outlier"), [("f32", 1e6), ("f16", 6e4), ("bf16", 1e6), ("f64", 1e10)])
 def test_an_outlier_in_front_costs_no_accuracy(
     device: Device, rng: Rng, name: str, outlier: float, variant: str

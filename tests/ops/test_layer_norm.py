@@ -119,6 +119,15 @@ def test_in_f64_neither_an_outlier_in_front_costs_accuracy_nor_a_constant_in_gra
         check_error("layer_norm gradient", device, a, want, bar("layer_norm", "f64"), (width, variant, warps))
 
 
+@pytest.mark.parametrize("variant", BASELINE)
+@pytest.mark.parametrize("width", [5, 62, 63])
+def test_of_few_values_in_f64_what_cancels_of_a_gradient_costs_no_accuracy(
+    device: Device, rng: Rng, width: int, variant: str
+) -> None:
+    go, x, *_ = problem(rng, (2, width), (width,), "f64")
+    check_backward(device, (3 + 2 * x + 1e-3 * go, x, None, None), width, variant=variant)
+
+
 @every_type
 def test_layer_norm_of_drawn_problems(device: Device, name: str) -> None:
     def body(lead: list[int], row: list[int], seed: int, mean: float) -> None:

@@ -108,6 +108,15 @@ def test_in_f64_terms_that_cancel_cost_no_accuracy(
     check_backward(device, given, width, large_mean=True, variant=variant, config=config)
 
 
+@every_variant
+@pytest.mark.parametrize("width", [5, 62, 63])
+def test_of_few_values_in_f64_what_cancels_of_a_gradient_costs_no_accuracy(
+    device: Device, rng: Rng, width: int, variant: str
+) -> None:
+    go, x, _ = problem(rng, (2, width), (width,), "f64")
+    check_backward(device, (2 * x + 1e-3 * go, x, None), width, variant=variant)
+
+
 @every_type
 def test_rms_norm_of_drawn_problems(device: Device, name: str) -> None:
     def body(lead: list[int], row: list[int], seed: int, mean: float) -> None:
