@@ -59,10 +59,11 @@ layer_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
         const Number mean = k + all.offset, inv = inverse_root(all.var + eps);
 
 //% if T.name == "f64"
-        each_value(width, [&](size_t i, bool, bool) {
+#pragma unroll 4
+        for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double weight = w_ptr ? w_ptr[i] : 1, bias = b_ptr ? b_ptr[i] : 0;
             y[i] = fma(apart(x[i], mean), weight * inv.high, bias);
-        });
+        }
 //% else
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double weight = w_ptr ? w_ptr[i] : 1, bias = b_ptr ? b_ptr[i] : 0;
@@ -112,10 +113,11 @@ layer_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_
 //% if T.name == "f64"
         if (!narrow) {
             const Pair minus_slope = rounded(-slope), minus_mean_g = rounded(-mean_g);
-            each_value(width, [&](size_t i, bool, bool) {
+#pragma unroll 4
+            for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
                 const double g = fma(go[i], w_ptr ? w_ptr[i] : 1, minus_mean_g.high) + minus_mean_g.low;
                 gi[i] = fma(apart(x[i], mean), minus_slope.high, g) * inv.high;
-            });
+            }
         } else
 //% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {

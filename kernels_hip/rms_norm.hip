@@ -55,7 +55,8 @@ rms_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real*
         const Number inv = inverse_root(squares / width + eps);
 
 //% if T.name == "f64"
-        each_value(width, [&](size_t i, bool, bool) { y[i] = x[i] * ((w_ptr ? w_ptr[i] : 1) * inv.high); });
+#pragma unroll 4
+        for (size_t i = threadIdx.x; i < width; i += blockDim.x) y[i] = x[i] * ((w_ptr ? w_ptr[i] : 1) * inv.high);
 //% else
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
             const double weight = w_ptr ? w_ptr[i] : 1;
@@ -97,10 +98,11 @@ rms_norm_backward_kernel{{ suffix }}(const Element* in_ptr, const Element* go_pt
 //% if T.name == "f64"
         if (!narrow) {
             const Pair minus_slope = rounded(-slope);
-            each_value(width, [&](size_t i, bool, bool) {
+#pragma unroll 4
+            for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
                 const Pair g = Pair(go[i]) * Pair(w_ptr ? w_ptr[i] : 1);
                 gi[i] = (fma(x[i], minus_slope.high, g.high) + fma(x[i], minus_slope.low, g.low)) * inv.high;
-            });
+            }
         } else
 //% endif
         for (size_t i = threadIdx.x; i < width; i += blockDim.x) {
