@@ -36,7 +36,8 @@ RowsT = TypeVar("RowsT", bound="RowsDescriptor")
 
 WARP = 32
 _THREADS = 256  # of a block that adds up columns, each thread those of a slice of rows
-_COLUMNS, _COLUMNS_OF_F64 = 1 << 18, 3 << 16  # of all slices together, about, where there are rows for so many
+_COLUMNS = 1 << 18  # of all slices together, about, where there are rows for so many
+_COLUMNS_OF_F64 = 3 << 16  # the same of f64: as many as an H200 has threads for at a time
 _SLICE, _SLICES = 16, 1 << 12  # rows of a slice, at least; slices, at most
 
 _ARRAYS = {
