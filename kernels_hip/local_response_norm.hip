@@ -1,4 +1,5 @@
 //% set usual = 5
+//% set most = 5 if T.name == "f64" else 8
 // local_response_norm, {{ T.name }}.
 //
 //   forward:   denom = sum of x^2 over the window / size * alpha + k,   y = x * denom^-beta
@@ -9,8 +10,8 @@
 // What leaves the clipped window is left out of the sum alone: size divides it at the edges too.
 //
 //% if T.name == "f64"
-// All of it is f64, the sums pairs of them (pairs.jinja), and a power is our own (power.jinja): all arithmetic is that of
-// the entries in PTX, in the same order, and so are the bits.
+// All of it is f64, the sums pairs of them (pairs.jinja), and powers are our own (fourth_root.jinja, power.jinja): all arithmetic is
+// that of the entries in PTX, in the same order, and so are the bits.
 //% else
 // All of it is f64 and rounded once, to f32, as an element of 16 bits is once more: no square or power overflows
 // (x^2 of 1e20 is no infinity), denom, which is f32, is good for any beta, and backward loses nothing where its two
@@ -24,12 +25,12 @@
 // ABI: (in_ptr, out_ptr, denom_ptr, u32 batch, u32 channels, u32 spatial, u32 size, {{ P.name }} alpha, {{ P.name }} beta, {{ P.name }} k);
 // (in_ptr, go_ptr, denom_ptr, gi_ptr, u32 batch, u32 channels, u32 spatial, u32 size, {{ P.name }} alpha, {{ P.name }} beta).
 
-//% if T.name != "f64"
 //
-// lrn_forward_walking, lrn_backward_walking, for beta of one to four quarters and windows of up to 8: 256 threads, each for
+// lrn_forward_walking, lrn_backward_walking, for beta of one to four quarters and windows of up to {{ most }}: 256 threads, each for
 // `chunk` channels at one position; ceil(batch * spatial / 256) * ceil(channels / chunk) blocks, batch * spatial below 2^32 - 256.
 // A power is by roots, and so the bits are those of the sliding entries in PTX.
 // ABI: as above, with u32 chunk behind size.
+//% if T.name != "f64"
 //
 // lrn_forward_last, lrn_backward_last, for the same beta, windows of 3, 5, 7 or 9 and channels that lie side by side: 256 threads,
 // ceil(vectors / (2048 / V - 2)) blocks, V being the elements that 16 bytes have, vectors = batch * channels / V below 2^32 - 1024.
@@ -39,9 +40,6 @@
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
-//% if T.name == "f64"
-//% include "power.jinja"
-//% else
 
 // Powers of denom, -beta and -beta - 1.
 struct Powers {
@@ -55,6 +53,38 @@ __device__ inline double guess(float near) {
     const float series = fmaf(fmaf(e, 0.1171875f, 0.15625f), e, 0.25f) * e;
     return fmaf(first, series, first);
 }
+
+// How many quarters beta is, from 1 to 4, or 0 for another one.
+__device__ inline int quarters_of(Real beta) {
+    return beta == Real(0.25) ? 1 : beta == Real(0.5) ? 2 : beta == Real(0.75) ? 3 : beta == 1 ? 4 : 0;
+}
+//% if T.name == "f64"
+//% include "power.jinja"
+//% include "fourth_root.jinja"
+
+__device__ inline bool has_root(double denom, double beta) {
+    const float near = denom;
+    return quarters_of(beta) && near >= 0x1p-126f && near < __uint_as_float(0x7F800000);
+}
+
+__device__ inline double upper_power(double denom, double beta) {
+    return has_root(denom, beta) ? powers_of_root(guess(denom), denom, quarters_of(beta)).upper : power(denom, -beta);
+}
+
+__device__ inline Powers powers_of(double denom, double beta) {
+    if (has_root(denom, beta)) return powers_of_root(guess(denom), denom, quarters_of(beta));
+    Powers both = {};
+#pragma unroll 1  // with the text twice, AMD's compiler has more constants than registers
+    for (int less = 0; less < 2; ++less) both = {both.lower, power(denom, Number(-beta) - Number(double(less)))};
+    return both;
+}
+
+__device__ inline Powers powers_by_root(double denom, int quarters) { return powers_of(denom, 0.25 * quarters); }
+
+__device__ inline double scaled(double x, double denom, double, int quarters) {
+    return x * upper_power(denom, 0.25 * quarters);
+}
+//% else
 
 // Both, from the guess of the root.
 __device__ inline Powers from_root(double root, double denom, int quarters) {
@@ -100,18 +130,15 @@ __device__ inline Real scaled(Real x, double wide, float near, int quarters) {
     return Real(x * powers_by_root(wide, quarters).upper);
 }
 
-// How many quarters beta is, from 1 to 4.
-__device__ inline int quarters_of(float beta) {
-    return beta == 0.25f ? 1 : beta == 0.5f ? 2 : beta == 0.75f ? 3 : 4;
-}
-
-__device__ inline double power(double base, double exponent) { return pow(base, exponent); }
+__device__ inline double upper_power(double denom, double beta) { return pow(denom, -beta); }
+__device__ inline Powers powers_of(double denom, double beta) { return {pow(denom, -beta), pow(denom, -beta - 1.0)}; }
+//% endif
 //% if entry is none or "_walking" in entry
 
 // A thread's way along `chunk` channels at one position of one image, which it writes; what it reads begins `before` channels
 // ahead. A sum is made anew for every window, the first channel first. The chunks of one position run side by side.
 // Windows of {{ usual }} are a text of their own, with all of a window in registers.
-constexpr unsigned WALKERS = 256, MOST = 8, TURN = 4;  // threads of a block; size; channels that are read ahead
+constexpr unsigned WALKERS = 256, MOST = {{ most }}, TURN = {{ 4 if T.name == "f64" else 4 }};  // threads of a block; size; channels that are read ahead
 
 struct Walk {
     size_t start;             // of channel 0
@@ -140,11 +167,12 @@ struct Walk {
 // The terms of the last channels of a window, and what else is known of a channel until it is written, `later` steps on.
 template <unsigned SIZE>
 struct Past {
-    double sums[SIZE], owns[SIZE];  // sums[i]: of the window that has i channels to come
+    Number sums[SIZE];  // sums[i]: of the window that has i channels to come
+    double owns[SIZE];
     Real values[SIZE];
 
-    __device__ Past(double (*)[WALKERS], double (*)[WALKERS], unsigned) : sums{}, owns{}, values{} {}
-    __device__ void take(double term, double own, Real x) {
+    __device__ Past(Number (*)[WALKERS], double (*)[WALKERS], unsigned) : sums{}, owns{}, values{} {}
+    __device__ void take(Number term, double own, Real x) {
 #pragma unroll
         for (unsigned i = 0; i + 1 < SIZE; ++i) sums[i] = sums[i + 1] + term;
         sums[SIZE - 1] = term;
@@ -152,7 +180,7 @@ struct Past {
         for (unsigned i = SIZE - 1; i > 0; --i) owns[i] = owns[i - 1], values[i] = values[i - 1];
         owns[0] = own, values[0] = x;
     }
-    __device__ double sum() const { return sums[0]; }
+    __device__ Number sum() const { return sums[0]; }
     __device__ double own(unsigned later) const { return owns[later]; }
     __device__ Real value(unsigned later, const Element*) const { return values[later]; }
 };
@@ -160,19 +188,20 @@ struct Past {
 // Of any window: in shared memory, in rings of the thread's own.
 template <>
 struct Past<0> {
-    double (*terms)[WALKERS], (*owns)[WALKERS];  // owns may be null
+    Number (*terms)[WALKERS];
+    double (*owns)[WALKERS];  // may be null
     unsigned size, slot;
 
-    __device__ Past(double (*terms)[WALKERS], double (*owns)[WALKERS], unsigned size)
+    __device__ Past(Number (*terms)[WALKERS], double (*owns)[WALKERS], unsigned size)
         : terms(terms), owns(owns), size(size), slot(0) {}
-    __device__ void take(double term, double own, Real) {
+    __device__ void take(Number term, double own, Real) {
         terms[slot][threadIdx.x] = term;
         if (owns) owns[slot][threadIdx.x] = own;
         slot = slot + 1 == size ? 0 : slot + 1;
     }
-    __device__ double sum() const {
+    __device__ Number sum() const {
         unsigned oldest = slot;
-        double sum = terms[oldest][threadIdx.x];
+        Number sum = terms[oldest][threadIdx.x];
         for (unsigned i = 1; i < size; ++i) {
             oldest = oldest + 1 == size ? 0 : oldest + 1;
             sum += terms[oldest][threadIdx.x];
@@ -189,7 +218,7 @@ template <unsigned SIZE>
 __device__ inline void walk_forward(const Element* __restrict__ in_ptr, Element* __restrict__ out_ptr,
                                     Real* __restrict__ denom_ptr, unsigned batch, unsigned channels, unsigned spatial,
                                     unsigned size, unsigned chunk, Real alpha, Real beta, Real k,
-                                    double (*squares)[WALKERS]) {
+                                    Number (*squares)[WALKERS]) {
     const unsigned before = size / 2, later = size - 1 - before;
     const Walk walk(batch, channels, spatial, size, chunk, before);
     if (walk.outside) return;
@@ -208,9 +237,9 @@ __device__ inline void walk_forward(const Element* __restrict__ in_ptr, Element*
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
             const Real x = walk.has(step + i) ? Real(now[i]) : Real(0);
-            past.take(fma(double(x), double(x), 0.0), 0, x);
+            past.take({{ "Number(x) * Number(x)" if T.name == "f64" else "fma(double(x), double(x), 0.0)" }}, 0, x);
             if (step + i + 1 < size || step + i >= walk.steps) continue;
-            const double denom = fma(past.sum(), factor, double(k));
+            const double denom = double(fma(past.sum(), Number(factor), Number(k)));
             const size_t place = walk.start + size_t(walk.first + step + i + 1 - size) * spatial;
             denom_ptr[place] = Real(denom);
             out_ptr[place] = Element(scaled(past.value(later, in_ptr + place), denom, Real(denom), quarters));
@@ -222,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(WALKERS)
 lrn_forward_walking{{ suffix }}(const Element* __restrict__ in_ptr, Element* __restrict__ out_ptr, Real* __restrict__ denom_ptr,
                     unsigned batch, unsigned channels, unsigned spatial, unsigned size, unsigned chunk, Real alpha,
                     Real beta, Real k) {
-    __shared__ double squares[MOST][WALKERS];
+    __shared__ Number squares[MOST][WALKERS];
     if (size == {{ usual }}) {
         walk_forward<{{ usual }}>(in_ptr, out_ptr, denom_ptr, batch, channels, spatial, {{ usual }}, chunk, alpha, beta, k, squares);
     } else {
@@ -234,7 +263,7 @@ template <unsigned SIZE>
 __device__ inline void walk_backward(const Element* __restrict__ in_ptr, const Element* __restrict__ go_ptr,
                                      const Real* __restrict__ denom_ptr, Element* __restrict__ gi_ptr, unsigned batch,
                                      unsigned channels, unsigned spatial, unsigned size, unsigned chunk, Real alpha,
-                                     Real beta, double (*terms)[WALKERS], double (*owns)[WALKERS]) {
+                                     Real beta, Number (*terms)[WALKERS], double (*owns)[WALKERS]) {
     const unsigned after = size / 2;
     const Walk walk(batch, channels, spatial, size, chunk, size - 1 - after);
     if (walk.outside) return;
@@ -261,12 +290,12 @@ __device__ inline void walk_backward(const Element* __restrict__ in_ptr, const E
         for (unsigned i = 0; i < TURN; ++i) {
             const Powers both = powers_by_root(denom[i], quarters);
             const double g = Real(go[i]);
-            const double term = walk.has(step + i) ? fma(fma(g, double(Real(x[i])), 0.0), both.lower, 0.0) : 0.0;
-            past.take(term, fma(g, both.upper, 0.0), Real(x[i]));
+            const Number term = {{ "Number(g) * Number(x[i]) * Number(both.lower)" if T.name == "f64" else "fma(fma(g, double(Real(x[i])), 0.0), both.lower, 0.0)" }};
+            past.take(walk.has(step + i) ? term : Number(0.0), fma(g, both.upper, 0.0), Real(x[i]));
             if (step + i + 1 < size || step + i >= walk.steps) continue;
             const size_t place = walk.start + size_t(walk.first + step + i + 1 - size) * spatial;
-            const double sum = fma(past.sum(), factor, 0.0);
-            gi_ptr[place] = Element(Real(fma(sum, double(past.value(after, in_ptr + place)), past.own(after))));
+            const Number sum = {{ "past.sum() * Number(factor)" if T.name == "f64" else "fma(past.sum(), factor, 0.0)" }};
+            gi_ptr[place] = Element(Real(double(fma(sum, Number(past.value(after, in_ptr + place)), Number(past.own(after))))));
         }
     }
 }
@@ -275,7 +304,8 @@ extern "C" __global__ void __launch_bounds__(WALKERS)
 lrn_backward_walking{{ suffix }}(const Element* __restrict__ in_ptr, const Element* __restrict__ go_ptr,
                      const Real* __restrict__ denom_ptr, Element* __restrict__ gi_ptr, unsigned batch, unsigned channels,
                      unsigned spatial, unsigned size, unsigned chunk, Real alpha, Real beta) {
-    __shared__ double terms[MOST][WALKERS], owns[MOST][WALKERS];
+    __shared__ Number terms[MOST][WALKERS];
+    __shared__ double owns[MOST][WALKERS];
     if (size == {{ usual }}) {
         walk_backward<{{ usual }}>(in_ptr, go_ptr, denom_ptr, gi_ptr, batch, channels, spatial, {{ usual }}, chunk, alpha, beta, terms,
                          owns);
@@ -284,7 +314,7 @@ lrn_backward_walking{{ suffix }}(const Element* __restrict__ in_ptr, const Eleme
     }
 }
 //% endif
-//% if entry is none or "_last" in entry
+//% if T.name != "f64" and (entry is none or "_last" in entry)
 
 // Channels that lie side by side. A block takes SLOTS vectors of neighbours, TURNS a thread, of the arrays as they lie in memory, and
 // writes all but the first and the last, whose terms the ones beside them want. Terms are in shared memory, those of each
@@ -494,7 +524,6 @@ lrn_backward_last{{ suffix }}(const Element* __restrict__ in_ptr, const Element*
     }
 }
 //% endif
-//% endif
 //% if entry is none or "_kernel" in entry
 
 // The channels about an element, which are `spatial` elements apart: where the first one is, and how many there are.
@@ -528,7 +557,7 @@ lrn_forward_kernel{{ suffix }}(const Element* __restrict__ in_ptr, Element* __re
 
         const double denom = double(fma(sum, Number(double(alpha) / size), Number(double(k))));
         denom_ptr[element] = Real(denom);
-        out_ptr[element] = Element(Real(Real(in_ptr[element]) * power(denom, -double(beta))));
+        out_ptr[element] = Element(Real(Real(in_ptr[element]) * upper_power(denom, beta)));
     }
 }
 
@@ -541,15 +570,14 @@ lrn_backward_kernel{{ suffix }}(const Element* __restrict__ in_ptr, const Elemen
         const unsigned half = size / 2;
         const Window window(element, channels, spatial, size - 1 - half, half + 1);
 
-        const Number less = Number(-double(beta)) - Number(1.0);
         Number sum = 0.0;
         for (unsigned c = 0; c < window.count; ++c) {
             const size_t place = window.first + size_t(c) * spatial;
             const Number product = Number(double(Real(go_ptr[place]))) * Number(double(Real(in_ptr[place])));
-            sum = fma(product, Number(power(double(denom_ptr[place]), less)), sum);
+            sum = fma(product, Number(powers_of(denom_ptr[place], beta).lower), sum);
         }
 
-        const double own = fma(double(Real(go_ptr[element])), power(double(denom_ptr[element]), -double(beta)), 0.0);
+        const double own = fma(double(Real(go_ptr[element])), upper_power(denom_ptr[element], beta), 0.0);
         const double factor = double(alpha) / size * -double(beta) * 2.0;
         const Number x = double(Real(in_ptr[element]));
         gi_ptr[element] = Element(Real(double(fma(sum * Number(factor), x, Number(own)))));

@@ -55,7 +55,7 @@ LAST_SIZES = (3, 5, 7, 9)
 
 _FEW = 1 << 19  # elements
 _TURN = 4  # channels that a thread of the sliding kernels takes at a time
-_MOST_IN_HIP = 8  # of a window: shared memory has a place for each channel of it
+_MOST_IN_HIP = {"f64": 5}  # of a window, else 8: shared memory has a place for each channel of it
 
 _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
 _SIGNATURES = {
@@ -72,16 +72,14 @@ FAMILY = KernelFamily(
     ("f32", "f64", "f16", "bf16"),
     {f"lrn_{way}_kernel": Role(text.format("size"), hip=True) for way, text in _SIGNATURES.items()}
     | {
-        f"lrn_{way}_walking": Role(text.format("size, u32 chunk"), hip=True, ptx=False, dtypes=("f32", "f16", "bf16"))
+        f"lrn_{way}_walking": Role(text.format("size, u32 chunk"), hip=True, ptx=False)
         for way, text in _SIGNATURES.items()
     }
     | {
-        f"lrn_{way}_sliding_{size}_{by}": Role(
-            text.format("chunk"), parameters={"size": str(size), "by": by}, dtypes=dtypes
-        )
+        f"lrn_{way}_sliding_{size}_{by}": Role(text.format("chunk"), parameters={"size": str(size), "by": by})
         for way, text in _SIGNATURES.items()
         for size in SLIDING_SIZES
-        for by, dtypes in (("root", ("f32", "f16", "bf16")), ("any", ()))  # f64 has one power for every beta
+        for by in ("root", "any")
     }
     | {
         f"lrn_{way}_last_{size}": Role(
@@ -140,8 +138,15 @@ class _Problem(F64Sums, ImageDescriptor):
 
     @property
     def quarters(self) -> bool:
-        """Whether beta is a power that roots give: of one to four quarters, and not of f64."""
-        return self.dtype.name != "f64" and np.float32(self.beta) in (0.25, 0.5, 0.75, 1)
+        """Whether beta, as the kernels have it, is a power that roots give: of one to four quarters."""
+        return parameter_type(self.dtype).numpy.type(self.beta) in (0.25, 0.5, 0.75, 1)
+
+    @property
+    def without_f64(self) -> Refusal | None:
+        """Why a kernel for a few windows, powers by roots and all types but f64 cannot run this."""
+        if self.size in LAST_SIZES and self.quarters and self.dtype.name != "f64":
+            return None
+        return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
 
     def launch(self, kernel: str, language: str, blocks: int, *sizes: int) -> Schedule:
         """Return the schedule of one entry; `sizes` are its whole numbers."""
@@ -301,10 +306,9 @@ class Sliding(Variant[_Problem, SlidingConfig]):
 
     def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if self.language == "hip" and (problem.size > _MOST_IN_HIP or not problem.quarters):
-            return Refusal(
-                f"no kernel but for windows of up to {_MOST_IN_HIP} and, not of f64, beta of 1 to 4 quarters"
-            )
+        most = _MOST_IN_HIP.get(problem.dtype.name, 8)
+        if self.language == "hip" and (problem.size > most or not problem.quarters):
+            return Refusal(f"no kernel but for windows of up to {most} and beta of 1 to 4 quarters")
         if problem.size not in SLIDING_SIZES:
             return Refusal(
                 f"no kernel for windows of {problem.size}, only of {SLIDING_SIZES[0]} to {SLIDING_SIZES[-1]}"
@@ -329,8 +333,8 @@ class Last(Variant[_Problem, Config]):
         """Return one launch."""
         if refusal := problem.not_in_vectors:
             return refusal
-        if problem.size not in LAST_SIZES or not problem.quarters:
-            return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
+        if refusal := problem.without_f64:
+            return refusal
         vector = problem.vector
         vectors = problem.elements // vector
         if vectors >= (1 << 32) - 1024:
@@ -353,8 +357,8 @@ class Small(Variant[_Problem, Config]):
 
     def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if problem.size not in LAST_SIZES or not problem.quarters:
-            return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
+        if refusal := problem.without_f64:
+            return refusal
         if problem.elements >> 32:
             return Refusal(f"{problem.elements} elements do not fit the kernel's u32")
         threads = min(THREADS, -(-problem.hw // 32) * 32)
