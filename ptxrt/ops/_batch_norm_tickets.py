@@ -61,6 +61,8 @@ class TicketsConfig(Config):
         """As measured on an H200."""
         if problem.dtype.size == 2:
             return cls((8 if problem.arrays == 1 else 4) * _STEP, 32 << 20)
+        if problem.dtype.name == "f64":
+            return cls((4 if problem.arrays == 1 else 2) * _STEP, 32 << 20)
         if problem.hw > _SHORT_ROW:
             return cls(2 * _STEP, 16 << 20)
         return cls(2 * _STEP, 8 << 20) if problem.arrays == 1 else cls(4 * _STEP, 32 << 20)
