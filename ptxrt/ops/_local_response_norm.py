@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops._local_response_norm_last import Last
+from ptxrt.ops._local_response_norm_small import Small
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -42,6 +42,7 @@ __all__ = [
     "LocalResponseNormDescriptor",
     "LocalResponseNormPlan",
     "LocalResponseNormResult",
+    "Problem",
     "local_response_norm",
     "local_response_norm_backward",
 ]
@@ -50,10 +51,6 @@ THREADS = 256
 SLIDING_SIZES = range(1, 13)
 """Window sizes that the sliding kernels are rendered for, each when it is first used."""
 
-LAST_SIZES = (3, 5, 7, 9)
-"""Window sizes that the channels-last kernels are made for, and those of few elements."""
-
-_FEW = 1 << 19  # elements
 _TURN = 4  # channels that a thread of the sliding kernels takes at a time
 _MOST_IN_HIP = {"f64": 5}  # of a window, else 8: shared memory has a place for each channel of it
 
@@ -61,11 +58,6 @@ _COUNTS = "u32 batch, u32 channels, u32 spatial, u32"
 _SIGNATURES = {
     "forward": f"const T* in_ptr, T* out_ptr, P* denom_ptr, {_COUNTS} {{}}, P alpha, P beta, P k",
     "backward": f"const T* in_ptr, const T* go_ptr, const P* denom_ptr, T* gi_ptr, {_COUNTS} {{}}, P alpha, P beta",
-}
-_LAST = {way: text.format("").replace(f"{_COUNTS} ", "u32 vectors, u32 per_row") for way, text in _SIGNATURES.items()}
-_SMALL = {
-    way: text.format("").replace(f"{_COUNTS} , P alpha", "u32 channels, u32 spatial, f64 factor")
-    for way, text in _SIGNATURES.items()
 }
 FAMILY = KernelFamily(
     "local_response_norm",
@@ -80,33 +72,13 @@ FAMILY = KernelFamily(
         for way, text in _SIGNATURES.items()
         for size in SLIDING_SIZES
         for by in ("root", "any")
-    }
-    | {
-        f"lrn_{way}_last_{size}": Role(
-            text, parameters={"size": str(size), "by": "root", "last": "yes"}, dtypes=("f32", "f16", "bf16")
-        )
-        for way, text in _LAST.items()
-        for size in LAST_SIZES
-    }
-    | {
-        f"lrn_{way}_small_{size}": Role(
-            text, parameters={"size": str(size), "by": "root", "small": "yes"}, dtypes=("f32", "f16", "bf16")
-        )
-        for way, text in _SMALL.items()
-        for size in LAST_SIZES
-    }
-    | {
-        f"lrn_{way}_last": Role(
-            text.replace("per_row", "per_row, u32 size"), hip=True, ptx=False, dtypes=("f32", "f16", "bf16")
-        )
-        for way, text in _LAST.items()
     },
     targets=ROUNDING_TARGETS,
 )
 
 
 @dataclass(frozen=True)
-class _Problem(F64Sums, ImageDescriptor):
+class Problem(F64Sums, ImageDescriptor):
     """What the descriptors of both directions have."""
 
     shape: tuple[int, ...]
@@ -141,22 +113,15 @@ class _Problem(F64Sums, ImageDescriptor):
         """Whether beta, as the kernels have it, is a power that roots give: of one to four quarters."""
         return parameter_type(self.dtype).numpy.type(self.beta) in (0.25, 0.5, 0.75, 1)
 
-    @property
-    def without_f64(self) -> Refusal | None:
-        """Why a kernel for a few windows, powers by roots and all types but f64 cannot run this."""
-        if self.size in LAST_SIZES and self.quarters and self.dtype.name != "f64":
-            return None
-        return Refusal(f"no kernel but for windows of {LAST_SIZES} and, not of f64, beta of 1 to 4 quarters")
-
-    def launch(self, kernel: str, language: str, blocks: int, *sizes: int) -> Schedule:
+    def launch(self, kernel: str, language: str, blocks: int, *sizes: int, family: KernelFamily = FAMILY) -> Schedule:
         """Return the schedule of one entry; `sizes` are its whole numbers."""
         arguments = (*self.arrays, *sizes, *(getattr(self, name) for name in self.reals))
-        spec = FAMILY.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
+        spec = family.kernel(f"lrn_{self.way}_{kernel}", self.dtype, language)
         return Schedule((Launch(spec, (blocks,), THREADS, arguments),), self.guarantee)
 
 
 @dataclass(frozen=True)
-class LocalResponseNormDescriptor(_Problem):
+class LocalResponseNormDescriptor(Problem):
     """A problem of local_response_norm: pure data, hashable.
 
     Parameters
@@ -187,7 +152,7 @@ class LocalResponseNormDescriptor(_Problem):
 
 
 @dataclass(frozen=True)
-class LocalResponseNormBackwardDescriptor(_Problem):
+class LocalResponseNormBackwardDescriptor(Problem):
     """A problem of local_response_norm_backward: pure data, hashable.
 
     Parameters
@@ -235,24 +200,24 @@ class LocalResponseNormResult(NamedTuple):
     denom: DeviceArray
 
 
-class Elements(Variant[_Problem, Config]):
+class Elements(Variant[Problem, Config]):
     """A thread an element, for any window."""
 
     name = "baseline"
 
-    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: Problem, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         count = problem.elements
         blocks = blocks_in_hip(count, THREADS) if self.language == "hip" else -(-count // THREADS)
         return problem.launch("kernel", self.language, blocks, *problem.extent, problem.size)
 
 
-def _chunks(problem: _Problem, threads: int, windows: int) -> int:
+def _chunks(problem: Problem, threads: int, windows: int) -> int:
     """Return in how many chunks the channels are so many threads, but no smaller ones than of some windows."""
     return min(-(-threads // max(problem.positions, 1)), max(problem.channels // (windows * problem.size), 1))
 
 
-def _halved(problem: _Problem, chunks: int) -> int:
+def _halved(problem: Problem, chunks: int) -> int:
     """Return all channels, half of them, a quarter, ...: the channels of at most so many chunks."""
     return max(-(-problem.channels // (1 << chunks.bit_length() - 1)), 1)
 
@@ -264,7 +229,7 @@ class SlidingConfig(Config):
     chunk: int
 
     @classmethod
-    def heuristic(cls, problem: _Problem) -> SlidingConfig:
+    def heuristic(cls, problem: Problem) -> SlidingConfig:
         """As measured on an H200: forward twelve times its threads, of 16 bits eight times; backward one time."""
         if problem.way == "backward":
             return cls(_halved(problem, _chunks(problem, 1 << 18, 4)))
@@ -273,7 +238,7 @@ class SlidingConfig(Config):
         return cls(max(min(whole_turns, problem.channels), 1))
 
     @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[SlidingConfig]:
+    def candidates(cls, problem: Problem) -> Sequence[SlidingConfig]:
         """Return all channels at once, their halves, quarters, sixths and eighths."""
         return tuple(cls(chunk) for chunk in sorted({max(-(-problem.channels // n), 1) for n in (1, 2, 4, 6, 8)}))
 
@@ -282,12 +247,12 @@ class WalkingConfig(SlidingConfig):
     """The same of the kernels in HIP."""
 
     @classmethod
-    def heuristic(cls, problem: _Problem) -> WalkingConfig:
+    def heuristic(cls, problem: Problem) -> WalkingConfig:
         """As measured on an H200: forward six times its threads, backward two times."""
         return cls(_halved(problem, _chunks(problem, (3 if problem.way == "forward" else 1) << 19, 4)))
 
 
-class Sliding(Variant[_Problem, SlidingConfig]):
+class Sliding(Variant[Problem, SlidingConfig]):
     """A thread for a run of channels at one position, for windows of up to 12 channels."""
 
     name = "sliding"
@@ -296,7 +261,7 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         super().__init__(language)
         self.config_type = SlidingConfig if language == "ptx" else WalkingConfig
 
-    def suits(self, problem: _Problem) -> bool:
+    def suits(self, problem: Problem) -> bool:
         """Long rows, and many elements.
 
         Neighbouring threads take neighbouring positions, which an image of a few has far apart; and a small problem
@@ -304,7 +269,7 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         """
         return problem.hw >= 16 and problem.positions * problem.channels >= 1 << 18
 
-    def schedule(self, problem: _Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         most = _MOST_IN_HIP.get(problem.dtype.name, 8)
         if self.language == "hip" and (problem.size > most or not problem.quarters):
@@ -322,55 +287,6 @@ class Sliding(Variant[_Problem, SlidingConfig]):
         if self.language == "hip":
             return problem.launch("walking", self.language, blocks, *problem.extent, problem.size, config.chunk)
         return problem.launch(f"sliding_{problem.size}_{by}", self.language, blocks, *problem.extent, config.chunk)
-
-
-class Last(Variant[_Problem, Config]):
-    """Threads that take 16 bytes of channels that lie side by side, and have their neighbours' terms."""
-
-    name = "last"
-
-    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
-        """Return one launch."""
-        if refusal := problem.not_in_vectors:
-            return refusal
-        if refusal := problem.without_f64:
-            return refusal
-        vector = problem.vector
-        vectors = problem.elements // vector
-        if vectors >= (1 << 32) - 1024:
-            return Refusal(f"{vectors} vectors do not fit the kernel's u32")
-        counts = (vectors, problem.channels // vector)
-        blocks = -(-vectors // (THREADS * 8 // vector - 2))
-        if self.language == "hip":
-            return problem.launch("last", self.language, blocks, *counts, problem.size)
-        return problem.launch(f"last_{problem.size}", self.language, blocks, *counts)
-
-
-class Small(Variant[_Problem, Config]):
-    """A thread an element, whose window is on its way at once."""
-
-    name = "small"
-
-    def suits(self, problem: _Problem) -> bool:
-        """Few elements, which take about as long as one thread waits: as measured on an H100, of f32."""
-        return problem.hw >= 16 and problem.elements <= _FEW >> (problem.dtype.size == 2)
-
-    def schedule(self, problem: _Problem, config: Config, limits: Limits) -> Schedule | Refusal:
-        """Return one launch."""
-        if refusal := problem.without_f64:
-            return refusal
-        if problem.elements >> 32:
-            return Refusal(f"{problem.elements} elements do not fit the kernel's u32")
-        threads = min(THREADS, -(-problem.hw // 32) * 32)
-        alpha, beta = (float(np.float32(real)) for real in (problem.alpha, problem.beta))  # as other kernels have them
-        factor = alpha / problem.size
-        reals = (problem.beta, problem.k) if isinstance(problem, LocalResponseNormDescriptor) else (problem.beta,)
-        if problem.way == "backward":
-            factor *= -2 * beta
-        arguments = (*problem.arrays, problem.channels, problem.hw, factor, *reals)
-        kernel = FAMILY.kernel(f"lrn_{problem.way}_small_{problem.size}", problem.dtype, "ptx")
-        grid = (-(-problem.hw // threads), problem.channels, problem.batch)
-        return Schedule((Launch(kernel, grid, threads, arguments),), problem.guarantee)
 
 
 _VARIANTS = (Last(), Small(), Sliding(), Elements(), Last("hip"), Sliding("hip"), Elements("hip"))

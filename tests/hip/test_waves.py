@@ -670,24 +670,28 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (local_response_norm, ((1, 3, 300), 4)),
         (local_response_norm_backward, ((2, 7, 5, 9), 5)),
         (local_response_norm_backward, ((1, 3, 300), 4)),
-        *((each, ((2, 23, 150), 5, "f32", "sliding")) for each in (local_response_norm, local_response_norm_backward)),
         *(
-            (each, ((2, 7, 60), 4, name, "sliding"))
-            for name in ("f16", "bf16")
+            (each, ((2, 23, 150), 5, name, "sliding"))
+            for name in ("f32", "f64")
             for each in (local_response_norm, local_response_norm_backward)
         ),
         *(
-            (each, (shape, size, name, "last"))
-            for name, shape, size in (
-                ("f32", (70, 32), 5),
-                ("f32", (3, 12), 9),
-                ("f16", (70, 64), 3),
-                ("bf16", (9, 8), 7),
-            )
+            (each, ((2, 7, 60), 4, name, "sliding"))
+            for name in ("f16", "bf16", "f64")
             for each in (local_response_norm, local_response_norm_backward)
         ),
         *((local_response_norm, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
         *((local_response_norm_backward, ((2, 7, 5, 9), 5, name)) for name in others("local_response_norm")),
+    ],
+    "local_response_norm_last": [
+        (each, (shape, size, name, "last"))
+        for name, shape, size in (
+            ("f32", (70, 32), 5),
+            ("f32", (3, 12), 9),
+            ("f16", (70, 64), 3),
+            ("bf16", (9, 8), 7),
+        )
+        for each in (local_response_norm, local_response_norm_backward)
     ],
     "softmax2d_held": [
         (softmax2d_held, (backward, shape, threads, name))

@@ -25,7 +25,8 @@ from ptxrt.ops import (
     local_response_norm_backward,
     references,
 )
-from ptxrt.ops._local_response_norm import FAMILY, LAST_SIZES, SLIDING_SIZES
+from ptxrt.ops._local_response_norm import FAMILY, SLIDING_SIZES
+from ptxrt.ops._local_response_norm_last import SIZES as LAST_SIZES
 from ptxrt.ops.framework import parameter_type
 from ptxrt.ops.framework.texts import context, read_kernel, templates
 from ptxrt.testing.strategies import shapes

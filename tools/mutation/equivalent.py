@@ -120,13 +120,13 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "Denoms that are not ordinary take the way aside, which gives the same bits for all.": [
         (
-            "local_response_norm",
+            "local_response_norm_parts",
             "powers",
             "setp.ge.f32 %ordinary, {{ denom }}, 0f00800000;",
             "setp.gt.f32 %ordinary, {{ denom }}, 0f00800000;",
         ),
         (
-            "local_response_norm",
+            "local_response_norm_parts",
             "powers",
             "setp.ge.f32 %ordinary, {{ denom }}, 0f00800000;",
             "setp.ge.f32 %ordinary, {{ denom }}, 0f40800000;",
