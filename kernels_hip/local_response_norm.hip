@@ -262,7 +262,7 @@ lrn_backward_kernel{{ suffix }}(const Element* __restrict__ in_ptr, const Elemen
         for (unsigned c = 0; c < window.count; ++c) {
             const size_t place = window.first + size_t(c) * spatial;
             const Number product = Number(double(Real(go_ptr[place]))) * Number(double(Real(in_ptr[place])));
-            sum = fma(product, Number(powers_of(denom_ptr[place], beta).lower), sum);
+            sum = fma(product, Number(lower_power(denom_ptr[place], beta)), sum);
         }
 
         const double own = fma(double(Real(go_ptr[element])), upper_power(denom_ptr[element], beta), 0.0);

@@ -70,7 +70,7 @@ class TicketsConfig(Config):
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[TicketsConfig]:
         """Return what was fastest for one problem or another."""
-        return tuple(cls(values * _STEP, lag << 20) for values, lag in ((2, 8), (2, 16), (4, 32), (8, 32)))
+        return tuple(cls(values * _STEP, lag << 20) for values, lag in ((2, 8), (2, 16), (2, 32), (4, 32), (8, 32)))
 
 
 def in_tickets(

@@ -436,7 +436,7 @@ def test_f64_from_the_smallest_denom_to_the_largest(device: Device, rng: Rng, be
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0])
 def test_powers_of_f64_by_roots_are_rounded_once(device: Device, rng: Rng, beta: float, variant: str) -> None:
-    # Single elements. Where alpha is 0 the gradient of ones is denom^-beta; where x is large it is all but denom^(-beta - 1).
+    # Single elements. The gradient of ones is denom^-beta where alpha is 0, all but denom^(-beta - 1) where x is large.
     ones = np.ones((1, 1, 20_000))
     for most, x, alpha in ((127, 1.0, 0.0), (0, 2.0**20, 1.0)):
         denom = np.exp2(rng.uniform(-126, most, ones.shape))

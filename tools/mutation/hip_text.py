@@ -16,8 +16,8 @@ __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_hip", ".hip"
 INCLUDES = (
-    *("batch_norm_parts", "block_sum", "grid_sample_parts", "group_norm_loops", "moments", "pairs", "power"),
-    *("softmax2d_parts", "tickets", "vectors", "walk"),
+    *("batch_norm_parts", "block_sum", "fourth_root", "grid_sample_parts", "group_norm_loops"),
+    *("local_response_norm_parts", "moments", "pairs", "power", "softmax2d_parts", "tickets", "vectors", "walk"),
 )
 
 _FUNCTION = re.compile(r"(\w+)(?:\{\{ \w+ \}\})?\(")

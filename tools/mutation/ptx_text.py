@@ -15,8 +15,8 @@ __all__ = ["FOLDER", "INCLUDES", "KINDS", "SUFFIX", "compiles", "lines"]
 
 FOLDER, SUFFIX = "kernels_ptx", ".ptx"
 INCLUDES = (
-    *("batch_norm_parts", "elements", "exponential", "grid_sample_parts", "group_norm_loops", "group_norm_parts"),
-    *("macros", "pairs", "power", "rows", "softmax2d_parts"),
+    *("batch_norm_parts", "elements", "exponential", "fourth_root", "grid_sample_parts", "group_norm_loops"),
+    *("group_norm_parts", "local_response_norm_parts", "macros", "pairs", "power", "rows", "softmax2d_parts"),
 )
 
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "lo": "ls", "ls": "lo"}
