@@ -17,6 +17,9 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
+//% if T.name == "f64"
+//% include "own_sums.jinja"
+//% endif
 //% include "vectors.jinja"
 //% include "block_sum.jinja"
 //% include "moments.jinja"
@@ -74,9 +77,14 @@ group_norm_tickets_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, c
 struct BackwardSums {
     const Element *x, *go;
     unsigned count;
+//% if T.name == "f64"
+    OwnSums& own;
+
+//% else
     double k;
     Number &sum, &squares, &go_sum, &go_dot;
 
+//% endif
     template <unsigned WIDTH, bool ALIGNED, unsigned AT_ONCE>
     __device__ unsigned turns(unsigned i) {
         constexpr unsigned STEP = THREADS * WIDTH;
@@ -91,12 +99,17 @@ struct BackwardSums {
             for (unsigned turn = 0; turn < AT_ONCE; ++turn) {
 #pragma unroll
                 for (unsigned place = 0; place < WIDTH; ++place) {
+//% if T.name == "f64"
+                    const bool first = turn == 0 && place == 0, last = turn == AT_ONCE - 1 && place == WIDTH - 1;
+                    own.take(values[turn][place], grads[turn][place], 1, first, last);
+//% else
                     const Number d = Number(values[turn][place]) - k;
                     const double g = grads[turn][place];
                     sum += d;
                     squares = fma(d, d, squares);
                     go_sum += g;
                     go_dot = fma(d, g, go_dot);
+//% endif
                 }
             }
         }
@@ -105,6 +118,11 @@ struct BackwardSums {
 
     template <unsigned WIDTH, bool ALIGNED>
     __device__ void run() {
+//% if T.name == "f64"
+        const unsigned begin = threadIdx.x * WIDTH < count ? threadIdx.x * WIDTH : 0;
+        own.own_k = x[begin];
+        own.own_g = fabs(go[begin]) < __longlong_as_double(0x7FF0000000000000) ? go[begin] : 0;  // an infinite sum stays so
+//% endif
         const unsigned rest = turns<WIDTH, ALIGNED, HALF_TURNS>(threadIdx.x * WIDTH);
         if constexpr (HALF_TURNS > 1) turns<WIDTH, ALIGNED, 1>(rest);
     }
@@ -145,7 +163,7 @@ struct GradInput {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, {{ {2: 4, 4: 3, 8: 2}[T.size] }})
+extern "C" __global__ void __launch_bounds__(THREADS, {{ 4 if T.size == 2 else 3 }})
 group_norm_backward_tickets_kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr,
                                    const Real* w_ptr, double* partials_ptr, double* statistics_ptr,
                                    unsigned* tickets_ptr, unsigned channels, unsigned groups, unsigned hw, Real eps,
@@ -164,7 +182,14 @@ group_norm_backward_tickets_kernel{{ suffix }}(const Element* in_ptr, const Elem
         Number sum = 0, squares = 0, go_sum = 0, go_dot = 0;
         if (!at.output) {
             const double k = Real(in_ptr[group_start]);
+//% if T.name == "f64"
+            // Of few values a thread has one, its own, so that the pairs lose nothing.
+            OwnSums own{0, 0, 0, sum, squares, go_sum, go_dot};
+            by_vectors(n < 64 ? 1 : hw, addresses, BackwardSums{in_ptr + start, go_ptr + start, count, own});
+            own.shift_to(k, true);
+//% else
             by_vectors(hw, addresses, BackwardSums{in_ptr + start, go_ptr + start, count, k, sum, squares, go_sum, go_dot});
+//% endif
             block_sum(sum, squares, go_sum, go_dot);
             if (threadIdx.x == 0) {
                 Number* partial = partials + 4 * size_t(at.place);
