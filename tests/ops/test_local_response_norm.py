@@ -871,7 +871,37 @@ def test_a_power_of_what_is_special_is_that_of_c(device: Device, variant: str) -
 
 
 @pytest.mark.parametrize("name", FAMILY.dtypes)
-def test_in_hip_threads_walk_with_the_bits_of_ptx(sim: Device, rng: Rng, name: str) -> None:
+@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0])
+def test_hip_on_sim_has_the_bits_of_ptx_where_f32_holds_no_denom(sim: Device, rng: Rng, name: str, beta: float) -> None:
+    x, go = rng.standard_normal((2, 1, 6, 40)).astype(BY_NAME[name].numpy)
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        -1.0,
+        1e-42,
+        2.0**-126,
+        3e38,
+        7.0,
+        1e-20,
+        1e20,
+        *([1e300, 1e-310] if name == "f64" else []),
+    ]
+    handed = np.resize(special, x.shape).astype(parameter_type(BY_NAME[name]).numpy)
+    ways = ("sliding", "hip/sliding")
+    for size in (3, 5):  # windows in shared memory, and in registers
+        for alpha, k in ((1e-42, 0.0), (1e38, 0.0), (0.0, 0.0), (0.0, -0.0), (0.0, -2.0), (1.0, 1e-41)):
+            results = [forward(sim, x, size, way, alpha=alpha, beta=beta, k=k) for way in ways]
+            for ours, theirs in zip(*results, strict=True):
+                np.testing.assert_array_equal(ours.astype(np.float64), theirs.astype(np.float64))
+        gradients = [backward(sim, go, x, handed, size, way, alpha=0.5, beta=beta).astype(np.float64) for way in ways]
+        np.testing.assert_array_equal(*gradients)
+
+
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+def test_hip_on_sim_walks_with_the_bits_of_ptx(sim: Device, rng: Rng, name: str) -> None:
     """In two chunks or more, the last one shorter; of each size that shared memory has places for, and each power."""
     x, go = (20 * rng.standard_normal((2, 2, 37, 30))).astype(BY_NAME[name].numpy)
     most = 5 if name == "f64" else 8
