@@ -872,7 +872,9 @@ def test_a_power_of_what_is_special_is_that_of_c(device: Device, variant: str) -
 
 @pytest.mark.parametrize("name", FAMILY.dtypes)
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0])
-def test_hip_on_sim_has_the_bits_of_ptx_where_f32_holds_no_denom(sim: Device, rng: Rng, name: str, beta: float) -> None:
+def test_in_hip_denoms_that_f32_does_not_hold_have_the_bits_of_ptx(
+    sim: Device, rng: Rng, name: str, beta: float
+) -> None:
     x, go = rng.standard_normal((2, 1, 6, 40)).astype(BY_NAME[name].numpy)
     special = [
         0.0,
@@ -901,7 +903,7 @@ def test_hip_on_sim_has_the_bits_of_ptx_where_f32_holds_no_denom(sim: Device, rn
 
 
 @pytest.mark.parametrize("name", FAMILY.dtypes)
-def test_hip_on_sim_walks_with_the_bits_of_ptx(sim: Device, rng: Rng, name: str) -> None:
+def test_in_hip_threads_walk_with_the_bits_of_ptx(sim: Device, rng: Rng, name: str) -> None:
     """In two chunks or more, the last one shorter; of each size that shared memory has places for, and each power."""
     x, go = (20 * rng.standard_normal((2, 2, 37, 30))).astype(BY_NAME[name].numpy)
     most = 5 if name == "f64" else 8
