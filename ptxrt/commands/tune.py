@@ -13,7 +13,7 @@ from ptxrt import ops
 from ptxrt.commands.tables import fitted
 from ptxrt.errors import InvalidArgument, PtxrtError, shown
 from ptxrt.ops import tuning
-from ptxrt.ops.framework import forget_plans, tuned
+from ptxrt.ops.framework import Limits, forget_plans, tuned
 from ptxrt.runtime.device import Device, as_device
 
 __all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
@@ -157,8 +157,9 @@ def _list(given: argparse.Namespace, say: Callable[[str], None]) -> int:
     found = [(path, choice) for path in paths for choice in tuned.read(path).values()]
     rows = []
     for path, choice in found:
-        plan = plans.get(choice.key.op)
-        current = plan is not None and choice.is_current(plan.variants)
+        plan, limits = plans.get(choice.key.op), _limits(choice.key)
+        problem = tuning.problem_of(choice.measured["problem"])
+        current = plan is not None and choice.is_current(plan.variants, problem, limits)
         used = "yes" if current else "no, the kernels are others now"
         rows.append((choice.key.device, *_cells(choice), choice.measured["created"][:10], used, str(path)))
     if given.json:
@@ -167,6 +168,12 @@ def _list(given: argparse.Namespace, say: Callable[[str], None]) -> int:
     else:
         say(fitted(("device", *_HEAD, "measured", "used", "file"), rows, (7, 8)) if rows else "nothing is stored")
     return 0 if rows else 1
+
+
+def _limits(key: tuned.Key) -> Limits:
+    """Return those of a device of a choice's architecture, which need not be here."""
+    limits, number = Limits.of(Device("sim:0").properties, key.language), key.arch.removeprefix("sm_")
+    return limits._replace(target=int(number) if number.isdigit() else None)
 
 
 def _cells(choice: tuned.Choice) -> Sequence[str]:

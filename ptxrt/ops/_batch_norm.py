@@ -14,6 +14,7 @@ from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -535,9 +536,15 @@ def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refu
     return rows.refusal() or rows
 
 
-def many_rows(problem: Geometry) -> bool:
-    """Return whether the passes over rows of channels pay."""
-    return problem.hw == 1 and problem.elements > 1 << 19
+def many_rows(problem: Geometry, few: int = 1 << 19) -> bool:
+    """Return whether the passes over rows of channels pay, where values are more than a few."""
+    return problem.hw == 1 and problem.elements > few
+
+
+def _some_rows(problem: _Problem) -> bool:
+    """Return whether clusters that hold rows of channels are fastest, as measured on an H200."""
+    most = 1 << (20 if problem.parts * problem.arrays == 4 else 21)
+    return problem.training and 1 << 15 < problem.elements <= most and TileConfig.fits(problem)
 
 
 def too_long(problem: Geometry) -> Refusal | None:
@@ -677,7 +684,7 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where values are many."""
-        return many_rows(problem)
+        return many_rows(problem, 1 << (19 if problem.training or self.language == "hip" else 14))
 
     @_and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
@@ -695,6 +702,27 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
             sizes = (problem.batch, problem.channels, problem.eps)
             steps = (rows.over("eval", config.written, *arrays, *sizes),)
         return Schedule(steps, problem.guarantee, workspace)
+
+
+class ChannelsLastClusters(Variant[BatchNormDescriptor, TileConfig]):
+    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
+
+    @_and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        launch = HeldTile(problem, config).launch(limits, arrays, momentum)
+        if isinstance(launch, Refusal):
+            return launch
+        return problem.without_statistics or Schedule((launch,), problem.guarantee)
 
 
 class ChannelsLastHeld(Variant[BatchNormDescriptor, HeldConfig]):
@@ -827,6 +855,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     result_type = BatchNormResult
     variants = (
         Small(),
+        ChannelsLastClusters(),
         ChannelsLastHeld(),
         ChannelsLast(),
         Clusters(),
@@ -977,6 +1006,26 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
         return in_tickets(problem, config, arrays, (problem.eps,))
 
 
+class ChannelsLastClustersBackward(Variant[BatchNormBackwardDescriptor, TileConfig]):
+    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
+
+    @_of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0, 0)
+        launch = HeldTile(problem, config).launch(limits, arrays)
+        if isinstance(launch, Refusal):
+            return launch
+        return problem.without_statistics or Schedule((launch,), problem.guarantee)
+
+
 class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
     """Of rows of channels: sums of slices of them, and a pass that writes grad_input."""
 
@@ -1092,6 +1141,7 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
     result_type = BatchNormGradients
     variants = (
         SmallBackward(),
+        ChannelsLastClustersBackward(),
         ChannelsLastBackward(),
         ClustersBackward(),
         CachedBackward(),

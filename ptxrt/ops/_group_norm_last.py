@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -31,6 +32,8 @@ __all__ = [
     "FAMILY",
     "ChannelsLast",
     "ChannelsLastBackward",
+    "ChannelsLastClusters",
+    "ChannelsLastClustersBackward",
     "ChannelsLastHeld",
     "ChannelsLastSplit",
     "ChannelsLastSplitBackward",
@@ -182,3 +185,47 @@ class ChannelsLastHeld(Variant["GroupNormDescriptor", HeldConfig]):
         rows = HeldRows(problem, config, problem.batch, problem.hw, problem.channels // problem.groups)
         refusal = problem.refusal(channels_last=True) or rows.refusal()
         return refusal or rows.schedule("out", (0, 0, 0, 0), 0.0)
+
+
+def _fewest(problem: Problem) -> int:
+    """Return of how many values clusters pay: of 16 bits, a block a group is faster for longer."""
+    return 1 << (19 if problem.dtype.size == 2 else 15)
+
+
+class ChannelsLastClusters(Variant["GroupNormDescriptor", TileConfig]):
+    """One launch, a cluster for some groups of an image, whose shared memory holds them."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where values are neither few nor many: as measured on an H200, of 16 bits as many as fit."""
+        most = 1 << (24 if problem.dtype.size == 2 else 23)
+        return _fewest(problem) <= problem.elements <= most and TileConfig.fits(problem)
+
+    def schedule(self, problem: GroupNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        launch = HeldTile(problem, config).launch(limits, ("x", "out", "weight", "bias", 0, 0, 0, 0), 0.0)
+        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+
+
+class ChannelsLastClustersBackward(Variant["GroupNormBackwardDescriptor", TileConfig]):
+    """A launch of clusters, each of which holds some groups of an image, and one for the parameters' gradients."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Where values are neither few nor many: as measured on an H200, of f32 as many as fit."""
+        most = 1 << {2: 21, 4: 24, 8: 23}[problem.dtype.size]
+        return _fewest(problem) <= problem.elements <= most and TileConfig.fits(problem)
+
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return both launches."""
+        workspace, partials, statistics = problem.workspace(config.size)
+        arrays = ("x", "grad_out", "grad_input", "weight", 0, 0, 0, 0, partials, statistics)
+        launch = HeldTile(problem, config).launch(limits, arrays)
+        if isinstance(launch, Refusal):
+            return launch
+        parameters = problem.parameters_launch(self.language, config.size, partials, statistics)
+        return Schedule((launch, parameters), problem.guarantee, workspace)

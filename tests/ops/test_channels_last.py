@@ -256,18 +256,23 @@ def test_kernels_of_group_norm_are_for_one_layout(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "name"),
-    [((8, 512, 17, 17), "channels_last_held"), ((8, 514, 17, 17), "channels_last_split"), (SHAPE, "channels_last")],
+    ("shape", "forward", "backward"),
+    [
+        ((8, 512, 50, 50), "channels_last_held", "channels_last_split"),
+        ((8, 514, 17, 17), "channels_last_split", "channels_last_split"),
+        ((8, 512, 17, 17), "channels_last_cluster", "channels_last_cluster"),
+        (SHAPE, "channels_last", "channels_last"),
+    ],
 )
-def test_many_values_are_split(shape: Shape, name: str) -> None:
+def test_many_values_are_split(shape: Shape, forward: str, backward: str) -> None:
     strides = channels_last(shape)
     sim = Device("sim:0")
     problems = (
         ops.GroupNormDescriptor(shape, 2, strides=strides),
         ops.GroupNormBackwardDescriptor(shape, 2, strides=strides),
     )
-    assert ops.GroupNormPlan.select(sim, problems[0]).variant.name == name
-    assert ops.GroupNormBackwardPlan.select(sim, problems[1]).variant.name == name.replace("held", "split")
+    assert ops.GroupNormPlan.select(sim, problems[0]).variant.name == forward
+    assert ops.GroupNormBackwardPlan.select(sim, problems[1]).variant.name == backward
 
 
 def test_an_array_of_another_library_is_used_as_it_lies(sim: Device, rng: Rng) -> None:

@@ -39,6 +39,7 @@ ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
 # Of whole vectors alone: test_group_norm_cluster.py, and test_registers_hold_a_group.
 LEFT_OUT = (
+    "channels_last_cluster",
     "channels_last_held",
     "channels_last_split",
     "hip/channels_last",

@@ -31,7 +31,16 @@ from ptxrt.runtime.layout import channels_last
 
 ONE_WARP = "baseline of one warp"
 # Of channels-last arrays one for all, whose parts the others have too: test_every_variant.py, test_channels_last.py.
-LEFT_OUT = ("channels_last_split", "hip/channels_last", "hip/channels_last_split", "cluster", "ring", "few", "hip/few")
+LEFT_OUT = (
+    "channels_last_cluster",
+    "channels_last_split",
+    "hip/channels_last",
+    "hip/channels_last_split",
+    "cluster",
+    "ring",
+    "few",
+    "hip/few",
+)
 VARIANTS = [each for each in variants(GroupNormBackwardPlan) if each not in LEFT_OUT] + [ONE_WARP, f"hip/{ONE_WARP}"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 OTHERS = [name for name in FAMILY.dtypes if name != "f32"]  # the same texts: fewer cases of each

@@ -16,6 +16,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
 from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import Limits, Refusal, parameter_type
 from ptxrt.runtime.layout import channels_last
@@ -42,7 +43,19 @@ HELD: list[tuple[Shape, str, float, HeldConfig, int]] = [
     ((1, 40, 2900), "f64", 1e4, HeldConfig(80, 2, 2, 2), 0),
     ((1, 8, 33), "f64", -1e12, HeldConfig(64, 1, 1, 0), 0),
 ]
-each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*WAYS, *HELD], ids=str)
+TILES: list[tuple[Shape, str, float, TileConfig, int]] = [
+    ((2, 96, 95), "f32", 1e4, TileConfig(2, 10), 0),  # a tile that is not full, threads without a row
+    ((1, 64, 1900), "f32", 1e4, TileConfig(2, 4), 0),  # more rows than are under way
+    ((1, 48, 17, 100), "f32", 0, TileConfig(4, 12), 1),  # no vectors
+    ((5, 16, 7), "f32", 1e4, TileConfig(8, 4), 0),  # blocks without rows
+    ((1, 136, 1500), "f16", 1e2, TileConfig(8, 17), 0),
+    ((1, 24, 61), "bf16", 30, TileConfig(2, 3), 1),
+    ((1, 40, 700), "f64", 1e4, TileConfig(4, 5), 0),
+    ((1, 8, 33), "f64", -1e12, TileConfig(2, 1), 1),
+]
+AnyConfig = LastConfig | HeldConfig | TileConfig
+VARIANTS = {LastConfig: "channels_last", HeldConfig: "channels_last_held", TileConfig: "channels_last_cluster"}
+each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*WAYS, *HELD, *TILES], ids=str)
 each_way_in_eval = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
 
 
@@ -76,17 +89,16 @@ def select(kind: Any, device: Device, problem: Any, preference: Any) -> Any:
     return kind.select(device, problem, preference)
 
 
-def keys(device: Device, name: str, config: LastConfig | HeldConfig) -> list[str]:
+def keys(device: Device, name: str, config: AnyConfig) -> list[str]:
     """Return the variants; in HIP, which takes seconds to compile, of f32: test_every_variant.py has the others."""
-    ending = "channels_last_held" if isinstance(config, HeldConfig) else "channels_last"
-    found = [key for key in variants(ops.BatchNormPlan, device) if key.endswith(ending)]
+    found = [key for key in variants(ops.BatchNormPlan, device) if key.rpartition("/")[2] == VARIANTS[type(config)]]
     return found if name == "f32" else [key for key in found if not key.startswith("hip/")] or found
 
 
 @pytest.mark.sanitize
 @each_way
 def test_batch_norm(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig | HeldConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int
 ) -> None:
     """In place of x and of grad_out: the sums are those of all slices, whoever writes first."""
     skip_stand_in(device)
@@ -120,16 +132,16 @@ def test_batch_norm(
 
 
 @pytest.mark.ptx
-@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), HELD, ids=str)
+@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*HELD, *TILES], ids=str)
 def test_running_statistics_of_one_launch(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: HeldConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: HeldConfig | TileConfig, offset: int
 ) -> None:
-    """The block that has a tile's first slice updates them."""
+    """The block that has a tile's first slice updates them, or the first of a cluster."""
     laid = Laid(device, rng, shape, name, 0, offset)
     running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
     there = [laid.there(a) for a in running]
     problem = ops.BatchNormDescriptor(shape, True, laid.kind, strides=laid.strides)
-    plan = select(ops.BatchNormPlan, device, problem, wish("ptx/channels_last_held", config=config))
+    plan = select(ops.BatchNormPlan, device, problem, wish(f"ptx/{VARIANTS[type(config)]}", config=config))
     plan.run(ops.BatchNormArgs(laid.there(laid.x), laid.there(laid.w), laid.there(laid.b), *there))
     wants = references.updated_running_statistics(laid.x, *running, momentum=0.1)
     for got, want in zip(there, wants, strict=True):
@@ -166,12 +178,12 @@ def test_batch_norm_in_eval(
 @pytest.mark.sanitize
 @each_way
 def test_group_norm(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: LastConfig | HeldConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int
 ) -> None:
     skip_stand_in(device)
-    groups = {92: 4, 260: 5, 48: 3, 37: 37, 136: 17, 24: 2, 40: 4, 9: 3, 64: 8, 128: 32, 16: 2, 8: 4}[shape[1]]
+    groups = {92: 4, 96: 12, 260: 5, 48: 3, 37: 37, 136: 17, 24: 2, 40: 4, 9: 3, 64: 8, 128: 32, 16: 2, 8: 4}[shape[1]]
     for key in keys(device, name, config):
-        wanted = wish(key if isinstance(config, HeldConfig) else f"{key}_split", config=config)
+        wanted = wish(f"{key}_split" if isinstance(config, LastConfig) else key, config=config)
         laid = Laid(device, rng, shape, name, mean, offset)
         plan = select(
             ops.GroupNormPlan, device, ops.GroupNormDescriptor(shape, groups, laid.kind, strides=laid.strides), wanted
@@ -280,5 +292,55 @@ def test_fewer_values_suit_it_in_hip() -> None:
     """Whose other kernel for groups takes single values."""
     sim, shape = Device("sim:0"), (2, 1280, 16, 16)
     problem = ops.GroupNormDescriptor(shape, 32, strides=channels_last(shape))
-    assert ops.GroupNormPlan.select(sim, problem).variant.name == "channels_last"
+    assert ops.GroupNormPlan.select(sim, problem).variant.name == "channels_last_cluster"
     assert ops.GroupNormPlan.select(sim, problem, wish(language="hip")).variant.name == "channels_last_split"
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+@pytest.mark.parametrize(
+    "shape", [(2, 64, 16, 16), (8, 256, 14, 14), (8, 64, 32, 32), (4, 320, 32, 32), (32, 512, 7, 7), (3, 48, 5)]
+)
+def test_clusters_hold_tiles_of_whole_groups(shape: Shape, name: str) -> None:
+    kind, strides = BY_NAME[name], channels_last(shape)
+    for problem in (
+        ops.BatchNormDescriptor(shape, True, kind, strides=strides),
+        ops.BatchNormBackwardDescriptor(shape, True, kind, strides=strides),
+        ops.GroupNormDescriptor(shape, 16, kind, strides=strides),
+        ops.GroupNormBackwardDescriptor(shape, 16, kind, strides=strides),
+    ):
+        vector, per_group = problem.vector, shape[1] // 16 if "group" in problem.op else 1
+        images, count = (shape[0], problem.hw) if "group" in problem.op else (1, problem.batch)
+        for config in TileConfig.candidates(problem):
+            tile = HeldTile(problem, config)
+            assert tile.refusal() is None
+            assert config.across * vector % per_group == 0
+            assert tile.blocks == images * config.size * -(-shape[1] // (config.across * vector))
+            vectors = tile._room // 16 // problem.arrays
+            assert vectors // 256 * (256 // config.across) * config.size >= count
+            assert tile._shared_bytes <= 224 << 10
+
+
+def test_of_other_problems_clusters_say_why_they_take_them_not() -> None:
+    limits = Limits.of(Device("sim:0").properties)
+    fits = ops.BatchNormDescriptor((640, 512), True)
+    grouped = ops.GroupNormDescriptor((2, 512, 3, 3), 64, strides=channels_last((2, 512, 3, 3)))
+    assert not isinstance(HeldTile(fits, TileConfig(8, 4)).launch(limits, ("x",) * 8, 0.0), Refusal)
+    assert not HeldTile(grouped, TileConfig(8, 4)).refusal()
+    for problem, config, word in (
+        (replace(fits, shape=(640, 512, 3)), TileConfig(8, 4), "side by side"),
+        (replace(grouped, strides=()), TileConfig(8, 4), "side by side"),
+        (replace(fits, shape=(640, 514)), TileConfig(8, 4), "vectors of 4"),
+        (fits, TileConfig(3, 4), "clusters are of 3"),
+        (grouped, TileConfig(8, 3), "whole groups"),
+        (fits, TileConfig(8, 0), "whole groups"),
+        (fits, TileConfig(8, 65), "260 channels"),
+        (replace(fits, shape=(640, 1 << 31)), TileConfig(8, 4), "channels = "),
+        (replace(fits, shape=(1 << 31, 512)), TileConfig(8, 4), "rows = "),
+        (replace(fits, shape=(64000, 512)), TileConfig(8, 4), "shared memory"),
+    ):
+        refusal = HeldTile(problem, config).refusal()
+        assert refusal is not None
+        assert word in refusal.reason
+    small = HeldTile(fits, TileConfig(8, 4)).launch(limits._replace(max_cluster=4), ("x",) * 8, 0.0)
+    assert isinstance(small, Refusal)
+    assert "clusters of 8" in small.reason

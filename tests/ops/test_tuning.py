@@ -23,7 +23,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references, tuning
 from ptxrt.ops._softmax2d import ThreadsConfig, Tiled
-from ptxrt.ops.framework import PlanPreference, PrecisionGuarantee, Schedule, forget_plans, texts, tuned
+from ptxrt.ops.framework import Limits, PlanPreference, PrecisionGuarantee, Schedule, forget_plans, texts, tuned
 from ptxrt.ops.trials import Trial
 from ptxrt.ops.tuning import problem_of, tune
 from ptxrt.runtime.layout import channels_last
@@ -246,6 +246,15 @@ def test_a_choice_for_something_else_is_not_used(file: Path, changes: Any) -> No
     assert (selected().config.threads, selected().chosen_by) == (128, "heuristic")
 
 
+def test_a_new_variant_makes_stale_what_it_can_run(file: Path) -> None:
+    """`last` is for channels that lie side by side, `small` for few values."""
+    names = choice().among
+    for new, threads in (("last", 512), ("small", 128)):
+        tuned.update(file, [choice(among=tuple(name for name in names if name != new))])
+        forget_plans()
+        assert selected().config.threads == threads
+
+
 def test_a_neighbour_that_the_stored_choice_cannot_run_gets_the_heuristics() -> None:
     fits, far = (ops.Softmax2dDescriptor((images, 8, 4)) for images in ((1 << 30) - 1, 1 << 30))
     stored = choice(fits, variant="baseline", config={"threads": 128})
@@ -287,7 +296,8 @@ def test_a_table_that_comes_with_ptxrt_has_choices_for_its_device_that_can_be_ma
         problem = problem_of(choice.measured["problem"])
         assert SHIPPED / tuned.shipped_file(key.device).name == path
         assert tuned.problem_class(problem) == key.problem
-        assert not choice.is_current(variants) or choice.selected(variants, problem)
+        limits = Limits.of(Device("sim:0").properties)._replace(target=90)
+        assert not choice.is_current(variants, problem, limits) or choice.selected(variants, problem)
 
 
 def test_the_wheel_has_the_tables() -> None:

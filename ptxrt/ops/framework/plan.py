@@ -117,7 +117,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         Raises
         ------
         Unsupported
-            If there is none; the message has each variant's reason.
+            If there is none; the message has the reasons of the variants that the preference wants; of all, if of none.
         InvalidArgument
             For a descriptor of another op, or a preference that is none.
         """
@@ -133,19 +133,20 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         if wish.language is None and (language := preferred_language()):
             wish = replace(wish, language=language)
         where = as_device(device)
-        reasons = []
+        reasons: list[str] = []
+        unwanted: list[str] = []
         for variant in sorted(cls.variants, key=lambda each: not each.suits(descriptor)):
             config = variant.config_type.heuristic(descriptor) if wish.config is None else wish.config
             found = cls._schedule(where, descriptor, wish, variant, config)
             if isinstance(found, Schedule):
                 break
-            reasons.append(f"{variant}: {found.reason}")
+            (unwanted if wish.refusal(variant) else reasons).append(f"{variant}: {found.reason}")
         else:
             raise Unsupported(
                 op=cls.op,
                 argument="descriptor",
                 expected="a problem and a preference that a variant can serve",
-                given=f"{shown(descriptor)}; " + "; ".join(reasons),
+                given=f"{shown(descriptor)}; " + "; ".join(reasons or unwanted),
                 fix="Loosen the preference, or change the problem",
             )
         if wish.config is not None:

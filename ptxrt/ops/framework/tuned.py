@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ptxrt import store
 from ptxrt.errors import InvalidArgument
 from ptxrt.events import log
-from ptxrt.ops.framework.schedule import Config
+from ptxrt.ops.framework.schedule import Config, Limits, Refusal
 from ptxrt.ops.framework.texts import text_digest
 from ptxrt.ops.framework.variant import Variant
 from ptxrt.runtime.device import Device
@@ -119,10 +119,12 @@ class Choice:
         """Return it as a table has it."""
         return {**asdict(self), "key": self.key._asdict()}
 
-    def is_current(self, variants: Sequence[Variant[Any, Any]]) -> bool:
-        """Return whether it was chosen among these variants of a plan, and with the kernels' texts of now."""
-        among = tuple(each.name for each in variants if each.language == self.key.language)
-        return self.among == among and dict(self.kernels) == texts(self.kernels)
+    def is_current(self, variants: Sequence[Variant[Any, Any]], problem: Any, limits: Limits) -> bool:
+        """Return whether no variant of a plan is new that runs the problem, and the kernels' texts are those of now."""
+        new = (each for each in variants if each.language == self.key.language and each.name not in self.among)
+        return dict(self.kernels) == texts(self.kernels) and all(
+            isinstance(each.schedule(problem, each.config_type.heuristic(problem), limits), Refusal) for each in new
+        )
 
     def selected(self, variants: Sequence[Variant[Any, Any]], problem: Any) -> tuple[Variant[Any, Any], Config] | None:
         """Return the variant and its config; None if there is none of that name, or with other knobs."""
@@ -192,7 +194,10 @@ def choices(
     """
     for path, table in _tables(device.name).get(op, ()):
         choice = table.get(Key.of(device, op, problem, language or device.backend.languages[0]))
-        if choice is not None and choice.is_current(variants) and (found := choice.selected(variants, problem)):
+        if choice is None:
+            continue
+        limits = Limits.of(device.properties, choice.key.language)
+        if choice.is_current(variants, problem, limits) and (found := choice.selected(variants, problem)):
             yield (path, *found)
 
 
