@@ -538,7 +538,7 @@ def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refu
 
 def many_rows(problem: Geometry, few: int = 1 << 19) -> bool:
     """Return whether the passes over rows of channels pay, where values are more than a few."""
-    return problem.hw == 1 and problem.elements > few
+    return problem.hw == 1 and problem.elements >= few
 
 
 def _some_rows(problem: _Problem) -> bool:

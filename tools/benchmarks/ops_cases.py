@@ -106,6 +106,7 @@ _SAMPLED: tuple[tuple[Shape, Shape], ...] = (
 _SCALED: tuple[tuple[Shape, int], ...] = (((8, 256, 64, 64), 2), ((1, 128, 512, 512), 2), ((4, 64, 135, 240), 3))
 # What a launch costs more than its bytes.
 _SMALL: tuple[Shape, ...] = ((1, 32, 8, 8), (2, 64, 16, 16))
+_MIDDLE: tuple[Shape, ...] = ((8, 64, 32, 32), (4, 320, 32, 32))
 _HALVES = ("f16", "bf16")
 _FORWARD_AND_BACKWARD = ("", "_backward")
 
@@ -179,6 +180,12 @@ def _channels_last() -> Iterator[Case]:
         yield Case(op, _BIG[1] if op == "group_norm" else _BATCHES[1], "f16", channels_last=True)
     shape, size = _SAMPLED[0]
     yield Case("grid_sample", shape, size=size, channels_last=True)
+    for shape in _MIDDLE:
+        for turn in _FORWARD_AND_BACKWARD:
+            yield Case(f"group_norm{turn}", shape, channels_last=True)
+            yield Case(f"batch_norm{turn}", shape, channels_last=True)
+        yield Case("batch_norm", shape, training=False, channels_last=True)
+        yield Case("group_norm", shape, "f16", channels_last=True)
 
 
 def _small() -> Iterator[Case]:
