@@ -157,9 +157,8 @@ def _list(given: argparse.Namespace, say: Callable[[str], None]) -> int:
     found = [(path, choice) for path in paths for choice in tuned.read(path).values()]
     rows = []
     for path, choice in found:
-        plan, limits = plans.get(choice.key.op), _limits(choice.key)
-        problem = tuning.problem_of(choice.measured["problem"])
-        current = plan is not None and choice.is_current(plan.variants, problem, limits)
+        plan = plans.get(choice.key.op)
+        current = plan is not None and _is_current(choice, plan.variants)
         used = "yes" if current else "no, the kernels are others now"
         rows.append((choice.key.device, *_cells(choice), choice.measured["created"][:10], used, str(path)))
     if given.json:
@@ -170,10 +169,11 @@ def _list(given: argparse.Namespace, say: Callable[[str], None]) -> int:
     return 0 if rows else 1
 
 
-def _limits(key: tuned.Key) -> Limits:
-    """Return those of a device of a choice's architecture, which need not be here."""
-    limits, number = Limits.of(Device("sim:0").properties, key.language), key.arch.removeprefix("sm_")
-    return limits._replace(target=int(number) if number.isdigit() else None)
+def _is_current(choice: tuned.Choice, variants: Sequence[Any]) -> bool:
+    """Return whether a device of the choice's architecture, which need not be here, would use it."""
+    limits, number = Limits.of(Device("sim:0").properties, choice.key.language), choice.key.arch.removeprefix("sm_")
+    limits = limits._replace(target=int(number) if number.isdigit() else None)
+    return choice.is_current(variants, tuning.problem_of(choice.measured["problem"]), limits)
 
 
 def _cells(choice: tuned.Choice) -> Sequence[str]:

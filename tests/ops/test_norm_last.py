@@ -207,6 +207,34 @@ def test_group_norm(
             laid.check("group_norm_backward", got, ref)
 
 
+@pytest.mark.ptx
+@pytest.mark.parametrize(("name", "bad"), [("f32", np.nan), ("f32", np.inf), ("f16", np.inf), ("f64", np.nan)])
+def test_a_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str, bad: float) -> None:
+    """In a cluster whose tiles have groups of three channels, which end within vectors; without weight and bias."""
+    shape, groups = (2, 24, 70), 8
+    laid, strides = Laid(device, rng, shape, name, 0, 0), channels_last(shape)
+    wanted = wish("ptx/channels_last_cluster", config=TileConfig(2, {4: 3, 2: 3, 8: 6}[laid.kind.size]))
+    laid.x[1, 4, 33] = bad
+    spoiled = np.zeros(shape, bool)
+    spoiled[1, 3:6] = True
+    problem = ops.GroupNormDescriptor(shape, groups, laid.kind, strides=strides)
+    y = laid.in_place(laid.x)
+    select(ops.GroupNormPlan, device, problem, wanted).run((y.array, None, None, y.array))
+    assert (np.isnan(y.host()) == spoiled).all()
+    with np.errstate(invalid="ignore"):
+        want = references.group_norm(laid.x, None, None, groups)
+        wants = references.group_norm_backward(laid.go, laid.x, None, groups)
+    laid.check("group_norm", y.host()[~spoiled][:, None], np.asarray(want)[~spoiled][:, None])
+    backward = ops.GroupNormBackwardDescriptor(shape, groups, laid.kind, strides=strides)
+    into = laid.in_place(laid.go)
+    arrays = (into.array, laid.there(laid.x), None, into.array, None, None)
+    _, grad_weight, grad_bias = select(ops.GroupNormBackwardPlan, device, backward, wanted).run(arrays)
+    assert grad_weight is None
+    assert (np.isnan(into.host()) == spoiled).all()
+    laid.check("group_norm_backward", into.host()[~spoiled][:, None], np.asarray(wants[0])[~spoiled][:, None])
+    laid.check("group_norm_backward", grad_bias.to_host(), wants[2])
+
+
 # How the work is shared out -------------------------------------------------------------------------------------------
 
 
