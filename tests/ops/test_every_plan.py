@@ -366,7 +366,7 @@ def test_a_preference_that_nothing_meets_is_refused_with_each_variants_reason(
     with pytest.raises(ptxrt.Unsupported) as caught:
         case.plan.select(device, case.problem, ptxrt.PlanPreference(**preference))
     assert reason in str(caught.value)
-    assert all(f"{variant}: " in str(caught.value) for variant in case.plan.variants)
+    assert all(str(variant) in str(caught.value) for variant in case.plan.variants)
 
 
 @each_case

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -134,19 +134,22 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             wish = replace(wish, language=language)
         where = as_device(device)
         reasons: list[str] = []
-        unwanted: list[str] = []
+        unwanted: dict[str, list[str]] = {}
         for variant in sorted(cls.variants, key=lambda each: not each.suits(descriptor)):
             config = variant.config_type.heuristic(descriptor) if wish.config is None else wish.config
             found = cls._schedule(where, descriptor, wish, variant, config)
             if isinstance(found, Schedule):
                 break
-            (unwanted if wish.refusal(variant) else reasons).append(f"{variant}: {found.reason}")
+            if wish.refusal(variant):
+                unwanted.setdefault(found.reason, []).append(str(variant))
+            else:
+                reasons.append(f"{variant}: {found.reason}")
         else:
             raise Unsupported(
                 op=cls.op,
                 argument="descriptor",
                 expected="a problem and a preference that a variant can serve",
-                given=f"{shown(descriptor)}; " + "; ".join(reasons or unwanted),
+                given="; ".join([shown(descriptor), *(reasons or _together(unwanted))]),
                 fix="Loosen the preference, or change the problem",
             )
         if wish.config is not None:
@@ -453,6 +456,11 @@ def plan_cache(plan: type[PlanT]) -> Callable[..., PlanT]:
 
     _FORGET.append(select.cache_clear)
     return find
+
+
+def _together(reasons: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return each reason behind the variants whose it is."""
+    return [f"{', '.join(variants)}: {reason}" for reason, variants in reasons.items()]
 
 
 def _is_hashable(value: object) -> bool:
