@@ -235,6 +235,58 @@ def test_a_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str,
     laid.check("group_norm_backward", grad_bias.to_host(), wants[2])
 
 
+@pytest.mark.ptx
+@pytest.mark.parametrize("odd", ["x", "grad_out", "result"])
+@pytest.mark.parametrize("config", [LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12)], ids=str)
+def test_one_array_lies_at_no_multiple_of_16_bytes(device: Device, rng: Rng, config: AnyConfig, odd: str) -> None:
+    """All others do: vectors are for arrays that all lie so."""
+    shape, groups = (1, 48, 130), 3
+    laid, strides = Laid(device, rng, shape, "f32", 0, 0), channels_last(shape)
+    wanted = wish(f"ptx/{VARIANTS[type(config)]}" + "_split" * isinstance(config, LastConfig), config=config)
+    x = on_device(laid.x, device, int(odd == "x"), strides)
+    y = Guarded(shape, laid.kind.numpy, device, int(odd == "result"), strides)
+    problem = ops.GroupNormDescriptor(shape, groups, laid.kind, strides=strides)
+    select(ops.GroupNormPlan, device, problem, wanted).run((x, laid.there(laid.w), laid.there(laid.b), y.array))
+    laid.check("group_norm", y.host(), references.group_norm(laid.x, laid.w, laid.b, groups))
+    if isinstance(config, HeldConfig):  # of which there is no backward
+        return
+    go = on_device(laid.go, device, int(odd == "grad_out"), strides)
+    into = Guarded(shape, laid.kind.numpy, device, int(odd == "result"), strides)
+    backward = ops.GroupNormBackwardDescriptor(shape, groups, laid.kind, strides=strides)
+    select(ops.GroupNormBackwardPlan, device, backward, wanted).run((go, x, laid.there(laid.w), into.array, None, None))
+    want = references.group_norm_backward(laid.go, laid.x, laid.w, groups)[0]
+    laid.check("group_norm_backward", into.host(), want)
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("config", [LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12)], ids=str)
+def test_without_weight_and_bias(device: Device, rng: Rng, config: AnyConfig) -> None:
+    shape, groups, key = (2, 48, 65), 3, f"ptx/{VARIANTS[type(config)]}"
+    laid, strides = Laid(device, rng, shape, "f32", 0, 0), channels_last(shape)
+    x, go = laid.there(laid.x), laid.there(laid.go)
+    split = wish(key + "_split" * isinstance(config, LastConfig), config=config)
+    y = select(ops.GroupNormPlan, device, ops.GroupNormDescriptor(shape, groups, strides=strides), split).run(
+        ops.GroupNormArgs(x)
+    )
+    laid.check("group_norm", y.to_host(), references.group_norm(laid.x, None, None, groups))
+    normal = ops.BatchNormDescriptor(shape, True, running=False, strides=strides)
+    y = select(ops.BatchNormPlan, device, normal, wish(key, config=config)).run(ops.BatchNormArgs(x)).y
+    laid.check("batch_norm", y.to_host(), references.batch_norm(laid.x, None, None, None, None, training=True)[0])
+    if isinstance(config, HeldConfig):  # of which there is no backward
+        return
+    backward: Any = ops.GroupNormBackwardDescriptor(shape, groups, strides=strides)
+    grad = select(ops.GroupNormBackwardPlan, device, backward, split).run(ops.GroupNormBackwardArgs(go, x)).grad_input
+    laid.check("group_norm_backward", grad.to_host(), references.group_norm_backward(laid.go, laid.x, None, groups)[0])
+    backward = ops.BatchNormBackwardDescriptor(shape, True, strides=strides)
+    grad = (
+        select(ops.BatchNormBackwardPlan, device, backward, wish(key, config=config))
+        .run(ops.BatchNormBackwardArgs(go, x))
+        .grad_input
+    )
+    want = references.batch_norm_backward(laid.go, laid.x, None, None, None, training=True)[0]
+    laid.check("batch_norm_backward", grad.to_host(), want)
+
+
 # How the work is shared out -------------------------------------------------------------------------------------------
 
 

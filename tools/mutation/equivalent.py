@@ -23,6 +23,7 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
+        ("norm_last", "locate", "mov.u64 %address, {{ arrays[0] }};", "// left out"),
         ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ vector - 1 }};", "// left out"),
         (
             "batch_norm_parts",
