@@ -719,10 +719,7 @@ class ChannelsLastClusters(Variant[BatchNormDescriptor, TileConfig]):
         """Return one launch."""
         running_mean, running_var, momentum = problem.updated
         arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        launch = HeldTile(problem, config).launch(limits, arrays, momentum)
-        if isinstance(launch, Refusal):
-            return launch
-        return problem.without_statistics or Schedule((launch,), problem.guarantee)
+        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays, momentum)
 
 
 class ChannelsLastHeld(Variant[BatchNormDescriptor, HeldConfig]):
@@ -1020,10 +1017,7 @@ class ChannelsLastClustersBackward(Variant[BatchNormBackwardDescriptor, TileConf
     def schedule(self, problem: BatchNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0, 0)
-        launch = HeldTile(problem, config).launch(limits, arrays)
-        if isinstance(launch, Refusal):
-            return launch
-        return problem.without_statistics or Schedule((launch,), problem.guarantee)
+        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays)
 
 
 class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):

@@ -204,8 +204,7 @@ class ChannelsLastClusters(Variant["GroupNormDescriptor", TileConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        launch = HeldTile(problem, config).launch(limits, ("x", "out", "weight", "bias", 0, 0, 0, 0), 0.0)
-        return launch if isinstance(launch, Refusal) else Schedule((launch,), problem.guarantee)
+        return HeldTile(problem, config).schedule(limits, ("x", "out", "weight", "bias", 0, 0, 0, 0), 0.0)
 
 
 class ChannelsLastClustersBackward(Variant["GroupNormBackwardDescriptor", TileConfig]):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role
+from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule
 
 __all__ = ["FAMILY", "HeldTile", "TileConfig"]
 
@@ -180,6 +180,11 @@ class HeldTile:
         if self._shared_bytes > _MOST_BYTES:
             return Refusal(f"tiles take {self._shared_bytes} bytes of a block's shared memory, above {_MOST_BYTES}")
         return None
+
+    def schedule(self, limits: Limits, arrays: tuple[Argument, ...], *momentum: Argument) -> Schedule | Refusal:
+        """Return the schedule of that launch alone, or why there is none."""
+        launch = self.launch(limits, arrays, *momentum)
+        return launch if isinstance(launch, Refusal) else Schedule((launch,), self.problem.guarantee)
 
     def launch(self, limits: Limits, arrays: tuple[Argument, ...], *momentum: Argument) -> Launch | Refusal:
         """Return the launch of the entry that takes such arrays, or why there is none."""

@@ -255,6 +255,16 @@ def test_a_new_variant_makes_stale_what_it_can_run(file: Path) -> None:
         assert selected().config.threads == threads
 
 
+def test_a_new_variant_that_the_device_cannot_run_makes_nothing_stale() -> None:
+    """Clusters want sm_90."""
+    problem = ops.GroupNormDescriptor((8, 320, 64, 64), 32)
+    variants, limits = ops.GroupNormPlan.variants, Limits.of(Device("sim:0").properties)
+    stored = choice(problem, kernels={})
+    before = replace(stored, among=tuple(name for name in stored.among if name != "cluster"))
+    for target, current in ((90, False), (80, True)):
+        assert before.is_current(variants, problem, limits._replace(target=target)) == current
+
+
 def test_a_neighbour_that_the_stored_choice_cannot_run_gets_the_heuristics() -> None:
     fits, far = (ops.Softmax2dDescriptor((images, 8, 4)) for images in ((1 << 30) - 1, 1 << 30))
     stored = choice(fits, variant="baseline", config={"threads": 128})

@@ -47,16 +47,16 @@ def measured(family: str) -> list[str]:
     return [path.as_posix() for path in (*files(family), *_tests(family))]
 
 
-def _own(stem: str) -> list[str]:
+def _own(stem: str) -> str:
     """Return the name of the tests of a file of kernels, or of what it is a part of."""
     parts = stem.split("_")
     names = ("_".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return [next((name for name in names if any((ROOT / "tests").rglob(f"test_{name}*.py"))), stem)]
+    return next((name for name in names if any((ROOT / "tests").rglob(f"test_{name}*.py"))), stem)
 
 
 def _tests(family: str) -> list[Path]:
     names = [
-        *_own(Path(files(family)[0]).stem),
+        _own(Path(files(family)[0]).stem),
         *users(family),
         "every_plan",
         "every_variant",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ptxrt import store
 from ptxrt.errors import InvalidArgument
 from ptxrt.events import log
-from ptxrt.ops.framework.schedule import Config, Limits, Refusal
+from ptxrt.ops.framework.schedule import Config, Limits, Schedule
 from ptxrt.ops.framework.texts import text_digest
 from ptxrt.ops.framework.variant import Variant
 from ptxrt.runtime.device import Device
@@ -122,9 +122,7 @@ class Choice:
     def is_current(self, variants: Sequence[Variant[Any, Any]], problem: Any, limits: Limits) -> bool:
         """Return whether no variant of a plan is new that runs the problem, and the kernels' texts are those of now."""
         new = (each for each in variants if each.language == self.key.language and each.name not in self.among)
-        return dict(self.kernels) == texts(self.kernels) and all(
-            isinstance(each.schedule(problem, each.config_type.heuristic(problem), limits), Refusal) for each in new
-        )
+        return dict(self.kernels) == texts(self.kernels) and not any(_runs(each, problem, limits) for each in new)
 
     def selected(self, variants: Sequence[Variant[Any, Any]], problem: Any) -> tuple[Variant[Any, Any], Config] | None:
         """Return the variant and its config; None if there is none of that name, or with other knobs."""
@@ -134,6 +132,12 @@ class Choice:
                 if _types(knobs) == _types(self.config):
                     return variant, variant.config_type(**self.config)
         return None
+
+
+def _runs(variant: Variant[Any, Any], problem: Any, limits: Limits) -> bool:
+    """Return whether a variant runs a problem on a device of these limits."""
+    found = variant.schedule(problem, variant.config_type.heuristic(problem), limits)
+    return isinstance(found, Schedule) and not found.refusal(limits)
 
 
 def _types(values: Mapping[str, Any]) -> dict[str, type]:
