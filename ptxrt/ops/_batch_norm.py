@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, wraps
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
+from ptxrt.ops._batch_norm_last import (
+    ChannelsLast,
+    ChannelsLastBackward,
+    ChannelsLastClusters,
+    ChannelsLastClustersBackward,
+    ChannelsLastHeld,
+)
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
-from ptxrt.ops._batch_norm_statistics import counted, cumulative, handed_inverse, inverse_saved
+from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
-from ptxrt.ops._norm_last import LastConfig, Rows
-from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
-from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -58,8 +62,6 @@ __all__ = [
     "batch_norm_backward",
 ]
 
-V = TypeVar("V", bound="Variant[Any, Any]")
-C = TypeVar("C", bound=Config)
 
 _GRID_Y = 65535
 _SIZES = "u32 batch, u32 channels, u32 hw"
@@ -528,25 +530,6 @@ def _many_values(problem: _Problem) -> bool:
     return problem.training and problem.channels * problem.count >= 1 << 23
 
 
-def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refusal:
-    """Return the problem as rows of channels, if it is one."""
-    if problem.hw > 1:
-        return Refusal("is for channels that lie side by side")
-    rows = Rows(problem, config, language, 1, problem.batch, 1)
-    return rows.refusal() or rows
-
-
-def many_rows(problem: Geometry, few: int = 1 << 19) -> bool:
-    """Return whether the passes over rows of channels pay, where values are more than a few."""
-    return problem.hw == 1 and problem.elements >= few
-
-
-def _some_rows(problem: _Problem) -> bool:
-    """Return whether clusters that hold rows of channels are fastest, as measured on an H200."""
-    most = 1 << (20 if problem.parts * problem.arrays == 4 else 21)
-    return problem.training and 1 << 15 < problem.elements <= most and TileConfig.fits(problem)
-
-
 def too_long(problem: Geometry) -> Refusal | None:
     """Return why the rows are too long for columns, or None."""
     most = problem.places - 1  # whose rows the kernel finds without a division
@@ -568,34 +551,12 @@ def _workspace(problem: _Problem, sums: int, coefficients: int) -> tuple[Workspa
 # Forward -------------------------------------------------------------------------------------------------------------
 
 
-def _and_statistics(
-    schedule: Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal],
-) -> Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal]:
-    """Let a variant do behind its own launches what else is asked for of the statistics."""
-
-    @wraps(schedule)
-    def extended(self: V, problem: BatchNormDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
-        found = schedule(self, problem, config, limits)
-        if not problem.training or isinstance(found, Refusal):
-            return found
-        steps = list(found.steps)
-        if problem.counted:
-            steps.append(counted(self.language))
-        if problem.momentum is None:
-            steps.append(cumulative(problem.dtype, self.language, problem.sizes))
-        if problem.save == "inverse_deviation":
-            steps.append(inverse_saved(problem.dtype, self.language, problem.channels, problem.eps))
-        return replace(found, steps=tuple(steps))
-
-    return extended
-
-
 class Channels(Variant[BatchNormDescriptor, Config]):
     """A block a channel, which reads it twice in training."""
 
     name = "baseline"
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch, and one more for the running statistics."""
         statistics = ("batch_mean", "batch_var") if problem.training else ("running_mean", "running_var")
@@ -618,7 +579,7 @@ class Cached(Variant[BatchNormDescriptor, Config]):
         """Where the block's shared memory leaves enough of them; in HIP, where it holds a channel."""
         return self.language == "hip" or _worth_caching(problem, 1)
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*problem.in_one, *problem.sizes, problem.eps, problem.updated[2])
@@ -634,7 +595,7 @@ class Small(Variant[BatchNormDescriptor, Config]):
         """Where one thread's time counts."""
         return few_values(problem, self.language)
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if not problem.training:
@@ -654,7 +615,7 @@ class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
         """Where the cluster's shared memory holds a channel, and values are many."""
         return worth_clusters(problem)
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         return clusters(problem, config, limits, problem.in_one, (problem.eps, problem.updated[2]))
@@ -670,78 +631,10 @@ class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
         """Large channels, or many values."""
         return _large_channels(problem) or _many_values(problem)
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
         return in_tickets(problem, config, problem.in_one, (problem.eps, problem.updated[2]))
-
-
-class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
-    """Of rows of channels: sums of slices of them, and a pass that writes, which is all in eval."""
-
-    name = "channels_last"
-    config_type = LastConfig
-
-    def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where values are many."""
-        return many_rows(problem, 1 << (19 if problem.training or self.language == "hip" else 14))
-
-    @_and_statistics
-    def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
-        """Return three launches; one in eval."""
-        rows = rows_of(problem, config, self.language)
-        if isinstance(rows, Refusal):
-            return rows
-        workspace = Workspace()
-        if problem.training:
-            running_mean, running_var, momentum = problem.updated
-            statistics = ("batch_mean", "batch_var", running_mean, running_var)
-            steps = rows.forward(workspace, "y", statistics, momentum)
-        else:
-            arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
-            sizes = (problem.batch, problem.channels, problem.eps)
-            steps = (rows.over("eval", config.written, *arrays, *sizes),)
-        return Schedule(steps, problem.guarantee, workspace)
-
-
-class ChannelsLastClusters(Variant[BatchNormDescriptor, TileConfig]):
-    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
-
-    name = "channels_last_cluster"
-    config_type = TileConfig
-
-    def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where values are neither few nor many."""
-        return _some_rows(problem)
-
-    @_and_statistics
-    def schedule(self, problem: BatchNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
-        """Return one launch."""
-        running_mean, running_var, momentum = problem.updated
-        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
-        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays, momentum)
-
-
-class ChannelsLastHeld(Variant[BatchNormDescriptor, HeldConfig]):
-    """In training, of rows of channels: one launch, whose blocks hold what they read last."""
-
-    name = "channels_last_held"
-    config_type = HeldConfig
-
-    def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where values are many."""
-        return problem.hw == 1 and problem.elements > 1 << 20
-
-    @_and_statistics
-    def schedule(self, problem: BatchNormDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
-        """Return zeros for the claims, and a launch."""
-        if problem.hw > 1:
-            return Refusal("is for channels that lie side by side")
-        rows = HeldRows(problem, config, 1, problem.batch, 1)
-        if refusal := problem.without_statistics or rows.refusal():
-            return refusal
-        running_mean, running_var, momentum = problem.updated
-        return rows.schedule("y", ("batch_mean", "batch_var", running_mean, running_var), momentum)
 
 
 def _summed(
@@ -780,7 +673,7 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
         """Short rows."""
         return short_rows(problem)
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         cut = tiles(problem, config.added)
@@ -798,7 +691,7 @@ class Split(Variant[BatchNormDescriptor, SplitConfig]):
     name = "split"
     config_type = SplitConfig
 
-    @_and_statistics
+    @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
         slices = ceil_div(problem.count, config.values)
@@ -901,27 +794,12 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
 _GRADIENTS_OF = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight")
 
 
-def _of_inverse(
-    schedule: Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal],
-) -> Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal]:
-    """Let a variant, which reads a variance, take the inverse deviation where that is handed."""
-
-    @wraps(schedule)
-    def extended(self: V, problem: BatchNormBackwardDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
-        found = schedule(self, problem, config, limits)
-        if not problem.handed or problem.save == "variance" or isinstance(found, Refusal):
-            return found
-        return handed_inverse(found, problem.dtype, self.language, problem.channels)
-
-    return extended
-
-
 class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
     """A block a channel, which reads x and grad_out twice."""
 
     name = "baseline"
 
-    @_of_inverse
+    @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments: tuple[Argument, ...] = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
@@ -940,7 +818,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
         """Where the block's shared memory leaves enough of them; in PTX, not few values, which the baseline takes."""
         return _worth_caching(problem, 2) and (self.language == "hip" or not _few_values(problem))
 
-    @_of_inverse
+    @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
@@ -956,7 +834,7 @@ class SmallBackward(Variant[BatchNormBackwardDescriptor, Config]):
         """Where one thread's time counts."""
         return few_values(problem, self.language)
 
-    @_of_inverse
+    @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         if problem.training and not problem.handed:
@@ -976,7 +854,7 @@ class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
         """Where the cluster's shared memory holds a channel, and values are many."""
         return worth_clusters(problem)
 
-    @_of_inverse
+    @of_inverse
     def schedule(
         self, problem: BatchNormBackwardDescriptor, config: ClusterConfig, limits: Limits
     ) -> Schedule | Refusal:
@@ -994,52 +872,13 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
         """Large channels, or many values."""
         return _large_channels(problem) or _many_values(problem)
 
-    @_of_inverse
+    @of_inverse
     def schedule(
         self, problem: BatchNormBackwardDescriptor, config: TicketsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
         arrays = (*_GRADIENTS_OF, *problem.mean_and_var)
         return in_tickets(problem, config, arrays, (problem.eps,))
-
-
-class ChannelsLastClustersBackward(Variant[BatchNormBackwardDescriptor, TileConfig]):
-    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
-
-    name = "channels_last_cluster"
-    config_type = TileConfig
-
-    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where values are neither few nor many."""
-        return _some_rows(problem)
-
-    @_of_inverse
-    def schedule(self, problem: BatchNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
-        """Return one launch."""
-        arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0, 0)
-        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays)
-
-
-class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
-    """Of rows of channels: sums of slices of them, and a pass that writes grad_input."""
-
-    name = "channels_last"
-    config_type = LastConfig
-
-    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where values are many."""
-        return many_rows(problem)
-
-    @_of_inverse
-    def schedule(self, problem: BatchNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
-        """Return three launches."""
-        rows = rows_of(problem, config, self.language)
-        if isinstance(rows, Refusal):
-            return rows
-        workspace = Workspace()
-        sums, gradients = rows.sums(workspace, 4), ("grad_weight", "grad_bias", 0)
-        steps = rows.backward(workspace, sums, problem.mean_and_var, gradients, training=problem.training)
-        return Schedule(steps, problem.guarantee, workspace)
 
 
 def _backward_summed(
@@ -1088,7 +927,7 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
         """Short rows; not small channels in eval, as with split."""
         return short_rows(problem) and SplitBackward(self.language).suits(problem)
 
-    @_of_inverse
+    @of_inverse
     def schedule(
         self, problem: BatchNormBackwardDescriptor, config: ColumnsConfig, limits: Limits
     ) -> Schedule | Refusal:
@@ -1110,7 +949,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
             return False
         return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
 
-    @_of_inverse
+    @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches; two in eval."""
         if self.language == "hip" and problem.training:

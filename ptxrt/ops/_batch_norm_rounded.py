@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxrt.ops._batch_norm import FAMILY as BATCH_NORM
-from ptxrt.ops._batch_norm import adders, images_added, many_rows, rows_of, short_rows, slice_values, tiles, too_long
+from ptxrt.ops._batch_norm import adders, images_added, short_rows, slice_values, tiles, too_long
+from ptxrt.ops._batch_norm_last import many_rows, rows_of
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,

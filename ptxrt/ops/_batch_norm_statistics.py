@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework import (
     Argument,
+    Config,
     KernelFamily,
     Launch,
+    Limits,
+    Refusal,
     Region,
     Role,
     Schedule,
+    Variant,
     Zero,
     blocks_in_hip,
     parameter_type,
 )
 
-__all__ = ["FAMILY", "counted", "cumulative", "handed_inverse", "inverse_saved"]
+if TYPE_CHECKING:
+    from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormDescriptor
+
+__all__ = ["FAMILY", "and_statistics", "counted", "handed_inverse", "inverse_saved", "of_inverse"]
+
+V = TypeVar("V", bound=Variant[Any, Any])
+C = TypeVar("C", bound=Config)
 
 THREADS = 256
 
@@ -79,3 +92,40 @@ def _reading(step: Launch | Zero, variance: Region) -> Launch | Zero:
     for name, argument in zip(names, step.arguments, strict=True):
         arguments.append(variance if argument == "batch_var" else 0.0 if name == "eps" else argument)
     return replace(step, arguments=tuple(arguments))
+
+
+def and_statistics(
+    schedule: Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal],
+) -> Callable[[V, BatchNormDescriptor, C, Limits], Schedule | Refusal]:
+    """Let a variant do behind its own launches what else is asked for of the statistics."""
+
+    @wraps(schedule)
+    def extended(self: V, problem: BatchNormDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
+        found = schedule(self, problem, config, limits)
+        if not problem.training or isinstance(found, Refusal):
+            return found
+        steps = list(found.steps)
+        if problem.counted:
+            steps.append(counted(self.language))
+        if problem.momentum is None:
+            steps.append(cumulative(problem.dtype, self.language, problem.sizes))
+        if problem.save == "inverse_deviation":
+            steps.append(inverse_saved(problem.dtype, self.language, problem.channels, problem.eps))
+        return replace(found, steps=tuple(steps))
+
+    return extended
+
+
+def of_inverse(
+    schedule: Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal],
+) -> Callable[[V, BatchNormBackwardDescriptor, C, Limits], Schedule | Refusal]:
+    """Let a variant, which reads a variance, take the inverse deviation where that is handed."""
+
+    @wraps(schedule)
+    def extended(self: V, problem: BatchNormBackwardDescriptor, config: C, limits: Limits) -> Schedule | Refusal:
+        found = schedule(self, problem, config, limits)
+        if not problem.handed or problem.save == "variance" or isinstance(found, Refusal):
+            return found
+        return handed_inverse(found, problem.dtype, self.language, problem.channels)
+
+    return extended

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import AMD_TARGETS, amd_targets, compiled_for_amd, covering
+from helpers import AMD_TARGETS, ROOT, amd_targets, compiled_for_amd, covering
 
 import ptxrt
 from ptxrt import ops, sim
@@ -34,6 +34,12 @@ IN_HIP = [spec for spec in ops.kernels() if spec.language == "hip"]
 OWN = {_name(spec): spec for spec in IN_PTX}
 TARGETS = {_name(spec): spec.target for spec in IN_PTX if spec.target is not None}
 NAMES = [*OWN, *(f"foreign {path.stem}" for path in FOREIGN)]
+
+
+@pytest.mark.parametrize(("folder", "language"), [("kernels_ptx", "ptx"), ("kernels_hip", "hip")])
+def test_every_file_of_kernels_is_a_family_of_the_ops(folder: str, language: str) -> None:
+    found = {path.stem for path in (ROOT / folder).glob(f"*.{language}")}
+    assert found == {spec.family for spec in (IN_PTX if language == "ptx" else IN_HIP)}
 
 
 @lru_cache(maxsize=32)

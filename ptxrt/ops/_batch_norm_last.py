@@ -1,0 +1,150 @@
+"""The variants of batch_norm and its backward for rows of channels, which channels-last arrays are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
+from ptxrt.ops._norm_last import LastConfig, Rows
+from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
+from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
+from ptxrt.ops.framework import Limits, Refusal, Schedule, Variant, Workspace
+
+if TYPE_CHECKING:
+    from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
+
+__all__ = [
+    "ChannelsLast",
+    "ChannelsLastBackward",
+    "ChannelsLastClusters",
+    "ChannelsLastClustersBackward",
+    "ChannelsLastHeld",
+    "many_rows",
+    "rows_of",
+]
+
+
+def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refusal:
+    """Return the problem as rows of channels, if it is one."""
+    if problem.hw > 1:
+        return Refusal("is for channels that lie side by side")
+    rows = Rows(problem, config, language, 1, problem.batch, 1)
+    return rows.refusal() or rows
+
+
+def many_rows(problem: Geometry, few: int = 1 << 19) -> bool:
+    """Return whether the passes over rows of channels pay, where values are more than a few."""
+    return problem.hw == 1 and problem.elements >= few
+
+
+def _some_rows(problem: BatchNormDescriptor | BatchNormBackwardDescriptor) -> bool:
+    """Return whether clusters that hold rows of channels are fastest, as measured on an H200."""
+    most = 1 << (20 if problem.parts * problem.arrays == 4 else 21)
+    return problem.training and 1 << 15 < problem.elements <= most and TileConfig.fits(problem)
+
+
+class ChannelsLast(Variant["BatchNormDescriptor", LastConfig]):
+    """Of rows of channels: sums of slices of them, and a pass that writes, which is all in eval."""
+
+    name = "channels_last"
+    config_type = LastConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are many."""
+        return many_rows(problem, 1 << (19 if problem.training or self.language == "hip" else 14))
+
+    @and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches; one in eval."""
+        rows = rows_of(problem, config, self.language)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace = Workspace()
+        if problem.training:
+            running_mean, running_var, momentum = problem.updated
+            statistics = ("batch_mean", "batch_var", running_mean, running_var)
+            steps = rows.forward(workspace, "y", statistics, momentum)
+        else:
+            arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
+            sizes = (problem.batch, problem.channels, problem.eps)
+            steps = (rows.over("eval", config.written, *arrays, *sizes),)
+        return Schedule(steps, problem.guarantee, workspace)
+
+
+class ChannelsLastClusters(Variant["BatchNormDescriptor", TileConfig]):
+    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
+
+    @and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays, momentum)
+
+
+class ChannelsLastHeld(Variant["BatchNormDescriptor", HeldConfig]):
+    """In training, of rows of channels: one launch, whose blocks hold what they read last."""
+
+    name = "channels_last_held"
+    config_type = HeldConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are many."""
+        return problem.hw == 1 and problem.elements > 1 << 20
+
+    @and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the claims, and a launch."""
+        if problem.hw > 1:
+            return Refusal("is for channels that lie side by side")
+        rows = HeldRows(problem, config, 1, problem.batch, 1)
+        if refusal := problem.without_statistics or rows.refusal():
+            return refusal
+        running_mean, running_var, momentum = problem.updated
+        return rows.schedule("y", ("batch_mean", "batch_var", running_mean, running_var), momentum)
+
+
+class ChannelsLastClustersBackward(Variant["BatchNormBackwardDescriptor", TileConfig]):
+    """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
+
+    name = "channels_last_cluster"
+    config_type = TileConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
+
+    @of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0, 0)
+        return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays)
+
+
+class ChannelsLastBackward(Variant["BatchNormBackwardDescriptor", LastConfig]):
+    """Of rows of channels: sums of slices of them, and a pass that writes grad_input."""
+
+    name = "channels_last"
+    config_type = LastConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where values are many."""
+        return many_rows(problem)
+
+    @of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
+        """Return three launches."""
+        rows = rows_of(problem, config, self.language)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace = Workspace()
+        sums, gradients = rows.sums(workspace, 4), ("grad_weight", "grad_bias", 0)
+        steps = rows.backward(workspace, sums, problem.mean_and_var, gradients, training=problem.training)
+        return Schedule(steps, problem.guarantee, workspace)
