@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -54,9 +55,9 @@ class TileConfig(Config):
     def heuristic(cls, problem: GridSampleDescriptor) -> TileConfig:
         """Three blocks a multiprocessor of the largest devices; boxes of as many channels as are used at a time."""
         blocks = problem.n * _tiles(problem, 512)
-        enough = (count for count in (32, 16) if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
+        channels = 16 if blocks * -(-problem.c // 16) >= _ENOUGH_BLOCKS else 8
         boxes = min(problem.c, 4 if problem.dtype.size == 2 else 2)
-        return cls(512, 72 if problem.c <= _FEW_CHANNELS else 54, boxes, next(enough, 8))
+        return cls(512, 72 if problem.c <= _FEW_CHANNELS else 54, boxes, channels)
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[TileConfig]:
@@ -82,12 +83,13 @@ class Tiled(Variant["GridSampleDescriptor", TileConfig]):
     config_type = TileConfig
 
     def suits(self, problem: GridSampleDescriptor) -> bool:
-        """Points that are closer together than pixels; or very many, of few channels; or many values of 16 bits."""
+        """Points that are closer together than pixels; or very many, of few channels; or many values, but of f64."""
         points, size = problem.n * problem.positions, problem.dtype.size
         many = points * problem.c >= 1 << 22
         dense = many and problem.positions >= 4 * problem.ih * problem.iw
         flat = size <= 4 and problem.c <= _FEW_CHANNELS and points >= 1 << 20
-        return min(problem.oh, problem.ow) >= _WIDTH and (dense or flat or (many and size == 2))
+        large = points * problem.c >= {2: 4, 4: 6, 8: math.inf}[size] * (1 << 20)
+        return min(problem.oh, problem.ow) >= _WIDTH and (dense or flat or large)
 
     def schedule(self, problem: GridSampleDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

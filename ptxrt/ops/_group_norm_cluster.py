@@ -52,14 +52,12 @@ class ClusterConfig(Config):
     def heuristic(cls, problem: Problem) -> ClusterConfig:
         """Return what was fastest on an H100 and an H200: of large groups the largest clusters.
 
-        Of others the fewest threads a group, of which each has at most 16 vectors, in blocks that fill a GPU.
+        Of others the fewest threads a group, of which each has at most 16 vectors, of f64 forward 24, in blocks that fill
+        a GPU.
         """
         large, small = cls._large(problem), cls._small(problem)
-        if (
-            large
-            and problem.dtype.name != "f64"
-            and (problem.group_bytes >= _LARGE_GROUP or not small[0].holds(problem))
-        ):
+        wide = problem.group_bytes >= _LARGE_GROUP and problem.dtype.name != "f64"
+        if large and (wide or not small[0].holds(problem)):
             return large
         groups = problem.batch * problem.groups
         return next((way for way in small if groups * way.size >= _ENOUGH_BLOCKS), small[-1])
@@ -83,7 +81,8 @@ class ClusterConfig(Config):
         ways = [cls(size, number) for size in SIZES[:-1] for number in cls._threads(problem)]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
-        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= 16] or ways[-1:]
+        most = 24 if problem.dtype.name == "f64" and problem.arrays == 1 else 16
+        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= most] or ways[-1:]
 
     @staticmethod
     def _threads(problem: Problem) -> tuple[int, ...]:
