@@ -9,5 +9,5 @@ __all__ = ["FAMILY"]
 FAMILY = held_family(
     "rms_norm",
     kernel="const T* in_ptr, T* out_ptr, const P*? w_ptr, u64 rows, u64 width, P eps, f64 per_value",
-    backward_parameters_kernel="const f32* partials_ptr, P*? gw_ptr, u64 width, u64 slices",
+    backward_parameters_kernel="const P* partials_ptr, P*? gw_ptr, u64 width, u64 slices",
 )

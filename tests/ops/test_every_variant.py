@@ -41,7 +41,7 @@ SIZES: dict[str, Any] = {
     },
     # Vectors and single values, several turns of a block, more slices of rows than one.
     **{norm: {"f32": [((2, 4, 6), (4, 6)), ((1, 2064), (2064,)), ((17, 60), (60,))],
-              "others": [((1, 1001), (1001,))]} for norm in ("layer_norm", "rms_norm")},
+              "others": [((1, 1001), (1001,)), ((9, 136), (136,))]} for norm in ("layer_norm", "rms_norm")},
     "grid_sample_modes": {"others": [((2, 9, 5, 6), (5, 70))]},
 }  # fmt: skip
 IN_PLACE = {  # of the first output

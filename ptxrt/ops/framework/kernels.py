@@ -78,6 +78,8 @@ class Role:
         Whether the family has it in HIP, too.
     ptx
         Whether it has it in PTX.
+    ptx_alone
+        The element types that it has in PTX alone, where it is in both.
     parameters
         What its file is rendered with for it.
     dtypes
@@ -93,6 +95,7 @@ class Role:
     dtypes: tuple[str, ...] = ()
     target: int | None = None
     ptx: bool = True
+    ptx_alone: tuple[str, ...] = ()
 
 
 class KernelFamily:
@@ -138,9 +141,13 @@ class KernelFamily:
             for role, described in roles.items()
             if dtype in (described.dtypes or dtypes)
             for language in ("ptx", "hip")
-            if (described.ptx if language == "ptx" else described.hip)
+            if (described.ptx if language == "ptx" else described.hip and dtype not in described.ptx_alone)
         }
         self._kernels: dict[tuple[str, str, str], KernelSpec] = {}
+
+    def has(self, dtype: ElementType, language: str) -> bool:
+        """Return whether there are entries of an element type in a language."""
+        return any(key[1:] == (dtype.name, language) for key in self._keys)
 
     def kernel(self, role: str, dtype: ElementType, language: str) -> KernelSpec:
         """Return the entry of a role."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from ptxrt.dtypes import BY_NAME
-from ptxrt.ops.framework.kernels import KernelFamily, Role
+from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
 from ptxrt.ops.framework.rows import RowsDescriptor, RowsVariant
 from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuarantee, Refusal, Schedule, Workspace
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
@@ -17,8 +17,14 @@ __all__ = ["GUARANTEE", "HeldBackward", "HeldBackwardConfig", "HeldConfig", "Hel
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
 _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most; slices that are enough
+_OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
+_AT_A_TIME = 1 << 16  # threads with so many registers, about, that a GPU has room for
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
+
+
+def _guarantee(problem: RowsDescriptor) -> PrecisionGuarantee:
+    return problem.guarantee if problem.dtype.name == "f64" else GUARANTEE
 
 
 def _vector(problem: RowsDescriptor) -> int:
@@ -26,42 +32,54 @@ def _vector(problem: RowsDescriptor) -> int:
 
 
 class _Registers(NamedTuple):
-    """What entries are made for: the values of a row that a thread has at most, and a block's threads at most."""
+    """What entries are made for: the values of a row that a thread has at most, and of f64, and a block's threads."""
 
     values: int
+    of_f64: int
     threads: int
+
+    def most(self, dtype: ElementType) -> int:
+        """Return how many values of a type a thread has at most."""
+        return self.of_f64 if dtype.name == "f64" else self.values
 
     def needs(self, problem: RowsDescriptor, values: int | None = None) -> int:
         """Return how many threads, whole warps, have a row, with at most `values` each."""
-        return _WARP * -(-problem.width // (_WARP * (values or self.values)))
+        return _WARP * -(-problem.width // (_WARP * (values or self.most(problem.dtype))))
 
     def widths(self, problem: RowsDescriptor) -> list[int]:
         """Return the threads of a block that are worth measuring, few first, down to one vector each."""
-        vector = _vector(problem)
-        halvings = range((self.values // vector).bit_length())
-        found = {self.needs(problem, self.values >> halving) for halving in halvings}
+        most = self.most(problem.dtype)
+        halvings = range((most // _vector(problem)).bit_length())
+        found = {self.needs(problem, most >> halving) for halving in halvings}
         return [threads for threads in sorted(found) if threads <= self.threads] or [self.threads]
 
 
-_FORWARD, _BACKWARD = _Registers(32, 512), _Registers(16, 512)
+_FORWARD, _BACKWARD = _Registers(32, 16, 512), _Registers(16, 8, 512)
 
 
 def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
     """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of its forward.
 
-    Forward and backward have an entry for each number of slots, vectors that a thread has of a row.
+    Forward and backward have an entry for each number of slots, vectors that a thread has of a row. In PTX alone, f64.
     """
-    types = ("f32", "f16", "bf16")
+    types, alone = ("f32", "f64", "f16", "bf16"), ("f64",)
     backward = (
-        "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f32* partials_ptr, u64 rows, u64 width, "
+        "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, P* partials_ptr, u64 rows, u64 width, "
         "u64 slices, u64 length, P eps, f64 per_value"
     )
-    roles = {f"{norm}_held_backward_parameters_kernel": Role(backward_parameters_kernel, hip=True)}
+    roles = {
+        f"{norm}_held_backward_parameters_kernel": Role(backward_parameters_kernel, hip=True, ptx_alone=alone),
+    }
     for way, signature, registers in (("", kernel, _FORWARD), ("backward_", backward, _BACKWARD)):
-        for slots in range(1, registers.values // 4 + 1):
-            with_so_many = tuple(name for name in types if slots <= registers.values * BY_NAME[name].size // 16)
-            role = Role(signature, hip=True, parameters={"slots": str(slots)}, dtypes=with_so_many)
-            roles[f"{norm}_held_{way}{slots}_kernel"] = role
+        slots_of = {name: registers.most(BY_NAME[name]) * BY_NAME[name].size // 16 for name in types}
+        for slots in range(1, max(slots_of.values()) + 1):
+            roles[f"{norm}_held_{way}{slots}_kernel"] = Role(
+                signature,
+                hip=True,
+                parameters={"slots": str(slots)},
+                dtypes=tuple(name for name, most in slots_of.items() if slots <= most),
+                ptx_alone=alone,
+            )
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -93,8 +111,10 @@ class HeldBackwardConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> HeldBackwardConfig:
-        """Many values a thread; slices for many blocks."""
-        return cls(_BACKWARD.widths(problem)[0], min(_SLICE, max(1, problem.rows // _SLICES)))
+        """Many values a thread; slices for many blocks, of f64 for as many as run at a time."""
+        threads = _BACKWARD.widths(problem)[0]
+        slices = _AT_A_TIME // threads if problem.dtype.name == "f64" else _SLICES
+        return cls(threads, min(_SLICE, max(1, problem.rows // slices)))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[HeldBackwardConfig]:
@@ -120,15 +140,15 @@ class _Held(RowsVariant[ConfigT]):
 
     def refusal(self, problem: RowsDescriptor, threads: int) -> Refusal | None:
         """Return why blocks of `threads` cannot do it, or None."""
-        registers = self.registers
-        if problem.dtype.name not in self.family.dtypes:
+        registers, most = self.registers, self.registers.most(problem.dtype)
+        if not self.family.has(problem.dtype, self.language):
             return Refusal(f"there are no entries of {problem.dtype.name}")
         if problem.width % (vector := _vector(problem)):
             return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}")
         if threads % _WARP or not 0 < threads <= registers.threads:
             return Refusal(f"a block has whole warps, up to {registers.threads} threads, not {threads}")
         if threads < registers.needs(problem):
-            return Refusal(f"{threads} threads hold {threads * registers.values} values, not {problem.width}")
+            return Refusal(f"{threads} threads hold {threads * most} values, not {problem.width}")
         return None
 
 
@@ -144,7 +164,7 @@ class HeldForward(_Held[HeldConfig]):
             return refusal
         entry = f"{self.slots(problem, config.threads)}_kernel"
         launch = self.launch(entry, problem, problem.rows, config.threads, per_value=1 / problem.width)
-        return Schedule((launch,), GUARANTEE)
+        return Schedule((launch,), _guarantee(problem))
 
 
 class HeldBackward(_Held[HeldBackwardConfig]):
@@ -164,25 +184,24 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         self.numbers = numbers
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where a gradient is not what is left of a few values that cancel, which wants f64."""
+        """Where a gradient is not what is left of a few values that cancel, which wants f64, or of f64 pairs."""
         return super().suits(problem) and problem.width >= 2 * _WARP
 
     def schedule(self, problem: RowsDescriptor, config: HeldBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return two launches."""
         if refusal := self.refusal(problem, config.threads):
             return refusal
-        slices = -(-problem.rows // config.length)
+        slices, slots = -(-problem.rows // config.length), self.slots(problem, config.threads)
         workspace = Workspace()
-        partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
+        of_type = parameter_type(problem.dtype).name
+        partials = workspace.region("partials", of_type, self.numbers * problem.width * slices)
         cut: dict[str, Argument] = {
             "slices": slices, "length": config.length, "partials_ptr": partials, "per_value": 1 / problem.width,
         }  # fmt: skip
-        blocks, entry = -(-problem.width // _COLUMNS), f"backward_{self.slots(problem, config.threads)}_kernel"
-        return Schedule(
-            (
-                self.launch(entry, problem, slices, config.threads, **cut),
-                self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut),
-            ),
-            GUARANTEE,
-            workspace,
-        )
+        rows = self.launch(f"backward_{slots}_kernel", problem, slices, config.threads, **cut)
+        if of_type == "f64":  # a vector of weights, and one of each of the sums, of each slot of a thread
+            shared = 16 * slots * config.threads * (1 + self.numbers)
+            rows = replace(rows, shared_bytes=shared, own_bytes=_OWN_BYTES)
+        blocks = -(-problem.width // _COLUMNS)
+        columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
+        return Schedule((rows, columns), _guarantee(problem), workspace)
