@@ -16,9 +16,9 @@ from ptxrt.ops.framework.variant import ConfigT
 __all__ = ["GUARANTEE", "HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
-_SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most; slices that are enough
+_SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as many; slices that are enough
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
-_AT_A_TIME = 1 << 16  # threads with so many registers, about, that a GPU has room for
+_MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -113,8 +113,9 @@ class HeldBackwardConfig(Config):
     def heuristic(cls, problem: RowsDescriptor) -> HeldBackwardConfig:
         """Many values a thread; slices for many blocks, of f64 for as many as run at a time."""
         threads = _BACKWARD.widths(problem)[0]
-        slices = _AT_A_TIME // threads if problem.dtype.name == "f64" else _SLICES
-        return cls(threads, min(_SLICE, max(1, problem.rows // slices)))
+        if problem.dtype.name == "f64":
+            return cls(threads, min(4 * _SLICE, max(1, -(-problem.rows // (_MULTIPROCESSORS * (_THREADS // threads))))))
+        return cls(threads, min(_SLICE, max(1, problem.rows // _SLICES)))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[HeldBackwardConfig]:
