@@ -9,22 +9,10 @@
 //% include "narrow.jinja"
 //% include "group_norm_gradient.jinja"
 //% include "in_order.jinja"
+//% include "over_lanes.jinja"
+//% include "statistics.jinja"
 
-constexpr unsigned GROUP = 32;
 constexpr unsigned MOST_THREADS[2] = { {{- 512 if T.name == "f64" else 1024 }}, {{ 1024 if T.name == "f32" else 512 -}} };  // forward, backward
-
-//% if T.name == "f64"
-__device__ inline Number product(Number a, Number b) { return a * b; }
-//% else
-__device__ inline double product(double a, double b) { return fma(a, b, 0.0); }  // which no compiler adds up in one with a sum
-//% endif
-
-// Each number's sum over 32 lanes.
-template <typename... Sums>
-__device__ inline void over_lanes(unsigned distance, Sums&... sums) {
-#pragma unroll
-    for (; distance > 0; distance /= 2) ((sums += __shfl_xor(sums, distance, GROUP)), ...);
-}
 
 // A thread's place: it has a vector of a group of an image, or none, and then reads the last one without using it.
 struct Place {
@@ -121,25 +109,6 @@ __device__ inline void over_group(const Place& place, unsigned warps, unsigned d
     else ((numbers = 0), ...);
     over_lanes(distance, numbers...);
 }
-
-// Mean and deviation from a group's sums. Nothing is divided, but of f64: results have 24 bits at most, and what is small waits
-// for each instruction.
-struct Statistics {
-    double n{{ ", per_value" if T.name != "f64" }};
-    Number offset, inv;
-
-    __device__ explicit Statistics(double n) : n(n){{ ", per_value(reciprocal(n))" if T.name != "f64" }} {}
-
-    __device__ Number over_n(Number number) const { return {{ "number / n" if T.name == "f64" else "product(number, per_value)" }}; }
-
-    __device__ void set(Number sum, Number squares, double eps) {
-        sum = settled(sum);
-        offset = over_n(sum);
-        Number var = settled(over_n(squares - product(offset, sum)));
-        if (var < 0) var = 0;  // not below 0 by rounding; NaN stays
-        inv = inverse_root{{ "_at_once" if T.name != "f64" }}(var + eps);
-    }
-};
 //% if entry is none or "backward" not in entry
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS[0], 1)

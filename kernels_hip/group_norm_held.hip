@@ -16,26 +16,7 @@ constexpr unsigned MOST_THREADS = 1024, HELD = 5;
 //% include "moments.jinja"
 //% include "walk.jinja"
 //% include "narrow.jinja"
-
-typedef Neighbours<VECTOR, true> Vector;
-
-// 16 bytes as they are: elements of 16 bits would take a register each.
-struct alignas(16) Words {
-    unsigned words[4];
-};
-//% set part = {2: "unsigned short", 4: "unsigned"}[T.size]
-
-__device__ inline Words read(const Element* from, bool aligned) {
-    if (aligned) return *reinterpret_cast<const Words*>(from);
-    const {{ part }}* parts = reinterpret_cast<const {{ part }}*>(from);
-    return {{ "{{" }}{{ ("parts[%d] | unsigned(parts[%d]) << 16, " * 4) | format(0, 1, 2, 3, 4, 5, 6, 7) if T.size == 2 else "parts[0], parts[1], parts[2], parts[3]" }}}};
-}
-
-__device__ inline Vector vector_of(const Words& words) {
-    Vector vector;
-    memcpy(&vector, &words, 16);
-    return vector;
-}
+//% include "words.jinja"
 
 __device__ inline void run(const Element* x, Element* y, const Real* weights, const Real* biases, unsigned units,
                            unsigned hw, Real eps, bool aligned) {

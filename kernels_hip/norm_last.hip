@@ -21,6 +21,7 @@ constexpr unsigned THREADS = 256, MOST_THREADS = THREADS;
 //% include "moments.jinja"
 //% include "walk.jinja"
 //% include "batch_norm_parts.jinja"
+//% include "norm_last_parts.jinja"
 
 // What a block has, and a thread of it, which loads TURNS rows at once, a chunk's: `whole` of its chunks are all there,
 // and `rest` rows of one more are. `row` is the first of them among those of all images.
@@ -109,19 +110,6 @@ struct Partial {
     Number *shared, *sums;
     unsigned rows, per_group, slices;
 
-    template <unsigned WIDTH>
-    struct Add {
-        Sums (&sums)[WIDTH];
-        double (&k)[WIDTH];
-        __device__ void one(size_t, const Real (&values)[WIDTH], const Real (&gradients)[WIDTH]) {
-#pragma unroll
-            for (unsigned i = 0; i < WIDTH; ++i) {
-                if constexpr (BACKWARD) sums[i].take(values[i], gradients[i], k[i]);
-                else sums[i].take(values[i], k[i]);
-            }
-        }
-    };
-
     // The sum of the rows' threads, in their order, in those that have a channel of the tile.
     template <unsigned WIDTH>
     __device__ Number of_rows(const Sums (&own)[WIDTH], Number Sums::*member) {
@@ -147,7 +135,7 @@ struct Partial {
             const size_t one = channel + i, group = one - unsigned(one) % per_group;
             k[i] = mean_ptr ? mean_ptr[one] : Real(x[at.image * rows * at.channels + group]);
         }
-        Down<BACKWARD, false, WIDTH, Add<WIDTH>>{x, go, {own, k}}.run(at, channel);
+        Down<BACKWARD, false, WIDTH, AddEach<BACKWARD, WIDTH>>{x, go, {own, k}}.run(at, channel);
         Sums all;
         all.sum = of_rows(own, &Sums::sum);
         all.squares = of_rows(own, &Sums::squares);
@@ -279,29 +267,6 @@ norm_last_backward_finish{{ suffix }}(const Element* in_ptr, const Real* w_ptr, 
         }
     }
 }
-
-template <unsigned WIDTH, typename Formula, bool BACKWARD>
-struct Write {
-    Element* to;
-    const Formula (&formulas)[WIDTH];
-    __device__ void one(size_t offset, const Real (&values)[WIDTH], const Real (&gradients)[WIDTH]) {
-        Real results[WIDTH];
-#pragma unroll
-        for (unsigned i = 0; i < WIDTH; ++i) {
-            if constexpr (BACKWARD) results[i] = formulas[i](values[i], gradients[i]);
-            else results[i] = formulas[i](values[i]);
-        }
-        store<true>(to + offset, results);
-    }
-};
-
-// grad_input of a channel's values.
-struct Slanted {
-    Number mean, scale, slope, shift;
-    __device__ Real operator()(Real x, Real go) const {
-        return Real(fma(Number(x) - mean, slope, fma(Number(go), scale, shift)));
-    }
-};
 
 __device__ inline Number coefficient(const double*& from, size_t channels) {
 //% if parts == 2

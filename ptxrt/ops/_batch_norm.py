@@ -16,6 +16,8 @@ from ptxrt.ops._batch_norm_last import (
     ChannelsLastClusters,
     ChannelsLastClustersBackward,
     ChannelsLastHeld,
+    ChannelsLastTickets,
+    ChannelsLastTicketsBackward,
 )
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
@@ -755,6 +757,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         Elementwise(),
         Channels(),
         Small("hip"),
+        ChannelsLastTickets("hip"),
         ChannelsLast("hip"),
         Cached("hip"),
         InTickets("hip"),
@@ -982,6 +985,7 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
         SplitBackward(),
         ChannelsBackward(),
         SmallBackward("hip"),
+        ChannelsLastTicketsBackward("hip"),
         ChannelsLastBackward("hip"),
         CachedBackward("hip"),
         InTicketsBackward("hip"),

@@ -8,6 +8,7 @@ from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
+from ptxrt.ops._norm_last_tickets import TicketRows, TileTicketsConfig
 from ptxrt.ops.framework import Limits, Refusal, Schedule, Variant, Workspace
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ __all__ = [
     "ChannelsLastClusters",
     "ChannelsLastClustersBackward",
     "ChannelsLastHeld",
+    "ChannelsLastTickets",
+    "ChannelsLastTicketsBackward",
     "many_rows",
     "rows_of",
 ]
@@ -111,6 +114,39 @@ class ChannelsLastHeld(Variant["BatchNormDescriptor", HeldConfig]):
         return rows.schedule("y", ("batch_mean", "batch_var", running_mean, running_var), momentum)
 
 
+def _ticket_rows(
+    problem: BatchNormDescriptor | BatchNormBackwardDescriptor, config: TileTicketsConfig
+) -> TicketRows | Refusal:
+    """Return the problem as rows of channels, if it is one and trains."""
+    if problem.hw > 1:
+        return Refusal("is for channels that lie side by side")
+    rows = TicketRows(problem, config, 1, problem.batch, 1)
+    return problem.without_statistics or rows.refusal() or rows
+
+
+class ChannelsLastTickets(Variant["BatchNormDescriptor", TileTicketsConfig]):
+    """In training, of rows of channels: one launch, whose blocks add up slices of tiles, and write them soon after."""
+
+    name = "channels_last_tickets"
+    config_type = TileTicketsConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return problem.training and TicketRows.worth(problem)
+
+    @and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: TileTicketsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the counters, and a launch."""
+        rows = _ticket_rows(problem, config)
+        if isinstance(rows, Refusal):
+            return rows
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        workspace = Workspace()
+        steps = rows.steps(workspace, rows.sums(workspace), arrays, momentum)
+        return Schedule(steps, problem.guarantee, workspace)
+
+
 class ChannelsLastClustersBackward(Variant["BatchNormBackwardDescriptor", TileConfig]):
     """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
 
@@ -126,6 +162,29 @@ class ChannelsLastClustersBackward(Variant["BatchNormBackwardDescriptor", TileCo
         """Return one launch."""
         arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0, 0)
         return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays)
+
+
+class ChannelsLastTicketsBackward(Variant["BatchNormBackwardDescriptor", TileTicketsConfig]):
+    """In training, of rows of channels: one launch, whose blocks add up slices of tiles, and write them soon after."""
+
+    name = "channels_last_tickets"
+    config_type = TileTicketsConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return problem.training and TicketRows.worth(problem)
+
+    @of_inverse
+    def schedule(
+        self, problem: BatchNormBackwardDescriptor, config: TileTicketsConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return zeros for the counters, and a launch."""
+        rows = _ticket_rows(problem, config)
+        if isinstance(rows, Refusal):
+            return rows
+        arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0)
+        workspace = Workspace()
+        return Schedule(rows.steps(workspace, rows.sums(workspace), arrays), problem.guarantee, workspace)
 
 
 class ChannelsLastBackward(Variant["BatchNormBackwardDescriptor", LastConfig]):

@@ -21,6 +21,8 @@ from ptxrt.ops._group_norm_last import (
     ChannelsLastHeld,
     ChannelsLastSplit,
     ChannelsLastSplitBackward,
+    ChannelsLastTickets,
+    ChannelsLastTicketsBackward,
     WholeConfig,
 )
 from ptxrt.ops._group_norm_ring import InRings, InRingsBackward
@@ -376,6 +378,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         ChannelsLastHeld(),
         ChannelsLastSplit(),
         ChannelsLast(),
+        ChannelsLastTickets("hip"),
         ChannelsLastSplit("hip"),
         Few("hip"),
         Held("hip"),
@@ -544,6 +547,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastClustersBackward(),
         ChannelsLastSplitBackward(),
         ChannelsLastBackward(),
+        ChannelsLastTicketsBackward("hip"),
         ChannelsLastSplitBackward("hip"),
         FewBackward("hip"),
         InTicketsBackward("hip"),

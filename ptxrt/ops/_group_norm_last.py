@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
+from ptxrt.ops._norm_last_tickets import TicketRows, TileTicketsConfig
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Argument,
@@ -37,6 +38,8 @@ __all__ = [
     "ChannelsLastHeld",
     "ChannelsLastSplit",
     "ChannelsLastSplitBackward",
+    "ChannelsLastTickets",
+    "ChannelsLastTicketsBackward",
     "WholeConfig",
 ]
 
@@ -227,3 +230,52 @@ class ChannelsLastClustersBackward(Variant["GroupNormBackwardDescriptor", TileCo
             return launch
         parameters = problem.parameters_launch(self.language, config.size, partials, statistics)
         return Schedule((launch, parameters), problem.guarantee, workspace)
+
+
+def _ticket_rows(problem: Problem, config: TileTicketsConfig) -> TicketRows | Refusal:
+    rows = TicketRows(problem, config, problem.batch, problem.hw, problem.channels // problem.groups)
+    return problem.refusal(channels_last=True) or rows.refusal() or rows
+
+
+class ChannelsLastTickets(Variant["GroupNormDescriptor", TileTicketsConfig]):
+    """One launch, whose blocks add up slices of some groups of an image, and write them soon after."""
+
+    name = "channels_last_tickets"
+    config_type = TileTicketsConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return TicketRows.worth(problem)
+
+    def schedule(self, problem: GroupNormDescriptor, config: TileTicketsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return zeros for the counters, and a launch."""
+        rows = _ticket_rows(problem, config)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace = Workspace()
+        steps = rows.steps(workspace, rows.sums(workspace), ("x", "out", "weight", "bias", 0, 0, 0, 0), 0.0)
+        return Schedule(steps, problem.guarantee, workspace)
+
+
+class ChannelsLastTicketsBackward(Variant["GroupNormBackwardDescriptor", TileTicketsConfig]):
+    """One launch, whose blocks add up slices of some groups of an image, and one for the parameters' gradients."""
+
+    name = "channels_last_tickets"
+    config_type = TileTicketsConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Where values are neither few nor many."""
+        return TicketRows.worth(problem)
+
+    def schedule(
+        self, problem: GroupNormBackwardDescriptor, config: TileTicketsConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return zeros for the counters, and both launches."""
+        rows = _ticket_rows(problem, config)
+        if isinstance(rows, Refusal):
+            return rows
+        workspace, partials, statistics = problem.workspace(rows.slices)
+        arrays = ("x", "grad_out", "grad_input", "weight", 0, 0, 0, 0, statistics)
+        steps = rows.steps(workspace, partials, arrays)
+        parameters = problem.parameters_launch(self.language, rows.slices, partials, statistics)
+        return Schedule((*steps, parameters), problem.guarantee, workspace)

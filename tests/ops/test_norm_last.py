@@ -18,6 +18,7 @@ from ptxrt.ops import references
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
+from ptxrt.ops._norm_last_tickets import TicketRows, TileTicketsConfig
 from ptxrt.ops.framework import Limits, Refusal, parameter_type
 from ptxrt.runtime.layout import channels_last
 
@@ -53,9 +54,26 @@ TILES: list[tuple[Shape, str, float, TileConfig, int]] = [
     ((1, 40, 700), "f64", 1e4, TileConfig(4, 5), 0),
     ((1, 8, 33), "f64", -1e12, TileConfig(2, 1), 1),
 ]
-AnyConfig = LastConfig | HeldConfig | TileConfig
-VARIANTS = {LastConfig: "channels_last", HeldConfig: "channels_last_held", TileConfig: "channels_last_cluster"}
-each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*WAYS, *HELD, *TILES], ids=str)
+TICKETS: list[tuple[Shape, str, float, TileTicketsConfig, int]] = [
+    ((2, 92, 95), "f32", 1e4, TileTicketsConfig(160, 12, 1), 0),  # a tile that is not full, threads without a row
+    ((1, 64, 1900), "f32", 1e4, TileTicketsConfig(64, 5, 1), 0),  # more rows than are under way
+    ((1, 48, 17, 100), "f32", 0, TileTicketsConfig(192, 9, 1 << 20), 1),  # no vectors; all sums come first
+    ((1, 64, 9700), "f32", 1e4, TileTicketsConfig(16, 1200, 1), 0),  # more slices than blocks
+    ((5, 16, 2), "f32", 1e4, TileTicketsConfig(16, 8, 1), 0),  # one slice, of fewer rows than threads
+    ((1, 136, 1500), "f16", 1e2, TileTicketsConfig(256, 3, 1), 0),
+    ((1, 24, 61), "bf16", 30, TileTicketsConfig(48, 2, 1), 1),
+    ((1, 40, 700), "f64", 1e4, TileTicketsConfig(80, 12, 1), 0),
+    ((1, 8, 33), "f64", -1e12, TileTicketsConfig(64, 1, 1), 1),
+]
+AnyConfig = LastConfig | HeldConfig | TileConfig | TileTicketsConfig
+VARIANTS = {
+    LastConfig: "channels_last",
+    HeldConfig: "channels_last_held",
+    TileConfig: "channels_last_cluster",
+    TileTicketsConfig: "channels_last_tickets",
+}
+EVERY = [*WAYS, *HELD, *TILES, *TICKETS]
+each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), EVERY, ids=str)
 each_way_in_eval = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
 
 

@@ -1,0 +1,168 @@
+"""batch_norm in training and group_norm of channels-last arrays in HIP, forward and backward, in one launch: tickets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Region, Role, Tickets, Workspace, Zero
+
+__all__ = ["FAMILY", "TicketRows", "TileTicketsConfig"]
+
+_THREADS = 256
+_MOST_CHANNELS = 128  # of a tile
+
+_SPACE = "f64* sums_ptr, f64* shifts_ptr, u32* tickets_ptr"
+_SIZES = "u32 rows, u32 channels, u32 per_group, P eps"
+_CUT = "u32 slices, u32 length, u32 across, u32 lanes, u32 gatherers, u32 tickets, u32 lead"
+FAMILY = KernelFamily(
+    "norm_last_tickets",
+    ("f32", "f16", "bf16", "f64"),
+    {
+        "norm_last_tickets": Role(
+            "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, P*? mean_ptr, P*? var_ptr, P*? rmean_ptr, "
+            f"P*? rvar_ptr, {_SPACE}, {_SIZES}, P momentum, {_CUT}",
+            hip=True,
+            ptx=False,
+        ),
+        "norm_last_backward_tickets": Role(
+            "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, const P*? mean_ptr, const P*? var_ptr, "
+            f"P*? gw_ptr, P*? gb_ptr, f64*? statistics_ptr, {_SPACE}, {_SIZES}, {_CUT}",
+            hip=True,
+            ptx=False,
+        ),
+    },
+    op="batch_norm",
+    also=("batch_norm_backward", "group_norm", "group_norm_backward"),
+)
+
+
+@dataclass(frozen=True)
+class TileTicketsConfig(Config):
+    """Knobs of tickets for tiles of channels-last arrays.
+
+    Attributes
+    ----------
+    width
+        Bytes of a tile's rows, about: whole groups of channels.
+    slices
+        Of all tiles, about.
+    lag
+        By about so many bytes the sums are ahead of the output.
+    """
+
+    width: int
+    slices: int
+    lag: int
+
+    @classmethod
+    def heuristic(cls, problem: Any) -> TileTicketsConfig:
+        """Two slices for each multiprocessor of a large GPU, of wide enough pieces of memory."""
+        del problem
+        return cls(64, 256, 16 << 20)
+
+    @classmethod
+    def candidates(cls, problem: Any) -> Sequence[TileTicketsConfig]:
+        """Return the heuristic's, narrower and wider tiles, and more and fewer slices."""
+        best = cls.heuristic(problem)
+        widths = (replace(best, width=width) for width in (best.width // 2, 2 * best.width))
+        return best, *widths, replace(best, slices=best.slices // 2), replace(best, slices=2 * best.slices)
+
+
+@dataclass(frozen=True)
+class TicketRows:
+    """A problem as the kernels see it: images of rows of channels, of which groups are normalised.
+
+    Attributes
+    ----------
+    problem
+        A descriptor of channels-last arrays: of it are the element type, channels and eps.
+    config
+        Of the variant.
+    images, rows, per_group
+        Rows of an image, and channels of a group.
+    """
+
+    problem: Any
+    config: TileTicketsConfig
+    images: int
+    rows: int
+    per_group: int
+
+    @staticmethod
+    def worth(problem: Any) -> bool:
+        """Return whether values are so many that one launch of waiting blocks is fastest."""
+        elements: int = problem.elements
+        return 1 << 15 <= elements <= 1 << 23
+
+    @property
+    def across(self) -> int:
+        """Vectors of a tile: whole groups, of about the config's width."""
+        vector = self.problem.vector
+        base = math.lcm(self.per_group, vector) // vector
+        most = min(_MOST_CHANNELS, self.problem.channels) // vector
+        return base * max(min(self.config.width // 16, most) // base, 1)
+
+    @property
+    def tiles(self) -> int:
+        """Of all images."""
+        count: int = self.images * -(-self.problem.channels // (self.across * self.problem.vector))
+        return count
+
+    @property
+    def length(self) -> int:
+        """Rows of a slice, of which all of a block's threads have equally many."""
+        slices = max(1, self.config.slices // self.tiles)
+        at_once = _THREADS // self.across
+        return -(-self.rows // (slices * at_once)) * at_once
+
+    @property
+    def slices(self) -> int:
+        """Of a tile's rows."""
+        return -(-self.rows // self.length)
+
+    def refusal(self) -> Refusal | None:
+        """Return why the kernels do not take it, or None."""
+        channels, vector = self.problem.channels, self.problem.vector
+        if channels % vector:
+            return Refusal(f"vectors of {vector} values do not end where rows of {channels} channels do")
+        if self.rows * channels >> 31:
+            return Refusal(f"an image has {self.rows * channels} values, above {(1 << 31) - 1}")
+        most = math.lcm(self.per_group, vector)
+        if most > _MOST_CHANNELS:
+            return Refusal(f"whole groups in whole vectors have {most} channels, above {_MOST_CHANNELS}")
+        return None
+
+    def sums(self, workspace: Workspace) -> Region:
+        """Return where the sums of the slices are."""
+        numbers = 2 * self.problem.arrays * self.images * self.problem.channels * self.slices
+        return workspace.region("sums", "f64", self.problem.parts * numbers)
+
+    def steps(
+        self, workspace: Workspace, sums: Region, arrays: tuple[Argument, ...], *momentum: Argument
+    ) -> tuple[Zero, Launch]:
+        """Return zeros for the counters, and the launch of the entry that takes such arrays."""
+        problem, across = self.problem, self.across
+        tile_bytes = self.rows * across * 16 * problem.arrays
+        tickets = Tickets(self.tiles, self.slices, -(-self.config.lag // tile_bytes))
+        shifts = workspace.region("shifts", "f64", self.images * problem.channels)
+        counters, zero = tickets.region(workspace)
+        groups = across * problem.vector // self.per_group
+        lanes, gatherers = _threads(across * problem.vector), _threads(groups)
+        sizes = (self.rows, problem.channels, self.per_group, problem.eps, *momentum)
+        cut = (self.slices, self.length, across, min(lanes, 32), gatherers)
+        direction = "backward_" if problem.arrays == 2 else ""
+        launch = Launch(
+            FAMILY.kernel(f"norm_last_{direction}tickets", problem.dtype, "hip"),
+            (tickets.blocks,),
+            _THREADS,
+            (*arrays, sums, shifts, counters, *sizes, *cut, *tickets.scalars),
+        )
+        return zero, launch
+
+
+def _threads(count: int) -> int:
+    """Return how many of a block's threads, a power of two, there are for each of so many."""
+    return 1 << (_THREADS // count).bit_length() - 1
