@@ -1,4 +1,4 @@
-//% set parts = 2 if T.name == "f64" else 1
+//% set one_each = true
 // norm_last_tickets, {{ T.name }}: batch_norm in training and group_norm of channels-last arrays, forward and backward, in one launch.
 //
 // An array is [images, rows, channels], a group per_group neighbouring channels of all rows of an image. To batch_norm all
@@ -13,8 +13,8 @@
 // before anything else, and what coefficients need besides sums before these are awaited.
 //
 //   norm_last_tickets, norm_last_backward_tickets: any grid along x, 256 threads. An image has less than 2^31 values, a tile at
-//     most {{ 128 }} channels. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr. `lanes` threads, a power of two, add up a channel
-//     of a block's rows, `gatherers` a group's sums: as many as the block has for each, of lanes at most 32.
+//     most 128 channels. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr. 2^adding threads, up to 32, add up a channel of a block's
+//     rows, 2^gathering a group's sums: as many as the block has for each.
 //     sums_ptr: [images, channels, slices] of two Numbers, backward of four, of which group_norm's gradients of weight and bias
 //     are made. shifts_ptr: [images, channels] of k: in place, x may be y already. tickets_ptr: zeros.
 //     Backward, of batch_norm: gw_ptr and gb_ptr, unless null; of group_norm: statistics_ptr, as in kernels_ptx/norm_last.ptx.
@@ -34,27 +34,30 @@ constexpr unsigned THREADS = 256, MOST_CHANNELS = 128;
 //% include "statistics.jinja"
 //% include "tickets.jinja"
 
-// How a launch cuts its arrays.
+// How a launch cuts its arrays. What is divided by stands beside its reciprocal, 2^31 over it, rounded up: the host refuses what
+// that is not exact for.
 struct Cut {
-    unsigned rows, channels, per_group, slices, length, across, lanes, gatherers;
+    unsigned rows, channels, per_group, slices, length, tiles, across, adding, gathering;
+    unsigned by_group, by_slices, by_tiles, by_across;
 };
 
-// One of the equal parts of a block, and a thread's place in it.
-struct Part {
-    unsigned number, lane;
-    __device__ explicit Part(unsigned threads) : number(threadIdx.x / threads), lane(threadIdx.x % threads) {}
-};
+__device__ inline unsigned over(unsigned count, unsigned reciprocal) {
+    return unsigned((unsigned long long)count * reciprocal >> 31);
+}
 
 // A ticket's slice of a tile.
 struct Slice {
     unsigned tile, number, channel, width, begin, end;  // the tile among those of all images; its first channel, and how many
     size_t image;
 
-    __device__ Slice(const Cut& cut, unsigned tiles, unsigned place)
-        : tile(place / cut.slices), number(place % cut.slices), begin(number * cut.length),
-          end(min(begin + cut.length, cut.rows)), image(tile / tiles) {
-        const unsigned most = cut.across * VECTOR;
-        channel = tile % tiles * most;
+    __device__ Slice(const Cut& cut, unsigned place) {
+        tile = over(place, cut.by_slices);
+        number = place - tile * cut.slices;
+        begin = number * cut.length;
+        end = min(begin + cut.length, cut.rows);
+        const unsigned of_image = over(tile, cut.by_tiles), most = cut.across * VECTOR;
+        image = of_image;
+        channel = (tile - of_image * cut.tiles) * most;
         width = min(most, cut.channels - channel);
     }
 };
@@ -70,10 +73,12 @@ struct Rows {
     const Element *x, *go;
     Words values[AT_ONCE], gradients[BACKWARD ? AT_ONCE : 1];
 
-    __device__ Rows(const Cut& cut, const Part& own, const Slice& slice, const Element* in, const Element* grad, bool aligned)
-        : channels(cut.channels), at_once(THREADS / cut.across), column(own.lane * VECTOR), row(slice.begin + own.number),
-          aligned(aligned) {
-        there = own.number < at_once && column < slice.width;
+    __device__ Rows(const Cut& cut, const Slice& slice, const Element* in, const Element* grad, bool aligned)
+        : channels(cut.channels), at_once(over(THREADS, cut.by_across)), aligned(aligned) {
+        const unsigned own = over(threadIdx.x, cut.by_across);
+        column = (threadIdx.x - own * cut.across) * VECTOR;
+        row = slice.begin + own;
+        there = own < at_once && column < slice.width;
         if (!there) column = 0;
         end = there ? slice.end : 0;
         first = slice.image * cut.rows * channels + slice.channel + column;
@@ -133,7 +138,6 @@ template <bool BACKWARD>
 struct Norm {
     static constexpr unsigned COUNT = BACKWARD ? 4 : 2;
     const Cut cut;
-    const Part adders, gatherers;
     Row<COUNT>* const sums;
     double* const shifts;
     Number* const space;  // VECTOR * THREADS
@@ -143,7 +147,7 @@ struct Norm {
         const size_t first = slice.image * cut.channels + slice.channel;
         const Element* first_row = in + slice.image * cut.rows * cut.channels;
         double k[VECTOR];
-        unsigned within = rows.column % cut.per_group;
+        unsigned within = rows.column - over(rows.column, cut.by_group) * cut.per_group;
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) {
             const unsigned channel = slice.channel + rows.column + i;
@@ -163,27 +167,30 @@ struct Norm {
             all.numbers[2] = of_rows(own, &Sums::go_sum);
             all.numbers[3] = of_rows(own, &Sums::dot);
         }
-        if (adders.lane == 0 && adders.number < slice.width) {
-            sums[(first + adders.number) * cut.slices + slice.number] = all;
+        const unsigned channel = threadIdx.x >> cut.adding;
+        if (channel << cut.adding == threadIdx.x && channel < slice.width) {
+            sums[(first + channel) * cut.slices + slice.number] = all;
         }
     }
 
     // The sums of a group, over its channels and their slices, each of which counts as often as its weight says; for the
     // threads that have a channel of the tile.
     __device__ Row<COUNT> gather(const Slice& slice, const double* weights) const {
-        const unsigned count = cut.per_group * cut.slices, first = gatherers.number * cut.per_group;
+        const unsigned gatherers = 1u << cut.gathering, lane = threadIdx.x % gatherers;
+        const unsigned first = (threadIdx.x >> cut.gathering) * cut.per_group;
+        const unsigned count = first < slice.width ? cut.per_group * cut.slices : 0;
         const Row<COUNT>* rows = sums + (slice.image * cut.channels + slice.channel + first) * cut.slices;
         Row<COUNT> all{};
-        Walk at(gatherers.lane, cut.gatherers, cut.slices);
-        for (unsigned i = gatherers.lane; first < slice.width && i < count; i += AHEAD * cut.gatherers) {
+        Walk at(lane, gatherers, cut.slices);
+        for (unsigned i = lane; i < count; i += AHEAD * gatherers) {
             Row<COUNT> some[AHEAD];
 #pragma unroll
             for (unsigned u = 0; u < AHEAD; ++u) {
-                if (i + u * cut.gatherers < count) some[u] = rows[i + u * cut.gatherers];
+                if (i + u * gatherers < count) some[u] = rows[i + u * gatherers];
             }
 #pragma unroll
             for (unsigned u = 0; u < AHEAD; ++u, at.next()) {
-                if (i + u * cut.gatherers >= count) continue;
+                if (i + u * gatherers >= count) continue;
                 all.numbers[0] += some[u].numbers[0];
                 all.numbers[1] += some[u].numbers[1];
                 if constexpr (BACKWARD) {
@@ -193,14 +200,14 @@ struct Norm {
                 }
             }
         }
-        const unsigned lanes = min(cut.gatherers, unsigned(GROUP)), parts = cut.gatherers / lanes;
+        const unsigned lanes = min(gatherers, unsigned(GROUP)), parts = cut.gathering < 5 ? 1 : gatherers / GROUP;
         if constexpr (BACKWARD) over_lanes(lanes / 2, all.numbers[0], all.numbers[1], all.numbers[2], all.numbers[3]);
         else over_lanes(lanes / 2, all.numbers[0], all.numbers[1]);
         Row<COUNT>* of_groups = reinterpret_cast<Row<COUNT>*>(space);
-        if (gatherers.lane % lanes == 0) of_groups[threadIdx.x / lanes] = all;
+        if (lane % lanes == 0) of_groups[threadIdx.x >> min(cut.gathering, 5u)] = all;
         __syncthreads();
         if (threadIdx.x < slice.width) {
-            of_groups += threadIdx.x / cut.per_group * parts;
+            of_groups += over(threadIdx.x, cut.by_group) * parts;
             all = of_groups[0];
             for (unsigned part = 1; part < parts; ++part) {
                 for (unsigned n = 0; n < COUNT; ++n) all.numbers[n] += of_groups[part].numbers[n];
@@ -219,12 +226,15 @@ struct Norm {
         for (unsigned i = 0; i < VECTOR; ++i) space[i * THREADS + threadIdx.x] = own[i].*member;
         __syncthreads();
         Number sum = 0;
-        if (adders.number < cut.across * VECTOR) {
-            const Number* from = space + adders.number % VECTOR * THREADS + adders.number / VECTOR;
+        const unsigned adders = 1u << cut.adding, channel = threadIdx.x >> cut.adding;
+        if (channel < cut.across * VECTOR) {
+            const Number* from = space + channel % VECTOR * THREADS + channel / VECTOR;
 #pragma unroll 4
-            for (unsigned row = adders.lane; row < THREADS / cut.across; row += cut.lanes) sum += from[row * cut.across];
+            for (unsigned row = threadIdx.x % adders; row < over(THREADS, cut.by_across); row += adders) {
+                sum += from[row * cut.across];
+            }
         }
-        over_lanes(cut.lanes / 2, sum);
+        over_lanes(adders / 2, sum);
         return sum;
     }
 };
@@ -239,50 +249,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 norm_last_tickets{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr, Real* mean_ptr,
                   Real* var_ptr, Real* rmean_ptr, Real* rvar_ptr, double* sums_ptr, double* shifts_ptr,
                   unsigned* tickets_ptr, unsigned rows, unsigned channels, unsigned per_group, Real eps, Real momentum,
-                  unsigned slices, unsigned length, unsigned across, unsigned lanes, unsigned gatherers, unsigned tickets,
+                  unsigned slices, unsigned length, unsigned tiles, unsigned across, unsigned adding, unsigned gathering,
+                  unsigned by_group, unsigned by_slices, unsigned by_tiles, unsigned by_across, unsigned tickets,
                   unsigned lead) {
     __shared__ alignas(16) Number space[VECTOR * THREADS];
     __shared__ Normal formulas[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
-    const Norm<false> norm{{ "{{" }}rows, channels, per_group, slices, length, across, lanes, gatherers},
-                           Part(lanes), Part(gatherers), reinterpret_cast<Row<2>*>(sums_ptr), shifts_ptr, space};
-    const Part own(across);
-    const unsigned tiles = (channels - 1) / (across * VECTOR) + 1;
+    const Norm<false> norm{{ "{{" }}rows, channels, per_group, slices, length, tiles, across, adding, gathering, by_group, by_slices,
+                            by_tiles, by_across},
+                           reinterpret_cast<Row<2>*>(sums_ptr), shifts_ptr, space};
     const double m = double(size_t(per_group) * rows);
     const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;
     Statistics statistics(m);
-    while (at.next()) {
-        const Slice slice(norm.cut, tiles, at.place);
-        Rows<false> values(norm.cut, own, slice, in_ptr, in_ptr, aligned);
-        if (!at.output) {
-            norm.add_up(slice, values, in_ptr, nullptr);
-            at.announce(slice.tile);
-        } else {
-            const bool finds = threadIdx.x < slice.width, reports = finds && slice.number == 0 && mean_ptr;
-            const unsigned channel = slice.channel + (finds ? threadIdx.x : 0);
-            const double weight = of_channel(w_ptr, channel, 1), bias = of_channel(b_ptr, channel, 0);
-            Real rmean = reports ? of_channel(rmean_ptr, channel, 0) : 0;
-            Real rvar = reports ? of_channel(rvar_ptr, channel, 0) : 0;
-            at.await(slice.tile, slices);
-            const double k = shifts_ptr[slice.image * channels + channel];
-            const Row<2> all = norm.gather(slice, nullptr);
-            Number mean;
-            if (finds) {
-                statistics.set(all.numbers[0], all.numbers[1], eps);
-                mean = k + statistics.offset;
-                formulas[threadIdx.x] = Normal{mean, statistics.inv * weight, bias};
-            }
-            __syncthreads();
-            if (reports) {
-                report(mean, statistics.var, m, 0, mean_ptr + channel, var_ptr + channel, rmean_ptr ? &rmean : nullptr, &rvar,
-                       momentum);
-                if (rmean_ptr) rmean_ptr[channel] = rmean, rvar_ptr[channel] = rvar;
-            }
-            Normal formula[VECTOR];
-#pragma unroll
-            for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[values.column + i];
-            values.write<Normal>(out_ptr, formula);
+    at.next();
+    const Slice slice(norm.cut, at.place);
+    Rows<false> values(norm.cut, slice, in_ptr, in_ptr, aligned);
+    if (!at.output) {
+        norm.add_up(slice, values, in_ptr, nullptr);
+        at.announce(slice.tile);
+    } else {
+        const bool finds = threadIdx.x < slice.width, reports = finds && slice.number == 0 && mean_ptr;
+        const unsigned channel = slice.channel + (finds ? threadIdx.x : 0);
+        const double weight = of_channel(w_ptr, channel, 1), bias = of_channel(b_ptr, channel, 0);
+        Real rmean = reports ? of_channel(rmean_ptr, channel, 0) : 0;
+        Real rvar = reports ? of_channel(rvar_ptr, channel, 0) : 0;
+        at.await(slice.tile, slices);
+        const double k = shifts_ptr[slice.image * channels + channel];
+        const Row<2> all = norm.gather(slice, nullptr);
+        Number mean;
+        if (finds) {
+            statistics.set(all.numbers[0], all.numbers[1], eps);
+            mean = k + statistics.offset;
+            formulas[threadIdx.x] = Normal{mean, statistics.inv * weight, bias};
         }
+        __syncthreads();
+        if (reports) {
+            report(mean, statistics.var, m, 0, mean_ptr + channel, var_ptr + channel, &rmean, &rvar, momentum);
+            if (rmean_ptr) rmean_ptr[channel] = rmean, rvar_ptr[channel] = rvar;
+        }
+        Normal formula[VECTOR];
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[values.column + i];
+        values.write<Normal>(out_ptr, formula);
     }
 }
 //% endif
@@ -312,66 +320,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 norm_last_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const Real* w_ptr,
                            const Real* mean_ptr, const Real* var_ptr, Real* gw_ptr, Real* gb_ptr, double* statistics_ptr,
                            double* sums_ptr, double* shifts_ptr, unsigned* tickets_ptr, unsigned rows, unsigned channels,
-                           unsigned per_group, Real eps, unsigned slices, unsigned length, unsigned across, unsigned lanes,
-                           unsigned gatherers, unsigned tickets, unsigned lead) {
+                           unsigned per_group, Real eps, unsigned slices, unsigned length, unsigned tiles, unsigned across,
+                           unsigned adding, unsigned gathering, unsigned by_group, unsigned by_slices, unsigned by_tiles,
+                           unsigned by_across, unsigned tickets, unsigned lead) {
     __shared__ alignas(16) Number space[VECTOR * THREADS];
     __shared__ Gradients formulas[MOST_CHANNELS];
     __shared__ double weights[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
-    const Norm<true> norm{{ "{{" }}rows, channels, per_group, slices, length, across, lanes, gatherers},
-                          Part(lanes), Part(gatherers), reinterpret_cast<Row<4>*>(sums_ptr), shifts_ptr, space};
-    const Part own(across);
-    const unsigned tiles = (channels - 1) / (across * VECTOR) + 1;
+    const Norm<true> norm{{ "{{" }}rows, channels, per_group, slices, length, tiles, across, adding, gathering, by_group, by_slices,
+                            by_tiles, by_across},
+                           reinterpret_cast<Row<4>*>(sums_ptr), shifts_ptr, space};
     const size_t addresses =
         reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
     Statistics statistics(double(size_t(per_group) * rows));
-    while (at.next()) {
-        const Slice slice(norm.cut, tiles, at.place);
-        Rows<true> values(norm.cut, own, slice, in_ptr, go_ptr, addresses % 16 == 0);
-        if (!at.output) {
-            norm.add_up(slice, values, in_ptr, mean_ptr);
-            at.announce(slice.tile);
-        } else {
-            const bool finds = threadIdx.x < slice.width;
-            const unsigned channel = slice.channel + (finds ? threadIdx.x : 0);
-            const double weight = of_channel(w_ptr, channel, 1), given = of_channel(mean_ptr ? var_ptr : nullptr, channel, 0);
-            if (finds) weights[threadIdx.x] = statistics_ptr ? weight : 1;
-            at.await(slice.tile, slices);
-            const double k = shifts_ptr[slice.image * channels + channel];
-            const Row<4> all = norm.gather(slice, weights);
-            if (finds) {
-                const Number go_sum = all.numbers[2];
-                Number dot = all.numbers[3];
-                if (mean_ptr) {
-                    statistics.offset = 0;
-                    statistics.inv = inverse_root(Number(given) + eps);
-                } else {
-                    statistics.set(all.numbers[0], all.numbers[1], eps);
-                    dot = fma(-statistics.offset, go_sum, dot);
-                }
-                const Number mean = k + statistics.offset, inv = statistics.inv;
-                if (slice.number == 0) {
-                    if (gw_ptr) gw_ptr[channel] = Real(dot * inv);
-                    if (gb_ptr) gb_ptr[channel] = Real(go_sum);
-                    if (statistics_ptr && channel % per_group == 0) {
-                        Number* of_group = reinterpret_cast<Number*>(statistics_ptr) +
-                                           5 * (slice.image * (channels / per_group) + channel / per_group);
-                        of_group[1] = statistics.offset;
-                        of_group[2] = inv;
-                    }
-                }
-                // Sums of group_norm have their weights.
-                const double rest = statistics_ptr ? 1 : weight;
-                const Number shift = -(statistics.over_n(go_sum * rest) * inv);
-                const Number slope = -(statistics.over_n(dot * rest * inv) * inv * inv);
-                formulas[threadIdx.x] = Gradients{mean, inv * weight, slope, shift};
+    at.next();
+    const Slice slice(norm.cut, at.place);
+    Rows<true> values(norm.cut, slice, in_ptr, go_ptr, addresses % 16 == 0);
+    if (!at.output) {
+        norm.add_up(slice, values, in_ptr, mean_ptr);
+        at.announce(slice.tile);
+    } else {
+        const bool finds = threadIdx.x < slice.width;
+        const unsigned channel = slice.channel + (finds ? threadIdx.x : 0);
+        const double weight = of_channel(w_ptr, channel, 1), given = of_channel(mean_ptr ? var_ptr : nullptr, channel, 0);
+        if (finds) weights[threadIdx.x] = statistics_ptr ? weight : 1;
+        at.await(slice.tile, slices);
+        const double k = shifts_ptr[slice.image * channels + channel];
+        const Row<4> all = norm.gather(slice, weights);
+        if (finds) {
+            const Number go_sum = all.numbers[2];
+            Number dot = all.numbers[3];
+            if (mean_ptr) {
+                statistics.offset = 0;
+                statistics.inv = inverse_root(Number(given) + eps);
+            } else {
+                statistics.set(all.numbers[0], all.numbers[1], eps);
+                dot = fma(-statistics.offset, go_sum, dot);
             }
-            __syncthreads();
-            Gradients formula[VECTOR];
-#pragma unroll
-            for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[values.column + i];
-            values.write<Gradients>(gi_ptr, formula);
+            const Number mean = k + statistics.offset, inv = statistics.inv;
+            if (slice.number == 0) {
+                if (gw_ptr) gw_ptr[channel] = Real(dot * inv);
+                if (gb_ptr) gb_ptr[channel] = Real(go_sum);
+                if (statistics_ptr && channel % per_group == 0) {
+                    Number* of_group = reinterpret_cast<Number*>(statistics_ptr) +
+                                       5 * (slice.image * (channels / per_group) + channel / per_group);
+                    of_group[1] = statistics.offset;
+                    of_group[2] = inv;
+                }
+            }
+            // Sums of group_norm have their weights.
+            const double rest = statistics_ptr ? 1 : weight;
+            const Number shift = -(statistics.over_n(go_sum * rest) * inv);
+            const Number slope = -(statistics.over_n(dot * rest * inv) * inv * inv);
+            formulas[threadIdx.x] = Gradients{mean, inv * weight, slope, shift};
         }
+        __syncthreads();
+        Gradients formula[VECTOR];
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[values.column + i];
+        values.write<Gradients>(gi_ptr, formula);
     }
 }
 //% endif

@@ -16,7 +16,10 @@ _MOST_CHANNELS = 128  # of a tile
 
 _SPACE = "f64* sums_ptr, f64* shifts_ptr, u32* tickets_ptr"
 _SIZES = "u32 rows, u32 channels, u32 per_group, P eps"
-_CUT = "u32 slices, u32 length, u32 across, u32 lanes, u32 gatherers, u32 tickets, u32 lead"
+_CUT = (
+    "u32 slices, u32 length, u32 tiles, u32 across, u32 adding, u32 gathering, u32 by_group, u32 by_slices, "
+    "u32 by_tiles, u32 by_across, u32 tickets, u32 lead"
+)
 FAMILY = KernelFamily(
     "norm_last_tickets",
     ("f32", "f16", "bf16", "f64"),
@@ -107,14 +110,14 @@ class TicketRows:
 
     @property
     def tiles(self) -> int:
-        """Of all images."""
-        count: int = self.images * -(-self.problem.channels // (self.across * self.problem.vector))
+        """Of an image."""
+        count: int = -(-self.problem.channels // (self.across * self.problem.vector))
         return count
 
     @property
     def length(self) -> int:
         """Rows of a slice, of which all of a block's threads have equally many."""
-        slices = max(1, self.config.slices // self.tiles)
+        slices = max(1, self.config.slices // (self.images * self.tiles))
         at_once = _THREADS // self.across
         return -(-self.rows // (slices * at_once)) * at_once
 
@@ -133,6 +136,9 @@ class TicketRows:
         most = math.lcm(self.per_group, vector)
         if most > _MOST_CHANNELS:
             return Refusal(f"whole groups in whole vectors have {most} channels, above {_MOST_CHANNELS}")
+        tiles, slices = self.tiles, self.slices
+        if self.images * tiles * max(slices * slices, tiles) >> 31:  # for which reciprocals are exact
+            return Refusal(f"{self.images} images have {tiles} tiles of {slices} slices each, which are too many")
         return None
 
     def sums(self, workspace: Workspace) -> Region:
@@ -144,25 +150,26 @@ class TicketRows:
         self, workspace: Workspace, sums: Region, arrays: tuple[Argument, ...], *momentum: Argument
     ) -> tuple[Zero, Launch]:
         """Return zeros for the counters, and the launch of the entry that takes such arrays."""
-        problem, across = self.problem, self.across
+        problem, tiles, across, slices = self.problem, self.tiles, self.across, self.slices
         tile_bytes = self.rows * across * 16 * problem.arrays
-        tickets = Tickets(self.tiles, self.slices, -(-self.config.lag // tile_bytes))
+        tickets = Tickets(self.images * tiles, slices, -(-self.config.lag // tile_bytes))
         shifts = workspace.region("shifts", "f64", self.images * problem.channels)
         counters, zero = tickets.region(workspace)
-        groups = across * problem.vector // self.per_group
-        lanes, gatherers = _threads(across * problem.vector), _threads(groups)
+        channels = across * problem.vector
+        adding, gathering = min(5, _power(channels)), _power(channels // self.per_group)
         sizes = (self.rows, problem.channels, self.per_group, problem.eps, *momentum)
-        cut = (self.slices, self.length, across, min(lanes, 32), gatherers)
+        cut = (slices, self.length, tiles, across, adding, gathering)
+        reciprocals = (-(-(1 << 31) // count) for count in (self.per_group, slices, tiles, across))
         direction = "backward_" if problem.arrays == 2 else ""
         launch = Launch(
             FAMILY.kernel(f"norm_last_{direction}tickets", problem.dtype, "hip"),
-            (tickets.blocks,),
+            (tickets.scalars[0],),
             _THREADS,
-            (*arrays, sums, shifts, counters, *sizes, *cut, *tickets.scalars),
+            (*arrays, sums, shifts, counters, *sizes, *cut, *reciprocals, *tickets.scalars),
         )
         return zero, launch
 
 
-def _threads(count: int) -> int:
-    """Return how many of a block's threads, a power of two, there are for each of so many."""
-    return 1 << (_THREADS // count).bit_length() - 1
+def _power(count: int) -> int:
+    """Return how many of a block's threads there are for each of so many: 2 to that power."""
+    return (_THREADS // count).bit_length() - 1
