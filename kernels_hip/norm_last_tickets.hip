@@ -167,6 +167,7 @@ struct Norm {
             all.numbers[2] = of_rows(own, &Sums::go_sum);
             all.numbers[3] = of_rows(own, &Sums::dot);
         }
+        over_lanes((1u << cut.adding) / 2, all);
         const unsigned channel = threadIdx.x >> cut.adding;
         if (channel << cut.adding == threadIdx.x && channel < slice.width) {
             sums[(first + channel) * cut.slices + slice.number] = all;
@@ -201,14 +202,14 @@ struct Norm {
             }
         }
         const unsigned lanes = min(gatherers, unsigned(GROUP)), parts = cut.gathering < 5 ? 1 : gatherers / GROUP;
-        if constexpr (BACKWARD) over_lanes(lanes / 2, all.numbers[0], all.numbers[1], all.numbers[2], all.numbers[3]);
-        else over_lanes(lanes / 2, all.numbers[0], all.numbers[1]);
+        over_lanes(lanes / 2, all);
         Row<COUNT>* of_groups = reinterpret_cast<Row<COUNT>*>(space);
         if (lane % lanes == 0) of_groups[threadIdx.x >> min(cut.gathering, 5u)] = all;
         __syncthreads();
         if (threadIdx.x < slice.width) {
             of_groups += over(threadIdx.x, cut.by_group) * parts;
             all = of_groups[0];
+#pragma unroll 1
             for (unsigned part = 1; part < parts; ++part) {
                 for (unsigned n = 0; n < COUNT; ++n) all.numbers[n] += of_groups[part].numbers[n];
             }
@@ -219,23 +220,33 @@ struct Norm {
   private:
     static constexpr unsigned AHEAD = {{ 2 if T.name == "f64" else 4 }};
 
-    // The sum of a block's rows, of the channel that the thread's part has.
+    // The thread's share of the sum of a block's rows, of the channel that it adds up with others.
     __device__ Number of_rows(const Sums (&own)[VECTOR], Number Sums::*member) const {
         __syncthreads();  // shared memory has been read
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) space[i * THREADS + threadIdx.x] = own[i].*member;
         __syncthreads();
-        Number sum = 0;
         const unsigned adders = 1u << cut.adding, channel = threadIdx.x >> cut.adding;
-        if (channel < cut.across * VECTOR) {
-            const Number* from = space + channel % VECTOR * THREADS + channel / VECTOR;
-#pragma unroll 4
-            for (unsigned row = threadIdx.x % adders; row < over(THREADS, cut.by_across); row += adders) {
-                sum += from[row * cut.across];
+        const unsigned rows = channel < cut.across * VECTOR ? over(THREADS, cut.by_across) : 0;
+        const Number* from = space + channel % VECTOR * THREADS + channel / VECTOR;
+        Number sum = 0;
+        for (unsigned row = threadIdx.x % adders; row < rows; row += VECTOR * adders) {
+            Number some[VECTOR];
+#pragma unroll
+            for (unsigned u = 0; u < VECTOR; ++u) {
+                if (row + u * adders < rows) some[u] = from[(row + u * adders) * cut.across];
+            }
+#pragma unroll
+            for (unsigned u = 0; u < VECTOR; ++u) {
+                if (row + u * adders < rows) sum += some[u];
             }
         }
-        over_lanes(adders / 2, sum);
         return sum;
+    }
+
+    static __device__ void over_lanes(unsigned distance, Row<COUNT>& row) {
+        if constexpr (BACKWARD) ::over_lanes(distance, row.numbers[0], row.numbers[1], row.numbers[2], row.numbers[3]);
+        else ::over_lanes(distance, row.numbers[0], row.numbers[1]);
     }
 };
 
@@ -252,16 +263,16 @@ norm_last_tickets{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
                   unsigned slices, unsigned length, unsigned tiles, unsigned across, unsigned adding, unsigned gathering,
                   unsigned by_group, unsigned by_slices, unsigned by_tiles, unsigned by_across, unsigned tickets,
                   unsigned lead) {
-    __shared__ alignas(16) Number space[VECTOR * THREADS];
+    __shared__ Row<VECTOR> space[THREADS];
     __shared__ Normal formulas[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
     const Norm<false> norm{{ "{{" }}rows, channels, per_group, slices, length, tiles, across, adding, gathering, by_group, by_slices,
                             by_tiles, by_across},
-                           reinterpret_cast<Row<2>*>(sums_ptr), shifts_ptr, space};
+                           reinterpret_cast<Row<2>*>(sums_ptr), shifts_ptr, space[0].numbers};
     const double m = double(size_t(per_group) * rows);
     const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;
     Statistics statistics(m);
-    at.next();
+    if (!at.next()) return;
     const Slice slice(norm.cut, at.place);
     Rows<false> values(norm.cut, slice, in_ptr, in_ptr, aligned);
     if (!at.output) {
@@ -323,17 +334,17 @@ norm_last_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_
                            unsigned per_group, Real eps, unsigned slices, unsigned length, unsigned tiles, unsigned across,
                            unsigned adding, unsigned gathering, unsigned by_group, unsigned by_slices, unsigned by_tiles,
                            unsigned by_across, unsigned tickets, unsigned lead) {
-    __shared__ alignas(16) Number space[VECTOR * THREADS];
+    __shared__ Row<VECTOR> space[THREADS];
     __shared__ Gradients formulas[MOST_CHANNELS];
     __shared__ double weights[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
     const Norm<true> norm{{ "{{" }}rows, channels, per_group, slices, length, tiles, across, adding, gathering, by_group, by_slices,
                             by_tiles, by_across},
-                           reinterpret_cast<Row<4>*>(sums_ptr), shifts_ptr, space};
+                           reinterpret_cast<Row<4>*>(sums_ptr), shifts_ptr, space[0].numbers};
     const size_t addresses =
         reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
     Statistics statistics(double(size_t(per_group) * rows));
-    at.next();
+    if (!at.next()) return;
     const Slice slice(norm.cut, at.place);
     Rows<true> values(norm.cut, slice, in_ptr, go_ptr, addresses % 16 == 0);
     if (!at.output) {

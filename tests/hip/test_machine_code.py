@@ -418,7 +418,7 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     edit = moved(which, size, last if which == "store" else number)
     # Whose loops are in an order that the compiler chooses, or of whose ways of access one alone is gone.
     held = ("group_norm_held", "layer_norm_apart", "layer_norm_held", "rms_norm_apart", "rms_norm_held")
-    moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", *held)
+    moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", "norm_last_tickets", *held)
     rows = "(layer|rms)_norm_kernel_f64"
     in_two_ways = re.match(f"(softmax2d|lrn)_.*(last|held|walking)|grid_sample_last|batch_norm_.*cached|{rows}", entry)
     if in_two_ways or family in moving or "last_backward_finish" in entry or "_factors_" in entry:

@@ -35,6 +35,7 @@ from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
 from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
+from ptxrt.ops._norm_last_tickets import TileTicketsConfig
 from ptxrt.ops._softmax2d_held import HeldConfig as SoftmaxConfig
 from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel, rows, tickets
 from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig
@@ -296,6 +297,15 @@ def norm_last_backward(variant: str, shape: Shape, how: Any, name: str = "f32") 
     return replace(case, variant=variant, config=LastConfig(16, 3, 2))
 
 
+def norm_last_in_tickets(backward: bool, shape: Shape, how: Any, width: int, name: str = "f32") -> Case:
+    """Return a case of batch_norm, `how` being whether it is given statistics, or of group_norm, of so many groups."""
+    if len(shape) == 2:
+        case = batch_norm_backward(shape, True, how, True, name) if backward else batch_norm(shape, True, True, name)
+    else:
+        case = (group_norm_backward if backward else group_norm)(shape, how, how > 1, name, True)
+    return replace(case, variant="channels_last_tickets", config=TileTicketsConfig(width, 8, 1))
+
+
 def local_response_norm(shape: Any, size: Any, name: str = "f32", variant: str = "baseline") -> Any:
     kind = ptxrt.dtypes.BY_NAME[name]
     x = 20 * normal(*shape, dtype=kind.numpy)
@@ -503,6 +513,26 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             (each, ("channels_last", (70, 128), training, name))
             for name in others("norm_last")
             for each, training in ((norm_last, True), (norm_last, False), (norm_last_backward, True))
+        ),
+    ],
+    # A tile that is not full, threads without a row; more rows than are under way; groups that end within vectors, and of more
+    # threads than a group of lanes.
+    "norm_last_tickets": [
+        *(
+            (norm_last_in_tickets, (backward, *case))
+            for backward in (False, True)
+            for case in (
+                ((130, 40), False, 96),
+                ((600, 16), True, 64),
+                ((2, 48, 61), 16, 96),
+                ((1, 32, 70), 1, 64),
+            )
+        ),
+        *(
+            (norm_last_in_tickets, (backward, *case, name))
+            for name in others("norm_last_tickets")
+            for backward in (False, True)
+            for case in (((70, 48), False, 48), ((2, 48, 61), 6, 64))
         ),
     ],
     "batch_norm_tickets": [
@@ -916,6 +946,7 @@ SPARE = {
     ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
     ("norm_last", 0),
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),
+    ("norm_last_tickets", 1),  # that of announce(): as above
 }
 BARRIERS = [
     (family, i)

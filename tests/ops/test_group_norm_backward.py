@@ -36,6 +36,7 @@ LEFT_OUT = (
     "channels_last_split",
     "hip/channels_last",
     "hip/channels_last_split",
+    "hip/channels_last_tickets",
     "cluster",
     "ring",
     "few",

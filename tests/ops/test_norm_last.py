@@ -15,11 +15,13 @@ from tolerances import bar
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
+from ptxrt.ops._batch_norm_last import ChannelsLastTickets as BatchTickets
+from ptxrt.ops._group_norm_last import ChannelsLastTickets as GroupTickets
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops._norm_last_tickets import TicketRows, TileTicketsConfig
-from ptxrt.ops.framework import Limits, Refusal, parameter_type
+from ptxrt.ops.framework import Limits, Refusal, Workspace, parameter_type
 from ptxrt.runtime.layout import channels_last
 
 # Shape, type, offset of the values, config; and by how many elements arrays miss a multiple of 16 bytes.
@@ -72,6 +74,7 @@ VARIANTS = {
     TileConfig: "channels_last_cluster",
     TileTicketsConfig: "channels_last_tickets",
 }
+ONE_OF_EACH = (LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12), TileTicketsConfig(192, 4, 1))
 EVERY = [*WAYS, *HELD, *TILES, *TICKETS]
 each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), EVERY, ids=str)
 each_way_in_eval = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
@@ -105,6 +108,11 @@ class Laid:
 
 def select(kind: Any, device: Device, problem: Any, preference: Any) -> Any:
     return kind.select(device, problem, preference)
+
+
+def key_of(config: AnyConfig) -> str:
+    """Return the variant of batch_norm that takes such a config, in PTX where it is in both languages."""
+    return f"{'hip' if isinstance(config, TileTicketsConfig) else 'ptx'}/{VARIANTS[type(config)]}"
 
 
 def keys(device: Device, name: str, config: AnyConfig) -> list[str]:
@@ -150,16 +158,16 @@ def test_batch_norm(
 
 
 @pytest.mark.ptx
-@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*HELD, *TILES], ids=str)
+@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*HELD, *TILES, *TICKETS], ids=str)
 def test_running_statistics_of_one_launch(
-    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: HeldConfig | TileConfig, offset: int
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int
 ) -> None:
     """The block that has a tile's first slice updates them, or the first of a cluster."""
     laid = Laid(device, rng, shape, name, 0, offset)
     running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
     there = [laid.there(a) for a in running]
     problem = ops.BatchNormDescriptor(shape, True, laid.kind, strides=laid.strides)
-    plan = select(ops.BatchNormPlan, device, problem, wish(f"ptx/{VARIANTS[type(config)]}", config=config))
+    plan = select(ops.BatchNormPlan, device, problem, wish(key_of(config), config=config))
     plan.run(ops.BatchNormArgs(laid.there(laid.x), laid.there(laid.w), laid.there(laid.b), *there))
     wants = references.updated_running_statistics(laid.x, *running, momentum=0.1)
     for got, want in zip(there, wants, strict=True):
@@ -226,12 +234,15 @@ def test_group_norm(
 
 
 @pytest.mark.ptx
+@pytest.mark.parametrize("kind", [TileConfig, TileTicketsConfig], ids=lambda kind: VARIANTS[kind])
 @pytest.mark.parametrize(("name", "bad"), [("f32", np.nan), ("f32", np.inf), ("f16", np.inf), ("f64", np.nan)])
-def test_a_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str, bad: float) -> None:
-    """In a cluster whose tiles have groups of three channels, which end within vectors; without weight and bias."""
+def test_a_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str, bad: float, kind: Any) -> None:
+    """In tiles of groups of three channels, which end within vectors; without weight and bias."""
     shape, groups = (2, 24, 70), 8
     laid, strides = Laid(device, rng, shape, name, 0, 0), channels_last(shape)
-    wanted = wish("ptx/channels_last_cluster", config=TileConfig(2, {4: 3, 2: 3, 8: 6}[laid.kind.size]))
+    vectors = {4: 3, 2: 3, 8: 6}[laid.kind.size]
+    config = TileConfig(2, vectors) if kind is TileConfig else TileTicketsConfig(16 * vectors, 12, 1)
+    wanted = wish(key_of(config), config=config)
     laid.x[1, 4, 33] = bad
     spoiled = np.zeros(shape, bool)
     spoiled[1, 3:6] = True
@@ -255,12 +266,12 @@ def test_a_bad_value_spoils_its_group_alone(device: Device, rng: Rng, name: str,
 
 @pytest.mark.ptx
 @pytest.mark.parametrize("odd", ["x", "grad_out", "result"])
-@pytest.mark.parametrize("config", [LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12)], ids=str)
+@pytest.mark.parametrize("config", ONE_OF_EACH, ids=str)
 def test_one_array_lies_at_no_multiple_of_16_bytes(device: Device, rng: Rng, config: AnyConfig, odd: str) -> None:
     """All others do: vectors are for arrays that all lie so."""
     shape, groups = (1, 48, 130), 3
     laid, strides = Laid(device, rng, shape, "f32", 0, 0), channels_last(shape)
-    wanted = wish(f"ptx/{VARIANTS[type(config)]}" + "_split" * isinstance(config, LastConfig), config=config)
+    wanted = wish(key_of(config) + "_split" * isinstance(config, LastConfig), config=config)
     x = on_device(laid.x, device, int(odd == "x"), strides)
     y = Guarded(shape, laid.kind.numpy, device, int(odd == "result"), strides)
     problem = ops.GroupNormDescriptor(shape, groups, laid.kind, strides=strides)
@@ -277,9 +288,9 @@ def test_one_array_lies_at_no_multiple_of_16_bytes(device: Device, rng: Rng, con
 
 
 @pytest.mark.ptx
-@pytest.mark.parametrize("config", [LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12)], ids=str)
+@pytest.mark.parametrize("config", ONE_OF_EACH, ids=str)
 def test_without_weight_and_bias(device: Device, rng: Rng, config: AnyConfig) -> None:
-    shape, groups, key = (2, 48, 65), 3, f"ptx/{VARIANTS[type(config)]}"
+    shape, groups, key = (2, 48, 65), 3, key_of(config)
     laid, strides = Laid(device, rng, shape, "f32", 0, 0), channels_last(shape)
     x, go = laid.there(laid.x), laid.there(laid.go)
     split = wish(key + "_split" * isinstance(config, LastConfig), config=config)
@@ -303,6 +314,23 @@ def test_without_weight_and_bias(device: Device, rng: Rng, config: AnyConfig) ->
     )
     want = references.batch_norm_backward(laid.go, laid.x, None, None, None, training=True)[0]
     laid.check("batch_norm_backward", grad.to_host(), want)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+def test_bits_do_not_depend_on_what_comes_first(device: Device, rng: Rng, name: str) -> None:
+    """Of tickets: all sums before all output, or one tile ahead."""
+    skip_stand_in(device)
+    shape, groups = (3, 24, 70), 4
+    laid, results = Laid(device, rng, shape, name, 0, 0), []
+    x, go, w, b = (laid.there(array) for array in (laid.x, laid.go, laid.w, laid.b))
+    for lag in (1, 1 << 30):
+        wanted = wish("hip/channels_last_tickets", config=TileTicketsConfig(96, 30, lag))
+        problem = ops.GroupNormDescriptor(shape, groups, laid.kind, strides=laid.strides)
+        y = select(ops.GroupNormPlan, device, problem, wanted).run((x, w, b, None))
+        backward = ops.GroupNormBackwardDescriptor(shape, groups, laid.kind, strides=laid.strides)
+        gradients = select(ops.GroupNormBackwardPlan, device, backward, wanted).run((go, x, w, None, None, None))
+        results.append([array.to_host().tobytes() for array in (y, *gradients)])
+    assert results[0] == results[1]
 
 
 # How the work is shared out -------------------------------------------------------------------------------------------
@@ -387,11 +415,71 @@ def test_many_rows_suit_it(shape: Shape, name: str) -> None:
 
 
 def test_fewer_values_suit_it_in_hip() -> None:
-    """Whose other kernel for groups takes single values."""
+    """Whose other kernel for groups takes single values; of middle size they are for tickets, where tiles fit."""
     sim, shape = Device("sim:0"), (2, 1280, 16, 16)
     problem = ops.GroupNormDescriptor(shape, 32, strides=channels_last(shape))
     assert ops.GroupNormPlan.select(sim, problem).variant.name == "channels_last_cluster"
-    assert ops.GroupNormPlan.select(sim, problem, wish(language="hip")).variant.name == "channels_last_split"
+    assert ops.GroupNormPlan.select(sim, problem, wish(language="hip")).variant.name == "channels_last_tickets"
+    wide = replace(problem, groups=2)
+    assert ops.GroupNormPlan.select(sim, wide, wish(language="hip")).variant.name == "channels_last_split"
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "f64"])
+@pytest.mark.parametrize(
+    "shape", [(2, 64, 16, 16), (8, 64, 32, 32), (4, 320, 32, 32), (64, 512, 7, 7), (3, 48, 5), (1, 128, 1 << 23)]
+)
+def test_tickets_cut_every_tile(shape: Shape, name: str) -> None:
+    """And the kernels find a ticket's tile and slice by reciprocals."""
+    kind, strides = BY_NAME[name], channels_last(shape)
+    for problem in (
+        ops.BatchNormDescriptor(shape, True, kind, strides=strides),
+        ops.GroupNormBackwardDescriptor(shape, 16, kind, strides=strides),
+    ):
+        grouped = "group" in problem.op
+        sizes = (shape[0], problem.hw, shape[1] // 16) if grouped else (1, problem.batch, 1)
+        for config in (*TileTicketsConfig.candidates(problem), TileTicketsConfig(1 << 20, 1 << 14, 1)):
+            tiles = TicketRows(problem, config, *sizes)
+            assert tiles.refusal() is None
+            width = tiles.across * problem.vector
+            assert width % tiles.per_group == 0
+            assert width <= 128
+            assert (tiles.tiles - 1) * width < shape[1] <= tiles.tiles * width
+            assert (tiles.slices - 1) * tiles.length < tiles.rows <= tiles.slices * tiles.length
+            tickets = np.arange(tiles.images * tiles.tiles * tiles.slices, dtype=np.uint64)
+            *_, by_group, by_slices, by_tiles, by_across, _, _ = launched(tiles)
+            assert (tickets * np.uint64(by_slices) >> np.uint64(31) == tickets // np.uint64(tiles.slices)).all()
+            tickets = tickets[: tiles.images * tiles.tiles]
+            assert (tickets * np.uint64(by_tiles) >> np.uint64(31) == tickets // np.uint64(tiles.tiles)).all()
+            for thread in range(257):
+                assert thread * by_across >> 31 == thread // tiles.across
+                assert thread * by_group >> 31 == thread // tiles.per_group
+
+
+def launched(rows: TicketRows) -> tuple[Any, ...]:
+    """Return the arguments of its launch."""
+    workspace = Workspace()
+    _, launch = rows.steps(workspace, rows.sums(workspace), ("x",))
+    return launch.arguments
+
+
+def test_of_other_problems_tickets_say_why_they_take_them_not() -> None:
+    limits, config = Limits.of(Device("sim:0").properties), TileTicketsConfig(64, 256, 1)
+    norm = ops.BatchNormDescriptor((640, 512), True)
+    grouped = ops.GroupNormDescriptor((2, 512, 3, 3), 64, strides=channels_last((2, 512, 3, 3)))
+    assert not isinstance(BatchTickets("hip").schedule(norm, config, limits), Refusal)
+    assert not isinstance(GroupTickets("hip").schedule(grouped, config, limits), Refusal)
+    for variant, problem, how, word in (
+        (BatchTickets("hip"), replace(norm, shape=(640, 512, 3)), config, "side by side"),
+        (BatchTickets("hip"), replace(norm, training=False), config, "eval has none"),
+        (BatchTickets("hip"), replace(norm, shape=(640, 514)), config, "vectors of 4"),
+        (BatchTickets("hip"), replace(norm, shape=(1 << 22, 512)), config, "an image has 2147483648 values"),
+        (BatchTickets("hip"), replace(norm, shape=(1 << 26, 4)), replace(config, slices=1 << 17), "too many"),
+        (GroupTickets("hip"), replace(grouped, strides=()), config, "channels-last"),
+        (GroupTickets("hip"), replace(grouped, groups=2), config, "have 256 channels"),
+    ):
+        refusal = variant.schedule(problem, how, limits)
+        assert isinstance(refusal, Refusal)
+        assert word in refusal.reason
 
 
 @pytest.mark.parametrize("name", ["f32", "f16", "f64"])

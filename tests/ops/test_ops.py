@@ -88,6 +88,7 @@ ALONE = (
     *("lrn_forward_walking", "lrn_backward_walking", "batch_norm_tickets", "batch_norm_backward_tickets"),
     *("layer_norm_apart", "rms_norm_apart"),
     *("group_norm_cached", "group_norm_held", "group_norm_tickets", "group_norm_backward_tickets"),
+    *("norm_last_tickets", "norm_last_backward_tickets"),
     *("batch_norm_exact_apply", "batch_norm_backward_exact_apply"),
     *("batch_norm_rounded_sums", "batch_norm_backward_rounded_sums"),
 )
