@@ -737,8 +737,8 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     lie in the workspace, of some images each or of any part of a channel; in HIP ``tickets``, these in one launch,
     whose blocks write a channel soon after they have read it. In eval ``elementwise``. Where channels lie side by side,
     and values are many, ``channels_last_held``, in training, from sm_90: one launch, whose blocks hold what they read
-    last; ``channels_last``: passes over rows of channels. ``baseline``: a block a channel that reads it twice in
-    training.
+    last; in HIP ``channels_last_tickets``, where values are neither few nor many; ``channels_last``: passes over rows
+    of channels. ``baseline``: a block a channel that reads it twice in training.
     """
 
     op = "batch_norm"

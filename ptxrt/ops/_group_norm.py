@@ -361,8 +361,9 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     each image, or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers,
     or its shared memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its
     sums; ``baseline``. Of channels-last arrays: ``channels_last_held`` in PTX, from sm_90, one launch, whose blocks
-    hold what they read last; in both languages ``channels_last_split``, passes over rows of channels, and
-    ``channels_last``, a block for each group of each image.
+    hold what they read last; in HIP ``channels_last_tickets``, one launch where values are neither few nor many; in
+    both languages ``channels_last_split``, passes over rows of channels, and ``channels_last``, a block for each group
+    of each image.
     """
 
     op = "group_norm"
@@ -531,7 +532,8 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
     large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
     groups, reads its group of an image twice. In all but `few` one more launch adds up grad_weight and grad_bias from
-    what each image gives. Of channels-last arrays ``channels_last_split`` and ``channels_last``, as there.
+    what each image gives. Of channels-last arrays ``channels_last_tickets``, ``channels_last_split`` and
+    ``channels_last``, as there.
     """
 
     op = "group_norm_backward"

@@ -515,8 +515,8 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             for each, training in ((norm_last, True), (norm_last, False), (norm_last_backward, True))
         ),
     ],
-    # A tile that is not full, threads without a row; more rows than are under way; groups that end within vectors, and of more
-    # threads than a group of lanes.
+    # A tile that is not full, threads without a row; more rows than are under way; groups that end within vectors, and
+    # one for which there are more threads than a group of lanes.
     "norm_last_tickets": [
         *(
             (norm_last_in_tickets, (backward, *case))

@@ -468,7 +468,7 @@ def test_of_other_problems_tickets_say_why_they_take_them_not() -> None:
     grouped = ops.GroupNormDescriptor((2, 512, 3, 3), 64, strides=channels_last((2, 512, 3, 3)))
     assert not isinstance(BatchTickets("hip").schedule(norm, config, limits), Refusal)
     assert not isinstance(GroupTickets("hip").schedule(grouped, config, limits), Refusal)
-    for variant, problem, how, word in (
+    wrong: list[tuple[Any, Any, TileTicketsConfig, str]] = [
         (BatchTickets("hip"), replace(norm, shape=(640, 512, 3)), config, "side by side"),
         (BatchTickets("hip"), replace(norm, training=False), config, "eval has none"),
         (BatchTickets("hip"), replace(norm, shape=(640, 514)), config, "vectors of 4"),
@@ -476,7 +476,8 @@ def test_of_other_problems_tickets_say_why_they_take_them_not() -> None:
         (BatchTickets("hip"), replace(norm, shape=(1 << 26, 4)), replace(config, slices=1 << 17), "too many"),
         (GroupTickets("hip"), replace(grouped, strides=()), config, "channels-last"),
         (GroupTickets("hip"), replace(grouped, groups=2), config, "have 256 channels"),
-    ):
+    ]
+    for variant, problem, how, word in wrong:
         refusal = variant.schedule(problem, how, limits)
         assert isinstance(refusal, Refusal)
         assert word in refusal.reason
