@@ -12,9 +12,9 @@
 // slice. Arrays are small, so that what a thread waits for counts: whatever the ticket, its first rows are asked for
 // before anything else, and what coefficients need besides sums before these are awaited.
 //
-//   norm_last_tickets, norm_last_backward_tickets: any grid along x, 256 threads. An image has less than 2^31 values, a tile at
-//     most 128 channels. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr. 2^adding threads, up to 32, add up a channel of a block's
-//     rows, 2^gathering a group's sums: as many as the block has for each.
+//   norm_last_tickets, norm_last_backward_tickets: `tickets` blocks of 256 threads. An image has less than 2^31 values, and
+//     `tiles` tiles of at most 128 channels. 2^adding threads, up to 32, add up a channel of a block's rows, 2^gathering a
+//     group's sums: as many as the block has for each. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr.
 //     sums_ptr: [images, channels, slices] of two Numbers, backward of four, of which group_norm's gradients of weight and bias
 //     are made. shifts_ptr: [images, channels] of k: in place, x may be y already. tickets_ptr: zeros.
 //     Backward, of batch_norm: gw_ptr and gb_ptr, unless null; of group_norm: statistics_ptr, as in kernels_ptx/norm_last.ptx.

@@ -52,8 +52,8 @@ class ClusterConfig(Config):
     def heuristic(cls, problem: Problem) -> ClusterConfig:
         """Return what was fastest on an H100 and an H200: of large groups the largest clusters.
 
-        Of others the fewest threads a group, of which each has at most 16 vectors, of f64 forward 24, in blocks that fill
-        a GPU.
+        Of others the fewest threads a group, of which each has at most 16 vectors, of f64 forward 24, in blocks that
+        fill a GPU.
         """
         large, small = cls._large(problem), cls._small(problem)
         wide = problem.group_bytes >= _LARGE_GROUP and problem.dtype.name != "f64"

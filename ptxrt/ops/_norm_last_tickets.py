@@ -62,8 +62,14 @@ class TileTicketsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> TileTicketsConfig:
-        """About two slices for each multiprocessor of a large GPU; of 16 bits as many channels a tile as of 32."""
-        return cls(32 if problem.dtype.size == 2 else 64, 256, 16 << 20)
+        """As measured on an H200: slices for one wave of blocks, or one a multiprocessor where they would be small.
+
+        Three blocks of f32 forward fit a multiprocessor, two of others. Of 16 bits a tile has as many channels as of
+        32, of many values twice as many.
+        """
+        narrow = problem.dtype.size == 2 and problem.elements < 1 << 21
+        slices = 384 if problem.dtype.name == "f32" and problem.arrays == 1 else 256
+        return cls(32 if narrow else 64, 128 if _bytes(problem) <= 2 << 20 else slices, 16 << 20)
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[TileTicketsConfig]:
@@ -95,9 +101,8 @@ class TicketRows:
 
     @staticmethod
     def worth(problem: Any) -> bool:
-        """Return whether values are so many that one launch of waiting blocks is fastest."""
-        elements: int = problem.elements
-        return 1 << 15 <= elements <= 1 << 23
+        """Return whether values are neither few nor many, as measured on an H200."""
+        return problem.elements >= 1 << 15 and _bytes(problem) <= 12 << 20
 
     @property
     def across(self) -> int:
@@ -167,6 +172,11 @@ class TicketRows:
             (*arrays, sums, shifts, counters, *sizes, *cut, *reciprocals, *tickets.scalars),
         )
         return zero, launch
+
+
+def _bytes(problem: Any) -> int:
+    count: int = problem.elements * problem.dtype.size * problem.arrays
+    return count
 
 
 def _power(count: int) -> int:
