@@ -20,7 +20,7 @@
 //     Backward, of batch_norm: gw_ptr and gb_ptr, unless null; of group_norm: statistics_ptr, as in kernels_ptx/norm_last.ptx.
 //     A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; other null pointers are of what is not given or wanted.
 
-constexpr unsigned THREADS = 256, MOST_CHANNELS = 128;
+constexpr unsigned THREADS = 256, MOST_CHANNELS = 128, ROOM = THREADS * {{ 16 // T.size }} + MOST_CHANNELS;
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
@@ -62,20 +62,17 @@ struct Slice {
     }
 };
 
-// A thread's rows of a slice, each at_once-th one, of {{ 16 // T.size }} channels. The next few are under way.
+// A thread's rows of a slice, each at_once-th one, of {{ 16 // T.size }} channels: the next few are on their way.
 template <bool BACKWARD>
 struct Rows {
-    static constexpr unsigned AT_ONCE = BACKWARD ? 2 : 4;
-    const unsigned channels, at_once;
-    unsigned column, row, end;  // the first channel among the tile's
-    bool there, aligned;
-    size_t first;  // its value in the image's first row
-    const Element *x, *go;
-    Words values[AT_ONCE], gradients[BACKWARD ? AT_ONCE : 1];
+    const unsigned channels, at_once, own;
+    unsigned column;  // the first channel among the tile's
+    bool there;
+    size_t first;  // its place in the image's first row
 
     __device__ Rows(const Cut& cut, const Slice& slice, const Element* in, const Element* grad, bool aligned)
-        : channels(cut.channels), at_once(over(THREADS, cut.by_across)), aligned(aligned) {
-        const unsigned own = over(threadIdx.x, cut.by_across);
+        : channels(cut.channels), at_once(over(THREADS, cut.by_across)), own(over(threadIdx.x, cut.by_across)),
+          aligned(aligned) {
         column = (threadIdx.x - own * cut.across) * VECTOR;
         row = slice.begin + own;
         there = own < at_once && column < slice.width;
@@ -87,6 +84,7 @@ struct Rows {
         ask();
     }
 
+    // `use` of each row, with its offset from the image's first.
     template <typename Use>
     __device__ void each(Use use) {
         while (row < end) {
@@ -110,6 +108,12 @@ struct Rows {
     }
 
   private:
+    static constexpr unsigned AT_ONCE = BACKWARD ? 2 : 4;
+    const bool aligned;
+    unsigned row, end;
+    const Element *x, *go;
+    Words values[AT_ONCE], gradients[BACKWARD ? AT_ONCE : 1];
+
     __device__ unsigned offset(unsigned i) const { return (row + i * at_once) * channels; }
 
     __device__ void ask() {
@@ -134,13 +138,14 @@ struct alignas(16) Row {
     Number numbers[COUNT];
 };
 
+// What a block does for either kind of ticket.
 template <bool BACKWARD>
 struct Norm {
     static constexpr unsigned COUNT = BACKWARD ? 4 : 2;
     const Cut cut;
     Row<COUNT>* const sums;
     double* const shifts;
-    Number* const space;  // VECTOR * THREADS
+    Number* const space;  // ROOM of them
 
     // Leaves the sums of a slice in the workspace.
     __device__ void add_up(const Slice& slice, Rows<BACKWARD>& rows, const Element* in, const Real* mean_ptr) const {
@@ -161,11 +166,11 @@ struct Norm {
             for (unsigned i = 0; i < VECTOR; ++i) shifts[first + rows.column + i] = k[i];
         }
         Row<COUNT> all;
-        all.numbers[0] = of_rows(own, &Sums::sum);
-        all.numbers[1] = of_rows(own, &Sums::squares);
+        all.numbers[0] = of_rows(slice, rows, own, &Sums::sum);
+        all.numbers[1] = of_rows(slice, rows, own, &Sums::squares);
         if constexpr (BACKWARD) {
-            all.numbers[2] = of_rows(own, &Sums::go_sum);
-            all.numbers[3] = of_rows(own, &Sums::dot);
+            all.numbers[2] = of_rows(slice, rows, own, &Sums::go_sum);
+            all.numbers[3] = of_rows(slice, rows, own, &Sums::dot);
         }
         over_lanes((1u << cut.adding) / 2, all);
         const unsigned channel = threadIdx.x >> cut.adding;
@@ -182,7 +187,6 @@ struct Norm {
         const unsigned count = first < slice.width ? cut.per_group * cut.slices : 0;
         const Row<COUNT>* rows = sums + (slice.image * cut.channels + slice.channel + first) * cut.slices;
         Row<COUNT> all{};
-        Walk at(lane, gatherers, cut.slices);
         for (unsigned i = lane; i < count; i += AHEAD * gatherers) {
             Row<COUNT> some[AHEAD];
 #pragma unroll
@@ -190,12 +194,12 @@ struct Norm {
                 if (i + u * gatherers < count) some[u] = rows[i + u * gatherers];
             }
 #pragma unroll
-            for (unsigned u = 0; u < AHEAD; ++u, at.next()) {
+            for (unsigned u = 0; u < AHEAD; ++u) {
                 if (i + u * gatherers >= count) continue;
                 all.numbers[0] += some[u].numbers[0];
                 all.numbers[1] += some[u].numbers[1];
                 if constexpr (BACKWARD) {
-                    const double weight = weights[first + at.row];
+                    const double weight = weights[first + over(i + u * gatherers, cut.by_slices)];
                     all.numbers[2] = fma(some[u].numbers[2], weight, all.numbers[2]);
                     all.numbers[3] = fma(some[u].numbers[3], weight, all.numbers[3]);
                 }
@@ -220,21 +224,25 @@ struct Norm {
   private:
     static constexpr unsigned AHEAD = {{ 2 if T.name == "f64" else 4 }};
 
-    // The thread's share of the sum of a block's rows, of the channel that it adds up with others.
-    __device__ Number of_rows(const Sums (&own)[VECTOR], Number Sums::*member) const {
+    // The thread's share of the sum of a block's rows, of the channel that it adds up with others. A channel's numbers lie side
+    // by side, with room for one more before the next channel's, which spreads them over the banks.
+    __device__ Number of_rows(const Slice& slice, const Rows<BACKWARD>& thread, const Sums (&own)[VECTOR],
+                              Number Sums::*member) const {
+        const unsigned pitch = thread.at_once + 1, adders = 1u << cut.adding, channel = threadIdx.x >> cut.adding;
         __syncthreads();  // shared memory has been read
+        if (thread.there) {
 #pragma unroll
-        for (unsigned i = 0; i < VECTOR; ++i) space[i * THREADS + threadIdx.x] = own[i].*member;
+            for (unsigned i = 0; i < VECTOR; ++i) space[(thread.column + i) * pitch + thread.own] = own[i].*member;
+        }
         __syncthreads();
-        const unsigned adders = 1u << cut.adding, channel = threadIdx.x >> cut.adding;
-        const unsigned rows = channel < cut.across * VECTOR ? over(THREADS, cut.by_across) : 0;
-        const Number* from = space + channel % VECTOR * THREADS + channel / VECTOR;
+        const unsigned rows = channel < slice.width ? thread.at_once : 0;
+        const Number* from = space + channel * pitch;
         Number sum = 0;
         for (unsigned row = threadIdx.x % adders; row < rows; row += VECTOR * adders) {
             Number some[VECTOR];
 #pragma unroll
             for (unsigned u = 0; u < VECTOR; ++u) {
-                if (row + u * adders < rows) some[u] = from[(row + u * adders) * cut.across];
+                if (row + u * adders < rows) some[u] = from[row + u * adders];
             }
 #pragma unroll
             for (unsigned u = 0; u < VECTOR; ++u) {
@@ -263,7 +271,7 @@ norm_last_tickets{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
                   unsigned slices, unsigned length, unsigned tiles, unsigned across, unsigned adding, unsigned gathering,
                   unsigned by_group, unsigned by_slices, unsigned by_tiles, unsigned by_across, unsigned tickets,
                   unsigned lead) {
-    __shared__ Row<VECTOR> space[THREADS];
+    __shared__ Row<2> space[ROOM / 2];
     __shared__ Normal formulas[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
     const Norm<false> norm{{ "{{" }}rows, channels, per_group, slices, length, tiles, across, adding, gathering, by_group, by_slices,
@@ -334,7 +342,7 @@ norm_last_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_
                            unsigned per_group, Real eps, unsigned slices, unsigned length, unsigned tiles, unsigned across,
                            unsigned adding, unsigned gathering, unsigned by_group, unsigned by_slices, unsigned by_tiles,
                            unsigned by_across, unsigned tickets, unsigned lead) {
-    __shared__ Row<VECTOR> space[THREADS];
+    __shared__ Row<2> space[ROOM / 2];
     __shared__ Gradients formulas[MOST_CHANNELS];
     __shared__ double weights[MOST_CHANNELS];
     Tickets at(tickets_ptr, tickets, lead);
@@ -353,18 +361,19 @@ norm_last_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_
     } else {
         const bool finds = threadIdx.x < slice.width;
         const unsigned channel = slice.channel + (finds ? threadIdx.x : 0);
-        const double weight = of_channel(w_ptr, channel, 1), given = of_channel(mean_ptr ? var_ptr : nullptr, channel, 0);
+        const double weight = of_channel(w_ptr, channel, 1);
         if (finds) weights[threadIdx.x] = statistics_ptr ? weight : 1;
+        if (mean_ptr) {
+            statistics.offset = 0;
+            statistics.inv = inverse_root(Number(var_ptr[channel]) + eps);
+        }
         at.await(slice.tile, slices);
         const double k = shifts_ptr[slice.image * channels + channel];
         const Row<4> all = norm.gather(slice, weights);
         if (finds) {
             const Number go_sum = all.numbers[2];
             Number dot = all.numbers[3];
-            if (mean_ptr) {
-                statistics.offset = 0;
-                statistics.inv = inverse_root(Number(given) + eps);
-            } else {
+            if (!mean_ptr) {
                 statistics.set(all.numbers[0], all.numbers[1], eps);
                 dot = fma(-statistics.offset, go_sum, dot);
             }

@@ -141,7 +141,8 @@ class TicketRows:
         if most > _MOST_CHANNELS:
             return Refusal(f"whole groups in whole vectors have {most} channels, above {_MOST_CHANNELS}")
         tiles, slices = self.tiles, self.slices
-        if self.images * tiles * max(slices * slices, tiles) >> 31:  # for which reciprocals are exact
+        count = self.images * tiles
+        if max(max(count, self.per_group) * slices * slices, count * tiles) >> 31:  # where reciprocals are not exact
             return Refusal(f"{self.images} images have {tiles} tiles of {slices} slices each, which are too many")
         return None
 

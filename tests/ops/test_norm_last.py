@@ -450,7 +450,7 @@ def test_tickets_cut_every_tile(shape: Shape, name: str) -> None:
     ):
         grouped = "group" in problem.op
         sizes = (shape[0], problem.hw, shape[1] // 16) if grouped else (1, problem.batch, 1)
-        for config in (*TileTicketsConfig.candidates(problem), TileTicketsConfig(1 << 20, 1 << 14, 1)):
+        for config in (*TileTicketsConfig.candidates(problem), TileTicketsConfig(1 << 20, 1 << 13, 1)):
             tiles = TicketRows(problem, config, *sizes)
             assert tiles.refusal() is None
             width = tiles.across * problem.vector
