@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import re
 from collections.abc import Callable
@@ -41,6 +42,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshot of a cache with two loaded modules, one held by a live Kernel, and one failure."""
     cache = ptxrt.Device("sim:1").modules
     ops.forget_plans()  # of other tests, which would hold their modules
+    gc.collect()  # as would their exceptions, and what these point to in a circle
     cache.clear()
     held = ptxrt.load(source("inspect_first"), "inspect_first", "f32* x, f32 a", "sim:1")
     for _ in range(3):
