@@ -71,9 +71,10 @@ class ClusterConfig(Config):
 
     @classmethod
     def _large(cls, problem: Problem) -> ClusterConfig | None:
-        """Return the largest cluster of the fewest threads, of which each has at most 16 vectors of all tensors."""
+        """Return the largest cluster of the fewest threads, each with at most 16 vectors of all tensors, of f64 32."""
         ways = [cls(SIZES[-1], number) for number in cls._threads(problem)] if problem.many_groups else []
-        return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= 16), None)
+        most = 32 if problem.dtype.name == "f64" else 16
+        return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= most), None)
 
     @classmethod
     def _small(cls, problem: Problem) -> list[ClusterConfig]:

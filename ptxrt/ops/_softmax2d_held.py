@@ -180,9 +180,9 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         self.entry = f"{way.name}_held"
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Where a tile is a block's work, and wide; of f64 not forward, as measured on an H200."""
+        """Where a tile is a block's work, and wide; of f64 in PTX not forward, as measured on an H200."""
         enough = problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
-        slow = problem.dtype.name == "f64" and not problem.op.endswith("backward")
+        slow = (self.language, problem.op, problem.dtype.name) == ("ptx", "softmax2d", "f64")
         return enough and not slow and _wide(problem, HeldConfig.heuristic(problem))
 
     def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:

@@ -349,3 +349,23 @@ def test_every_config_covers_a_group(shape: Shape, backward: bool) -> None:
     for config in {*ClusterConfig.candidates(described), ClusterConfig.heuristic(described)}:
         assert config.run(described) * config.size * config.threads // 32 * 4 >= described.group
         assert config.shared_bytes(described) <= 200 << 10
+
+
+@pytest.mark.parametrize(
+    ("plan", "shape", "best"),
+    [
+        (GroupNormPlan, (8, 320, 64, 64), ("cluster", ClusterConfig(2, 512))),
+        (GroupNormPlan, (2, 64, 512, 512), ("cluster", ClusterConfig(16, 512))),
+        (GroupNormPlan, (1, 128, 512, 512), ("ring", RingConfig(16, 512, 7))),
+        (GroupNormBackwardPlan, (4, 32, 512, 512), ("cluster", ClusterConfig(16, 512))),
+    ],
+    ids=str,
+)
+def test_who_serves_float64(sim: Device, plan: Any, shape: Shape, best: tuple[str, Config]) -> None:
+    chosen = plan.select(sim, plan.descriptor_type(shape, 32, BY_NAME["f64"]), wish(language="ptx"))
+    assert (chosen.variant.name, chosen.config) == best
+
+
+def test_float64_backward_of_large_groups_is_not_for_a_ring(sim: Device) -> None:
+    problem = GroupNormBackwardDescriptor((1, 128, 512, 512), 32, BY_NAME["f64"])
+    assert GroupNormBackwardPlan.select(sim, problem, wish(language="ptx")).variant.name == "split"

@@ -244,6 +244,16 @@ def test_backward_puts_bad_values_where_the_formula_does(device: Device, rng: Rn
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("way", "language", "best"),
+    [(FORWARD, "ptx", "tiled"), (FORWARD, "hip", "held"), (BACKWARD, "ptx", "held")],
+    ids=str,
+)
+def test_who_serves_float64(sim: Device, way: Any, language: str, best: str) -> None:
+    plan = way.plan.select(sim, way.descriptor((16, 256, 64, 64), BY_NAME["f64"]), wish(language=language))
+    assert plan.variant.name == best
+
+
 @both
 @pytest.mark.parametrize(
     ("shape", "name", "threads", "cluster", "reason"),
