@@ -58,6 +58,7 @@ CASES = [
     # Clusters: blocks without values; a channel in two blocks; groups of several images.
     ((2, 3, 40), 1, ClusterConfig(8, 32)),
     ((2, 6, 260), 2, SMALL),
+    ((1, 2, 2304), 1, ClusterConfig(16, 32)),
     ((3, 4, 300), 4, ClusterConfig(4, 64)),
     ((1, 5, 1028), 1, ClusterConfig(4, 32)),
     # Rings: fewer vectors than lanes; blocks without values; a channel in two blocks, and channels in one run.
@@ -130,7 +131,7 @@ def test_values(device: Device, rng: Rng, shape: Shape, groups: int, config: Con
 
 @both_ways
 @pytest.mark.parametrize("name", [name for name in FAMILY.dtypes if name != "f32"])
-@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, RING, FEW, IN_HIP], ids=str)
+@pytest.mark.parametrize("config", [ClusterConfig(1, 32), SMALL, ClusterConfig(16, 32), RING, FEW, IN_HIP], ids=str)
 @pytest.mark.sanitize
 def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: Config, backward: bool) -> None:
     shape = {FEW: (2, 6, 40), IN_HIP: (2, 6, 40), RING: (2, 6, 2184)}.get(config, (2, 6, 280))
