@@ -330,6 +330,19 @@ def test_a_digest_is_of_a_file_of_kernels_and_of_all_that_it_includes(tmp_path: 
     assert tuned.texts(["none.ptx"]) == {"none.ptx": None}
 
 
+def test_a_digest_is_of_no_comment(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(texts, "_folder", lambda name: tmp_path / name)
+    (tmp_path / "kernels_ptx").mkdir()
+
+    def digest(text: str) -> str | None:
+        (tmp_path / "kernels_ptx" / "k.ptx").write_text(text)
+        return texts.text_digest.__wrapped__("k.ptx")
+
+    assert digest("a\n// b\n  // c\n/*#- d\n// e #*/f") == digest("a\nf")
+    assert digest("//% set a = 8 // 4\na") != digest("//% set a = 8 // 2\na")
+    assert digest("a\n//% b\n") != digest("a\n")
+
+
 @pytest.mark.parametrize(
     "damage",
     [lambda text: text[:-20], lambda text: text.replace("512", "128"), lambda text: "[]", lambda text: "{}",

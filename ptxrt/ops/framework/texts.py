@@ -99,19 +99,24 @@ def context(dtype: str) -> dict[str, Any]:
     return {"T": element, "R": real, "P": real, "suffix": "" if dtype == "f32" else f"_{dtype}", "target": target}
 
 
+# Lines that are comments, and Jinja's; not directives, which begin as comments do.
+_COMMENT = re.compile(r"^[ \t]*//(?!%)[^\n]*\n|/\*#.*?#\*/", re.MULTILINE | re.DOTALL)
+
+
 @cache
 def text_digest(name: str) -> str | None:
     """Return the SHA-256 of a file of kernels, ``"group_norm.ptx"``, and what it includes; None if there is none.
 
-    Of the files as they are: rendering them all would cost a selection far more than reading them.
+    Of the files without their comments, which no kernel is slower by; and not rendered, which would cost a selection
+    far more than reading them.
     """
     folder, found, left = _folder(f"kernels_{name.rpartition('.')[2]}"), hashlib.sha256(), [name]
     if not (folder / name).is_file():
         return None
     for file in left:  # which grows
-        content = (folder / file).read_bytes()
-        found.update(hashlib.sha256(file.encode()).digest() + hashlib.sha256(content).digest())
-        left += [other for other in re.findall(r'"(\w+\.jinja)"', content.decode()) if other not in left]
+        content = _COMMENT.sub("", (folder / file).read_text("ascii"))
+        found.update(hashlib.sha256(file.encode()).digest() + hashlib.sha256(content.encode()).digest())
+        left += [other for other in re.findall(r'"(\w+\.jinja)"', content) if other not in left]
     return found.hexdigest()
 
 
