@@ -26,9 +26,11 @@ DOCS_STAMP := $(VENV)/.docs
 # The launcher of `make hiprtc`, where that has been and the variable says nothing else. A command line, hence the quotes.
 WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXRT_HIPRTC_PYTHON-'$(CURDIR)/.hiprtc/python'}"; fi;
 
-# What test-lowest and test-newest run: what meets Python and NumPy first, less what compiles HIP.
-PART := tests/runtime tests/backends tests/check tests/commands tests/testing tests/ops/test_plan.py tests/sim/test_integers.py \
-	tests/sim/test_floats.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py -k 'not hip and not test_parity'
+# What test-lowest and test-newest run: what meets Python and NumPy first, less what compiles HIP or C++, or takes seconds.
+PART := tests/runtime tests/backends tests/check tests/commands tests/testing/test_plugin.py tests/ops/test_plan.py \
+	tests/sim/test_integers.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py \
+	-k 'not hip and not test_parity and not test_headers and not test_source and not test_interrupts and not test_cooperative \
+	and not test_cxx_parameters and not test_cold_start'
 
 # Where bytecode is not written, each of the hundreds of processes that tests start compiles ptxrt anew.
 unexport PYTHONDONTWRITEBYTECODE

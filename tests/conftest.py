@@ -111,10 +111,11 @@ _OF_RESULTS = tuple(f"test_{plan.op}" for plan in ptxrt.ops.plans() if not plan.
 
 
 def _facts(item: Any) -> Iterator[Any]:
-    """Each test of an op with each row of each list of parameters, and with each pair of their values, on each device.
+    """Each test of an op with each row of each list of parameters, on each device.
 
-    No pairs for variants in HIP, whose texts tests/hip runs once more. Where a device says little, each test once, but
-    none of the results of an op; of every plan each op, as arguments reach the kernels.
+    On a machine with a GPU, which has more cores, with each pair of their values, too; not for variants in HIP, whose
+    texts tests/hip runs once more. Where a device says little, each test once, but none of the results of an op; of
+    every plan each op, as arguments reach the kernels.
     """
     given, test = item.callspec.params, (item.path, item.originalname, _device_of(item))
     if not _says_little(item):
@@ -123,7 +124,7 @@ def _facts(item: Any) -> Iterator[Any]:
         for mark in item.iter_markers("parametrize"):
             names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
             yield test, *(values[name] for name in names)
-        if not str(given.get("variant", "")).startswith("hip/"):
+        if NVIDIA_GPU and not str(given.get("variant", "")).startswith("hip/"):
             yield from ((test, pair) for pair in combinations(values.items(), 2))
         return
     if not (_device_of(item) == "hip:0" and item.path.parent.name == "ops" and item.path.name.startswith(_OF_RESULTS)):

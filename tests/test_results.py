@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import results
-from helpers import ROOT
+from helpers import ROOT, once_a_run
 
 FOLDER = ROOT / "docs" / "results"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -76,23 +76,25 @@ def measured_at(commit: str) -> tuple[str, ...]:
     return tuple(sorted({key for one in records if one["environment"]["commit"] == commit for key in one["measured"]}))
 
 
-@cache
 def digests_at(commit: str, keys: tuple[str, ...]) -> Any:
     """The digests of a commit's files, as that commit's own tool makes them; None where git does not know it."""
+    return json.loads(once_a_run(lambda: made_at(commit, keys), "digests", commit, *keys).read_bytes())
+
+
+def made_at(commit: str, keys: tuple[str, ...]) -> bytes:
     if not shutil.which("git"):
-        return None
+        return b"null"
     git = ["git", "-C", str(ROOT), "--no-optional-locks"]
     with TemporaryDirectory() as folder:
         archive = Path(folder) / "archive.tar"
         made = subprocess.run([*git, "archive", "-o", archive, commit], capture_output=True, check=False)
         if made.returncode:
-            return None
+            return b"null"
         subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
         path = os.pathsep.join((folder, f"{folder}/tools"))
         script = [sys.executable, "-m", "benchmarks.measured", *keys]
         environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
+        return subprocess.run(script, cwd=folder, env=environment, capture_output=True, check=True).stdout
 
 
 # The checks themselves ------------------------------------------------------------------------------------------------

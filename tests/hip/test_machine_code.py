@@ -148,7 +148,7 @@ def test_a_missing_disassembler_is_a_failure_if_hiprtc_is_required(monkeypatch: 
 @each_case
 def test_results_are_within_their_bars_and_those_of_sim(make: Any, arguments: Any, target: str) -> None:
     of_f32 = make(*arguments).problem.dtype.name == "f32"
-    for seed in SEEDS if EVERYTHING or of_f32 else SEEDS[:2]:
+    for seed in SEEDS if EVERYTHING else SEEDS[:2] if of_f32 else SEEDS[1:2]:
         check(make, arguments, target, seed)
 
 

@@ -81,7 +81,8 @@ def each(sizes: Any, sanitized: Collection[str] = (), facts: Any = lambda row: (
 
 
 def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each variant in PTX on each problem in f32 and in each other type, one in HIP in f32 and in another type.
+    """Each variant in PTX on each problem in f32 and in a type of each other size, one in HIP in f32 and in another type;
+    each op in each type.
 
     Each type and problem of the variants in HIP is in tests/hip too.
     """
@@ -91,19 +92,19 @@ def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
     elif case.dtype == "f32":
         yield row
     else:
-        yield case.plan.op, variant, case.dtype
+        yield from ((case.plan.op, variant, BY_NAME[case.dtype].size), (case.plan.op, case.dtype))
 
 
 def in_each_way(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each problem; each variant in f32 on one of each form, in PTX on a small and a large one, with and without a rest
-    behind its vectors. None where it does not run.
+    """Each problem in f32, each op in each type; each variant in f32 on one of each form, in PTX on a small and a large
+    one, with and without a rest behind its vectors. None where it does not run.
     """
     case, variant = row
     if all(key != variant for key, _ in ways(case, Device("sim:0"))):
         return
     if case.dtype != "f32":
         yield case.plan.op, variant if not variant.startswith("hip/") else "hip"
-        yield case.name.replace(case.dtype, ""), case.dtype
+        yield case.plan.op, case.dtype
         return
     *outer, inner = case.problem.shape
     form = case.name.partition("(")[0], getattr(case.problem, "strides", ()) == channels_last(case.problem.shape)
