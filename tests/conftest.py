@@ -107,15 +107,17 @@ def _says_little(item: pytest.Item) -> bool:
     return device in ("hip:0", "hip-hip") and not AMD_GPU
 
 
+# What of a test's parameters says which code runs.
+_OF_CODE = {"variant", "norm", "way", "kind"}
 _OF_RESULTS = tuple(f"test_{plan.op}" for plan in ptxrt.ops.plans() if not plan.op.endswith("_backward"))
 
 
 def _facts(item: Any) -> Iterator[Any]:
-    """Each test of an op with each row of each list of parameters, on each device.
+    """Each test of an op with each row of each list of parameters, and each pair of their values, on each device.
 
-    On a machine with a GPU, which has more cores, with each pair of their values, too; not for variants in HIP, whose
-    texts tests/hip runs once more. Where a device says little, each test once, but none of the results of an op; of
-    every plan each op, as arguments reach the kernels.
+    Without a GPU, on a machine of few cores, of the pairs those with what says which code runs. No pairs for variants
+    in HIP, whose texts tests/hip runs once more. Where a device says little, each test once, but none of the results of
+    an op; of every plan each op, as arguments reach the kernels.
     """
     given, test = item.callspec.params, (item.path, item.originalname, _device_of(item))
     if not _says_little(item):
@@ -124,8 +126,9 @@ def _facts(item: Any) -> Iterator[Any]:
         for mark in item.iter_markers("parametrize"):
             names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
             yield test, *(values[name] for name in names)
-        if NVIDIA_GPU and not str(given.get("variant", "")).startswith("hip/"):
-            yield from ((test, pair) for pair in combinations(values.items(), 2))
+        if not str(given.get("variant", "")).startswith("hip/"):
+            pairs = combinations(values.items(), 2)
+            yield from ((test, pair) for pair in pairs if NVIDIA_GPU or _OF_CODE & {*dict(pair)})
         return
     if not (_device_of(item) == "hip:0" and item.path.parent.name == "ops" and item.path.name.startswith(_OF_RESULTS)):
         yield test

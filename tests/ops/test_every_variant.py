@@ -81,10 +81,9 @@ def each(sizes: Any, sanitized: Collection[str] = (), facts: Any = lambda row: (
 
 
 def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each variant in PTX on each problem in f32 and in a type of each other size, one in HIP in f32 and in another type;
-    each op in each type.
+    """Each variant in PTX on each problem in f32 and in a type of each other size, one in HIP in f32 and in another.
 
-    Each type and problem of the variants in HIP is in tests/hip too.
+    Each op is in each type. Each type and problem of the variants in HIP is in tests/hip too.
     """
     case, variant = row
     if variant.startswith("hip/"):
