@@ -12,7 +12,8 @@ from op_testing import Guarded, check_error, key_of, on_device, variants, wish
 from problems import Case, cases, operands, ways
 from tolerances import EPSILON
 
-from ptxrt import Device
+import ptxrt
+from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework import Plan
 from ptxrt.runtime.layout import channels_last
@@ -245,3 +246,43 @@ def test_pain25_what_is_empty_launches_nothing_and_has_zeros(
             else:
                 assert (result.shape, result.dtype) == (o.shape, o.type.numpy)
                 assert not result.to_host().any()
+
+
+@pytest.mark.parametrize(
+    ("plan", "variant", "name"),
+    [
+        (plan, variant, name)
+        for plan in (ops.BatchNormPlan, ops.GroupNormPlan)
+        for variant in variants(plan)
+        for name in (("bf16",) if variant.startswith("hip/") else ("f32", "bf16"))
+    ],
+    ids=lambda v: getattr(v, "op", v),
+)
+def test_equal_values_near_the_largest_number_give_the_bias(device: Device, plan: Any, variant: str, name: str) -> None:
+    """times 1 / sqrt(eps) they are no numbers; nor are they in eval, where the mean is one of them."""
+    skip_stand_in(device)
+    dtype, taken, large = BY_NAME[name], 0, np.float32(2.0**127)
+    of_channels = [np.full(8, value, np.float32) for value in (1.0, 0.5, large, 0.0)]
+    weight, bias, mean, var = (ptxrt.to_device(a, device) for a in of_channels)
+    for shape, last in (((16, 8), False), ((4, 8, 8), False), ((600, 8, 8), True)):
+        strides = channels_last(shape) if last else None
+        more: Any = {"strides": strides} if last else {}
+        for training in (True, False) if plan is ops.BatchNormPlan else (True,):
+            if plan is ops.BatchNormPlan:
+                problem: Any = ops.BatchNormDescriptor(shape, training, dtype, **more)
+            else:
+                problem = ops.GroupNormDescriptor(shape, 4, dtype=dtype, **more)
+            try:
+                chosen = plan.select(device, problem, wish(variant))
+            except ptxrt.errors.Unsupported:
+                continue
+            x = on_device(np.full(shape, large).astype(dtype.numpy), device, 0, strides)
+            given = {"x": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+            y, *_ = _listed(chosen.run(tuple(given.get(operand.name) for operand in chosen.operands)))
+            np.testing.assert_array_equal(y.to_host().astype(np.float32), 0.5)
+            taken += 1
+    assert taken
+
+
+def _listed(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple) else [results]
