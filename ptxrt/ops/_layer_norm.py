@@ -10,7 +10,7 @@ from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
-from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward, HeldWarps
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -66,7 +66,13 @@ class LayerNormGradients(NamedTuple):
 class LayerNormPlan(RowsPlan[LayerNormDescriptor, LayerNormArgs, DeviceArray]):
     """Plan of :func:`layer_norm`; run it with :class:`LayerNormArgs`."""
 
-    variants = (HeldForward(HELD), RowsForward(FAMILY), HeldForward(HELD, "hip"), RowsForward(FAMILY, "hip"))
+    variants = (
+        HeldWarps(HELD),
+        HeldForward(HELD),
+        RowsForward(FAMILY),
+        HeldForward(HELD, "hip"),
+        RowsForward(FAMILY, "hip"),
+    )
 
 
 class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackwardArgs, LayerNormGradients]):

@@ -11,7 +11,7 @@ from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
-from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward, HeldWarps
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -67,7 +67,13 @@ class RmsNormGradients(NamedTuple):
 class RmsNormPlan(RowsPlan[RmsNormDescriptor, RmsNormArgs, DeviceArray]):
     """Plan of :func:`rms_norm`; run it with :class:`RmsNormArgs`."""
 
-    variants = (HeldForward(HELD), RowsForward(FAMILY), HeldForward(HELD, "hip"), RowsForward(FAMILY, "hip"))
+    variants = (
+        HeldWarps(HELD),
+        HeldForward(HELD),
+        RowsForward(FAMILY),
+        HeldForward(HELD, "hip"),
+        RowsForward(FAMILY, "hip"),
+    )
 
 
 class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArgs, RmsNormGradients]):

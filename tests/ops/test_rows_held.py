@@ -15,7 +15,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops.framework import parameter_type, rows
-from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig
+from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsConfig
 
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
 every_norm = pytest.mark.parametrize("norm", NORMS)
@@ -50,9 +50,9 @@ def select(device: Device, norm: str, way: str, x: Any, eps: float, variant: str
 
 def forward(
     device: Device, norm: str, x: Any, *weights: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
-    offset: int = 0,
+    offset: int = 0, config: Any = None,
 ) -> Any:  # fmt: skip
-    plan = select(device, norm, "", x, eps, variant, HeldConfig(threads) if threads else None)
+    plan = select(device, norm, "", x, eps, variant, HeldConfig(threads) if threads else config)
     out = Guarded(x.shape, x.dtype, device, offset)
     given = [on_device(a, device, offset) for a in (x, *weights)]
     plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
@@ -105,6 +105,30 @@ def test_held_rows_match_cpu(
         check_error(norm, device, got, want, bar(norm, name))
     else:
         check(device, norm, given, variant=variant, threads=threads, length=2)
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(("count", "of_block"), [(5, 2), (9, 4), (3, 16)])
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_warps_have_the_bits_of_blocks(
+    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, monkeypatch: Patch
+) -> None:
+    """Each number of slots; warps without a row; squares that f32 does not hold; more rows than warps, unaligned."""
+    vector = 16 // BY_NAME[name].size
+    for slots in range(1, 32 // vector + 1):
+        _, x, *weights = problem(norm, rng, (count, 32 * vector * slots - vector * (slots % 3)), name)
+        if name != "f16":
+            x[1] *= x.dtype.type(1e30)
+        blocks = forward(device, norm, x, *weights, threads=32)
+        for offset in (0, 1):
+            with monkeypatch.context() as patch:
+                if offset:
+                    patch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)
+                way: Any = {"variant": "held_warps", "config": WarpsConfig(of_block), "offset": offset}
+                warps = forward(device, norm, x, *weights, **way)
+            assert warps.tobytes() == blocks.tobytes(), (slots, offset)
 
 
 @every_norm
@@ -260,24 +284,33 @@ def test_equal_values_far_from_0_have_a_variance_of_0(
     (512, "f4", "", HeldConfig(544), "up to 512 threads, not 544"),
     (512, "f4", "Backward", HeldBackwardConfig(48, 1), "whole warps, up to 512 threads, not 48"),
     (8200, "f2", "Backward", HeldBackwardConfig(512, 1), "512 threads hold 8192 values, not 8200"),
+    (66, "f8", "", WarpsConfig(2), "there are no entries of f64"),
+    (64, "f4", "", WarpsConfig(17), "a block has 1 to 16 rows, not 17"),
+    (64, "f4", "", WarpsConfig(0), "a block has 1 to 16 rows, not 0"),
+    (1028, "f4", "", WarpsConfig(2), "32 threads hold 1024 values, not 1028"),
 ])  # fmt: skip
 def test_what_registers_cannot_hold_is_refused(
     sim: Device, norm: str, width: int, dtype: str, way: str, config: Any, reason: str
 ) -> None:
     x = np.broadcast_to(np.zeros(1, dtype), (2, width))
+    variant = "held_warps" if isinstance(config, WarpsConfig) else "held"
     with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
-        select(sim, norm, way, x, 1e-5, "held", config)
+        select(sim, norm, way, x, 1e-5, variant, config)
 
 
 @every_norm
 def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str) -> None:
-    def chosen(width: int, dtype: str, way: str = "") -> str:
-        x = np.broadcast_to(np.zeros(1, dtype), (4, width))
+    def chosen(width: int, dtype: str, way: str = "", count: int = 4) -> str:
+        x = np.broadcast_to(np.zeros(1, dtype), (count, width))
         return str(select(sim, norm, way, x, 1e-5, None).key.variant)
 
     assert [chosen(width, "f4") for width in (4, 30, 64, 1 << 14, (1 << 14) + 4)] == [
         "held", "baseline", "held", "held", "baseline",
     ]  # fmt: skip
+    many = 32 * 132 + 1
+    assert [chosen(width, name, count=count) for width, name, count in (
+        (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", many), (64, "f8", many),
+    )] == ["held_warps", "held", "held", "held"]  # fmt: skip
     assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
         "baseline", "few", "held", "held", "baseline",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Norms of rows whose values stay in registers: a block for each row, which reads it once."""
+"""Norms of rows whose values stay in registers: a block for each row, which reads it once, or a warp for each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuar
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
 
-__all__ = ["GUARANTEE", "HeldBackward", "HeldBackwardConfig", "HeldConfig", "HeldForward", "held_family"]
+__all__ = [
+    "GUARANTEE",
+    "HeldBackward",
+    "HeldBackwardConfig",
+    "HeldConfig",
+    "HeldForward",
+    "HeldWarps",
+    "WarpsConfig",
+    "held_family",
+]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
 _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as many; slices that are enough
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
+_BLOCKS = 32  # that a multiprocessor runs at a time, at most
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -60,7 +70,8 @@ _FORWARD, _BACKWARD = _Registers(32, 16, 512), _Registers(16, 8, 512)
 def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
     """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of its forward.
 
-    Forward and backward have an entry for each number of slots, vectors that a thread has of a row. In PTX alone, f64.
+    Forward and backward have an entry for each number of slots, vectors that a thread has of a row; in PTX the forward
+    has one for warps, too. In PTX alone, f64.
     """
     types, alone = ("f32", "f64", "f16", "bf16"), ("f64",)
     backward = (
@@ -80,6 +91,11 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
                 dtypes=tuple(name for name, most in slots_of.items() if slots <= most),
                 ptx_alone=alone,
             )
+            if not way:
+                of_warps = tuple(name for name, most in slots_of.items() if slots <= most and name not in alone)
+                roles[f"{norm}_held_{slots}_rows_kernel"] = Role(
+                    signature, parameters={"slots": str(slots)}, dtypes=of_warps
+                )
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -166,6 +182,52 @@ class HeldForward(_Held[HeldConfig]):
         entry = f"{self.slots(problem, config.threads)}_kernel"
         launch = self.launch(entry, problem, problem.rows, config.threads, per_value=1 / problem.width)
         return Schedule((launch,), _guarantee(problem))
+
+
+@dataclass(frozen=True)
+class WarpsConfig(Config):
+    """Knobs of rows in the registers of warps: how many rows a block has."""
+
+    rows: int
+
+    @classmethod
+    def heuristic(cls, problem: RowsDescriptor) -> WarpsConfig:
+        """Two: as many blocks as run at a time have enough."""
+        return cls(2)
+
+    @classmethod
+    def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsConfig]:
+        """Return two and four."""
+        return cls(2), cls(4)
+
+
+class HeldWarps(_Held[WarpsConfig]):
+    """A warp for each row, and several a block: of warps of their own, less run at a time than registers allow."""
+
+    name = "held_warps"
+    config_type = WarpsConfig
+    registers = _FORWARD
+
+    def suits(self, problem: RowsDescriptor) -> bool:
+        """Where rows are short, and more than the blocks that run at a time."""
+        return problem.rows > _BLOCKS * _MULTIPROCESSORS and self._refused(problem, 1) is None
+
+    def schedule(self, problem: RowsDescriptor, config: WarpsConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        if refusal := self._refused(problem, config.rows):
+            return refusal
+        entry, blocks = f"{self.slots(problem, _WARP)}_rows_kernel", -(-problem.rows // config.rows)
+        launch = self.launch(entry, problem, blocks, config.rows * _WARP, per_value=1 / problem.width)
+        return Schedule((launch,), GUARANTEE)
+
+    def _refused(self, problem: RowsDescriptor, rows: int) -> Refusal | None:
+        """Return why blocks of so many warps cannot do it, or None."""
+        most = self.registers.threads // _WARP
+        if problem.dtype.name == "f64":
+            return Refusal("there are no entries of f64")
+        if not 0 < rows <= most:
+            return Refusal(f"a block has 1 to {most} rows, not {rows}")
+        return self.refusal(problem, _WARP)
 
 
 class HeldBackward(_Held[HeldBackwardConfig]):
