@@ -263,6 +263,25 @@ def test_equal_values_and_eps(device: Device, rng: Rng, norm: str, variant: str,
     assert np.isnan(none).all(axis=1).tolist() == [norm == "layer_norm", True]
 
 
+@every_norm
+@pytest.mark.parametrize("name", ["f32", "bf16"])
+@every_variant
+@pytest.mark.parametrize("width", [64, 264, 1000])
+def test_equal_values_near_the_largest_number(
+    device: Device, rng: Rng, norm: str, variant: str, name: str, width: int
+) -> None:
+    """Their sums are no numbers of f32; once they are scaled, eps is none."""
+    given = problem(norm, rng, (3, width), name)
+    given[1][...] = 2.0**127
+    check(device, norm, given, variant=variant)
+    if variant == "held" and width <= 512:
+        go, x, w = given[:3]
+        wants = getattr(references, f"{norm}_backward")(go, x, (width,), w, eps=1e-5)
+        for got, want in zip(backward(device, norm, go, x, w, variant="few"), wants, strict=True):
+            if got is not None:
+                check_error(norm, device, got, want, bar(norm, element_type(got.dtype).name, want))
+
+
 @every_variant
 @pytest.mark.parametrize(("name", "values"), [("f16", (20480, 64512)), ("bf16", (1.02e5, 5.2e5, -1.3e6))])
 def test_equal_values_far_from_0_have_a_variance_of_0(

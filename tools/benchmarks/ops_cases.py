@@ -98,6 +98,7 @@ _WIDE: tuple[Shape, ...] = ((8, 21, 512, 512), (16, 256, 64, 64), (64, 1000, 7, 
 _BATCHES: tuple[Shape, ...] = ((32, 64, 112, 112), (32, 256, 56, 56), (128, 512, 7, 7), (256, 2048, 7, 7))
 _LRN: Shape = (128, 96, 55, 55)
 _ROWS: tuple[Shape, ...] = ((4096, 4096), (32768, 768), (1024, 16384))
+_SHORT_ROWS: Shape = (65536, 256)
 _SAMPLED: tuple[tuple[Shape, Shape], ...] = (
     ((8, 64, 128, 128), (128, 128)),
     ((4, 3, 1024, 1024), (1024, 1024)),
@@ -137,6 +138,7 @@ def _cases() -> Iterator[Case]:
     for op in ("layer_norm", "rms_norm"):
         yield from _each(op, _ROWS)
         yield from _each(op, _ROWS[:2], _HALVES)
+        yield from _each(op, [_SHORT_ROWS], ("f32", "f16"))
         yield from _each(f"{op}_backward", _ROWS[:2])
         yield from _each(f"{op}_backward", _ROWS[:1], _HALVES)
     for op in ("group_norm", "layer_norm", "rms_norm", "softmax2d", "batch_norm"):
