@@ -1,4 +1,6 @@
-//% set parts = 2 if T.name == "f64" else 1
+//% set parts, single = 2 if T.name == "f64" else 1, true
+/*#- What grad_input is made of: of one f64 the mean is in shift. -#*/
+//% set gradient = "mean scale slope shift".split()[parts == 1:]
 // norm_last, {{ T.name }}: batch_norm and group_norm of channels-last arrays, forward and backward.
 //
 // An array is [images, rows, channels], a group per_group neighbouring channels of all rows of an image. To batch_norm
@@ -247,13 +249,16 @@ norm_last_backward_finish{{ suffix }}(const Element* in_ptr, const Real* w_ptr, 
             statistics[2] = inv;
         }
     }
-    const Number shift = -(weighted_go / m * inv), slope = -(weighted_dot * inv / m * inv * inv);
+    Number shift = -(weighted_go / m * inv), slope = -(weighted_dot * inv / m * inv * inv);
+//% if "mean" not in gradient
+    shift = fma(-mean, slope, shift);
+//% endif
     for (size_t channel = first + threadIdx.x; channel < size_t(first) + per_group; channel += blockDim.x) {
         const double weight = w_ptr ? w_ptr[channel] : 1;
         const Number scale = inv * weight;
         if (training) {
-            double* to = coefficients_ptr + image * channels * {{ 4 * parts }} + channel;
-//% for name in ("mean", "scale", "slope", "shift")
+            double* to = coefficients_ptr + image * channels * {{ gradient | length * parts }} + channel;
+//% for name in gradient
 //% for part in ([""] if parts == 1 else [".high", ".low"])
             to[{{ loop.index0 }} * size_t(channels)] = {{ name ~ part }};
 //% endfor
@@ -279,6 +284,17 @@ __device__ inline Number coefficient(const double*& from, size_t channels) {
     return number;
 }
 
+//% if "mean" not in gradient
+
+// grad_input of a channel's values.
+struct Sloped {
+    double scale, slope, shift;
+    __device__ Real operator()(Real x, Real go) const { return Real(fma(double(x), slope, fma(double(go), scale, shift))); }
+};
+//% else
+typedef Slanted Sloped;
+//% endif
+
 template <bool BACKWARD>
 struct Written {
     typedef typename Choice<BACKWARD>::Formula Other;
@@ -290,16 +306,15 @@ struct Written {
     template <unsigned WIDTH>
     __device__ void run(size_t channel, unsigned) {
         if constexpr (BACKWARD) {
-            Slanted own[WIDTH];
+            Sloped own[WIDTH];
 #pragma unroll
             for (unsigned i = 0; i < WIDTH; ++i) {
-                const double* from = coefficients + at.image * at.channels * {{ 4 * parts }} + channel + i;
-                own[i].mean = coefficient(from, at.channels);
-                own[i].scale = coefficient(from, at.channels);
-                own[i].slope = coefficient(from, at.channels);
-                own[i].shift = coefficient(from, at.channels);
+                const double* from = coefficients + at.image * at.channels * {{ gradient | length * parts }} + channel + i;
+//% for name in gradient
+                own[i].{{ name }} = coefficient(from, at.channels);
+//% endfor
             }
-            Down<true, true, WIDTH, Write<WIDTH, Slanted, true>>{x, go, {to, own}}.run(at, channel);
+            Down<true, true, WIDTH, Write<WIDTH, Sloped, true>>{x, go, {to, own}}.run(at, channel);
         } else {
             Normal own[WIDTH];
 #pragma unroll

@@ -27,6 +27,8 @@ __all__ = ["FAMILY", "Few", "FewBackward"]
 
 _WARP = 32
 _MANY_BLOCKS, _FEW_VECTORS = 256, 256
+_AT_ONCE = 32 * 132  # blocks of a warp that run at a time, at most, on an H200
+_IMAGES = 4  # of a block, where groups of a warp are more than that
 _SHARE = "u32 groups, u32 per_group, u32 hw, u32 warps, u32 distance, u32 vectors, u32 per_width, P eps"
 FAMILY = KernelFamily(
     "group_norm_few",
@@ -34,6 +36,9 @@ FAMILY = KernelFamily(
     {
         "group_norm_few_kernel": Role(
             f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SHARE}", hip=True
+        ),
+        "group_norm_few_images_kernel": Role(
+            f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, u32 batch, {_SHARE}"
         ),
         "group_norm_backward_few_kernel": Role(
             "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, P*? gw_ptr, P* gb_ptr, "
@@ -47,7 +52,7 @@ FAMILY = KernelFamily(
 
 
 class Few(Variant["GroupNormDescriptor", Config]):
-    """One launch, of a block a group, which reads it once."""
+    """One launch, of a block a group, which reads it once; in PTX of a warp a group where these are short and many."""
 
     name = "few"
 
@@ -60,11 +65,15 @@ class Few(Variant["GroupNormDescriptor", Config]):
         """Return the launch."""
         if refusal := _refusal(problem):
             return refusal
-        kernel = FAMILY.kernel("group_norm_few_kernel", problem.dtype, self.language)
         warps, share = _share(problem)
-        arguments = ("x", "out", "weight", "bias", *share)
-        launch = Launch(kernel, (problem.groups, problem.batch), _WARP * warps, arguments)
-        return Schedule((launch,), problem.guarantee)
+        many = warps == 1 and problem.batch * problem.groups > _AT_ONCE and problem.batch >= _IMAGES
+        images = _IMAGES if many and self.language == "ptx" else 1
+        batch = (problem.batch,) if images > 1 else ()
+        entry = f"group_norm_few_{'images_' if images > 1 else ''}kernel"
+        kernel = FAMILY.kernel(entry, problem.dtype, self.language)
+        arguments = ("x", "out", "weight", "bias", *batch, *share)
+        grid = (problem.groups, ceil_div(problem.batch, images))
+        return Schedule((Launch(kernel, grid, _WARP * warps * images, arguments),), problem.guarantee)
 
 
 class FewBackward(Variant["GroupNormBackwardDescriptor", Config]):

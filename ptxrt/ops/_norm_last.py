@@ -172,7 +172,7 @@ class Rows:
         that group_norm makes its own of. Without training grad_input does not depend on x.
         """
         problem, sizes = self.problem, (self.rows, self.problem.channels)
-        coefficients = self.coefficients(workspace, 4 * problem.parts)
+        coefficients = self.coefficients(workspace, 3 if problem.parts == 1 else 8)
         arrays = ("x", "weight", *given, *gradients, sums, coefficients)
         finish = (*arrays, *sizes, self.per_group, problem.eps, int(training), self.slices)
         write = ("x", "grad_out", "grad_input") if training else ("grad_out", "grad_input")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Rng, Shape
+from helpers import Patch, Rng, Shape
 from op_testing import Array, Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -20,6 +20,7 @@ from ptxrt.ops import (
     GroupNormBackwardPlan,
     GroupNormDescriptor,
     GroupNormPlan,
+    _group_norm_few,
     references,
 )
 from ptxrt.ops._group_norm_cluster import FAMILY, ClusterConfig
@@ -212,6 +213,28 @@ def test_few_values_give_the_bits_of_the_other_language(
     results = [plan_of(device, shape, 2, config, name, backward).run(arrays) for config in (FEW, IN_HIP)]
     one, other = ([each.to_host().tobytes() for each in (got if backward else (got,))] for got in results)
     assert one == other
+
+
+@every_type
+@pytest.mark.parametrize("shape", [(5, 6, 8), (4, 4, 24), (9, 2, 64)], ids=str)
+@pytest.mark.sanitize
+def test_several_images_of_a_block_have_the_bits_of_one(
+    device: Device, rng: Rng, name: str, shape: Shape, monkeypatch: Patch
+) -> None:
+    """Of more groups than blocks run at a time: warps without an image, one whose values are bad, at any address."""
+    x, _, w, b = problem(rng, shape, name, 3.0)
+    x[1, 0, 0] = np.nan
+    results = []
+    for most, offset in ((1 << 30, 0), (0, 0), (0, 1)):
+        monkeypatch.setattr(_group_norm_few, "_AT_ONCE", most)
+        plan = plan_of(device, shape, 2, FEW, name, backward=False)
+        [launch] = plan.schedule.launches
+        assert launch.kernel.entry.startswith("group_norm_few_kernel" if most else "group_norm_few_images_kernel")
+        out = Guarded(shape, x.dtype, device, offset)
+        there = [on_device(each, device, offset) for each in (x, w, b)]
+        plan.run(GroupNormArgs(there[0], there[1], there[2], out.array))
+        results.append(out.host().tobytes())
+    assert results[1:] == results[:1] * 2
 
 
 @both_ways

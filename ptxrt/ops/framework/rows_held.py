@@ -29,6 +29,7 @@ _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as m
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
+_ROWS = 4  # of a block at most, where warps have them
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -222,11 +223,10 @@ class HeldWarps(_Held[WarpsConfig]):
 
     def _refused(self, problem: RowsDescriptor, rows: int) -> Refusal | None:
         """Return why blocks of so many warps cannot do it, or None."""
-        most = self.registers.threads // _WARP
         if problem.dtype.name == "f64":
             return Refusal("there are no entries of f64")
-        if not 0 < rows <= most:
-            return Refusal(f"a block has 1 to {most} rows, not {rows}")
+        if not 0 < rows <= _ROWS:
+            return Refusal(f"a block has 1 to {_ROWS} rows, not {rows}")
         return self.refusal(problem, _WARP)
 
 
