@@ -408,6 +408,7 @@ def test_a_plan_takes_descriptors_and_preferences_alone(device: Device, case: Ca
 
 # Beside the small cases: problems that other entries serve.
 LARGE: list[tuple[Any, Any]] = [
+    (ops.GroupNormPlan, ops.GroupNormDescriptor((256, 64, 8), 32)),  # more groups of a warp than blocks run at a time
     *((plan, kind(shape, groups))
       for plan, kind in ((ops.GroupNormPlan, ops.GroupNormDescriptor),
                          (ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor))
