@@ -233,7 +233,8 @@ def test_several_images_of_a_block_have_the_bits_of_one(
         out = Guarded(shape, x.dtype, device, offset)
         there = [on_device(each, device, offset) for each in (x, w, b)]
         plan.run(GroupNormArgs(there[0], there[1], there[2], out.array))
-        results.append(out.host().tobytes())
+        got = out.host()
+        results.append((np.isnan(got).tobytes(), np.where(np.isnan(got), 0, got).tobytes()))  # a NaN's bits are free
     assert results[1:] == results[:1] * 2
 
 
