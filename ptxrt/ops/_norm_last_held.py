@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ptxrt.ops._norm_last_tiles import TiledRows
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -77,24 +77,10 @@ class HeldConfig(Config):
 
 
 @dataclass(frozen=True)
-class HeldRows:
-    """A problem as the kernels see it: images of rows of channels, of which groups are normalised.
+class HeldRows(TiledRows):
+    """Rows whose blocks hold what they read last."""
 
-    Attributes
-    ----------
-    problem
-        A descriptor of channels-last arrays: of it are the element type, channels and eps.
-    config
-        Of the variant.
-    images, rows, per_group
-        Rows of an image, and channels of a group.
-    """
-
-    problem: Any
     config: HeldConfig
-    images: int
-    rows: int
-    per_group: int
 
     @property
     def _units(self) -> int:
@@ -105,7 +91,7 @@ class HeldRows:
     def across(self) -> int:
         """Vectors of a tile: whole groups, of about the config's width, in which most of a GPU's threads work."""
         vector, aim = self.problem.vector, self.config.width // 16
-        base = math.lcm(self.per_group, vector) // vector
+        base = self.base
         most = max(min(_MOST_CHANNELS // vector, 2 * aim, self._units), base)
         return max(range(base, most + 1, base), key=lambda across: (self._eighths(across), -abs(across - aim)))
 
@@ -135,16 +121,10 @@ class HeldRows:
 
     def refusal(self) -> Refusal | None:
         """Return why the kernels do not take it, or None."""
-        channels, vector = self.problem.channels, self.problem.vector
-        if channels % vector:
-            return Refusal(f"vectors of {vector} values do not end where rows of {channels} channels do")
-        for name, count in (("channels", channels), ("rows", self.rows)):
+        for name, count in (("channels", self.problem.channels), ("rows", self.rows)):
             if count >> 31:
                 return Refusal(f"{name} = {count} is above {(1 << 31) - 1}")
-        most = math.lcm(self.per_group, vector)
-        if most > _MOST_CHANNELS:
-            return Refusal(f"whole groups in whole vectors have {most} channels, above {_MOST_CHANNELS}")
-        return None
+        return self.refusal_of_tiles(_MOST_CHANNELS)
 
     def schedule(self, out: str, statistics: tuple[Argument, ...], momentum: float) -> Schedule:
         """Return zeros for the claims, and a launch."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ptxrt.ops._norm_last_tiles import TiledRows
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Region, Role, Tickets, Workspace, Zero
 
 __all__ = ["FAMILY", "TicketRows", "TileTicketsConfig"]
@@ -80,24 +80,10 @@ class TileTicketsConfig(Config):
 
 
 @dataclass(frozen=True)
-class TicketRows:
-    """A problem as the kernels see it: images of rows of channels, of which groups are normalised.
+class TicketRows(TiledRows):
+    """Rows whose tiles have tickets."""
 
-    Attributes
-    ----------
-    problem
-        A descriptor of channels-last arrays: of it are the element type, channels and eps.
-    config
-        Of the variant.
-    images, rows, per_group
-        Rows of an image, and channels of a group.
-    """
-
-    problem: Any
     config: TileTicketsConfig
-    images: int
-    rows: int
-    per_group: int
 
     @staticmethod
     def worth(problem: Any) -> bool:
@@ -108,9 +94,8 @@ class TicketRows:
     def across(self) -> int:
         """Vectors of a tile: whole groups, of about the config's width."""
         vector: int = self.problem.vector
-        base = math.lcm(self.per_group, vector) // vector
         most: int = min(_MOST_CHANNELS, self.problem.channels) // vector
-        return base * max(min(self.config.width // 16, most) // base, 1)
+        return self.base * max(min(self.config.width // 16, most) // self.base, 1)
 
     @property
     def tiles(self) -> int:
@@ -132,14 +117,11 @@ class TicketRows:
 
     def refusal(self) -> Refusal | None:
         """Return why the kernels do not take it, or None."""
-        channels, vector = self.problem.channels, self.problem.vector
-        if channels % vector:
-            return Refusal(f"vectors of {vector} values do not end where rows of {channels} channels do")
-        if self.rows * channels >> 31:
-            return Refusal(f"an image has {self.rows * channels} values, above {(1 << 31) - 1}")
-        most = math.lcm(self.per_group, vector)
-        if most > _MOST_CHANNELS:
-            return Refusal(f"whole groups in whole vectors have {most} channels, above {_MOST_CHANNELS}")
+        values = self.rows * self.problem.channels
+        if values >> 31:
+            return Refusal(f"an image has {values} values, above {(1 << 31) - 1}")
+        if refusal := self.refusal_of_tiles(_MOST_CHANNELS):
+            return refusal
         tiles, slices = self.tiles, self.slices
         count = self.images * tiles
         if max(max(count, self.per_group) * slices * slices, count * tiles) >> 31:  # where reciprocals are not exact
