@@ -399,6 +399,12 @@ def test_of_other_problems_one_launch_says_why_it_takes_them_not() -> None:
         (problem, 258),  # groups that are longer than tiles
     ):
         assert isinstance(HeldRows(wrong, config, 1, wrong.shape[0], per_group).refusal(), Refusal)
+    # As long as a tile, of which both variants have the same to say.
+    variants_of_tiles: Any = ((HeldRows, 256), (TicketRows, 128))
+    for rows_of, most in variants_of_tiles:
+        longest = replace(problem, shape=(640, 2 * most))
+        assert rows_of(longest, config, 1, 640, most).refusal_of_tiles(most) is None
+        assert isinstance(rows_of(longest, config, 1, 640, most + 4).refusal_of_tiles(most), Refusal)
 
 
 def test_large_problems_have_some_blocks_for_each_multiprocessor() -> None:
