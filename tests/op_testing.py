@@ -24,7 +24,7 @@ GUARD = 256
 
 Array: TypeAlias = NDArray[Any]
 Strides: TypeAlias = tuple[int, ...] | None
-DRAWN_CASES = {"sim": 25 if EVERYTHING else 10, "cuda": 200, "hip": 200 if AMD_GPU else 10 if EVERYTHING else 3}
+DRAWN_CASES = {"sim": 25 if EVERYTHING else 8, "cuda": 200, "hip": 200 if AMD_GPU else 10 if EVERYTHING else 3}
 
 
 class Guarded:
