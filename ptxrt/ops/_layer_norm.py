@@ -8,9 +8,9 @@ from typing import NamedTuple
 from ptxrt.ops._layer_norm_apart import FAMILY as APART
 from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
-from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsForward, RowsPlan, rows_family
+from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
-from ptxrt.ops.framework.rows_held import HeldBackward, HeldForward, HeldWarps
+from ptxrt.ops.framework.rows_held import HeldBackward, forward_variants
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -66,13 +66,7 @@ class LayerNormGradients(NamedTuple):
 class LayerNormPlan(RowsPlan[LayerNormDescriptor, LayerNormArgs, DeviceArray]):
     """Plan of :func:`layer_norm`; run it with :class:`LayerNormArgs`."""
 
-    variants = (
-        HeldWarps(HELD),
-        HeldForward(HELD),
-        RowsForward(FAMILY),
-        HeldForward(HELD, "hip"),
-        RowsForward(FAMILY, "hip"),
-    )
+    variants = forward_variants(FAMILY, HELD)
 
 
 class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackwardArgs, LayerNormGradients]):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
-from ptxrt.ops.framework.rows import RowsDescriptor, RowsVariant
+from ptxrt.ops.framework.rows import RowsDescriptor, RowsForward, RowsVariant
 from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuarantee, Refusal, Schedule, Workspace
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
@@ -21,6 +21,7 @@ __all__ = [
     "HeldForward",
     "HeldWarps",
     "WarpsConfig",
+    "forward_variants",
     "held_family",
 ]
 
@@ -85,18 +86,14 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
     for way, signature, registers in (("", kernel, _FORWARD), ("backward_", backward, _BACKWARD)):
         slots_of = {name: registers.most(BY_NAME[name]) * BY_NAME[name].size // 16 for name in types}
         for slots in range(1, max(slots_of.values()) + 1):
+            dtypes = tuple(name for name, most in slots_of.items() if slots <= most)
+            slotted = {"slots": str(slots)}
             roles[f"{norm}_held_{way}{slots}_kernel"] = Role(
-                signature,
-                hip=True,
-                parameters={"slots": str(slots)},
-                dtypes=tuple(name for name, most in slots_of.items() if slots <= most),
-                ptx_alone=alone,
+                signature, hip=True, parameters=slotted, dtypes=dtypes, ptx_alone=alone
             )
             if not way:
-                of_warps = tuple(name for name, most in slots_of.items() if slots <= most and name not in alone)
-                roles[f"{norm}_held_{slots}_rows_kernel"] = Role(
-                    signature, parameters={"slots": str(slots)}, dtypes=of_warps
-                )
+                of_warps = tuple(name for name in dtypes if name not in alone)
+                roles[f"{norm}_held_{slots}_rows_kernel"] = Role(signature, parameters=slotted, dtypes=of_warps)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -228,6 +225,17 @@ class HeldWarps(_Held[WarpsConfig]):
         if not 0 < rows <= _ROWS:
             return Refusal(f"a block has 1 to {_ROWS} rows, not {rows}")
         return self.refusal(problem, _WARP)
+
+
+def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVariant[Any], ...]:
+    """Return the variants of a norm's forward, by the families of `baseline` and of `held`."""
+    return (
+        HeldWarps(held),
+        HeldForward(held),
+        RowsForward(family),
+        HeldForward(held, "hip"),
+        RowsForward(family, "hip"),
+    )
 
 
 class HeldBackward(_Held[HeldBackwardConfig]):

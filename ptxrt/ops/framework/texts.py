@@ -114,10 +114,15 @@ def text_digest(name: str) -> str | None:
     if not (folder / name).is_file():
         return None
     for file in left:  # which grows
-        content = _COMMENT.sub("", (folder / file).read_text("ascii"))
+        content = _without_comments((folder / file).read_text("ascii"))
         found.update(hashlib.sha256(file.encode()).digest() + hashlib.sha256(content.encode()).digest())
         left += [other for other in re.findall(r'"(\w+\.jinja)"', content) if other not in left]
     return found.hexdigest()
+
+
+@cache  # most files are parts of many
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub("", text)
 
 
 # An entry, with the comment right above it; it goes to the next one or to the end.
