@@ -433,6 +433,9 @@ LARGE: list[tuple[Any, Any]] = [
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
                          (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
       for slots in range(1, 9)),
+    *((plan, kind((9, width), (width,)))  # and for each number of lanes that have a row
+      for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
+      for width in (16, 32, 64, 256)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((4096, 320), True)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))

@@ -109,20 +109,20 @@ def test_held_rows_match_cpu(
 
 @every_norm
 @every_type
-@pytest.mark.parametrize(("count", "of_block"), [(5, 2), (9, 4), (2, 3)])
+@pytest.mark.parametrize(("count", "of_block", "turns"), [(5, 2, 1), (9, 4, 2), (2, 3, 1)])
 @pytest.mark.ptx
 @pytest.mark.sanitize
 def test_warps_have_the_bits_of_blocks(
-    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, monkeypatch: Patch
+    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, turns: int, monkeypatch: Patch
 ) -> None:
     """Each number of slots; warps without a row; squares that f32 does not hold; more rows than warps, unaligned."""
     vector = 16 // BY_NAME[name].size
-    for slots in range(1, 32 // vector + 1):
+    for slots in range(2, 32 // vector + 1):
         _, x, *weights = problem(norm, rng, (count, 32 * vector * slots - vector * (slots % 3)), name)
         if name != "f16":
             x[1] *= x.dtype.type(1e30)
         blocks = forward(device, norm, x, *weights, threads=32)
-        config = WarpsConfig(of_block)
+        config = WarpsConfig(of_block, turns)
         assert forward(device, norm, x, *weights, variant="held_warps", config=config).tobytes() == blocks.tobytes()
         # By one block, in place, where a row that is taken twice shows.
         with monkeypatch.context() as patch:
@@ -131,6 +131,61 @@ def test_warps_have_the_bits_of_blocks(
         there = [on_device(a, device, 1) for a in (x, *weights)]
         plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
         assert there[0].to_host().tobytes() == blocks.tobytes(), slots
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize("vectors", [2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 32])
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, name: str, vectors: int) -> None:
+    """Each number of lanes, full and not; rows that are scaled beside such that are not; rows and lanes to spare."""
+    width = vectors * 16 // BY_NAME[name].size
+    for count, warps, turns in ((1, 1, 1), (7, 2, 1), (70, 2, 3), (33, 4, 1)):
+        _, x, *weights = problem(norm, rng, (count, width), name)
+        x[0] += 100
+        if count > 1 and name != "f16":
+            x[1], x[-1], x[4] = x[1] * x.dtype.type(1e30), x[-1] * x.dtype.type(1e-30), x.dtype.type(2.0**127)
+        how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(warps, turns)}
+        got = forward(device, norm, x, *weights, **how)
+        want = getattr(references, norm)(x, (width,), *weights, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, name, want), (x.shape, how))
+        alone = forward(device, norm, x[-1:], *weights, variant="held_warps", config=WarpsConfig(1, 1))
+        assert got[-1:].tobytes() == alone.tobytes(), "a row's place shows"
+        assert forward(device, norm, x, *weights, offset=1, **how).tobytes() == got.tobytes()
+        there = [on_device(a, device) for a in (x, *weights)]
+        plan = select(device, norm, "", x, 1e-5, "held_warps", WarpsConfig(1, count))
+        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+        assert there[0].to_host().tobytes() == got.tobytes(), "in place"
+
+
+@every_norm
+@every_type
+@pytest.mark.ptx
+def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: Rng, norm: str, name: str) -> None:
+    _, x, *weights = problem(norm, rng, (19, 64), name)
+    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(2, 2)}
+    right = forward(device, norm, x, *weights, **how)
+    x[0, 3], x[5, 0], x[18, 63] = np.nan, np.inf, -np.inf
+    y = forward(device, norm, x, *weights, **how)
+    spoiled = [0, 5, 18]
+    assert np.isnan(y[spoiled].astype("f4")).any(axis=1).all()
+    rest = [i for i in range(19) if i not in spoiled]
+    assert y[rest].tobytes() == right[rest].tobytes()
+
+
+@every_norm
+@pytest.mark.parametrize("width", [64, 1024])
+@pytest.mark.ptx
+def test_warps_without_weights_and_without_a_row(device: Device, rng: Rng, norm: str, width: int) -> None:
+    _, x, *weights = problem(norm, rng, (3, width))
+    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(4, 1)}
+    for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
+        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
+        plan = select(device, norm, "", x, 1e-5, "held_warps", how["config"])
+        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
+        want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, "f32", want))
 
 
 @every_norm
@@ -305,10 +360,12 @@ def test_equal_values_far_from_0_have_a_variance_of_0(
     (512, "f4", "", HeldConfig(544), "up to 512 threads, not 544"),
     (512, "f4", "Backward", HeldBackwardConfig(48, 1), "whole warps, up to 512 threads, not 48"),
     (8200, "f2", "Backward", HeldBackwardConfig(512, 1), "512 threads hold 8192 values, not 8200"),
-    (66, "f8", "", WarpsConfig(2), "there are no entries of f64"),
-    (64, "f4", "", WarpsConfig(5), "a block has 1 to 4 rows, not 5"),
-    (64, "f4", "", WarpsConfig(0), "a block has 1 to 4 rows, not 0"),
-    (1028, "f4", "", WarpsConfig(2), "32 threads hold 1024 values, not 1028"),
+    (66, "f8", "", WarpsConfig(2, 1), "there are no entries of f64"),
+    (64, "f4", "", WarpsConfig(5, 1), "a block has 1 to 4 warps, not 5"),
+    (64, "f4", "", WarpsConfig(0, 1), "a block has 1 to 4 warps, not 0"),
+    (64, "f4", "", WarpsConfig(1, 0), "a warp has rows at least once, not 0 times"),
+    (8, "f2", "", WarpsConfig(1, 1), "two lanes have a vector each, and a row has 8 values"),
+    (1028, "f4", "", WarpsConfig(2, 1), "32 threads hold 1024 values, not 1028"),
 ])  # fmt: skip
 def test_what_registers_cannot_hold_is_refused(
     sim: Device, norm: str, width: int, dtype: str, way: str, config: Any, reason: str
@@ -325,9 +382,12 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
         x = np.broadcast_to(np.zeros(1, dtype), (count, width))
         return str(select(sim, norm, way, x, 1e-5, None).key.variant)
 
-    assert [chosen(width, "f4") for width in (4, 30, 64, 1 << 14, (1 << 14) + 4)] == [
-        "held", "baseline", "held", "held", "baseline",
+    assert [chosen(width, "f4") for width in (4, 30, 64, 512, 516, 1 << 14, (1 << 14) + 4)] == [
+        "held", "baseline", "held_warps", "held_warps", "held", "held", "baseline",
     ]  # fmt: skip
+    assert [chosen(width, "f2", count=count) for width, count in (
+        (256, 1024), (256, 1023), (512, 2048), (520, 2080),
+    )] == ["held_warps", "held", "held_warps", "held"]  # fmt: skip
     many = 32 * 132 + 1
     assert [chosen(width, name, count=count) for width, name, count in (
         (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", many), (64, "f8", many),

@@ -30,7 +30,10 @@ _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as m
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
-_ROWS = 4  # of a block at most, where warps have them
+_LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
+_WARPS = 4  # of a block at most, where warps have rows
+_MANY = 1 << 20  # values, from which on warps take more than one turn
+_SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -93,7 +96,11 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
             )
             if not way:
                 of_warps = tuple(name for name in dtypes if name not in alone)
-                roles[f"{norm}_held_{slots}_rows_kernel"] = Role(signature, parameters=slotted, dtypes=of_warps)
+                for lanes in (*_LANES, _WARP) if slots == _SLOTS else (_WARP,) if slots > _SLOTS else ():
+                    of_lanes = {} if lanes == _WARP else {"lanes": str(lanes)}
+                    roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
+                        signature, parameters=slotted | of_lanes, dtypes=of_warps
+                    )
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -184,46 +191,59 @@ class HeldForward(_Held[HeldConfig]):
 
 @dataclass(frozen=True)
 class WarpsConfig(Config):
-    """Knobs of rows in the registers of warps: how many rows a block has."""
+    """Knobs of rows in the registers of warps: a block's warps, and how often each of them goes on to further rows."""
 
-    rows: int
+    warps: int
+    turns: int
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsConfig:
-        """Two: as many blocks as run at a time have enough."""
-        return cls(2)
+        """Four of few rows. Of many two, as many as run at a time, and turns, the more the weights are beside a row."""
+        if problem.rows * problem.width < _MANY:
+            return cls(4, 1)
+        return cls(2, 1 + (problem.dtype.size < 4) + (problem.op == "layer_norm"))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsConfig]:
-        """Return two and four."""
-        return cls(2), cls(4)
+        """Return four with a turn, and two with one or some."""
+        return cls(4, 1), *(cls(2, turns) for turns in (1, 2, 3))
 
 
 class HeldWarps(_Held[WarpsConfig]):
-    """A warp for each row, and several a block: of warps of their own, less run at a time than registers allow."""
+    """A warp for each row, or for several, and several warps a block: more of these run at a time than blocks."""
 
     name = "held_warps"
     config_type = WarpsConfig
     registers = _FORWARD
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where rows are short, and more than the blocks that run at a time."""
-        return problem.rows > _BLOCKS * _MULTIPROCESSORS and self._refused(problem, 1) is None
+        """Where rows are short, the fewer there are the shorter."""
+        many = problem.rows > _BLOCKS * _MULTIPROCESSORS
+        short = problem.width <= _SHORT and (problem.dtype.size == 4 or problem.rows >= 4 * problem.width)
+        return (many or short) and self._refused(problem, WarpsConfig.heuristic(problem)) is None
 
     def schedule(self, problem: RowsDescriptor, config: WarpsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if refusal := self._refused(problem, config.rows):
+        if refusal := self._refused(problem, config):
             return refusal
-        entry, blocks = f"{self.slots(problem, _WARP)}_rows_kernel", -(-problem.rows // config.rows)
-        launch = self.launch(entry, problem, blocks, config.rows * _WARP, per_value=1 / problem.width)
+        slots = max(_SLOTS, self.slots(problem, _WARP))
+        # As few lanes as hold a row with two vectors each, or all.
+        lanes = next((lanes for lanes in _LANES if self.slots(problem, lanes) <= _SLOTS), _WARP)
+        blocks = -(-problem.rows // (_WARP // lanes * config.warps * config.turns))
+        entry = f"{slots}_rows{'' if lanes == _WARP else lanes}_kernel"
+        launch = self.launch(entry, problem, blocks, config.warps * _WARP, per_value=1 / problem.width)
         return Schedule((launch,), GUARANTEE)
 
-    def _refused(self, problem: RowsDescriptor, rows: int) -> Refusal | None:
-        """Return why blocks of so many warps cannot do it, or None."""
+    def _refused(self, problem: RowsDescriptor, config: WarpsConfig) -> Refusal | None:
+        """Return why such blocks cannot do it, or None."""
         if problem.dtype.name == "f64":
             return Refusal("there are no entries of f64")
-        if not 0 < rows <= _ROWS:
-            return Refusal(f"a block has 1 to {_ROWS} rows, not {rows}")
+        if not 0 < config.warps <= _WARPS:
+            return Refusal(f"a block has 1 to {_WARPS} warps, not {config.warps}")
+        if config.turns < 1:
+            return Refusal(f"a warp has rows at least once, not {config.turns} times")
+        if problem.width < 2 * _vector(problem):
+            return Refusal(f"two lanes have a vector each, and a row has {problem.width} values")
         return self.refusal(problem, _WARP)
 
 
