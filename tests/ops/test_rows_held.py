@@ -15,7 +15,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops.framework import parameter_type, rows
-from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsConfig
+from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsBackwardConfig, WarpsConfig
 
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
 every_norm = pytest.mark.parametrize("norm", NORMS)
@@ -61,9 +61,9 @@ def forward(
 
 def backward(
     device: Device, norm: str, go: Any, x: Any, w: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
-    length: int = 1, offset: int = 0,
+    length: int = 1, offset: int = 0, slices: int = 0,
 ) -> list[Any]:  # fmt: skip
-    config = HeldBackwardConfig(threads, length) if threads else None
+    config: Any = WarpsBackwardConfig(slices) if slices else HeldBackwardConfig(threads, length) if threads else None
     plan = select(device, norm, "Backward", x, eps, variant, config)
     out = Guarded(x.shape, x.dtype, device, offset)
     given = [on_device(a, device, offset) for a in (go, x, w)]
@@ -172,6 +172,80 @@ def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: 
     assert np.isnan(y[spoiled].astype("f4")).any(axis=1).all()
     rest = [i for i in range(19) if i not in spoiled]
     assert y[rest].tobytes() == right[rest].tobytes()
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(
+    ("count", "width", "slices"),
+    [
+        (1, 64, 1),
+        (3, 64, 2),
+        (70, 64, 1),
+        (33, 72, 2),
+        (37, 128, 3),
+        (9, 136, 9),
+        (20, 136, 1),
+        (5, 256, 7),
+        (67, 256, 2),
+    ],
+)
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_the_gradients_of_several_rows_of_a_warp(
+    device: Device, rng: Rng, norm: str, name: str, count: int, width: int, slices: int, monkeypatch: Patch
+) -> None:
+    """Each number of lanes, full and not; more than eight turns; rows, warps and slices to spare; scaled rows."""
+    go, x, *weights = problem(norm, rng, (count, width), name)
+    x[-1] += 100
+    if count > 3 and name != "f16":
+        x[0], x[3] = x[0] * x.dtype.type(1e30), x[3] * x.dtype.type(1e-18)
+    how: dict[str, Any] = {"variant": "held_warps", "slices": slices}
+    got = backward(device, norm, go, x, weights[0], **how)
+    wants = getattr(references, f"{norm}_backward")(go, x, (width,), weights[0], eps=1e-5)
+    for i, (a, want) in enumerate(zip(got, wants, strict=True)):
+        if a is not None:
+            limit = bar(norm, element_type(a.dtype).name, want)
+            check_error(f"{norm} gradient {i}", device, a, want, limit, (x.shape, how))
+    again = backward(device, norm, go, x, weights[0], offset=1, **how)
+    monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)  # which has all slices in turn
+    ops.forget_plans()
+    again_in_turn = backward(device, norm, go, x, weights[0], **how)
+    ops.forget_plans()
+    for a, b, c in zip(got, again, again_in_turn, strict=True):
+        if a is not None:
+            assert a.tobytes() == b.tobytes() == c.tobytes()
+
+
+@every_norm
+@every_type
+@pytest.mark.ptx
+def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: str, name: str) -> None:
+    """Nor does a bad one to any other row; without eps, with which what is not there would be 0 / 0."""
+    go, x, w, *_ = problem(norm, rng, (5, 64), name)
+    got = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=0.0)
+    for a, want in zip(got, wants, strict=True):
+        if a is not None:
+            check_error(norm, device, a, want, bar(norm, element_type(a.dtype).name, want))
+    x[2, 7] = np.nan
+    spoiled = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    assert np.isnan(spoiled[0][2].astype("f4")).all()
+    assert spoiled[0][[0, 1, 3, 4]].tobytes() == got[0][[0, 1, 3, 4]].tobytes()
+
+
+@every_norm
+@pytest.mark.ptx
+def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: str) -> None:
+    """As many turns as a lane takes at most, by one block."""
+    go, x, w, *_ = problem(norm, rng, (1, 64))
+    count = 64 * 16
+    go, x = np.tile(go, (count, 1)), np.tile(x, (count, 1))
+    got = backward(device, norm, go, x, w, variant="held_warps", slices=1)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
+    for a, want in zip(got, wants, strict=True):
+        if a is not None:
+            check_error(f"{norm} long columns", device, a, want, bar(norm, "f32", want))
 
 
 @every_norm
@@ -366,12 +440,17 @@ def test_equal_values_far_from_0_have_a_variance_of_0(
     (64, "f4", "", WarpsConfig(1, 0), "a warp has rows at least once, not 0 times"),
     (8, "f2", "", WarpsConfig(1, 1), "two lanes have a vector each, and a row has 8 values"),
     (1028, "f4", "", WarpsConfig(2, 1), "32 threads hold 1024 values, not 1028"),
+    (64, "f8", "Backward", WarpsBackwardConfig(1), "there are no entries of f64"),
+    (64, "f4", "Backward", WarpsBackwardConfig(0), "there is at least a slice, not 0"),
+    (28, "f4", "Backward", WarpsBackwardConfig(1), "8 lanes have a vector each, and a row has 28 values"),
+    (66, "f4", "Backward", WarpsBackwardConfig(1), "rows of 66 values are not whole vectors of 4"),
+    (260, "f4", "Backward", WarpsBackwardConfig(1), "32 threads hold 256 values, not 260"),
 ])  # fmt: skip
 def test_what_registers_cannot_hold_is_refused(
     sim: Device, norm: str, width: int, dtype: str, way: str, config: Any, reason: str
 ) -> None:
     x = np.broadcast_to(np.zeros(1, dtype), (2, width))
-    variant = "held_warps" if isinstance(config, WarpsConfig) else "held"
+    variant = "held_warps" if isinstance(config, (WarpsConfig, WarpsBackwardConfig)) else "held"
     with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
         select(sim, norm, way, x, 1e-5, variant, config)
 
@@ -395,6 +474,12 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
         "baseline", "few", "held", "held", "baseline",
     ]  # fmt: skip
+    assert [chosen(width, "f2", "Backward", 1025) for width in (56, 64, 256, 264)] == [
+        "baseline", "held_warps", "held_warps", "held",
+    ]  # fmt: skip
+    slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
+              for count in (0, 9, 8 * 132, 8 * 4 * 200, 8 * 2000, 8 * 64 * 400)]  # fmt: skip
+    assert slices == [1, 2, 132, 200, 396, 400]
     assert [chosen(width, "f8") for width in (2, 63, 1 << 13, (1 << 13) + 2)] == [
         "held", "baseline", "held", "baseline",
     ]  # fmt: skip

@@ -20,6 +20,8 @@ __all__ = [
     "HeldConfig",
     "HeldForward",
     "HeldWarps",
+    "HeldWarpsBackward",
+    "WarpsBackwardConfig",
     "WarpsConfig",
     "forward_variants",
     "held_family",
@@ -31,6 +33,8 @@ _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at m
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
 _LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
+_OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
+_TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _MANY = 1 << 20  # values, from which on warps take more than one turn
 _SHORT = 512  # values of a row that a warp is fast for, however few rows there are
@@ -101,6 +105,13 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
                     roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
                         signature, parameters=slotted | of_lanes, dtypes=of_warps
                     )
+    by_warps = backward.replace(" u64 length,", "")
+    for name in (name for name in types if name not in alone):
+        slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // 16
+        for lanes in _LANES_BACKWARD:
+            entry = f"{norm}_held_backward_{slots}_rows{lanes}_kernel"
+            dtypes = (*(roles[entry].dtypes if entry in roles else ()), name)
+            roles[entry] = Role(by_warps, parameters={"slots": str(slots), "lanes": str(lanes)}, dtypes=dtypes)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -296,3 +307,74 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         blocks = -(-problem.width // _COLUMNS)
         columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
         return Schedule((rows, columns), _guarantee(problem), workspace)
+
+
+@dataclass(frozen=True)
+class WarpsBackwardConfig(Config):
+    """Knobs of the backward by warps: its blocks, each of which adds up a slice of the rows."""
+
+    slices: int
+
+    @classmethod
+    def heuristic(cls, problem: RowsDescriptor) -> WarpsBackwardConfig:
+        """A block a multiprocessor, or up to three where each has turns; more where f32 would add up many rows."""
+        turns = -(-problem.rows // (_WARPS * _WARP // _lanes_backward(problem)))
+        few, many = min(turns, _MULTIPROCESSORS), 3 * _MULTIPROCESSORS
+        return cls(max(1, few, min(turns // 4, many), -(-turns // _TURNS)))
+
+    @classmethod
+    def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsBackwardConfig]:
+        """Return half and twice as many, too."""
+        slices = cls.heuristic(problem).slices
+        return tuple(dict.fromkeys([cls(slices), cls(-(-slices // 2)), cls(2 * slices)]))
+
+
+class HeldWarpsBackward(_Held[WarpsBackwardConfig]):
+    """A warp for each row, or for several: of a block for each, most lanes would have nothing to do.
+
+    Parameters
+    ----------
+    numbers
+        How many sums a column has.
+    """
+
+    name = "held_warps"
+    config_type = WarpsBackwardConfig
+    registers = _Registers(_OF_WARPS_BACKWARD, 0, _WARP)
+
+    def __init__(self, family: KernelFamily, numbers: int) -> None:
+        super().__init__(family)
+        self.numbers = numbers
+
+    def suits(self, problem: RowsDescriptor) -> bool:
+        """Where a warp holds a row, and a gradient is not what is left of a few values that cancel."""
+        return problem.width >= 2 * _WARP and self._refused(problem, WarpsBackwardConfig(1)) is None
+
+    def schedule(self, problem: RowsDescriptor, config: WarpsBackwardConfig, limits: Limits) -> Schedule | Refusal:
+        """Return two launches."""
+        if refusal := self._refused(problem, config):
+            return refusal
+        slices, lanes, workspace = config.slices, _lanes_backward(problem), Workspace()
+        partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
+        cut: dict[str, Argument] = {"slices": slices, "partials_ptr": partials, "per_value": 1 / problem.width}
+        entry = f"backward_{_OF_WARPS_BACKWARD // _vector(problem)}_rows{lanes}_kernel"
+        rows = self.launch(entry, problem, slices, _WARPS * _WARP, **cut)
+        blocks = -(-problem.width // _COLUMNS)
+        columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
+        return Schedule((rows, columns), GUARANTEE, workspace)
+
+    def _refused(self, problem: RowsDescriptor, config: WarpsBackwardConfig) -> Refusal | None:
+        """Return why so many slices cannot do it, or None."""
+        if problem.dtype.name == "f64":
+            return Refusal("there are no entries of f64")
+        if config.slices < 1:
+            return Refusal(f"there is at least a slice, not {config.slices}")
+        least = _LANES_BACKWARD[0] * _vector(problem)
+        if problem.width < least:
+            return Refusal(f"{_LANES_BACKWARD[0]} lanes have a vector each, and a row has {problem.width} values")
+        return self.refusal(problem, _WARP)
+
+
+def _lanes_backward(problem: RowsDescriptor) -> int:
+    """Return how many lanes have a row: as few as hold it."""
+    return next((lanes for lanes in _LANES_BACKWARD if problem.width <= _OF_WARPS_BACKWARD * lanes), _WARP)
