@@ -436,9 +436,13 @@ LARGE: list[tuple[Any, Any]] = [
     *((plan, kind((9, width), (width,)))  # and for each number of lanes that have a row
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
       for width in (16, 32, 64, 256)),
-    *((plan, kind((9, 64), (64,)))
+    *((plan, kind((9, width), (width,)))  # and of words
+      for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
+      for width in (2, 6, 18, 30, 34, 66, 130, 258)),
+    *((plan, kind((9, width), (width,)))
       for plan, kind in ((ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
-                         (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))),
+                         (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
+      for width in (64, 62, 126, 254)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((4096, 320), True)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))
