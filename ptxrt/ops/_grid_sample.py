@@ -15,6 +15,7 @@ from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
+from ptxrt.ops._grid_sample_tiled_cells import TiledCells
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -429,6 +430,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     category = "resampling"
     descriptor_type = GridSampleDescriptor
     variants = (
+        TiledCells(),
         Tiled(),
         Last(),
         Forward(),
