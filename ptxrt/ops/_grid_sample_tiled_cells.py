@@ -82,6 +82,8 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
             return refusal
         if config.points not in _POINTS or config.threads % 32 or config.channels % 4:
             return Refusal(f"takes {' or '.join(map(str, _POINTS))} points a thread, whole warps, and channels by fours")
+        if problem.n * problem.c >> 31:
+            return Refusal("has too many planes")
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         rows = config.threads // (_WIDTH // 4) * (config.points // 4)  # of a tile
         parts = -(-problem.c // config.channels)
