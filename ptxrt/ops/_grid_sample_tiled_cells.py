@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "TiledCells"]
 
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
-_POINTS = (4, 8)  # of a thread
+_POINTS = 8  # of a thread
 FAMILY = KernelFamily(
     "grid_sample_tiled_cells",
     ("f16", "bf16"),
     {
-        f"grid_sample_tiled_cells_{points}": Role(
+        "grid_sample_tiled_cells": Role(
             f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 space, i32 part, {_SIZES}", target=80
-        )
-        for points in _POINTS
+        ),
     },
     unnamed=None,
     op="grid_sample",
@@ -45,24 +44,23 @@ _OWN = 2 << 10  # bytes of shared memory, at most, that the entries have beside 
 
 @dataclass(frozen=True)
 class TiledCellsConfig(Config):
-    """Knobs: threads of a block, KiB of its shared memory, the points of a thread, and the channels that a block takes."""
+    """Knobs: threads of a block, KiB of its shared memory, and the channels that it takes, a multiple of 4."""
 
     threads: int
     kib: int
-    points: int
     channels: int
 
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> TiledCellsConfig:
         """Two blocks a multiprocessor of the largest devices, with as much shared memory as they have."""
         del problem
-        return cls(512, 108, 8, 16)
+        return cls(512, 108, 16)
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[TiledCellsConfig]:
         """Return smaller boxes and tiles, too."""
         best = cls.heuristic(problem)
-        return best, replace(best, kib=72), replace(best, kib=72, points=4), replace(best, threads=256, kib=54)
+        return best, replace(best, kib=72), replace(best, threads=256, kib=54)
 
 
 class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
@@ -80,14 +78,12 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
-        if config.points not in _POINTS or config.threads % 32 or config.channels % 4:
-            return Refusal(f"takes {' or '.join(map(str, _POINTS))} points a thread, whole warps, and channels by fours")
         if problem.n * problem.c >> 31:
             return Refusal("has too many planes")
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
-        rows = config.threads // (_WIDTH // 4) * (config.points // 4)  # of a tile
+        rows = config.threads // (_WIDTH // 4) * (_POINTS // 4)  # of a tile
         parts = -(-problem.c // config.channels)
         grid = (-(-problem.ow // _WIDTH), -(-problem.oh // rows), problem.n * parts)
         arguments: tuple[Argument, ...] = ("x", "grid", "out", nbytes // _CELL, config.channels, *problem.sizes)
-        kernel = FAMILY.kernel(f"grid_sample_tiled_cells_{config.points}", problem.dtype, self.language)
+        kernel = FAMILY.kernel("grid_sample_tiled_cells", problem.dtype, self.language)
         return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes, _OWN),), problem.guarantee())
