@@ -71,7 +71,7 @@ def test_tiles_give_the_bits_of_the_baseline(
 
 
 def in_cells(device: Device, x: Any, grid: Any, offsets: Any, config: Any) -> Any:
-    """Return the bytes that `tiled_cells` gives, of x, grid and y that lie `offsets` elements behind round addresses."""
+    """Return the bytes that `tiled_cells` gives; x, grid and y lie `offsets` elements behind round addresses."""
     descriptor = GridSampleDescriptor(x.shape, grid.shape, BY_NAME[BY_NUMPY[x.dtype].name])
     plan = GridSamplePlan.select(device, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
     out = Guarded(descriptor.out_shape, x.dtype, device, offsets[2])
