@@ -37,6 +37,7 @@ FAMILY = KernelFamily(
     op="grid_sample",
 )
 
+_FEW_CHANNELS = 4
 _WIDTH = 64  # of a tile
 _CELL = 8  # bytes
 _OWN = 2 << 10  # bytes of shared memory, at most, that the entries have beside their cells
@@ -52,15 +53,15 @@ class TiledCellsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> TiledCellsConfig:
-        """Two blocks a multiprocessor of the largest devices, with as much shared memory as they have."""
-        del problem
-        return cls(512, 108, 16)
+        """As many blocks as a multiprocessor of the largest devices has registers for: two, or four smaller ones."""
+        return cls(512, 96, 16) if problem.c <= _FEW_CHANNELS else cls(256, 54, 16)
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[TiledCellsConfig]:
         """Return smaller boxes and tiles, too."""
         best = cls.heuristic(problem)
-        return best, replace(best, kib=72), replace(best, threads=256, kib=54)
+        smaller = cls(256, 54, 8) if problem.c > _FEW_CHANNELS else replace(best, threads=256, kib=54)
+        return best, replace(best, kib=best.kib * 3 // 4), smaller
 
 
 class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):

@@ -124,8 +124,16 @@ def test_cells_of_four_channels_give_the_bits_of_the_baseline(
     x, grid = nearly_all(rng, shape, size, name, scale, noise)
     x.reshape(-1)[::77] = np.nan
     want = forward(device, "baseline", x, grid).tobytes()
-    for offsets in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 2), (8, 4, 4), (0, 8, 4)):
+    for offsets in ((0, 0, 0), (1, 0, 0), (4, 1, 0), (0, 0, 2), (8, 4, 4), (0, 8, 4)):
         assert in_cells(device, x, grid, offsets, config) == want
+
+
+@pytest.mark.ptx
+def test_a_box_fits_with_its_patches_in_shared_memory_of_any_size(device: Device, rng: Rng) -> None:
+    x, grid = smooth(rng, (1, 1, 40, 40), (64, 64), "f16", 0.9, 0.1)
+    want = forward(device, "baseline", x, grid).tobytes()
+    for kib in range(1, 25):
+        assert in_cells(device, x, grid, (0, 0, 0), (512, kib, 4)) == want
 
 
 @pytest.mark.parametrize("channels", range(1, 10))
