@@ -79,8 +79,8 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
-        if problem.n * problem.c >> 31:
-            return Refusal("has too many planes")
+        if config.threads % 64 or config.channels % 4 or problem.n * problem.c >> 31:
+            return Refusal("takes pairs of warps, channels by fours, and fewer than 2**31 of all images")
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         rows = config.threads // (_WIDTH // 4) * (_POINTS // 4)  # of a tile
         parts = -(-problem.c // config.channels)

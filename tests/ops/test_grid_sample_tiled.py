@@ -12,7 +12,7 @@ from test_grid_sample import LOOPS, OUTSIDE, TYPES, VARIANTS, each_type, of_16_b
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
 
-from ptxrt import Device, PlanPreference
+from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
 from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
@@ -90,7 +90,7 @@ def in_cells(device: Device, x: Any, grid: Any, offsets: Any, config: Any) -> An
             (64, 24, 4),
         ),  # boxes inside the image, rows of more than a warp takes at once
         ((2, 4, 40, 96), (70, 64), 0.3, 0.02, (512, 48, 4)),  # the same of four channels
-        ((1, 3, 24, 32), (19, 68), 0.9, 0.02, (96, 16, 4)),  # boxes at the edges
+        ((1, 3, 24, 32), (19, 68), 0.9, 0.02, (192, 16, 4)),  # boxes at the edges
         (
             (1, 7, 24, 40),
             (9, 72),
@@ -144,6 +144,13 @@ def test_any_number_of_channels_in_cells(device: Device, rng: Rng, channels: int
     want = forward(device, "baseline", x, grid).tobytes()
     for part in (4, 8, 12):
         assert in_cells(device, x, grid, (0, 0, 0), (64, 8, part)) == want
+
+
+@pytest.mark.parametrize("config", [(96, 8, 4), (64, 8, 6)], ids=str)
+def test_cells_refuse_single_warps_and_parts_of_cells(sim: Device, config: Any) -> None:
+    descriptor = GridSampleDescriptor((1, 3, 4, 4), (1, 4, 4, 2), BY_NAME["f16"])
+    with pytest.raises(Unsupported, match="by fours"):
+        GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
