@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng, Shape
-from op_testing import Guarded, on_device, wish
+from op_testing import Guarded, check_error, on_device, wish
 from test_grid_sample import LOOPS, OUTSIDE, TYPES, VARIANTS, each_type, of_16_bits
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
+from test_grid_sample_modes import backward as padded_gradients
+from test_grid_sample_modes import bar
 
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
-from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
+from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, references
 from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
@@ -299,3 +301,22 @@ def test_gradients_by_way_of_tiles_with_x(
     go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
     for offset in (0, 1):
         check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledBackwardConfig(*config))
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+@pytest.mark.parametrize(
+    ("variant", "config"),
+    [("tiled", TiledBackwardConfig(64, 1, 8)), ("tiled_channels", TiledChannelsConfig(64, 12))],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [3, 16, 19])
+@pytest.mark.ptx
+def test_padded_gradients_of_points_outside_of_a_box(
+    device: Device, rng: Rng, channels: int, variant: str, config: Config, padding: str
+) -> None:
+    x, grid = smooth(rng, (2, channels, 40, 36), (18, 40), "f32", 1.3, 0.1)
+    go = rng.standard_normal((2, channels, 18, 40)).astype(x.dtype)
+    how: Any = {"mode": "bilinear", "padding_mode": padding, "align_corners": True}
+    want = references.grid_sample_backward(go, x, grid, **how)
+    for got, each in zip(padded_gradients(device, variant, go, x, grid, config, **how), want, strict=True):
+        check_error("grid_sample_backward, padded", device, got, each, bar("f32", x.shape, each), f"{variant} {how}")
