@@ -58,6 +58,8 @@ every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 
 
 def forced(device: Device, shape: Shape, groups: int, eps: float, variant: str, dtype: str = "f32") -> Any:
+    if (variant, element_type(dtype).name) == ("teams", "f64"):
+        pytest.skip("it has no entries of f64")
     config = WholeConfig(1) if variant.endswith(ONE_WARP) else None
     strides = channels_last(shape) if "channels_last" in variant else ()
     problem = GroupNormDescriptor(shape, groups, element_type(dtype), eps, strides)
@@ -333,9 +335,15 @@ def test_values_whose_squares_f64_cannot_hold_are_not_a_number(device: Device, r
     assert np.isfinite(y[0]).all()
 
 
+def leave_out_what_rounds_more_than_once(name: str, variant: str) -> None:
+    if (variant, name) == ("teams", "f32"):
+        pytest.skip("it computes in f32, as plan.precision_guarantee says")
+
+
 @every_variant
 @every_type
 def test_without_weight_and_bias_a_result_is_rounded_once(device: Device, rng: Rng, name: str, variant: str) -> None:
+    leave_out_what_rounds_more_than_once(name, variant)
     x, _, _ = problem(rng, (2, 6, 50), name=name)
     assert_rounded_once(run(device, x, groups=3, variant=variant), references.group_norm(x, None, None, 3))
 
@@ -343,6 +351,7 @@ def test_without_weight_and_bias_a_result_is_rounded_once(device: Device, rng: R
 @every_variant
 @pytest.mark.parametrize(("name", "scale"), [("f32", 1), ("f16", 1), ("bf16", 1), ("f64", 1), ("f16", 40000)])
 def test_with_weight_and_bias_too(device: Device, rng: Rng, name: str, scale: int, variant: str) -> None:
+    leave_out_what_rounds_more_than_once(name, variant)
     x, w, b = problem(rng, (2, 6, 52), name=name)
     got = run(device, x, w * scale, b, 3, variant=variant)
     assert_rounded_once(got, references.group_norm(x, w * scale, b, 3))
@@ -389,9 +398,9 @@ def test_what_registers_do_not_hold_is_refused(device: Device) -> None:
 @pytest.mark.ptx
 def test_a_batch_that_grid_y_cannot_hold_is_walked(device: Device, rng: Rng) -> None:
     x = rng.standard_normal((65537 if device.kind == "cuda" else 65536, 1, 3)).astype(np.float32)
-    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1), wish())
+    plan = GroupNormPlan.select(device, GroupNormDescriptor(x.shape, 1), wish("baseline"))
     assert plan.schedule.launches[0].grid == (1, 65535)
-    check(device, x, None, None, 1)
+    check(device, x, None, None, 1, variant="baseline")
 
 
 @pytest.mark.parametrize(("variant", "shape"), [("split", (65537, 2, 5)), ("baseline", (65537, 2, 1028))], ids=str)
@@ -540,21 +549,33 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((1, 32, 128), 1, "few"),
         ((1, 32, 132), 1, "cluster"),
         ((257, 32, 128), 1, "cluster"),
-        ((257, 32, 124), 1, "baseline"),  # more than a quarter of a block's threads
+        ((257, 32, 124), 1, "teams"),  # more than a quarter of a block's threads
         ((256, 32, 124), 1, "few"),
         ((2, 32, 8, 8), 8, "few"),
         ((64, 32, 1024), 32, "few"),
-        ((64, 32, 1023), 32, ONE_WARP),
-        ((64, 32, 1025), 32, "baseline"),
-        ((63, 32, 1023), 32, "baseline"),
-        ((65536, 32, 7), 32, ONE_WARP),
+        ((1, 1, (1 << 14) - 1), 1, "teams"),
+        ((1, 1, (1 << 14) + 1), 1, "baseline"),  # of which registers do not hold as many
+        ((64, 32, 1023), 32, "teams"),
+        ((64, 512, 7, 7), 32, "teams"),
+        ((65536, 256), 8, "teams"),
         ((65536, 1, 4096), 1, "cluster"),
-        ((0, 32, 1023), 32, "baseline"),
+        ((0, 32, 1023), 32, "teams"),
     ],
 )
 def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: int, variant: str) -> None:
     plan = GroupNormPlan.select(device, GroupNormDescriptor(shape, groups), wish())
-    assert key_of(plan.variant) + (" of one warp" if plan.config == WholeConfig(1) else "") == variant
+    assert key_of(plan.variant) == variant
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(("shape", "config"), [
+    ((64, 32, 1024), WholeConfig(1)),
+    ((64, 32, 1025), WholeConfig(8)),
+    ((63, 32, 1023), WholeConfig(8)),
+    ((65536, 32, 7), WholeConfig(1)),
+], ids=str)  # fmt: skip
+def test_many_small_groups_have_a_warp_each(shape: Shape, config: WholeConfig) -> None:
+    assert WholeConfig.heuristic(GroupNormDescriptor(shape, 32)) == config
 
 
 @every_type

@@ -120,6 +120,10 @@ def _cases() -> Iterator[Case]:
     yield from _each("group_norm", (*_BIG, (1, 512, 128, 128), (2, 1280, 16, 16)))
     yield Case("group_norm", (2, 32, 8, 8), groups=8)
     yield from _each("group_norm", _BIG[:2], _HALVES)
+    # Channels that are no whole vectors.
+    yield Case("group_norm", (32, 512, 14, 14), "f16")
+    yield Case("group_norm", (64, 512, 7, 7))
+    yield from _each("group_norm", ((65536, 256, 1, 1),), ("f32", "f16"), groups=8)
     yield from _each("group_norm_backward", _BIG)
     yield from _each("group_norm_backward", _BIG[1:2], _HALVES)
     for op in ("softmax2d", "softmax2d_backward"):

@@ -1,0 +1,155 @@
+"""The variant of group_norm whose teams of threads hold a group of any hw in their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    ceil_div,
+)
+
+if TYPE_CHECKING:
+    from ptxrt.ops._group_norm import GroupNormDescriptor
+
+__all__ = ["FAMILY", "InTeams", "TeamConfig"]
+
+_WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
+_VALUES = 32  # of a thread at most, where groups are whole vectors
+_SINGLES = (4, 8, 16, 32)  # values of a thread, where they are not
+_FEW = 1 << 18  # values that are done sooner by as many threads as there can be
+
+_GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
+
+_TYPES = ("f32", "f16", "bf16")
+_SHARE = "u32 count, u32 groups, u32 per_group, u32 hw, u32 lanes, u32 shift, u32 per_block, u32 per_hw, u64 per_groups"
+_TEAMS = f"const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, {_SHARE}, P eps, f64 per_value"
+
+
+def _slots(dtype: str) -> int:
+    return _VALUES * BY_NAME[dtype].size // 16
+
+
+FAMILY = KernelFamily(
+    "group_norm_teams",
+    _TYPES,
+    {
+        f"group_norm_teams_{slots}_kernel": Role(
+            _TEAMS,
+            parameters={"slots": str(slots)},
+            dtypes=tuple(name for name in _TYPES if slots <= _slots(name)),
+        )
+        for slots in range(1, max(map(_slots, _TYPES)) + 1)
+    }
+    | {
+        f"group_norm_teams_{slots}_singles_kernel": Role(_TEAMS, parameters={"slots": str(slots), "width": "1"})
+        for slots in _SINGLES
+    },
+    targets=ROUNDING_TARGETS,
+    op="group_norm",
+)
+
+
+@dataclass(frozen=True)
+class TeamConfig(Config):
+    """Knobs of a group in the registers of a team: its threads, a power of two up to a warp's, or whole warps."""
+
+    lanes: int
+
+    @classmethod
+    def heuristic(cls, problem: GroupNormDescriptor) -> TeamConfig:
+        """Few, each with some values; of a small problem each has fewer, which are done sooner."""
+        few = problem.batch * problem.groups * problem.group < _FEW
+        return cls._of(problem, 4 if few else 16 if _width(problem) > 1 else 8)
+
+    @classmethod
+    def candidates(cls, problem: GroupNormDescriptor) -> Sequence[TeamConfig]:
+        """Return few values a thread to many."""
+        others = (cls._of(problem, values) for values in (4, 8, 16, 32))
+        return tuple(dict.fromkeys((cls.heuristic(problem), *others)))
+
+    @classmethod
+    def _of(cls, problem: GroupNormDescriptor, values: int) -> TeamConfig:
+        """Return the least team whose threads have at most so many values, or the largest one."""
+        units, width = _units(problem), _width(problem)
+        lanes = ceil_div(units, max(1, min(values, _most_values(problem)) // width))
+        if lanes > _WARP:
+            return cls(min(ceil_div(lanes, _WARP) * _WARP, _THREADS))
+        # Of two threads, if they have values: what they read together is whole sectors of 32 bytes.
+        return cls(max(1 << (lanes - 1).bit_length(), min(2, units)))
+
+    def slots(self, problem: GroupNormDescriptor) -> int:
+        """Return how many vectors, or values, a thread has at most; 0 for a team that there cannot be."""
+        lanes = self.lanes
+        if not 0 < lanes <= _THREADS or (lanes % _WARP if lanes > _WARP else lanes & (lanes - 1)):
+            return 0
+        return ceil_div(_units(problem), lanes)
+
+
+def _most_values(problem: GroupNormDescriptor) -> int:
+    """Return how many values a thread has at most."""
+    return _VALUES if _width(problem) > 1 else _SINGLES[-1]
+
+
+def _width(problem: GroupNormDescriptor) -> int:
+    """Return the values that a thread reads at once: a vector of 16 bytes where groups are whole ones."""
+    return 1 if problem.group % problem.vector else problem.vector
+
+
+def _units(problem: GroupNormDescriptor) -> int:
+    return problem.group // _width(problem)
+
+
+class InTeams(Variant["GroupNormDescriptor", TeamConfig]):
+    """One launch, which reads a group once into registers: of a part of a warp, of a warp, or of a block."""
+
+    name = "teams"
+    config_type = TeamConfig
+
+    def suits(self, problem: GroupNormDescriptor) -> bool:
+        """Where registers hold a group."""
+        return _refusal(problem, TeamConfig.heuristic(problem)) is None
+
+    def schedule(self, problem: GroupNormDescriptor, config: TeamConfig, limits: Limits) -> Schedule | Refusal:
+        """Return the launch."""
+        if refusal := _refusal(problem, config):
+            return refusal
+        slots, count, lanes = config.slots(problem), problem.batch * problem.groups, config.lanes
+        if _width(problem) == 1:
+            slots = next(some for some in _SINGLES if some >= slots)
+        entry = f"group_norm_teams_{slots}_{'singles_' if _width(problem) == 1 else ''}kernel"
+        kernel = FAMILY.kernel(entry, problem.dtype, self.language)
+        threads = max(lanes, _OF_TEAMS) if lanes <= _WARP else lanes
+        per_block, shift = (threads // lanes, lanes.bit_length() - 1) if lanes <= _WARP else (1, 31)
+        share = (count, problem.groups, problem.channels // problem.groups, problem.hw, lanes, shift, per_block)
+        inverses = (ceil_div(1 << 31, problem.hw), ceil_div(1 << 63, problem.groups))
+        arguments = ("x", "out", "weight", "bias", *share, *inverses, problem.eps, 1 / problem.group)
+        launch = Launch(kernel, (ceil_div(count, per_block),), threads, arguments)
+        return Schedule((launch,), _GUARANTEE)
+
+
+def _refusal(problem: GroupNormDescriptor, config: TeamConfig) -> Refusal | None:
+    """Return why a team cannot have a group, or None."""
+    if problem.dtype.name not in FAMILY.dtypes:
+        return Refusal(f"no kernel for {problem.dtype.name}")
+    if (count := problem.batch * problem.groups) >> 31:
+        return Refusal(f"{count} groups of all images are more than {(1 << 31) - 1}")
+    if not (slots := config.slots(problem)):
+        return Refusal(
+            f"a group has a power of two of threads up to {_WARP}, or whole warps up to {_THREADS}, not {config.lanes}"
+        )
+    if slots * _width(problem) > (most := _most_values(problem)):
+        return Refusal(f"{config.lanes} threads hold {config.lanes * most} values, not {problem.group}")
+    return problem.refusal(channels_last=False)
