@@ -298,7 +298,7 @@ class UpsampleNearest2dArgs(NamedTuple):
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
-_SMALL = 1 << 20  # 16-byte pieces of y, so few that what a thread waits for counts, if elements are small
+_SMALL = 1 << 20  # 16-byte pieces of y, so few that what a thread waits for counts
 # Elements that are few: of y, of grad_input; and so few of y that threads are better short than few.
 _SHORT, _SHORT_BACKWARD, _FEWEST = 1 << 17, 1 << 16, 1 << 15
 _BLOCKS = 128  # for each of the multiprocessors of a large device about one
@@ -397,7 +397,6 @@ def _pieces(
         return Refusal(f"pieces = {shown(count)} of a run do not fit 31 bits")
     shift = 31 + (across - 1).bit_length()
     return (count, across, -(-(1 << shift) // across), shift), _spread(-(-count // each), runs)
-
 
 
 @dataclass(frozen=True)
@@ -580,10 +579,10 @@ class Narrow(Variant[UpsampleNearest2dDescriptor, Config]):
     name = "narrow"
 
     def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
-        """Where rows of y are no whole vectors, or elements are small and tables would be what threads wait for."""
+        """Where rows of y are no whole vectors; or are, of 16 bits, where tables would be what threads wait for."""
         vectors, rest = divmod(problem.out_w * problem.dtype.size, _VECTOR_BYTES)
         few = math.prod(problem.result_shape[:3]) * vectors <= _SMALL
-        return bool(rest) or (few and problem.dtype.size < _WORD_BYTES)
+        return bool(rest) or (few and 2 * problem.dtype.size == _WORD_BYTES)
 
     def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -615,10 +614,11 @@ class Narrow(Variant[UpsampleNearest2dDescriptor, Config]):
 class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
-    Variants: ``short``, for few elements, one or four a thread; ``narrow``, whose threads take pieces of 16 bytes or less
-    of all rows of y that a row of x was copied to, where each was copied to as many; ``tables``, whose threads take 16 bytes of several rows
-    of y and find in tables where those are from; ``banded``, whose threads compute that; ``baseline``, an element a
-    thread. A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of one row.
+    Variants: ``short``, for few elements, one or four a thread; ``narrow``, whose threads take pieces of 16 bytes or
+    less of all rows of y that are the same one of x, where each was copied to as many; ``tables``, whose threads take
+    16 bytes of several rows of y and find in tables where those are from; ``banded``, whose threads compute that;
+    ``baseline``, an element a thread. A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of
+    one row.
     """
 
     op = "upsample_nearest2d"
@@ -741,7 +741,7 @@ class ShortSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
 
 
 class NarrowSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
-    """8 bytes of grad_input a thread, in pieces that rows are whole numbers of; rows and columns copied 2, 3 or 4 times."""
+    """8 bytes of grad_input a thread, in pieces that rows have no rest of, where all were copied 2, 3 or 4 times."""
 
     name = "narrow"
 
@@ -801,9 +801,9 @@ class UpsampleNearest2dBackwardPlan(
 
     Variants: ``short``, for few elements, one a thread, where every row and column was copied 2, 3 or 4 times;
     ``factors``, whose threads take 16 bytes of grad_input and read what these are sums of by vectors, where
-    every row was copied to as many rows and every column to 2, 3 or 4; ``narrow``, the same in pieces of 8 bytes or less, for any
-    rows; ``baseline``, an element of grad_input a thread,
-    whose plan holds tables, 8 bytes a row and a column of it.
+    every row was copied to as many rows and every column to 2, 3 or 4; ``narrow``, whose threads take 8 bytes, in
+    pieces of 8, 4 or 2, where ``short`` might; ``baseline``, an element of grad_input a thread, whose plan holds
+    tables, 8 bytes a row and a column of it.
     """
 
     op = "upsample_nearest2d_backward"

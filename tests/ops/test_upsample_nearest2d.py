@@ -244,7 +244,7 @@ def test_what_tables_do_not_take(sim: Device, shape: Shape, strides: Any, out_w:
 
 def narrow_views(x: Any, device: Device) -> Iterator[Any]:
     """Return arrays and what they show, by name: rows in one run and in several, elements apart, odd addresses."""
-    n, c, h, w = x.shape
+    h = x.shape[2]
     yield "one run", ptxrt.to_device(x, device), x
     yield "behind", on_device(x, device, 1), x
     yield "some channels", ptxrt.to_device(x, device)[:, 1:], x[:, 1:]
@@ -266,7 +266,8 @@ def test_narrow_pieces(device: Device, rng: Rng, dtype: Any) -> None:
     widths = set()
     for (h, w), rows, out_w in (
         ((3, 5), 2, 10), ((3, 5), 3, 15), ((2, 4), 4, 16), ((2, 3), 3, 9), ((5, 33), 2, 66), ((2, 10), 3, 30),
-        ((2, 6), 1, 14), ((2, 4), 2, 24), ((1, 2), 2, 4), ((1, 1), 7, 2), ((3, 2), 5, 1), ((2, 8), 2, 16), ((2, 7), 1, 4),
+        ((2, 6), 1, 14), ((2, 4), 2, 24), ((1, 2), 2, 4), ((1, 1), 7, 2), ((3, 2), 5, 1), ((2, 8), 2, 16),
+        ((2, 7), 1, 4),
     ):  # fmt: skip
         for k, (view, there, shown) in enumerate(narrow_views(any_bits(rng, (2, 3, h, w), dtype), device)):
             out = shown.shape[2] * rows, out_w
@@ -317,6 +318,8 @@ def test_what_narrow_pieces_are_for(device: Device) -> None:
         ((8, 64, 33, 33), (66, 66), "f16", "narrow"),
         ((4, 32, 100, 100), (300, 300), "f16", "narrow"),
         ((16, 256, 20, 20), (40, 40), "f16", "narrow"),  # whole vectors, but few
+        ((16, 256, 20, 20), (40, 40), "u8", "narrow"),
+        ((16, 256, 24, 24), (48, 48), "u8", "tables"),
         ((16, 256, 20, 20), (40, 40), "f32", "banded"),
         ((8, 256, 64, 64), (128, 128), "f16", "tables"),
         ((8, 64, 33, 33), (67, 66), "f16", "banded"),

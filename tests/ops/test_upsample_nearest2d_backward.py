@@ -34,6 +34,7 @@ TYPES = ("f32", "f64", "f16", "bf16")
 OF_16_BITS = ("f16", "bf16")
 VARIANTS = ("baseline", "hip/baseline")
 FACTORS = ("factors", "hip/factors")
+OF_FACTORS = (*FACTORS, "short", "narrow")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 each_type = pytest.mark.parametrize("name", TYPES)
 
@@ -384,7 +385,7 @@ def test_drawn_problems(device: Device) -> None:
         size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
         name=st.sampled_from(TYPES),
         variant=st.sampled_from(
-            (*(key for key in variants(UpsampleNearest2dBackwardPlan, device) if key not in (*FACTORS, "short", "narrow")), None)
+            (*(key for key in variants(UpsampleNearest2dBackwardPlan, device) if key not in OF_FACTORS), None)
         ),
         offset=st.integers(0, 3),
         order=st.permutations(range(4)),
