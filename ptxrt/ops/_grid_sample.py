@@ -14,7 +14,7 @@ from ptxrt.ops._grid_sample_modes_last import GeneralLast
 from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
-from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
+from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackward, TiledBackward
 from ptxrt.ops._grid_sample_tiled_cells import TiledCells
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
@@ -586,7 +586,7 @@ class GridSampleBackwardPlan(Plan[GridSampleBackwardDescriptor, GridSampleBackwa
         Direct(),
         modes.GeneralFixedPoint(),
         modes.GeneralBackward(),
-        TiledBackward("hip"),
+        HipTiledBackward(),
         GeneralLast("hip"),
         ChannelsLast("hip"),
         Direct("hip"),

@@ -55,7 +55,8 @@ class GeneralLast(Variant["GridSampleBackwardDescriptor", Config]):
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
         """Where what two passes over all pixels cost comes back."""
         pixels, points = math.prod(problem.shape[2:]), problem.positions
-        if problem.plain and (problem.dtype.name == "f32" or points >= 4 * pixels):
+        hip = problem.dtype.name == "f32" and self.language == "hip"
+        if problem.plain and (hip or points >= 4 * pixels):
             return False  # others are faster
         dense = 4 * points >= pixels and points >= _THREADS
         return dense and problem.c > 1 and problem.n * problem.c * points >= 1 << 19 and not problem.crowded

@@ -24,7 +24,7 @@ from ptxrt.ops.framework import (
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
 
-__all__ = ["FAMILY", "TiledBackward", "TiledBackwardConfig", "summed"]
+__all__ = ["FAMILY", "HipTiledBackward", "TiledBackward", "TiledBackwardConfig", "summed"]
 
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
@@ -55,27 +55,43 @@ class TiledBackwardConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledBackwardConfig:
-        """Two blocks a multiprocessor."""
-        return cls(512, 1, 112)
+        """Four blocks a multiprocessor."""
+        return cls(256, 1, 55)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledBackwardConfig]:
-        """Return both."""
+        """Return larger and smaller tiles, too."""
         del problem
-        return (cls(512, 1, 112),)
+        return cls(256, 1, 55), cls(512, 1, 112), cls(128, 1, 27)
+
+
+@dataclass(frozen=True)
+class HipTiledBackwardConfig(TiledBackwardConfig):
+    """The same in HIP, whose blocks have their shared memory whatever their threads."""
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleBackwardDescriptor) -> HipTiledBackwardConfig:
+        """As many threads as share it."""
+        return cls(512, 1, 112)
+
+    @classmethod
+    def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[HipTiledBackwardConfig]:
+        """Return that alone."""
+        return (cls.heuristic(problem),)
 
 
 class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]):
     """Float atomics on sums in shared memory; each of these is added to those in global memory once."""
 
     name = "tiled"
-    config_type = TiledBackwardConfig
+    config_type: type[TiledBackwardConfig] = TiledBackwardConfig
+    least = 1 << 19  # points
 
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
         """Few channels, and many points, as many as pixels at least: of fewer a tile is far apart."""
         pixels, points = problem.ih * problem.iw, problem.positions
         dense = pixels <= points <= 4 * pixels and min(problem.oh, problem.ow) >= 64
-        return problem.c <= 3 and dense and problem.n * points >= 1 << 20
+        return problem.c <= 3 and dense and problem.n * points >= self.least
 
     def schedule(
         self, problem: GridSampleBackwardDescriptor, config: TiledBackwardConfig, limits: Limits
@@ -101,6 +117,16 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
             return Launch(kernel, (tiles, 1, problem.n), config.threads, arguments, nbytes)
 
         return summed(problem, self.language, add)
+
+
+class HipTiledBackward(TiledBackward):
+    """The same in HIP."""
+
+    config_type = HipTiledBackwardConfig
+    least = 1 << 20
+
+    def __init__(self) -> None:
+        super().__init__("hip")
 
 
 def summed(problem: GridSampleBackwardDescriptor, language: str, add: Callable[[Argument], Launch]) -> Schedule:

@@ -39,6 +39,7 @@ FAMILY = KernelFamily(
 
 _FEW_CHANNELS = 4
 _WIDTH = 64  # of a tile
+_MANY = 1 << 20  # points of a problem
 _CELL = 8  # bytes
 _OWN = 2 << 10  # bytes of shared memory, at most, that the entries have beside their cells
 
@@ -53,15 +54,18 @@ class TiledCellsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> TiledCellsConfig:
-        """As many blocks as a multiprocessor of the largest devices has registers for: two, or four smaller ones."""
-        return cls(512, 96, 16) if problem.c <= _FEW_CHANNELS else cls(256, 54, 16)
+        """Of few channels two blocks a multiprocessor, or smaller ones of few points; of more, parts of them."""
+        if problem.c > _FEW_CHANNELS:
+            return cls(256, 36, 8 if problem.positions < 4 * problem.ih * problem.iw else 16)
+        return cls(512, 90, 4) if problem.n * problem.positions >= _MANY else cls(256, 74, 4)
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[TiledCellsConfig]:
         """Return smaller boxes and tiles, too."""
         best = cls.heuristic(problem)
-        smaller = cls(256, 54, 8) if problem.c > _FEW_CHANNELS else replace(best, threads=256, kib=54)
-        return best, replace(best, kib=best.kib * 3 // 4), smaller
+        if problem.c > _FEW_CHANNELS:
+            return best, replace(best, channels=24 - best.channels), cls(512, 72, best.channels)
+        return cls(512, 90, 4), cls(256, 74, 4), cls(256, 48, 4)
 
 
 class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
@@ -71,9 +75,11 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
     config_type = TiledCellsConfig
 
     def suits(self, problem: GridSampleDescriptor) -> bool:
-        """Very many points of three or four channels."""
-        wide = min(problem.oh, problem.ow) >= _WIDTH
-        return wide and problem.c in (3, 4) and problem.n * problem.positions >= 1 << 20
+        """Many points of three or four channels, or many values of channels that leave few places empty."""
+        points = problem.n * problem.positions
+        few = problem.c in (3, 4) and points >= 1 << 18
+        large = problem.c > 2 * _FEW_CHANNELS and problem.c % 4 in (0, 3) and points * problem.c >= 1 << 22
+        return min(problem.oh, problem.ow) >= _WIDTH and (few or large)
 
     def schedule(self, problem: GridSampleDescriptor, config: TiledCellsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

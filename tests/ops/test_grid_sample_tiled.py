@@ -235,11 +235,14 @@ def test_who_serves_large_results() -> None:
         return GridSamplePlan.select("sim:0", descriptor, PlanPreference(language="ptx")).variant.name
 
     many, flat = ((8, 64, 128, 128), (128, 128)), ((4, 3, 1024, 1024), (1024, 1024))
-    assert chosen(*flat, "f32") == chosen(*many, "f16") == chosen(*many, "f32") == "tiled"
+    assert chosen(*flat, "f32") == chosen(*many, "f32") == "tiled"
     of_two = (4, 2, *flat[0][2:]), flat[1]
     assert chosen(*flat, "bf16") == chosen((1, 4, 9, 9), (1024, 1024), "f16") == "tiled_cells" != chosen(*of_two, "f16")
     fewer = (8, 32, 128, 128), (128, 128)
-    assert chosen(*fewer, "f16") == chosen((2, 256, 64, 64), (256, 256), "f64") == "tiled"
+    assert (
+        chosen(*fewer, "f16") == chosen(*many, "f16") == chosen((8, 3, 224, 224), (224, 224), "bf16") == "tiled_cells"
+    )
+    assert chosen((8, 33, 128, 128), (128, 128), "f16") == chosen((2, 256, 64, 64), (256, 256), "f64") == "tiled"
     assert chosen(*fewer, "f32") == chosen(*many, "f64") == chosen(*flat, "f64") == "baseline"
     assert chosen((8, 64, 128, 128), (63, 999), "f16") == "baseline"
     assert chosen(*many, "f32", mode="bicubic") == chosen((2, 16, 64, 64, 64), (64,) * 3, "f16") == "general_tiled"
