@@ -454,6 +454,12 @@ LARGE: list[tuple[Any, Any]] = [
      ops.UpsampleNearest2dBackwardDescriptor((1, 1, 32, 64), (2048, 2048, 64, 1), 16, 32)),
     *((ops.UpsampleNearest2dBackwardPlan,
        ops.UpsampleNearest2dBackwardDescriptor((1, 1, 12, 12), (144, 144, 12, 1), size, size)) for size in (3, 4)),
+    # Rows of each width that narrow pieces have.
+    *((ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor((1, 1, 2, 1), (2, 2, 1, 1), 4, width))
+      for width in (1, 2, 4, 8, 16)),
+    *((ops.UpsampleNearest2dBackwardPlan,
+       ops.UpsampleNearest2dBackwardDescriptor((1, 1, factor, width * factor), (0, 0, width * factor, 1), 1, width))
+      for factor in (2, 3, 4) for width in (1, 2, 4)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 6), False, strides=(48, 1, 8))),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((20000, 8), True)),
     *((ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((rows, 8), True)) for rows in (300, 20000)),
