@@ -186,6 +186,9 @@ class DirectLaunch(NamedTuple):
         The device's own.
     call
         Takes function, the six numbers of grid and block, shared bytes, stream or None, table and 0; returns (status,).
+    call_following, following
+        The same of a launch that follows the one before it (:class:`ptxrt.runtime.signature.Arguments`): takes what
+        `following` returns for the tuple of the six numbers, shared bytes and stream, then function, table and 0.
     success
         The status of what went well.
     elsewhere
@@ -201,6 +204,8 @@ class DirectLaunch(NamedTuple):
     current: Callable[[], tuple[Any, Any]]
     context: Any
     call: Callable[..., tuple[Any]]
+    call_following: Callable[..., tuple[Any]]
+    following: Callable[[tuple[int, ...], int, int], Any]
     success: Any
     elsewhere: tuple[Any, ...]
     note: Callable[[tuple[Any, ...]], None]

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = ["BACKEND"]
 
 _INSTALL = 'install the packages with pip install "ptxrt[cuda13]" (or cuda12)'
 _NAME_BYTES = 256  # room for a device's name
+_CONFIGURATIONS = 1024  # of launches that follow others: kept, since one takes longer to make than to launch
 _PORTABLE_CLUSTER = 8  # blocks; to larger ones a kernel must be opted in, and not each device has them
 _LARGE_CLUSTER = 16
 _WITH_LARGE_CLUSTERS = (9, 10)  # compute capabilities
@@ -103,11 +104,13 @@ class CudaBackend(CudaTextures):
     def _use(self, driver: Any) -> None:
         """Have cuda.bindings' driver; what a launch uses of it, in attributes that the class does not have: faster."""
         self._driver, self._success = driver, driver.CUresult.CUDA_SUCCESS
-        self._get_current, self._launch, self._launch_graph = (
+        self._get_current, self._launch, self._launch_following, self._launch_graph = (
             driver.cuCtxGetCurrent,
             driver.cuLaunchKernel,
+            driver.cuLaunchKernelEx,
             driver.cuGraphLaunch,
         )
+        self._following = lru_cache(maxsize=_CONFIGURATIONS)(partial(_following, driver))
 
     @cached_property
     def _core(self) -> Any:
@@ -496,28 +499,32 @@ class CudaBackend(CudaTextures):
         arguments: Any,
     ) -> None:
         # Where another context than the device's is current, or a watcher stands before; else direct_launch serves. The
-        # default stream is the current context's, so that is asked each time. Cython's types convert fastest what is
-        # their own or None, and a tuple that is spread out costs more than six names.
+        # default stream is the current context's, so that is asked each time.
         status, before = self._get_current()
         if status is not self._success:
             self._fail("cuCtxGetCurrent", status)
-        x, y, z, width, height, depth = dims
         context = self._contexts[ordinal]
         if before == context:
-            (status,) = self._launch(
-                function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
-            )
+            (status,) = self._issue(function, dims, shared_bytes, stream, arguments)
         else:
             self._call("cuCtxPushCurrent", context)
             try:
-                (status,) = self._launch(
-                    function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0
-                )
+                (status,) = self._issue(function, dims, shared_bytes, stream, arguments)
             finally:
                 self._call("cuCtxPopCurrent")
         if status is not self._success:
             self._fail("cuLaunchKernel", status)
         self._note((ordinal, stream, arguments.kernel, dims))
+
+    def _issue(
+        self, function: Any, dims: tuple[int, int, int, int, int, int], shared_bytes: int, stream: int, arguments: Any
+    ) -> Any:
+        if arguments.follows:
+            return self._launch_following(self._following(dims, shared_bytes, stream), function, arguments.table, 0)
+        # Cython's types convert fastest what is their own or None, and a tuple that is spread out costs more than six
+        # names.
+        x, y, z, width, height, depth = dims
+        return self._launch(function, x, y, z, width, height, depth, shared_bytes, stream or None, arguments.table, 0)
 
     def direct_launch(self, ordinal: int) -> DirectLaunch | None:
         context, failed = self._contexts.get(ordinal), partial(self._fail, "cuLaunchKernel")
@@ -531,7 +538,16 @@ class CudaBackend(CudaTextures):
         )
         seen = self._seen.setdefault(ordinal, [0])
         return DirectLaunch(
-            self._get_current, context, self._launch, self._success, elsewhere, self._note, failed, seen
+            self._get_current,
+            context,
+            self._launch,
+            self._launch_following,
+            self._following,
+            self._success,
+            elsewhere,
+            self._note,
+            failed,
+            seen,
         )
 
     def launch_cooperative(
@@ -604,6 +620,17 @@ class CudaBackend(CudaTextures):
     def destroy_graph(self, ordinal: int, graph: Any) -> None:
         with self._current(ordinal):
             self._call("cuGraphExecDestroy", graph)  # what is still running of it ends first
+
+
+def _following(driver: Any, dims: tuple[int, ...], shared_bytes: int, stream: int) -> Any:
+    """Return the driver's configuration of a launch that may begin while the one before it in its stream ends."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    made = driver.CUlaunchConfig()
+    made.gridDimX, made.gridDimY, made.gridDimZ, made.blockDimX, made.blockDimY, made.blockDimZ = dims
+    made.sharedMemBytes, made.hStream, made.attrs, made.numAttrs = shared_bytes, stream, [attribute], 1
+    return made
 
 
 BACKEND = CudaBackend()

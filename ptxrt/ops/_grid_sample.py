@@ -15,6 +15,7 @@ from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackward
+from ptxrt.ops._grid_sample_tiled_cells import TiledCells
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannels
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -419,8 +420,9 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     """Plan of :func:`grid_sample`; run it with :class:`GridSampleArgs`.
 
     Variants: ``tiled``, a block for each tile of the result, which has in shared memory what its points touch of the
-    image; ``baseline``, a thread for each position and part of the channels: both for contiguous images, bilinear,
-    zeros, align_corners=False, with the same bits; so has ``last``, eight threads a point, for channels-last images.
+    image; ``tiled_cells``, the same of 16 bits with four channels side by side there; ``baseline``, a thread for each
+    position and part of the channels: all for contiguous images, bilinear, zeros, align_corners=False, with the same
+    bits; so has ``last``, eight threads a point, for channels-last images.
     ``general``, the second for every mode and volumes, and any strides of x; ``general_tiled``, with the same bits, the
     first for bicubic images and bilinear volumes, contiguous.
     """
@@ -429,6 +431,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     category = "resampling"
     descriptor_type = GridSampleDescriptor
     variants = (
+        TiledCells(),
         Tiled(),
         Last(),
         Forward(),

@@ -56,13 +56,13 @@ class TiledBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledBackwardConfig:
         """Two blocks a multiprocessor."""
-        return cls(512, 1, 108)
+        return cls(512, 1, 112)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledBackwardConfig]:
         """Return both."""
         del problem
-        return (cls(512, 1, 108),)
+        return (cls(512, 1, 112),)
 
 
 class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]):
@@ -91,7 +91,10 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         height = _POINTS[self.language] * (config.threads // 32 >> config.wide)
         tiles = -(-problem.ow // (32 << config.wide)) * -(-problem.oh // height)
         kernel = FAMILY.kernel("grid_sample_tiled_backward", problem.dtype, self.language)
-        more = (config.wide, space, (math.isqrt(space) - 4) // 8 * 8 + 4, *problem.padding, *problem.sizes)
+        # A box that is cut is wider than high by as much as its tile: as much of it is left on every side.
+        more_columns = (32 << config.wide) - height
+        side = (more_columns + math.isqrt(more_columns**2 + 4 * space)) // 2
+        more = (config.wide, space, max((side - 4) // 8 * 8, 0) + 4, *problem.padding, *problem.sizes)
 
         def add(sums: Argument) -> Launch:
             arguments = ("grad_out", "x", "grid", sums, "grad_grid", *more)

@@ -49,20 +49,20 @@ class TiledChannelsConfig(Config):
 
     def layout(self, problem: GridSampleBackwardDescriptor, limits: Limits) -> tuple[int, int]:
         """Return the shared memory in bytes, and how many pixels it holds beside what each thread takes."""
-        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 80 + 2 * parameter_type(problem.dtype).size
+        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 68 + 2 * parameter_type(problem.dtype).size
         return nbytes, (nbytes - self.threads * each) // 64
 
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledChannelsConfig:
         """Two blocks a multiprocessor."""
         del problem
-        return cls(512, 110)
+        return cls(512, 112)
 
     @classmethod
     def candidates(cls, problem: GridSampleBackwardDescriptor) -> Sequence[TiledChannelsConfig]:
         """Return smaller blocks, too."""
         del problem
-        return cls(512, 110), cls(256, 55)
+        return cls(512, 112), cls(256, 55)
 
 
 class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]):

@@ -10,7 +10,7 @@ from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
-from ptxrt.ops.framework.rows_held import HeldBackward, forward_variants
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldWarpsBackward, forward_variants
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -74,6 +74,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
 
     variants = (
         FewBackward(FEW, 2),
+        HeldWarpsBackward(HELD, 2),
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
         ApartBackward(APART),

@@ -11,7 +11,7 @@ from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
-from ptxrt.ops.framework.rows_held import HeldBackward, forward_variants
+from ptxrt.ops.framework.rows_held import HeldBackward, HeldWarpsBackward, forward_variants
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -75,6 +75,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
 
     variants = (
         FewBackward(FEW, 1),
+        HeldWarpsBackward(HELD, 1),
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
         ApartBackward(APART),

@@ -52,15 +52,29 @@ __all__ = [
 THREADS = 256
 _MOST_PLACES = 1 << 28  # of the tables of a plan, 2 GiB
 _FLOATS = ("f32", "f64", "f16", "bf16")
+_TYPES = (*_FLOATS, "u8", "u32")
 _FACTORS = (2, 3, 4)  # to how many columns a column was copied, in the entry for whole factors
 _SHORT_ABI = (
     "const T* src, T* dst, u32 plane, u32 across, u32 by_row, u32 row_factor, u32 column_factor, "
     "u32 plane_stride, u32 row_stride, u32 column_stride"
 )
+_NARROW_ABI = (
+    "const T* src, T* dst, u32 count, u32 across, u32 across_factor, u32 across_shift, u32 rows, "
+    "u32 column_factor, u64 run_stride, u32 row_stride, u32 column_stride"
+)
+_PIECES = {16: 1, 8: 1, 4: 2, 2: 4}  # bytes of a piece -> how many of them a thread of the narrow entries has
 _OF_SIZE = {1: "u8", 2: "f16", 4: "u32", 8: "f64"}  # bytes -> the type whose entry moves elements of so many
+_BACKWARD_WIDTHS = (8, 4, 2)  # bytes of a piece of grad_input, of which a thread has 8 bytes
+
+
+def _of_at_most(width: int, types: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the types whose elements are of no more bytes."""
+    return tuple(name for name in types if BY_NAME[name].size <= width)
+
+
 FAMILY = KernelFamily(
     "upsample_nearest2d",
-    ("f32", "f64", "f16", "bf16", "u8", "u32"),
+    _TYPES,
     {
         "upsample_nearest2d": Role(
             "u64 w_out, u64 h_out, f64 w_scale, f64 h_scale, const u64* info, const T* src, T* dst", hip=True
@@ -77,6 +91,10 @@ FAMILY = KernelFamily(
             "u32 height, u32 windows, u32 channels, u32 out_h, u64 image_stride, u64 channel_stride, u32 row_bytes",
             hip=True,
         ),
+        **{
+            f"upsample_nearest2d_narrow_{width}": Role(_NARROW_ABI, dtypes=_of_at_most(width, _TYPES))
+            for width in _PIECES
+        },
         "upsample_nearest2d_backward": Role(
             "const T* go_ptr, T* gi_ptr, const u64* rows_ptr, const u64* columns_ptr, u64 total, u64 channels, "
             "u64 in_h, u64 in_w, u64 image_stride, u64 channel_stride, u64 row_stride, u64 column_stride",
@@ -95,6 +113,15 @@ FAMILY = KernelFamily(
                 dtypes=_FLOATS,
             )
             for factor in _FACTORS
+        },
+        **{
+            f"upsample_nearest2d_backward_narrow_{factor}_{width}": Role(
+                "const T* go_ptr, T* gi_ptr, u32 count, u32 across, u32 across_factor, u32 across_shift, "
+                "u64 run_stride, u32 row_stride",
+                dtypes=_of_at_most(width, _FLOATS),
+            )
+            for factor in _FACTORS
+            for width in _BACKWARD_WIDTHS
         },
     },
     unnamed=None,
@@ -271,6 +298,7 @@ class UpsampleNearest2dArgs(NamedTuple):
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
+_SMALL = 1 << 20  # 16-byte pieces of y, so few that what a thread waits for counts
 # Elements that are few: of y, of grad_input; and so few of y that threads are better short than few.
 _SHORT, _SHORT_BACKWARD, _FEWEST = 1 << 17, 1 << 16, 1 << 15
 _BLOCKS = 128  # for each of the multiprocessors of a large device about one
@@ -316,9 +344,8 @@ def _factor(length: int, count: int) -> int | None:
     return next((factor for factor in (high, high - 1) if np.array_equal(places * factor >> 16, wanted)), None)
 
 
-def _spread(problem: _Problem, plane: int) -> tuple[tuple[int, int], int]:
+def _spread(plane: int, planes: int) -> tuple[tuple[int, int], int]:
     """Return grid and block for so many threads a plane: as many blocks as a large device has multiprocessors."""
-    planes = math.prod(problem.shape[:2])
     fits = (threads for threads in (THREADS, 128) if threads <= plane and -(-plane // threads) * planes >= _BLOCKS)
     threads = next(fits, 64)
     return (-(-plane // threads), planes), threads
@@ -340,6 +367,36 @@ def _far_apart(problem: _Problem, across: int) -> Refusal | None:
 def _plane_step(problem: _Problem) -> int:
     """Return the elements from a plane to the next."""
     return problem.steps[1] if problem.shape[1] > 1 else problem.steps[0]
+
+
+def _runs(problem: _Problem) -> tuple[int, int, int, int] | Refusal:
+    """Return how many runs of rows at one stride there are, and how many rows a run has; the strides of both."""
+    groups: list[tuple[int, int]] = []  # from the last axis up: rows that lie at one stride, and that
+    for length, step in zip(problem.shape[2::-1], problem.steps[2::-1], strict=True):
+        if length == 1:
+            continue
+        if groups and step == math.prod(groups[-1]):
+            groups[-1] = groups[-1][0] * length, groups[-1][1]
+        else:
+            groups.append((length, step))
+    if len(groups) > 2:
+        return Refusal(f"rows of {problem.first} do not lie at one stride, or in runs at another")
+    (rows, row_step), (runs, run_step) = [*groups, (1, 0), (1, 0)][:2]
+    return runs, rows, run_step, row_step
+
+
+def _pieces(
+    across: int, rows: int, runs: int, each: int
+) -> tuple[tuple[int, int, int, int], tuple[tuple[int, int], int]] | Refusal:
+    """Return how the narrow entries count the pieces of a run, `across` a row; and their grid and block.
+
+    A piece times the third number, without its last bits, of which the fourth says how many, is its row.
+    """
+    count = rows * across
+    if (count + THREADS * max(_PIECES.values())) >> 31:
+        return Refusal(f"pieces = {shown(count)} of a run do not fit 31 bits")
+    shift = 31 + (across - 1).bit_length()
+    return (count, across, -(-(1 << shift) // across), shift), _spread(-(-count // each), runs)
 
 
 @dataclass(frozen=True)
@@ -385,7 +442,7 @@ class Short(Variant[UpsampleNearest2dDescriptor, ShortConfig]):
         arguments: tuple[Argument, ...] = ("x", "out", *numbers, *steps)
         role = "upsample_nearest2d_short" + ("_4" if config.each == 4 else "")
         kernel = problem.kernel(role, self.language)
-        return Schedule((Launch(kernel, *_spread(problem, plane), arguments),), _GUARANTEE)
+        return Schedule((Launch(kernel, *_spread(plane, math.prod(problem.shape[:2])), arguments),), _GUARANTEE)
 
 
 @dataclass(frozen=True)
@@ -516,18 +573,58 @@ class Tables(Variant[UpsampleNearest2dDescriptor, TablesConfig]):
         return _refusal(problem) or Schedule((launch,), _GUARANTEE)
 
 
+class Narrow(Variant[UpsampleNearest2dDescriptor, Config]):
+    """Pieces of 16 bytes or less of as many rows of y as a row of x was copied to a thread."""
+
+    name = "narrow"
+
+    def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
+        """Where rows of y are no whole vectors; or are, of 16 bits, where tables would be what threads wait for."""
+        vectors, rest = divmod(problem.out_w * problem.dtype.size, _VECTOR_BYTES)
+        few = math.prod(problem.result_shape[:3]) * vectors <= _SMALL
+        return bool(rest) or (few and 2 * problem.dtype.size == _WORD_BYTES)
+
+    def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        size = problem.dtype.size
+        row_bytes = problem.out_w * size
+        width = next((width for width in _PIECES if width >= size and row_bytes % width == 0), None)
+        if width is None:
+            return Refusal("rows of y are not whole numbers of 2 bytes")
+        rows = None if problem.in_h > _MOST_PLACES else _whole_factor(problem.in_h, problem.out_h)
+        column_factor = _factor(problem.in_w, problem.out_w)
+        if rows is None or column_factor is None:
+            return Refusal("not every row was copied as often, or no factor of 16 bits gives the places of columns")
+        runs = _runs(problem)
+        if isinstance(runs, Refusal):
+            return runs
+        (number, lines, run_step, row_step), column_step = runs, problem.steps[3]
+        pieces = _pieces(row_bytes // width, lines, number, _PIECES[width])
+        if isinstance(pieces, Refusal):
+            return pieces
+        strides = run_step * size, row_step * size, column_step * size
+        for name, value in (("row_stride", strides[1]), ("column_stride", strides[2]), ("band", rows * row_bytes)):
+            if value >> 32:
+                return Refusal(f"{name} = {shown(value)} bytes do not fit the kernel's u32")
+        arguments: tuple[Argument, ...] = ("x", "out", *pieces[0], rows, column_factor, *strides)
+        kernel = problem.kernel(f"upsample_nearest2d_narrow_{width}", self.language)
+        return _refusal(problem) or Schedule((Launch(kernel, *pieces[1], arguments),), _GUARANTEE)
+
+
 class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dArgs, DeviceArray]):
     """Plan of :func:`upsample_nearest2d`; run it with :class:`UpsampleNearest2dArgs`.
 
-    Variants: ``short``, for few elements, one or four a thread; ``tables``, whose threads take 16 bytes of several rows
-    of y and find in tables where those are from; ``banded``, whose threads compute that; ``baseline``, an element a
-    thread. A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of one row.
+    Variants: ``short``, for few elements, one or four a thread; ``narrow``, whose threads take pieces of 16 bytes or
+    less of all rows of y that are the same one of x, where each was copied to as many; ``tables``, whose threads take
+    16 bytes of several rows of y and find in tables where those are from; ``banded``, whose threads compute that;
+    ``baseline``, an element a thread. A plan of ``tables`` holds 4 bytes for each row of y, and 16 for each 16 bytes of
+    one row.
     """
 
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (Short(), Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
+    variants = (Short(), Narrow(), Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -639,8 +736,39 @@ class ShortSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
         plane, size = in_h * in_w, problem.dtype.size
         numbers = (plane, in_w, _LARGEST // in_w, _plane_step(problem) * size, problem.steps[2] * size)
         kernel = FAMILY.kernel(f"upsample_nearest2d_backward_short_{rows}", problem.dtype, self.language)
-        launch = Launch(kernel, *_spread(problem, plane), ("grad_out", "out", *numbers))
+        launch = Launch(kernel, *_spread(plane, math.prod(problem.shape[:2])), ("grad_out", "out", *numbers))
         return Schedule((launch,), _guarantee(problem))
+
+
+class NarrowSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
+    """8 bytes of grad_input a thread, in pieces that rows have no rest of, where all were copied 2, 3 or 4 times."""
+
+    name = "narrow"
+
+    def schedule(
+        self, problem: UpsampleNearest2dBackwardDescriptor, config: Config, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return one launch."""
+        in_w, size = problem.result_shape[3], problem.dtype.size
+        copies = _copies(problem)
+        if isinstance(copies, Refusal):
+            return copies
+        factor, columns = copies
+        if factor != columns or factor not in _FACTORS:
+            return Refusal("not every row and column was copied as often, 2, 3 or 4 times")
+        runs = _runs(problem)
+        if isinstance(runs, Refusal):
+            return runs
+        number, lines, run_step, row_step = runs
+        width = next(width for width in _BACKWARD_WIDTHS if in_w * size % width == 0)
+        pieces = _pieces(in_w * size // width, lines // factor, number, _BACKWARD_WIDTHS[0] // width)
+        if isinstance(pieces, Refusal):
+            return pieces
+        if (row_step * size * factor) >> 32:
+            return Refusal(f"row_stride = {shown(row_step * size)} bytes do not fit the kernel's u32")
+        kernel = FAMILY.kernel(f"upsample_nearest2d_backward_narrow_{factor}_{width}", problem.dtype, self.language)
+        launch = Launch(kernel, *pieces[1], ("grad_out", "out", *pieces[0], run_step * size, row_step * size))
+        return _refusal(problem) or Schedule((launch,), _guarantee(problem))
 
 
 class Sums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
@@ -673,14 +801,15 @@ class UpsampleNearest2dBackwardPlan(
 
     Variants: ``short``, for few elements, one a thread, where every row and column was copied 2, 3 or 4 times;
     ``factors``, whose threads take 16 bytes of grad_input and read what these are sums of by vectors, where
-    every row was copied to as many rows and every column to 2, 3 or 4; ``baseline``, an element of grad_input a thread,
-    whose plan holds tables, 8 bytes a row and a column of it.
+    every row was copied to as many rows and every column to 2, 3 or 4; ``narrow``, whose threads take 8 bytes, in
+    pieces of 8, 4 or 2, where ``short`` might; ``baseline``, an element of grad_input a thread, whose plan holds
+    tables, 8 bytes a row and a column of it.
     """
 
     op = "upsample_nearest2d_backward"
     category = "resampling"
     descriptor_type = UpsampleNearest2dBackwardDescriptor
-    variants = (ShortSums(), Factors(), Sums(), Factors("hip"), Sums("hip"))
+    variants = (ShortSums(), Factors(), NarrowSums(), Sums(), Factors("hip"), Sums("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

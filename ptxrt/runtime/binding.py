@@ -189,6 +189,8 @@ class LaunchStep:
         index, or one more for the workspace; or (None, value) always the same.
     signature, identity
         The kernel's.
+    follows
+        Whether the kernel waits by itself for the launch before its own.
     """
 
     kernel: SubmitOwner
@@ -197,6 +199,7 @@ class LaunchStep:
     given: tuple[tuple[int | None, Any], ...]
     signature: Signature
     identity: object
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -315,6 +318,7 @@ def _enqueuing(device: Device, step: LaunchStep, i: int, scope: dict[str, Any]) 
 
     def made() -> Arguments:
         arguments = step.signature.arguments(step.identity)
+        arguments.follows = step.follows
         step.signature.pack_into(arguments.raw, 0, *(what if place is None else 0 for place, what in step.given))
         return arguments
 
@@ -328,7 +332,7 @@ def _enqueuing(device: Device, step: LaunchStep, i: int, scope: dict[str, Any]) 
     return [
         *_popping(f"pool{i}", f"made{i}"),
         _packing(f"pack_into{i}", values),
-        *_launching(device, by_backend, [], scope, (function, ", ".join(numbers), dims, shared)),
+        *_launching(device, by_backend, [], scope, (function, ", ".join(numbers), dims, shared), follows=step.follows),
         f"pool{i}.append(arguments)",
     ]
 
@@ -389,13 +393,15 @@ def _launching(
     before: Sequence[str],
     scope: dict[str, Any],
     names: tuple[str, str, str, str],
+    *,
+    follows: bool = False,
 ) -> list[str]:
     """Return the lines that launch: `by_backend`, or the driver's call itself while nothing stands before it.
 
     `before` comes before that call; `scope` gets the names that the lines use; `names` are those of the function, of
     the six numbers of grid and block, of the tuple of these, and of the bytes of shared memory. To ask for the current
     context costs as much as all checks, so a thread in which it was the device's is not asked again before the driver
-    refuses a launch.
+    refuses a launch. `follows` is a :class:`LaunchStep`'s.
     """
     backend = backends.get(device.kind)
     direct = backend.direct_launch(device.ordinal)
@@ -403,6 +409,9 @@ def _launching(
         return list(by_backend)
     scope |= direct._asdict() | {"backend": backend, "ordinal": device.ordinal, "thread": threading.get_ident}
     function, numbers, dims, shared = names
+    call = f"call({function}, {numbers}, {shared}, stream.handle or None, arguments.table, 0)"
+    if follows:
+        call = f"call_following(following({dims}, {shared}, stream.handle), {function}, arguments.table, 0)"
     return [
         "me = thread()",
         "if not (here := seen[0] == me):",
@@ -411,7 +420,7 @@ def _launching(
         "        seen[0] = me",
         "if here and device.backend is backend:",
         *(f"    {line}" for line in before),
-        f"    (status,) = call({function}, {numbers}, {shared}, stream.handle or None, arguments.table, 0)",
+        f"    (status,) = {call}",
         "    if status is success:",
         f"        note((ordinal, stream.handle, arguments.kernel, {dims}))",
         "    elif status in elsewhere:",

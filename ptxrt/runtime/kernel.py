@@ -425,10 +425,12 @@ class Kernel:
             self.device.backend.allow_shared(self.device.ordinal, self._function, shared_bytes)
             self._opted_in = shared_bytes
 
-    def step(self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]]) -> LaunchStep:
+    def step(
+        self, dims: Dims, shared_bytes: int, given: Sequence[tuple[int | None, Any]], *, follows: bool = False
+    ) -> LaunchStep:
         """Return this kernel's part of a plan's run; see :func:`ptxrt.runtime.binding.runner`."""
         self.opt_in(shared_bytes)
-        return LaunchStep(self, dims, shared_bytes, tuple(given), self.signature, self.identity)
+        return LaunchStep(self, dims, shared_bytes, tuple(given), self.signature, self.identity, follows)
 
     def resolve_array(self, stream: Stream, index: int, given: Any) -> DeviceArray | None:
         """Check what is not the common case of an array: one reason an error, in a fixed order."""

@@ -120,12 +120,15 @@ class Arguments:
         Most instructions of the launch, where the device counts them.
     kernel
         What they are for: of a :class:`ptxrt.runtime.kernel.Kernel` its ``identity``.
+    follows
+        Whether the kernel waits by itself for the launch before its own, and may begin while that one ends.
     """
 
-    __slots__ = ("budget", "kernel", "raw", "size", "table")
+    __slots__ = ("budget", "follows", "kernel", "raw", "size", "table")
 
     def __init__(self, offsets: Sequence[int], size: int, kernel: Any = None) -> None:
         self.kernel = kernel
+        self.follows = False
         start = -(-size // 8) * 8
         self.raw = ctypes.create_string_buffer(start + 8 * max(1, len(offsets)))
         self.size = size
@@ -146,7 +149,7 @@ class Arguments:
         offsets = [address - base for address in struct.unpack_from(f"{count}Q", self.raw, start)]
         new = Arguments(offsets, self.size, self.kernel)
         ctypes.memmove(new.raw, self.raw, self.size)
-        new.budget = self.budget
+        new.budget, new.follows = self.budget, self.follows
         return new
 
 

@@ -35,11 +35,18 @@ class Driver:
     """What of cuda.bindings.driver a switch of contexts and a launch use; `refuses` says what a call answers."""
 
     CUresult = Status
+    CUlaunchConfig = SimpleNamespace
+    CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6)
+
+    @staticmethod
+    def CUlaunchAttribute() -> Any:
+        return SimpleNamespace(value=SimpleNamespace())
 
     def __init__(self) -> None:
         self.stack = [THEIRS]
         self.refuses: dict[str, Status | BaseException] = {}
         self.launched_in: list[int] = []
+        self.following: list[Any] = []  # the configuration of each launch that follows another one
         self.asked = 0
         self.retained = 0
 
@@ -82,6 +89,11 @@ class Driver:
         self.launched_in.append(self.stack[-1])
         return self.answer("cuLaunchKernel")
 
+    def cuLaunchKernelEx(self, configuration: Any, *given: Any) -> tuple[Any, ...]:
+        assert (given[0], given[2]) == (0xF, 0)
+        self.following.append(configuration)
+        return self.cuLaunchKernel()
+
     def cuGraphLaunch(self, *given: Any) -> tuple[Any, ...]:
         assert given == (0xE, 0xC)
         self.launched_in.append(self.stack[-1])
@@ -106,8 +118,8 @@ def backend(driver: Driver) -> CudaBackend:
     return made
 
 
-def launch(backend: CudaBackend) -> None:
-    backend.launch(0, 0xF, (1, 1, 1, 32, 1, 1), 0, 0, SimpleNamespace(table=0xA, kernel=None))
+def launch(backend: CudaBackend, stream: int = 0, *, follows: bool = False) -> None:
+    backend.launch(0, 0xF, (1, 2, 3, 32, 4, 5), 6, stream, SimpleNamespace(table=0xA, kernel=None, follows=follows))
 
 
 @pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])
@@ -117,9 +129,26 @@ def test_a_launch_is_made_in_the_devices_context(backend: CudaBackend, driver: D
     assert (driver.launched_in, driver.stack) == ([OURS], [current])
 
 
+@pytest.mark.parametrize("current", [THEIRS, OURS], ids=["theirs", "ours"])
+def test_a_launch_that_follows_another_may_begin_early(backend: CudaBackend, driver: Driver, current: Any) -> None:
+    driver.stack = [current]
+    for stream in (7, 8, 7):
+        launch(backend, stream, follows=True)
+    launch(backend)
+    assert (driver.launched_in, driver.stack) == ([OURS] * 4, [current])
+    first, second, third = driver.following
+    assert first is third, "a configuration was made twice"
+    assert (first.hStream, second.hStream) == (7, 8)
+    expected = {"gridDimX": 1, "gridDimY": 2, "gridDimZ": 3, "blockDimX": 32, "blockDimY": 4, "blockDimZ": 5}
+    expected |= {"sharedMemBytes": 6, "numAttrs": 1}
+    assert {name: value for name, value in vars(first).items() if name not in ("hStream", "attrs")} == expected
+    assert [(one.id, vars(one.value)) for one in first.attrs] == [(6, {"programmaticStreamSerializationAllowed": 1})]
+
+
 def generated(
-    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, signature: str, given: Any, before: Any = None
-) -> Callable[..., None]:
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, signature: str, given: Any, before: Any = None,
+    *, follows: bool = False,
+) -> Callable[..., None]:  # fmt: skip
     """Return a generated launch of a device of this backend, with something `before` it if that is given.
 
     It takes the addresses of the operand and of the workspace, if these are used.
@@ -127,7 +156,7 @@ def generated(
     monkeypatch.setattr(ptxrt.backends, "get", {"cuda": backend}.get)
     device: Any = SimpleNamespace(kind="cuda", ordinal=0, backend=before or backend)
     kernel: Any = SimpleNamespace(_function=0xF)
-    step = LaunchStep(kernel, (1, 1, 1, 32, 1, 1), 0, given, ptxrt.Signature.parse(signature), None)
+    step = LaunchStep(kernel, (1, 1, 1, 32, 1, 1), 0, given, ptxrt.Signature.parse(signature), None, follows)
     rules, place = [ArrayRule(np.dtype(np.uint8))], {"conditional": False, "tables": (), "result": None}
     run = runner(device, rules, [], [step], [0], workspace=len(given) > 1, **place)  # type: ignore[arg-type]
 
@@ -141,6 +170,23 @@ def generated(
 
 def direct(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, before: Any = None) -> Callable[..., None]:
     return generated(backend, monkeypatch, "u32 n", ((None, 7),), before)
+
+
+def test_a_generated_launch_that_follows_another_may_begin_early(
+    backend: CudaBackend, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = generated(backend, monkeypatch, "u32 n", ((None, 7),), follows=True)
+    driver.stack = [OURS]
+    launch()
+    launch()
+    assert driver.launched_in == [OURS] * 2
+    first, second = driver.following
+    assert first is second
+    assert (first.gridDimX, first.blockDimX, first.numAttrs) == (1, 32, 1)
+    driver.stack = [THEIRS]  # where the backend's own launch serves
+    launch()
+    assert driver.launched_in == [OURS] * 3
+    assert driver.following[-1] is first
 
 
 def test_a_generated_launch_calls_the_driver_in_the_devices_context_alone(
@@ -516,7 +562,7 @@ class Starting:
     """cuda.bindings.driver, of which discovery uses this."""
 
     CUresult = Status
-    cuCtxGetCurrent = cuLaunchKernel = cuGraphLaunch = None
+    cuCtxGetCurrent = cuLaunchKernel = cuLaunchKernelEx = cuGraphLaunch = None
 
     def __init__(self, status: Status) -> None:
         self.status = status

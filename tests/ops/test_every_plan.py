@@ -27,7 +27,20 @@ from ptxrt.ops._batch_norm_exact import (
     SumsDescriptor,
     SumsPlan,
 )
-from ptxrt.ops.framework import ROUNDING_TARGETS, KernelFamily, Launch, Limits, Operand, Region, Role, Schedule
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    KernelFamily,
+    KernelSpec,
+    Launch,
+    Limits,
+    Operand,
+    PrecisionGuarantee,
+    Region,
+    Role,
+    Schedule,
+    Zero,
+)
+from ptxrt.ops.framework.texts import following
 from ptxrt.runtime.layout import contiguous
 
 Given: TypeAlias = dict[str, Any]
@@ -420,6 +433,16 @@ LARGE: list[tuple[Any, Any]] = [
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
                          (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
       for slots in range(1, 9)),
+    *((plan, kind((9, width), (width,)))  # and for each number of lanes that have a row
+      for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
+      for width in (16, 32, 64, 256)),
+    *((plan, kind((9, width), (width,)))  # and of words
+      for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
+      for width in (2, 6, 18, 30, 34, 66, 130, 258)),
+    *((plan, kind((9, width), (width,)))
+      for plan, kind in ((ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
+                         (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
+      for width in (64, 62, 126, 254)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((4096, 320), True)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))
@@ -506,6 +529,43 @@ def schedules() -> list[tuple[Any, Any, Schedule]]:
 def test_every_kernel_that_is_declared_is_launched() -> None:
     launched = {launch.kernel for _, _, schedule in schedules() for launch in schedule.launches}
     assert launched == set(ops.kernels())
+
+
+def followers() -> set[KernelSpec]:
+    """Return the entries that some plan launches behind another one, on sm_90."""
+    limits = Limits.of(Device("sim:0").properties)
+    return {
+        step.kernel
+        for _, _, schedule in schedules()
+        for i, step in enumerate(schedule.steps)
+        if isinstance(step, Launch) and schedule.follows(i, limits)
+    }
+
+
+def test_a_kernel_that_may_begin_early_waits_first_of_all() -> None:
+    found = followers()
+    assert len(found) > 30
+    for kernel in found:
+        text = following(kernel.source).text
+        head, _, entries = text.partition(".visible .entry")
+        assert re.match(r" \w+\([^{]*\{\n    griddepcontrol\.wait;\n", entries), kernel.entry
+        assert text.count("griddepcontrol") == text.count(".visible .entry") == 1, kernel.entry
+        version, target = re.findall(r"^\.(?:version|target) (?:sm_)?(\S+)$", head, re.MULTILINE)
+        assert tuple(map(int, version.split("."))) >= (7, 8), kernel.entry
+        assert int(target) >= 90, kernel.entry
+
+
+@pytest.mark.parametrize(
+    ("arch", "language", "expected"),
+    [("sm_80", "ptx", [False] * 4), ("sm_90", "ptx", [False, True, False, False]),
+     ("sm_120a", "ptx", [False, True, False, False]), ("sm_90", "hip", [False] * 4), ("gfx942", "hip", [False] * 4)],
+)  # fmt: skip
+def test_a_launch_behind_a_launch_may_begin_early(sim: Device, arch: str, language: str, expected: list[bool]) -> None:
+    kernel = next(spec for spec in ops.kernels() if (spec.entry, spec.language) == ("softmax2d_kernel", language))
+    launch, sure = Launch(kernel, (1,), 256, ("x", "out", 1, 8, 6)), PrecisionGuarantee("f32", "f32", True, True)
+    schedule = Schedule((launch, launch, Zero("out"), launch), sure)
+    limits = Limits.of(replace(sim.properties, arch=arch), language)
+    assert [schedule.follows(i, limits) for i in range(4)] == expected
 
 
 def test_no_launch_leaves_an_entry_less_shared_memory_than_its_own_variables_take() -> None:

@@ -24,8 +24,9 @@ OUTSIDE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1.0e10, -2.0, 2.0]
 both_types = pytest.mark.parametrize("name", ["f32", "f64"])
 each_type = pytest.mark.parametrize("name", TYPES)
 of_16_bits = pytest.mark.parametrize("name", HALVES)
-# The general ones have their own tests in test_grid_sample_modes.py; that for channels-last images is at the end.
-VARIANTS = [key for key in variants(GridSamplePlan) if "general" not in key and "last" not in key]
+# The general ones have their own tests in test_grid_sample_modes.py, that of cells in test_grid_sample_tiled.py. That
+# for channels-last images is at the end.
+VARIANTS = [key for key in variants(GridSamplePlan) if not any(way in key for way in ("general", "last", "cells"))]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 LOOPS = [key for key in VARIANTS if "tiled" not in key]  # whose blocks take several images
 

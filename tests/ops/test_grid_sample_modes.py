@@ -91,12 +91,12 @@ def ways(variant: str, mode: str = "bilinear", name: str = "f32", axes: int = 2)
     return [variant, f"{variant}_fixed_point", *([f"{variant}_last"] if last else []), *more]
 
 
-def backward(device: Device, variant: str, go: Any, x: Any, grid: Any, **modes: Any) -> Any:
+def backward(device: Device, variant: str, go: Any, x: Any, grid: Any, config: Any = None, **modes: Any) -> Any:
     """Run into poisoned, guarded outputs with a poisoned workspace; return the host results."""
     there = x if isinstance(x, ptxrt.DeviceArray) else on_device(x, device)
     kind = BY_NAME[name_of(grid)]
     descriptor = GridSampleBackwardDescriptor(there.shape, grid.shape, kind, strides=there.strides, **modes)
-    plan = GridSampleBackwardPlan.select(device, descriptor, wish(variant))
+    plan = GridSampleBackwardPlan.select(device, descriptor, wish(variant, config=config))
     assert plan.precision_guarantee.deterministic == variant.endswith("fixed_point")
     outs = [Guarded(shape, kind.numpy, device, 1) for shape in (there.shape, grid.shape)]
     workspace = Guarded((plan.workspace_size,), np.uint8, device)

@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng, Shape
-from op_testing import Guarded, on_device, wish
-from test_grid_sample import LOOPS, TYPES, VARIANTS, each_type
+from op_testing import Guarded, check_error, on_device, wish
+from test_grid_sample import LOOPS, OUTSIDE, TYPES, VARIANTS, each_type, of_16_bits
 from test_grid_sample_backward import VARIANTS as BACKWARD
 from test_grid_sample_backward import check
+from test_grid_sample_modes import backward as padded_gradients
+from test_grid_sample_modes import bar
 
-from ptxrt import Device, PlanPreference
+from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
-from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan
+from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, references
 from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
+from ptxrt.ops._grid_sample_tiled_cells import TiledCellsConfig
 from ptxrt.ops._grid_sample_tiled_channels import TiledChannelsConfig
 from ptxrt.ops.framework import Config
 
@@ -67,6 +70,108 @@ def test_tiles_give_the_bits_of_the_baseline(
     want = forward(device, variant.replace("tiled", "baseline"), x, grid)
     for offset in (0, 1):
         assert forward(device, variant, x, grid, offset, TileConfig(*config)).tobytes() == want.tobytes()
+
+
+def in_cells(device: Device, x: Any, grid: Any, offsets: Any, config: Any) -> Any:
+    """Return the bytes that `tiled_cells` gives; x, grid and y lie `offsets` elements behind round addresses."""
+    descriptor = GridSampleDescriptor(x.shape, grid.shape, BY_NAME[BY_NUMPY[x.dtype].name])
+    plan = GridSamplePlan.select(device, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
+    out = Guarded(descriptor.out_shape, x.dtype, device, offsets[2])
+    plan.run(GridSampleArgs(on_device(x, device, offsets[0]), on_device(grid, device, offsets[1]), out.array))
+    return out.host().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        (
+            (1, 3, 80, 160),
+            (19, 68),
+            0.3,
+            0.01,
+            (64, 24, 4),
+        ),  # boxes inside the image, rows of more than a warp takes at once
+        ((2, 4, 40, 96), (70, 64), 0.3, 0.02, (512, 48, 4)),  # the same of four channels
+        ((1, 3, 24, 32), (19, 68), 0.9, 0.02, (192, 16, 4)),  # boxes at the edges
+        (
+            (1, 7, 24, 40),
+            (9, 72),
+            1.1,
+            0.02,
+            (64, 16, 8),
+        ),  # in turn, four channels and three; points that touch nothing
+        ((2, 6, 24, 30), (9, 66), 1.1, 0.0, (128, 8, 4)),  # two parts; rows of x, of points and of results at any bytes
+        (
+            (1, 2, 40, 48),
+            (8, 64),
+            0.9,
+            0.1,
+            (64, 4, 4),
+        ),  # it is cut: some points have patches, others none are left for
+        ((1, 4, 40, 48), (8, 64), 0.9, 0.1, (512, 6, 4)),  # patches in both rows
+        ((1, 5, 64, 64), (9, 65), 1.2, 0.5, (64, 1, 8)),  # no box
+        ((1, 2, 100, 4), (8, 64), 0.9, 0.3, (64, 1, 4)),  # one of a few columns is cut
+        ((1, 1, 2, 400), (8, 64), 0.9, 0.1, (64, 4, 4)),  # one of a few rows is cut
+        ((1, 33, 6, 32), (17, 64), 0.5, 0.0, (128, 8, 64)),  # its channels come in several goes, the last one alone
+        ((1, 3, 8, 96), (8, 64), 3.0, 0.0, (64, 8, 4)),  # most points touch nothing
+    ],
+    ids=str,
+)
+@of_16_bits
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_cells_of_four_channels_give_the_bits_of_the_baseline(
+    device: Device, rng: Rng, name: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = nearly_all(rng, shape, size, name, scale, noise)
+    x.reshape(-1)[::77] = np.nan
+    want = forward(device, "baseline", x, grid).tobytes()
+    for offsets in ((0, 0, 0), (1, 0, 0), (4, 1, 0), (0, 0, 2), (8, 4, 4), (0, 8, 4)):
+        assert in_cells(device, x, grid, offsets, config) == want
+
+
+@pytest.mark.ptx
+def test_a_box_fits_with_its_patches_in_shared_memory_of_any_size(device: Device, rng: Rng) -> None:
+    x, grid = smooth(rng, (1, 1, 40, 40), (64, 64), "f16", 0.9, 0.1)
+    want = forward(device, "baseline", x, grid).tobytes()
+    for kib in range(1, 25):
+        assert in_cells(device, x, grid, (0, 0, 0), (512, kib, 4)) == want
+
+
+@pytest.mark.parametrize("channels", range(1, 10))
+@pytest.mark.ptx
+def test_any_number_of_channels_in_cells(device: Device, rng: Rng, channels: int) -> None:
+    """Also as blocks of a part each."""
+    x, grid = smooth(rng, (2, channels, 6, 16), (5, 12), "f16", 0.9, 0.1)
+    want = forward(device, "baseline", x, grid).tobytes()
+    for part in (4, 8, 12):
+        assert in_cells(device, x, grid, (0, 0, 0), (64, 8, part)) == want
+
+
+@pytest.mark.parametrize("config", [(96, 8, 4), (64, 8, 6)], ids=str)
+def test_cells_refuse_single_warps_and_parts_of_cells(sim: Device, config: Any) -> None:
+    descriptor = GridSampleDescriptor((1, 3, 4, 4), (1, 4, 4, 2), BY_NAME["f16"])
+    with pytest.raises(Unsupported, match="by fours"):
+        GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("shape", [(1, 3, 4, 8), (1, 3, 1, 1), (1, 2, 0, 8), (1, 4, 3, 0)], ids=str)
+@of_16_bits
+@pytest.mark.ptx
+def test_points_at_the_edges_of_cells_and_far_outside(device: Device, rng: Rng, name: str, shape: Shape) -> None:
+    """Also where one begins to touch pixels, of as many as a side has, and those that are no numbers."""
+    kind = TYPES[name]
+    ends = [
+        1 + 1 / side + step * 2.0 ** (-10 if name == "f16" else -7) for side in (1, 4, 8) for step in (-2, -1, 0, 1)
+    ]
+    values = np.array([*ends, *np.negative(ends), *OUTSIDE, 0.0, -0.0, 1e-7, -6e-5, *np.linspace(-3.2, 3.2, 41)], kind)
+    grid = np.stack(np.meshgrid(values, values), axis=-1)[None].astype(kind)
+    x = rng.standard_normal(shape).astype(kind)
+    x.reshape(-1)[:3] = [np.inf, -np.inf, np.nan][: x.size]
+    want = forward(device, "baseline", x, grid).tobytes()
+    assert in_cells(device, x, grid, (0, 0, 0), (64, 8, 4)) == want
+    assert in_cells(device, x, grid, (0, 0, 0), (64, 1, 4)) == want
 
 
 def sampled(
@@ -130,7 +235,9 @@ def test_who_serves_large_results() -> None:
         return GridSamplePlan.select("sim:0", descriptor, PlanPreference(language="ptx")).variant.name
 
     many, flat = ((8, 64, 128, 128), (128, 128)), ((4, 3, 1024, 1024), (1024, 1024))
-    assert chosen(*flat, "f32") == chosen(*flat, "bf16") == chosen(*many, "f16") == chosen(*many, "f32") == "tiled"
+    assert chosen(*flat, "f32") == chosen(*many, "f16") == chosen(*many, "f32") == "tiled"
+    of_two = (4, 2, *flat[0][2:]), flat[1]
+    assert chosen(*flat, "bf16") == chosen((1, 4, 9, 9), (1024, 1024), "f16") == "tiled_cells" != chosen(*of_two, "f16")
     fewer = (8, 32, 128, 128), (128, 128)
     assert chosen(*fewer, "f16") == chosen((2, 256, 64, 64), (256, 256), "f64") == "tiled"
     assert chosen(*fewer, "f32") == chosen(*many, "f64") == chosen(*flat, "f64") == "baseline"
@@ -194,3 +301,22 @@ def test_gradients_by_way_of_tiles_with_x(
     go = rng.standard_normal((*shape[:2], *size)).astype(x.dtype)
     for offset in (0, 1):
         check(device, variant, go, x, grid, offsets=(offset,) * 5, config=TiledBackwardConfig(*config))
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+@pytest.mark.parametrize(
+    ("variant", "config"),
+    [("tiled", TiledBackwardConfig(64, 1, 8)), ("tiled_channels", TiledChannelsConfig(64, 12))],
+    ids=str,
+)
+@pytest.mark.parametrize("channels", [3, 16, 19])
+@pytest.mark.ptx
+def test_padded_gradients_of_points_outside_of_a_box(
+    device: Device, rng: Rng, channels: int, variant: str, config: Config, padding: str
+) -> None:
+    x, grid = smooth(rng, (2, channels, 40, 36), (18, 40), "f32", 1.3, 0.1)
+    go = rng.standard_normal((2, channels, 18, 40)).astype(x.dtype)
+    how: Any = {"mode": "bilinear", "padding_mode": padding, "align_corners": True}
+    want = references.grid_sample_backward(go, x, grid, **how)
+    for got, each in zip(padded_gradients(device, variant, go, x, grid, config, **how), want, strict=True):
+        check_error("grid_sample_backward, padded", device, got, each, bar("f32", x.shape, each), f"{variant} {how}")

@@ -15,7 +15,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops.framework import parameter_type, rows
-from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsConfig
+from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsBackwardConfig, WarpsConfig
 
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
 every_norm = pytest.mark.parametrize("norm", NORMS)
@@ -61,9 +61,9 @@ def forward(
 
 def backward(
     device: Device, norm: str, go: Any, x: Any, w: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
-    length: int = 1, offset: int = 0,
+    length: int = 1, offset: int = 0, slices: int = 0,
 ) -> list[Any]:  # fmt: skip
-    config = HeldBackwardConfig(threads, length) if threads else None
+    config: Any = WarpsBackwardConfig(slices) if slices else HeldBackwardConfig(threads, length) if threads else None
     plan = select(device, norm, "Backward", x, eps, variant, config)
     out = Guarded(x.shape, x.dtype, device, offset)
     given = [on_device(a, device, offset) for a in (go, x, w)]
@@ -109,20 +109,20 @@ def test_held_rows_match_cpu(
 
 @every_norm
 @every_type
-@pytest.mark.parametrize(("count", "of_block"), [(5, 2), (9, 4), (2, 3)])
+@pytest.mark.parametrize(("count", "of_block", "turns"), [(5, 2, 1), (9, 4, 2), (2, 3, 1)])
 @pytest.mark.ptx
 @pytest.mark.sanitize
 def test_warps_have_the_bits_of_blocks(
-    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, monkeypatch: Patch
+    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, turns: int, monkeypatch: Patch
 ) -> None:
     """Each number of slots; warps without a row; squares that f32 does not hold; more rows than warps, unaligned."""
     vector = 16 // BY_NAME[name].size
-    for slots in range(1, 32 // vector + 1):
+    for slots in range(2, 32 // vector + 1):
         _, x, *weights = problem(norm, rng, (count, 32 * vector * slots - vector * (slots % 3)), name)
         if name != "f16":
             x[1] *= x.dtype.type(1e30)
         blocks = forward(device, norm, x, *weights, threads=32)
-        config = WarpsConfig(of_block)
+        config = WarpsConfig(of_block, turns)
         assert forward(device, norm, x, *weights, variant="held_warps", config=config).tobytes() == blocks.tobytes()
         # By one block, in place, where a row that is taken twice shows.
         with monkeypatch.context() as patch:
@@ -131,6 +131,162 @@ def test_warps_have_the_bits_of_blocks(
         there = [on_device(a, device, 1) for a in (x, *weights)]
         plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
         assert there[0].to_host().tobytes() == blocks.tobytes(), slots
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(4 * vectors for vectors in (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 32)),
+        1,
+        2,
+        3,
+        4,
+        5,
+        9,
+        17,
+        33,
+        50,
+        99,
+        129,
+        255,
+        257,
+        510,
+    ],
+)
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, name: str, words: int) -> None:
+    """Each number of lanes, full and not, of whole vectors and of words; scaled rows beside others; rows to spare."""
+    width = words * 4 // BY_NAME[name].size
+    if words > 256 and name != "f32":
+        with refused(ptxrt.errors.Unsupported, norm, "descriptor", f"a warp holds 512 values, not {width}"):
+            select(device, norm, "", np.zeros((2, width), BY_NAME[name].numpy), 1e-5, "held_warps")
+        return
+    for count, warps, turns in ((1, 1, 1), (7, 2, 1), (70, 2, 3), (33, 4, 1)):
+        _, x, *weights = problem(norm, rng, (count, width), name)
+        x[0] += 100
+        if count > 1 and name != "f16":
+            x[1], x[-1], x[4] = x[1] * x.dtype.type(1e30), x[-1] * x.dtype.type(1e-18), x.dtype.type(2.0**127)
+        how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(warps, turns)}
+        got = forward(device, norm, x, *weights, **how)
+        want = getattr(references, norm)(x, (width,), *weights, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, name, want), (x.shape, how))
+        alone = forward(device, norm, x[-1:], *weights, variant="held_warps", config=WarpsConfig(1, 1))
+        assert got[-1:].tobytes() == alone.tobytes(), "a row's place shows"
+        assert forward(device, norm, x, *weights, offset=1, **how).tobytes() == got.tobytes()
+        there = [on_device(a, device) for a in (x, *weights)]
+        plan = select(device, norm, "", x, 1e-5, "held_warps", WarpsConfig(1, count))
+        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+        assert there[0].to_host().tobytes() == got.tobytes(), "in place"
+
+
+@every_norm
+@every_type
+@pytest.mark.ptx
+def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: Rng, norm: str, name: str) -> None:
+    _, x, *weights = problem(norm, rng, (19, 64), name)
+    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(2, 2)}
+    right = forward(device, norm, x, *weights, **how)
+    x[0, 3], x[5, 0], x[18, 63] = np.nan, np.inf, -np.inf
+    y = forward(device, norm, x, *weights, **how)
+    spoiled = [0, 5, 18]
+    assert np.isnan(y[spoiled].astype("f4")).any(axis=1).all()
+    rest = [i for i in range(19) if i not in spoiled]
+    assert y[rest].tobytes() == right[rest].tobytes()
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(
+    ("count", "width", "slices"),
+    [
+        (1, 64, 1),
+        (3, 64, 2),
+        (70, 64, 1),
+        (33, 72, 2),
+        (37, 128, 3),
+        (9, 136, 9),
+        (20, 136, 1),
+        (5, 256, 7),
+        (33, 66, 2),
+        (7, 100, 1),
+        (70, 130, 3),
+        (19, 254, 2),
+        (67, 256, 2),
+    ],
+)
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_the_gradients_of_several_rows_of_a_warp(
+    device: Device, rng: Rng, norm: str, name: str, count: int, width: int, slices: int, monkeypatch: Patch
+) -> None:
+    """Each number of lanes, full and not; more than eight turns; rows, warps and slices to spare; scaled rows."""
+    go, x, *weights = problem(norm, rng, (count, width), name)
+    x[-1] += 100
+    if count > 3 and name != "f16":
+        x[0], x[3] = x[0] * x.dtype.type(1e30), x[3] * x.dtype.type(1e-18)
+    how: dict[str, Any] = {"variant": "held_warps", "slices": slices}
+    got = backward(device, norm, go, x, weights[0], **how)
+    wants = getattr(references, f"{norm}_backward")(go, x, (width,), weights[0], eps=1e-5)
+    for i, (a, want) in enumerate(zip(got, wants, strict=True)):
+        if a is not None:
+            limit = bar(norm, element_type(a.dtype).name, want)
+            check_error(f"{norm} gradient {i}", device, a, want, limit, (x.shape, how))
+    again = backward(device, norm, go, x, weights[0], offset=1, **how)
+    monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)  # which has all slices in turn
+    ops.forget_plans()
+    again_in_turn = backward(device, norm, go, x, weights[0], **how)
+    ops.forget_plans()
+    for a, b, c in zip(got, again, again_in_turn, strict=True):
+        if a is not None:
+            assert a.tobytes() == b.tobytes() == c.tobytes()
+
+
+@every_norm
+@every_type
+@pytest.mark.ptx
+def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: str, name: str) -> None:
+    """Nor does a bad one to any other row; without eps, with which what is not there would be 0 / 0."""
+    go, x, w, *_ = problem(norm, rng, (5, 64), name)
+    got = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=0.0)
+    for a, want in zip(got, wants, strict=True):
+        if a is not None:
+            check_error(norm, device, a, want, bar(norm, element_type(a.dtype).name, want))
+    x[2, 7] = np.nan
+    spoiled = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    assert np.isnan(spoiled[0][2].astype("f4")).all()
+    assert spoiled[0][[0, 1, 3, 4]].tobytes() == got[0][[0, 1, 3, 4]].tobytes()
+
+
+@every_norm
+@pytest.mark.ptx
+def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: str) -> None:
+    """As many turns as a lane takes at most, by one block."""
+    go, x, w, *_ = problem(norm, rng, (1, 64))
+    count = 64 * 16
+    go, x = np.tile(go, (count, 1)), np.tile(x, (count, 1))
+    got = backward(device, norm, go, x, w, variant="held_warps", slices=1)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
+    for a, want in zip(got, wants, strict=True):
+        if a is not None:
+            check_error(f"{norm} long columns", device, a, want, bar(norm, "f32", want))
+
+
+@every_norm
+@pytest.mark.parametrize("width", [64, 1024])
+@pytest.mark.ptx
+def test_warps_without_weights_and_without_a_row(device: Device, rng: Rng, norm: str, width: int) -> None:
+    _, x, *weights = problem(norm, rng, (3, width))
+    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(4, 1)}
+    for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
+        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
+        plan = select(device, norm, "", x, 1e-5, "held_warps", how["config"])
+        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
+        want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, "f32", want))
 
 
 @every_norm
@@ -305,16 +461,24 @@ def test_equal_values_far_from_0_have_a_variance_of_0(
     (512, "f4", "", HeldConfig(544), "up to 512 threads, not 544"),
     (512, "f4", "Backward", HeldBackwardConfig(48, 1), "whole warps, up to 512 threads, not 48"),
     (8200, "f2", "Backward", HeldBackwardConfig(512, 1), "512 threads hold 8192 values, not 8200"),
-    (66, "f8", "", WarpsConfig(2), "there are no entries of f64"),
-    (64, "f4", "", WarpsConfig(5), "a block has 1 to 4 rows, not 5"),
-    (64, "f4", "", WarpsConfig(0), "a block has 1 to 4 rows, not 0"),
-    (1028, "f4", "", WarpsConfig(2), "32 threads hold 1024 values, not 1028"),
+    (66, "f8", "", WarpsConfig(2, 1), "there are no entries of f64"),
+    (64, "f4", "", WarpsConfig(5, 1), "a block has 1 to 4 warps, not 5"),
+    (64, "f4", "", WarpsConfig(0, 1), "a block has 1 to 4 warps, not 0"),
+    (64, "f4", "", WarpsConfig(1, 0), "a warp has rows at least once, not 0 times"),
+    (9, "f2", "", WarpsConfig(1, 1), "rows of 9 values are not whole words of 4 bytes"),
+    (514, "f2", "", WarpsConfig(1, 1), "a warp holds 512 values, not 514"),
+    (513, "f4", "", WarpsConfig(1, 1), "a warp holds 512 values, not 513"),
+    (1028, "f4", "", WarpsConfig(2, 1), "32 threads hold 1024 values, not 1028"),
+    (64, "f8", "Backward", WarpsBackwardConfig(1), "there are no entries of f64"),
+    (64, "f4", "Backward", WarpsBackwardConfig(0), "there is at least a slice, not 0"),
+    (65, "f2", "Backward", WarpsBackwardConfig(1), "rows of 65 values are not whole words of 4 bytes"),
+    (257, "f4", "Backward", WarpsBackwardConfig(1), "a warp holds 256 values, not 257"),
 ])  # fmt: skip
 def test_what_registers_cannot_hold_is_refused(
     sim: Device, norm: str, width: int, dtype: str, way: str, config: Any, reason: str
 ) -> None:
     x = np.broadcast_to(np.zeros(1, dtype), (2, width))
-    variant = "held_warps" if isinstance(config, WarpsConfig) else "held"
+    variant = "held_warps" if isinstance(config, (WarpsConfig, WarpsBackwardConfig)) else "held"
     with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
         select(sim, norm, way, x, 1e-5, variant, config)
 
@@ -325,9 +489,15 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
         x = np.broadcast_to(np.zeros(1, dtype), (count, width))
         return str(select(sim, norm, way, x, 1e-5, None).key.variant)
 
-    assert [chosen(width, "f4") for width in (4, 30, 64, 1 << 14, (1 << 14) + 4)] == [
-        "held", "baseline", "held", "held", "baseline",
+    assert [chosen(width, "f4") for width in (4, 30, 64, 512, 516, 1 << 14, (1 << 14) + 4)] == [
+        "held_warps", "held_warps", "held_warps", "held_warps", "held", "held", "baseline",
     ]  # fmt: skip
+    assert [chosen(width, "f2") for width in (31, 30, 510, 514, 4)] == [
+        "baseline", "held_warps", "held_warps", "baseline", "held_warps",
+    ]  # fmt: skip
+    assert [chosen(width, "f2", count=count) for width, count in (
+        (256, 1024), (256, 1023), (512, 2048), (520, 2080),
+    )] == ["held_warps", "held", "held_warps", "held"]  # fmt: skip
     many = 32 * 132 + 1
     assert [chosen(width, name, count=count) for width, name, count in (
         (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", many), (64, "f8", many),
@@ -335,6 +505,12 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
         "baseline", "few", "held", "held", "baseline",
     ]  # fmt: skip
+    assert [chosen(width, "f2", "Backward", 1025) for width in (56, 64, 256, 264)] == [
+        "baseline", "held_warps", "held_warps", "held",
+    ]  # fmt: skip
+    slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
+              for count in (0, 9, 8 * 132, 8 * 4 * 200, 8 * 2000, 8 * 64 * 400)]  # fmt: skip
+    assert slices == [1, 2, 132, 200, 396, 400]
     assert [chosen(width, "f8") for width in (2, 63, 1 << 13, (1 << 13) + 2)] == [
         "held", "baseline", "held", "baseline",
     ]  # fmt: skip

@@ -28,8 +28,8 @@ from ptxrt.ops import (
     references,
     upsample_nearest2d,
 )
-from ptxrt.ops._upsample_nearest2d import ShortConfig, TablesConfig
-from ptxrt.ops.framework import KernelSpec
+from ptxrt.ops._upsample_nearest2d import ShortConfig, TablesConfig, _pieces
+from ptxrt.ops.framework import KernelSpec, Refusal
 from ptxrt.ops.framework.texts import read_kernel
 from ptxrt.runtime.layout import contiguous
 
@@ -71,7 +71,7 @@ def plan_for(x: Any, out_h: int, out_w: int, variant: str | None = None) -> Any:
     try:
         return UpsampleNearest2dPlan.select(x.device, problem, wish(variant))
     except ptxrt.Unsupported:
-        if variant not in ("short", "tables", "hip/tables"):  # which take some problems
+        if variant not in ("short", "narrow", "tables", "hip/tables"):  # which take some problems
             raise
         return UpsampleNearest2dPlan.select(x.device, problem)
 
@@ -240,6 +240,109 @@ def test_what_tables_do_not_take(sim: Device, shape: Shape, strides: Any, out_w:
     problem = UpsampleNearest2dDescriptor(shape, strides, shape[2] if shape[2] < 9 else 3, out_w, BY_NAME[name])
     with refused(ptxrt.Unsupported, OP, "descriptor", "tables: ", reason):
         UpsampleNearest2dPlan.select(sim, problem, wish("tables"))
+
+
+def narrow_views(x: Any, device: Device) -> Iterator[Any]:
+    """Return arrays and what they show, by name: rows in one run and in several, elements apart, odd addresses."""
+    h = x.shape[2]
+    yield "one run", ptxrt.to_device(x, device), x
+    yield "behind", on_device(x, device, 1), x
+    yield "some channels", ptxrt.to_device(x, device)[:, 1:], x[:, 1:]
+    yield "some images", ptxrt.to_device(x, device)[1:], x[1:]
+    padded = np.concatenate([x, x[..., :1]], 3)
+    yield "padded rows", ptxrt.to_device(padded, device)[..., 1:], padded[..., 1:]
+    yield "padded planes", ptxrt.to_device(x, device)[:, :, : max(h - 1, 1)], x[:, :, : max(h - 1, 1)]
+    turned = ptxrt.to_device(np.ascontiguousarray(x.transpose(0, 1, 3, 2)), device).transpose(0, 1, 3, 2)
+    yield "columns first", turned, x
+    one = np.ascontiguousarray(x[:1, :1])
+    yield "one plane for all", ptxrt.to_device(one, device).broadcast_to(x.shape), np.broadcast_to(one, x.shape)
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@types
+def test_narrow_pieces(device: Device, rng: Rng, dtype: Any) -> None:
+    """Each bit, in pieces of each width, of rows copied once and more, of columns by any factor."""
+    widths = set()
+    for (h, w), rows, out_w in (
+        ((3, 5), 2, 10), ((3, 5), 3, 15), ((2, 4), 4, 16), ((2, 3), 3, 9), ((5, 33), 2, 66), ((2, 10), 3, 30),
+        ((2, 6), 1, 14), ((2, 4), 2, 24), ((1, 2), 2, 4), ((1, 1), 7, 2), ((3, 2), 5, 1), ((2, 8), 2, 16),
+        ((2, 7), 1, 4),
+    ):  # fmt: skip
+        for k, (view, there, shown) in enumerate(narrow_views(any_bits(rng, (2, 3, h, w), dtype), device)):
+            out = shown.shape[2] * rows, out_w
+            plan = plan_for(there, *out, "narrow")
+            if plan.variant.name != "narrow":
+                assert dtype.itemsize == 1, view
+                assert out_w % 2, view
+                continue
+            widths.add(int(plan.schedule.launches[0].kernel.entry.split("_")[-2]))
+            same_bits(run(there, *out, "narrow", k % 3), wanted(shown, *out), (h, w, out, view))
+    assert widths == {width for width in (2, 4, 8, 16) if width >= dtype.itemsize}
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@types
+def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, dtype: Any) -> None:
+    for width, pieces in ((16, 1), (8, 1), (4, 2), (2, 4)):
+        if width < dtype.itemsize:
+            continue
+        for more in (-1, 0, 1, 64):
+            x = any_bits(rng, (1, 1, 64 * pieces + more, 1), dtype)
+            out = 2 * x.shape[2], width // dtype.itemsize
+            (launch,) = plan_for(ptxrt.to_device(x, device), *out, "narrow").schedule.launches
+            assert (launch.kernel.entry.split("_")[-2], launch.block) == (str(width), 64)
+            same_bits(run(ptxrt.to_device(x, device), *out, "narrow"), wanted(x, *out), (width, more))
+
+
+def test_every_piece_finds_its_row() -> None:
+    """The product and its shift are the quotient: at both ends of rows, of the first and of the last there may be."""
+    last = (1 << 31) - 1
+    for across in (*range(1, 70), 127, 128, 129, 1000, 65535, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1):
+        counted = _pieces(across, 1, 1, 1)
+        assert not isinstance(counted, Refusal)
+        _, _, factor, shift = counted[0]
+        assert factor < 1 << 32
+        near = {row * across + by for row in (1, 2, 3, last // across - 1, last // across) for by in (-1, 0)}
+        for piece in {0, last, *(piece for piece in near if 0 <= piece <= last)}:
+            assert piece * factor >> shift == piece // across, (piece, across)
+    assert isinstance(_pieces(1, (1 << 31) - 1024, 1, 1), Refusal)
+    assert not isinstance(_pieces(1, (1 << 31) - 1025, 1, 1), Refusal)
+
+
+@pytest.mark.ptx
+def test_what_narrow_pieces_are_for(device: Device) -> None:
+    for shape, out, name, variant in (
+        ((8, 64, 33, 33), (66, 66), "f32", "narrow"),
+        ((8, 64, 33, 33), (66, 66), "f16", "narrow"),
+        ((4, 32, 100, 100), (300, 300), "f16", "narrow"),
+        ((16, 256, 20, 20), (40, 40), "f16", "narrow"),  # whole vectors, but few
+        ((16, 256, 20, 20), (40, 40), "u8", "narrow"),
+        ((16, 256, 24, 24), (48, 48), "u8", "tables"),
+        ((16, 256, 20, 20), (40, 40), "f32", "banded"),
+        ((8, 256, 64, 64), (128, 128), "f16", "tables"),
+        ((8, 64, 33, 33), (67, 66), "f16", "banded"),
+        ((8, 64, 33, 33), (99, 99), "u8", "banded"),
+    ):
+        problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
+        preference = ptxrt.PlanPreference(language="ptx", tuned=False)
+        assert UpsampleNearest2dPlan.select(device, problem, preference).variant.name == variant, (shape, out, name)
+    for shape, strides, out, name, reason in (
+        ((1, 1, 3, 3), (9, 9, 3, 1), (6, 9), "u8", "of 2 bytes"),
+        ((1, 1, 3, 3), (9, 9, 3, 1), (7, 6), "f32", "as often"),
+        ((1, 1, 1, 3), (9, 9, 3, 1), (1, 1 << 16), "f32", "16 bits"),
+        ((2, 2, 2, 2), (100, 10, 3, 1), (4, 4), "f32", "at one stride"),
+        ((1, 1, 2, 1), (0, 0, 1 << 30, 0), (2, 1), "f32", "row_stride"),
+        ((1, 1, 1, 2), (0, 0, 0, 1 << 30), (1, 2), "f32", "column_stride"),
+        ((1, 1, 1, 1), (0, 0, 0, 0), (1 << 30, 1), "f32", "band"),
+        ((1, 1, (1 << 28) + 1, 1), (0, 0, 0, 0), ((1 << 28) + 1, 1), "f32", "as often"),
+        ((1 << 16, 1 << 15, 1, 1), (0, 0, 0, 0), (1, 1), "f32", "31 bits"),
+        ((3, 1, 2, 1), (1 << 61, 0, 1, 1), (2, 1), "f32", "64-bit offsets"),
+    ):
+        problem = UpsampleNearest2dDescriptor(shape, strides, *out, BY_NAME[name])
+        with refused(ptxrt.Unsupported, OP, "descriptor", reason):
+            UpsampleNearest2dPlan.select(device, problem, wish("narrow"))
 
 
 # Every pair of sizes, and layouts -------------------------------------------------------------------------------------
@@ -608,7 +711,7 @@ def test_what_does_not_fit_the_banded_kernel_goes_to_the_baseline(
     device: Device, shape: Shape, strides: Any, out: Pair, reason: str
 ) -> None:
     problem = UpsampleNearest2dDescriptor(shape, strides, *out, BY_NAME["f16"])
-    assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) in ("short", "baseline")
+    assert key_of(UpsampleNearest2dPlan.select(device, problem).variant) in ("short", "narrow", "baseline")
     with refused(ptxrt.Unsupported, OP, "descriptor", reason, "u32"):
         UpsampleNearest2dPlan.select(device, problem, wish("banded"))
 

@@ -34,6 +34,7 @@ TYPES = ("f32", "f64", "f16", "bf16")
 OF_16_BITS = ("f16", "bf16")
 VARIANTS = ("baseline", "hip/baseline")
 FACTORS = ("factors", "hip/factors")
+OF_FACTORS = (*FACTORS, "short", "narrow")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 each_type = pytest.mark.parametrize("name", TYPES)
 
@@ -140,15 +141,97 @@ def test_few_elements(device: Device, rng: Rng, name: str) -> None:
             same_bits(run(there[part], *size, "short", offset), added_up(go, *size), (factor, size, offset))
 
 
+def narrow_views(rng: Rng, shape: Shape, name: str, device: Device) -> Iterator[Any]:
+    """Return arrays and what they show, by name: rows in one run and in several, vectors and odd addresses."""
+    n, c, h, w = shape
+    go = made(rng, shape, name)
+    yield "one run", ptxrt.to_device(go, device), go
+    for by in (1, 2, 4):
+        yield f"{by} behind", on_device(go, device, by), go
+    more = made(rng, (n, c + 2, h, w), name)
+    yield "some channels", ptxrt.to_device(more, device)[:, 1:-1], more[:, 1:-1]
+    padded = made(rng, (n, c, h + 1, w + 1), name)
+    yield "padded rows", ptxrt.to_device(padded, device)[:, :, :-1, 1:], padded[:, :, :-1, 1:]
+    one = made(rng, (1, 1, h, w), name)
+    yield "one plane for all", ptxrt.to_device(one, device).broadcast_to(shape), np.broadcast_to(one, shape)
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@each_type
+def test_narrow_pieces(device: Device, rng: Rng, name: str) -> None:
+    """Each bit, of each factor and in pieces of each width."""
+    entries = set()
+    for factor in (2, 3, 4):
+        for size in ((3, 5), (2, 6), (3, 4), (1, 1), (2, 33)):
+            shape = (2, 3, size[0] * factor, size[1] * factor)
+            for offset, (view, there, shown) in enumerate(narrow_views(rng, shape, name, device)):
+                same_bits(run(there, *size, "narrow", offset % 3), added_up(shown, *size), (factor, size, view))
+            entries.add(plan_for(there, *size, "narrow").schedule.launches[0].kernel.entry)
+    assert len(entries) == 3 * len([width for width in (2, 4, 8) if width >= kind_of(name).itemsize])
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@each_type
+def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, name: str) -> None:
+    size = kind_of(name).itemsize
+    for width in (8, 4, 2):
+        if width < size:
+            continue
+        for more, offset in ((-1, 0), (0, 0), (1, 0), (64, 0), (0, 1), (1, 1)):
+            in_h, in_w = 64 * 8 // width + more, width // size
+            go = made(rng, (1, 1, 2 * in_h, 2 * in_w), name)
+            (launch,) = plan_for(ptxrt.to_device(go, device), in_h, in_w, "narrow").schedule.launches
+            assert (launch.kernel.entry.split("_")[-2], launch.block) == (str(width), 64)
+            got = run(on_device(go, device, offset), in_h, in_w, "narrow", offset)
+            same_bits(got, added_up(go, in_h, in_w), (width, more, offset))
+
+
+@pytest.mark.ptx
+def test_what_narrow_pieces_are_for(device: Device) -> None:
+    for shape, factor, name, variant in (
+        ((16, 256, 20, 20), 2, "f16", "narrow"),
+        ((16, 256, 20, 20), 2, "f32", "factors"),
+        ((4, 32, 100, 100), 3, "f16", "narrow"),
+        ((8, 64, 33, 33), 2, "f32", "narrow"),
+        ((8, 64, 33, 33), 2, "bf16", "narrow"),
+        ((8, 64, 33, 33), 4, "f64", "narrow"),
+        ((8, 64, 33, 33), 5, "f32", "baseline"),
+    ):
+        out = (*shape[:2], shape[2] * factor, shape[3] * factor)
+        problem = UpsampleNearest2dBackwardDescriptor(out, contiguous(out), *shape[2:], BY_NAME[name])
+        preference = ptxrt.PlanPreference(language="ptx", tuned=False)
+        plan = UpsampleNearest2dBackwardPlan.select(device, problem, preference)
+        assert plan.variant.name == variant, (shape, factor, name)
+        (launch,) = plan.schedule.launches
+        assert variant != "narrow" or launch.block == 256, (shape, factor, name)
+    for shape, strides, size, reason in (
+        ((1, 1, 4, 8), (32, 32, 1, 4), (2, 4), "side by side"),
+        ((2, 2, 4, 4), (100, 20, 4, 1), (2, 2), "at one stride"),
+        ((1, 1, 4, 6), (24, 24, 6, 1), (2, 2), "as often"),
+        ((1, 1, 5, 5), (25, 25, 5, 1), (1, 1), "as often"),
+        ((1, 1, 1 << 29, 2), (0, 0, 0, 1), (1 << 28, 1), "looked at"),
+        ((1, 1, 4, 4), (0, 0, 1 << 29, 1), (2, 2), "row_stride"),
+        ((1 << 16, 1 << 15, 2, 2), (0, 0, 0, 1), (1, 1), "31 bits"),
+        ((3, 1, 2, 2), (1 << 61, 0, 2, 1), (1, 1), "64-bit offsets"),
+    ):
+        with refused(ptxrt.Unsupported, OP, "descriptor", reason):
+            UpsampleNearest2dBackwardPlan.select(
+                device, UpsampleNearest2dBackwardDescriptor(shape, strides, *size), wish("narrow")
+            )
+
+
 @pytest.mark.ptx
 @each_type
-def test_values_of_few_elements(device: Device, name: str) -> None:
+@pytest.mark.parametrize("variant", ["short", "narrow"])
+def test_values_of_few_elements(device: Device, name: str, variant: str) -> None:
     """Sums from +0 on, row by row; a NaN is of its place alone."""
     image = np.zeros((1, 2, 4, 4), kind_of(name))
     image[0, 0] = -0.0
     large, half = {"f64": (2.0**53, 1), "f16": (2.0**14, 2.0**-10)}.get(name, (2.0**24, 1))
     image[0, 1] = [[large, -large, np.nan, 1], [half, half, 1, 1], [np.inf, 1, 3, 4], [1, 1, 5, 6]]
-    got = run(ptxrt.to_device(image, device), 2, 2, "short")
+    got = run(ptxrt.to_device(image, device), 2, 2, variant)
     want = np.array([[[[0, 0], [0, 0]], [[2 * half, np.nan], [np.inf, 18]]]], kind_of(name))
     same_bits(got, want)
     same_bits(got, added_up(image, 2, 2))
@@ -302,7 +385,7 @@ def test_drawn_problems(device: Device) -> None:
         size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
         name=st.sampled_from(TYPES),
         variant=st.sampled_from(
-            (*(key for key in variants(UpsampleNearest2dBackwardPlan, device) if key not in (*FACTORS, "short")), None)
+            (*(key for key in variants(UpsampleNearest2dBackwardPlan, device) if key not in OF_FACTORS), None)
         ),
         offset=st.integers(0, 3),
         order=st.permutations(range(4)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import AMD_GPU, printed_by, refused, with_stand_in
+from helpers import AMD_GPU, Rng, printed_by, refused, with_stand_in
 from numpy.testing import assert_array_equal
 from standin import Captured, StandIn
 from texts import CONSTANT, NOTHING, SAXPY, SAXPY_SIGNATURE, source_for
@@ -437,6 +437,33 @@ def test_an_update_changes_arrays_numbers_and_grids(device: Device, saxpy: Kerne
     assert device.default_stream in z.memory.users
     assert_array_equal(y2.to_host(), want)
     assert_array_equal(y.to_host(), np.arange(100, 100 + N) + 2 * np.arange(N))
+
+
+def test_launches_that_begin_while_others_end_see_what_those_wrote(device: Device, stream: Stream, rng: Rng) -> None:
+    """Of layer_norm_backward's two the second one may; in a graph, too, which is changed in place."""
+    shape = (2048, 1024) if device.kind == "cuda" else (3, 1024)
+    given = [[ptxrt.to_device(rng.standard_normal(shape).astype("f4"), device) for _ in range(2)] for _ in range(2)]
+    weight = ptxrt.full(shape[1:], 1, "f4", device)
+
+    def gradients(one: int) -> Any:
+        return ops.layer_norm_backward(*given[one], shape[1:], weight)
+
+    want = [[array.to_host() for array in gradients(one)] for one in (0, 1)]
+    for _ in range(30 if device.kind == "cuda" else 1):
+        for one in (0, 1):
+            for array, right in zip(gradients(one), want[one], strict=True):
+                assert_array_equal(array.to_host(), right)
+    with ptxrt.capture(stream) as graph:
+        chained = [*gradients(0), *gradients(1)]
+    before = graph._handle
+    for first, second in ((0, 1), (1, 0)):
+        graph.replay()
+        for array, right in zip(chained, [*want[first], *want[second]], strict=True):
+            assert_array_equal(array.to_host(stream), right)
+        with graph.update():
+            chained = [*gradients(1), *gradients(0)]
+        if device.kind == "cuda":
+            assert int(graph._handle) == int(before)
 
 
 @pytest.mark.parametrize("other", ["another kernel", "one call more", "an error"])

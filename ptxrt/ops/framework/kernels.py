@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.ops.framework.texts import read_kernel
+from ptxrt.ops.framework.texts import following, read_kernel
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.kernel import Kernel, load
 from ptxrt.runtime.signature import Signature
@@ -60,9 +60,9 @@ class KernelSpec:
         """The text, as it is compiled: of a PTX family's entries this one alone."""
         return read_kernel(self.family, self.entry, self.language, dtype=self.dtype, **dict(self.parameters))
 
-    def load(self, device: Device) -> Kernel:
-        """Return the entry on `device`, through its module cache."""
-        return load(self.source, self.entry, self.signature, device)
+    def load(self, device: Device, *, follows: bool = False) -> Kernel:
+        """Return the entry on `device`, through its module cache; `follows`: as :func:`following` has it."""
+        return load(following(self.source) if follows else self.source, self.entry, self.signature, device)
 
 
 @dataclass(frozen=True)

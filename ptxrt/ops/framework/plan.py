@@ -275,9 +275,10 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     def _load(self) -> Run:
         """Load the kernels, upload the tables, and return what runs the steps."""
+        limits = Limits.of(self.device.properties)
         steps: list[LaunchStep | FillStep] = []
         tables: list[DeviceArray] = []
-        for step in self.schedule.steps:
+        for i, step in enumerate(self.schedule.steps):
             if isinstance(step, Zero):
                 place, offset = self._place(step.where)
                 nbytes = step.where.nbytes if isinstance(step.where, Region) else self.operands[place].nbytes
@@ -285,7 +286,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
                 continue
             x, y, z = (*step.grid, 1, 1)[:3]
             given = [self._given(argument, tables) for argument in step.arguments]
-            steps.append(step.kernel.load(self.device).step((x, y, z, step.block, 1, 1), step.shared_bytes, given))
+            follows = self.schedule.follows(i, limits)
+            kernel = step.kernel.load(self.device, follows=follows)
+            steps.append(kernel.step((x, y, z, step.block, 1, 1), step.shared_bytes, given, follows=follows))
         if tables:
             self.device.default_stream.synchronize()  # once in a plan's life: its first run may be on any stream
         self._tables = tables

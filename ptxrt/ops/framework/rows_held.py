@@ -20,6 +20,8 @@ __all__ = [
     "HeldConfig",
     "HeldForward",
     "HeldWarps",
+    "HeldWarpsBackward",
+    "WarpsBackwardConfig",
     "WarpsConfig",
     "forward_variants",
     "held_family",
@@ -30,7 +32,13 @@ _SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as m
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
-_ROWS = 4  # of a block at most, where warps have them
+_LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
+_OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
+_ACCESSES: dict[str, dict[str, str]] = {"rows": {}, "words": {"access": "4"}}  # whole vectors, or words of 4 bytes
+_TURNS = 64  # rows of a lane in the backward, at most
+_WARPS = 4  # of a block at most, where warps have rows
+_MANY = 1 << 20  # values, from which on warps take more than one turn
+_SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
 
@@ -69,6 +77,11 @@ class _Registers(NamedTuple):
 _FORWARD, _BACKWARD = _Registers(32, 16, 512), _Registers(16, 8, 512)
 
 
+def _words(dtype: ElementType) -> tuple[int, ...]:
+    """Return how many words of 4 bytes a lane may have of a row that is not whole vectors: up to 16 values."""
+    return (8, 16) if dtype.size == 4 else (8,)
+
+
 def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
     """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of its forward.
 
@@ -93,7 +106,27 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
             )
             if not way:
                 of_warps = tuple(name for name in dtypes if name not in alone)
-                roles[f"{norm}_held_{slots}_rows_kernel"] = Role(signature, parameters=slotted, dtypes=of_warps)
+                for lanes in (*_LANES, _WARP) if slots == _SLOTS else (_WARP,) if slots > _SLOTS else ():
+                    of_lanes = {} if lanes == _WARP else {"lanes": str(lanes)}
+                    roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
+                        signature, parameters=slotted | of_lanes, dtypes=of_warps
+                    )
+    for name in (name for name in types if name not in alone):
+        for slots in _words(BY_NAME[name]):
+            for lanes in (*_LANES, _WARP) if slots == _words(BY_NAME[name])[0] else (_WARP,):
+                entry = f"{norm}_held_{slots}_words{lanes}_kernel"
+                dtypes = (*(roles[entry].dtypes if entry in roles else ()), name)
+                parameters = {"slots": str(slots), "lanes": str(lanes)} | _ACCESSES["words"]
+                roles[entry] = Role(kernel, parameters=parameters, dtypes=dtypes)
+    by_warps = backward.replace(" u64 length,", "")
+    for name in (name for name in types if name not in alone):
+        for kind, access in _ACCESSES.items():
+            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // int(access.get("access", 16))
+            for lanes in _LANES_BACKWARD:
+                entry = f"{norm}_held_backward_{slots}_{kind}{lanes}_kernel"
+                dtypes = (*(roles[entry].dtypes if entry in roles else ()), name)
+                parameters = {"slots": str(slots), "lanes": str(lanes)} | access
+                roles[entry] = Role(by_warps, parameters=parameters, dtypes=dtypes)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
@@ -184,47 +217,78 @@ class HeldForward(_Held[HeldConfig]):
 
 @dataclass(frozen=True)
 class WarpsConfig(Config):
-    """Knobs of rows in the registers of warps: how many rows a block has."""
+    """Knobs of rows in the registers of warps: a block's warps, and how often each of them goes on to further rows."""
 
-    rows: int
+    warps: int
+    turns: int
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsConfig:
-        """Two: as many blocks as run at a time have enough."""
-        return cls(2)
+        """Four of few rows. Of many two, as many as run at a time, and turns, the more the weights are beside a row."""
+        if problem.rows * problem.width < _MANY:
+            return cls(4, 1)
+        return cls(2, 1 + (problem.dtype.size < 4) + (problem.op == "layer_norm"))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsConfig]:
-        """Return two and four."""
-        return cls(2), cls(4)
+        """Return four with a turn, and two with one or some."""
+        return cls(4, 1), *(cls(2, turns) for turns in (1, 2, 3))
+
+
+class _Share(NamedTuple):
+    """What a lane has of a row: so many slots, of words or of vectors, of which so many lanes have one each."""
+
+    slots: int
+    lanes: int
+    words: bool
 
 
 class HeldWarps(_Held[WarpsConfig]):
-    """A warp for each row, and several a block: of warps of their own, less run at a time than registers allow."""
+    """A warp for each row, or for several, and several warps a block: more of these run at a time than blocks."""
 
     name = "held_warps"
     config_type = WarpsConfig
     registers = _FORWARD
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where rows are short, and more than the blocks that run at a time."""
-        return problem.rows > _BLOCKS * _MULTIPROCESSORS and self._refused(problem, 1) is None
+        """Where rows are short, the fewer there are the shorter; and where no block has them, by words."""
+        shared = self._share(problem)
+        if isinstance(shared, Refusal) or shared.words:
+            return not isinstance(shared, Refusal)
+        short = problem.width <= _SHORT and (problem.dtype.size == 4 or problem.rows >= 4 * problem.width)
+        return short or problem.rows > _BLOCKS * _MULTIPROCESSORS
 
     def schedule(self, problem: RowsDescriptor, config: WarpsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if refusal := self._refused(problem, config.rows):
-            return refusal
-        entry, blocks = f"{self.slots(problem, _WARP)}_rows_kernel", -(-problem.rows // config.rows)
-        launch = self.launch(entry, problem, blocks, config.rows * _WARP, per_value=1 / problem.width)
+        if not 0 < config.warps <= _WARPS:
+            return Refusal(f"a block has 1 to {_WARPS} warps, not {config.warps}")
+        if config.turns < 1:
+            return Refusal(f"a warp has rows at least once, not {config.turns} times")
+        if isinstance(shared := self._share(problem), Refusal):
+            return shared
+        slots, lanes, words = shared
+        blocks = -(-problem.rows // (_WARP // lanes * config.warps * config.turns))
+        entry = f"{slots}_words{lanes}" if words else f"{slots}_rows{'' if lanes == _WARP else lanes}"
+        launch = self.launch(f"{entry}_kernel", problem, blocks, config.warps * _WARP, per_value=1 / problem.width)
         return Schedule((launch,), GUARANTEE)
 
-    def _refused(self, problem: RowsDescriptor, rows: int) -> Refusal | None:
-        """Return why blocks of so many warps cannot do it, or None."""
+    def _share(self, problem: RowsDescriptor) -> _Share | Refusal:
+        """Return how a warp shares rows out: to as few lanes as hold one, with two vectors each, or eight words."""
         if problem.dtype.name == "f64":
             return Refusal("there are no entries of f64")
-        if not 0 < rows <= _ROWS:
-            return Refusal(f"a block has 1 to {_ROWS} rows, not {rows}")
-        return self.refusal(problem, _WARP)
+        if not problem.width % _vector(problem) and problem.width >= 2 * _vector(problem):
+            if refusal := self.refusal(problem, _WARP):
+                return refusal
+            lanes = next((lanes for lanes in _LANES if self.slots(problem, lanes) <= _SLOTS), _WARP)
+            return _Share(max(_SLOTS, self.slots(problem, _WARP)), lanes, False)
+        words, rest = divmod(problem.width * problem.dtype.size, 4)
+        slots = next((slots for slots in _words(problem.dtype) if words <= slots * _WARP), None)
+        if rest:
+            return Refusal(f"rows of {problem.width} values are not whole words of 4 bytes")
+        if slots is None:
+            most = max(_words(problem.dtype)) * _WARP * 4 // problem.dtype.size
+            return Refusal(f"of rows that are not whole vectors a warp holds {most} values, not {problem.width}")
+        return _Share(slots, next((lanes for lanes in _LANES if words <= slots * lanes), _WARP), True)
 
 
 def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVariant[Any], ...]:
@@ -276,3 +340,78 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         blocks = -(-problem.width // _COLUMNS)
         columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
         return Schedule((rows, columns), _guarantee(problem), workspace)
+
+
+@dataclass(frozen=True)
+class WarpsBackwardConfig(Config):
+    """Knobs of the backward by warps: its blocks, each of which adds up a slice of the rows."""
+
+    slices: int
+
+    @classmethod
+    def heuristic(cls, problem: RowsDescriptor) -> WarpsBackwardConfig:
+        """A block a multiprocessor, or up to three where each has turns; more where f32 would add up many rows."""
+        turns = -(-problem.rows // (_WARPS * _WARP // _lanes_backward(problem)))
+        few, many = min(turns, _MULTIPROCESSORS), 3 * _MULTIPROCESSORS
+        return cls(max(1, few, min(turns // 4, many), -(-turns // _TURNS)))
+
+    @classmethod
+    def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsBackwardConfig]:
+        """Return half and twice as many, too."""
+        slices = cls.heuristic(problem).slices
+        return tuple(dict.fromkeys([cls(slices), cls(-(-slices // 2)), cls(2 * slices)]))
+
+
+class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
+    """A warp for each row, or for several: of a block for each, most lanes would have nothing to do.
+
+    Parameters
+    ----------
+    numbers
+        How many sums a column has.
+    """
+
+    name = "held_warps"
+    config_type = WarpsBackwardConfig
+
+    def __init__(self, family: KernelFamily, numbers: int) -> None:
+        super().__init__(family)
+        self.numbers = numbers
+
+    def suits(self, problem: RowsDescriptor) -> bool:
+        """Where a warp holds a row, and a gradient is not what is left of a few values that cancel."""
+        return problem.width >= 2 * _WARP and self._refused(problem, WarpsBackwardConfig(1)) is None
+
+    def schedule(self, problem: RowsDescriptor, config: WarpsBackwardConfig, limits: Limits) -> Schedule | Refusal:
+        """Return two launches."""
+        if refusal := self._refused(problem, config):
+            return refusal
+        slices, lanes, workspace = config.slices, _lanes_backward(problem), Workspace()
+        partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
+        cut: dict[str, Argument] = {"slices": slices, "partials_ptr": partials, "per_value": 1 / problem.width}
+        # All slots but the last one are to be full, of vectors.
+        whole = not problem.width % _vector(problem) and problem.width >= _LANES_BACKWARD[0] * _vector(problem)
+        kind, bytes_at_once = ("rows", 16) if whole else ("words", 4)
+        entry = f"backward_{_OF_WARPS_BACKWARD * problem.dtype.size // bytes_at_once}_{kind}{lanes}_kernel"
+        rows = self.launch(entry, problem, slices, _WARPS * _WARP, **cut)
+        blocks = -(-problem.width // _COLUMNS)
+        columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
+        return Schedule((rows, columns), GUARANTEE, workspace)
+
+    def _refused(self, problem: RowsDescriptor, config: WarpsBackwardConfig) -> Refusal | None:
+        """Return why so many slices cannot do it, or None."""
+        most = _OF_WARPS_BACKWARD * _WARP
+        if problem.dtype.name == "f64":
+            return Refusal("there are no entries of f64")
+        if config.slices < 1:
+            return Refusal(f"there is at least a slice, not {config.slices}")
+        if problem.width * problem.dtype.size % 4:
+            return Refusal(f"rows of {problem.width} values are not whole words of 4 bytes")
+        if problem.width > most:
+            return Refusal(f"a warp holds {most} values, not {problem.width}")
+        return None
+
+
+def _lanes_backward(problem: RowsDescriptor) -> int:
+    """Return how many lanes have a row: as few as hold it."""
+    return next((lanes for lanes in _LANES_BACKWARD if problem.width <= _OF_WARPS_BACKWARD * lanes), _WARP)

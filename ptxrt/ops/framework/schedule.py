@@ -12,6 +12,7 @@ import numpy as np
 from ptxrt.backends import DeviceProperties
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework.kernels import KernelSpec
+from ptxrt.ops.framework.texts import FOLLOWING_TARGET
 
 __all__ = [
     "ALIGN",
@@ -277,6 +278,12 @@ class Schedule:
     def refusal(self, limits: Limits) -> str | None:
         """Return in words why a device cannot run it, or None."""
         return next((reason for launch in self.launches if (reason := launch.refusal(limits))), None)
+
+    def follows(self, index: int, limits: Limits) -> bool:
+        """Return whether a step is a launch that may begin while the one before it ends: it waits for it by itself."""
+        before, step = (None, *self.steps)[index : index + 2]
+        launches = isinstance(before, Launch) and isinstance(step, Launch) and step.kernel.language == "ptx"
+        return launches and limits.target is not None and limits.target >= FOLLOWING_TARGET
 
 
 @dataclass(frozen=True)

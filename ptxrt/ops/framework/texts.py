@@ -20,10 +20,23 @@ from ptxrt.runtime.source import KernelSource
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["ROUNDING_TARGETS", "context", "only", "parts_of", "read_kernel", "templates", "text_digest"]
+__all__ = [
+    "FOLLOWING_TARGET",
+    "ROUNDING_TARGETS",
+    "context",
+    "following",
+    "only",
+    "parts_of",
+    "read_kernel",
+    "templates",
+    "text_digest",
+]
 
 ROUNDING_TARGETS = {"bf16": 80}
 """Element type -> the number of the oldest architecture that rounds to it, where others are older: sm_80."""
+
+FOLLOWING_TARGET = 90
+"""The number of the oldest architecture on which a launch may begin while the one before it ends: sm_90."""
 
 
 def _folder(name: str) -> Path:
@@ -135,6 +148,18 @@ def only(text: str, entry: str) -> str:
     ends = [found.start() for found in entries[1:]] + [len(text)]
     own = "".join(text[e.start() : end] for e, end in zip(entries, ends, strict=True) if e[1] == entry)
     return text[: entries[0].start()] + own
+
+
+def following(source: KernelSource) -> KernelSource:
+    """Return a text in PTX whose entries first of all wait until the launch before their own has ended.
+
+    Such a launch may begin while that one ends. The wait comes before everything: nothing is read too early, nothing
+    is written that is still read, and whoever waits for the launch has waited for all before it.
+    """
+    text = re.sub(r"^\.version (?:[1-6]\.\d|7\.[0-7])$", ".version 7.8", source.text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"^\.target sm_[78]\d$", f".target sm_{FOLLOWING_TARGET}", text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"^(\.visible \.entry [^{]*\{)$", r"\1\n    griddepcontrol.wait;", text, flags=re.MULTILINE)
+    return KernelSource.ptx(text, name=source.name)
 
 
 _KERNEL_IN_HIP = re.compile(r'^extern "C" __global__ ([^{]*)\{(?:[^\n]*\}|.*?\n\})\n', re.MULTILINE | re.DOTALL)
