@@ -24,7 +24,7 @@ from ptxrt.ops.framework import (
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleBackwardDescriptor
 
-__all__ = ["FAMILY", "HipTiledBackward", "TiledBackward", "TiledBackwardConfig", "summed"]
+__all__ = ["FAMILY", "HipTiledBackward", "HipTiledBackwardConfig", "TiledBackward", "TiledBackwardConfig", "summed"]
 
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sums_ptr, T* dgrid_ptr"
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"

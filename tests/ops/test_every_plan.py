@@ -428,6 +428,8 @@ LARGE: list[tuple[Any, Any]] = [
       for shape, groups in (((2, 8, 16), 4), ((2, 64, 32, 32), 4), ((8, 320, 64, 64), 32), ((1, 512, 128, 128), 32))),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 64, 64), True)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 8), False)),
+    *((ops.GroupNormPlan, ops.GroupNormDescriptor((2, 2, hw), 2))  # each number of slots of teams
+      for hw in (24, 36, 48, 56, 63, 64)),
     *((plan, kind((2, 128 * slots), (128 * slots,)))  # an entry for each number of slots
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor),
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
