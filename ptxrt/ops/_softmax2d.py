@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops._softmax2d_held import SECTOR, Anchored, Direction, Held, guarantee
 from ptxrt.ops._softmax2d_small import Small
+from ptxrt.ops._softmax2d_strips import Strips
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -292,8 +293,10 @@ class Last(Variant[_Problem, LanesConfig]):
 
 
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    in_ptx = Small(way.name, way.arrays), Last(way), Columns(way), Held(way), Tiled(way)
-    return *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
+    in_ptx = Last(way), Columns(way), Held(way), Tiled(way)
+    anchored = (Anchored(way),) if way is _FORWARD_WAY else ()
+    few = Strips(way.name, way.arrays), *anchored, Small(way.name, way.arrays)
+    return *few, *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
@@ -309,7 +312,7 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     op = "softmax2d"
     category = "activation"
     descriptor_type = Softmax2dDescriptor
-    variants = (Anchored(_FORWARD_WAY), *_variants(_FORWARD_WAY))
+    variants = _variants(_FORWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
         tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides
