@@ -40,17 +40,21 @@ _POINTERS = {
     "softmax2d": "const T* in_ptr, T* out_ptr",
     "softmax2d_backward": "const T* go_ptr, const T* y_ptr, T* gi_ptr",
 }
+_SIZES = ", u32 channels, u32 hw"
 FAMILY = KernelFamily(
     "softmax2d_strips",
     ("f32", "f16", "bf16"),
     {
         f"{way}_{name}_{positions}_{groups}": Role(
-            pointers + ", u32 channels, u32 hw, u32 shift, u32 lanes, u32 share",
-            parameters={"lanes": lanes, "positions": str(positions), "groups": str(groups)},
+            pointers + sizes,
+            parameters={"sharing": sharing, "positions": str(positions), "groups": str(groups)},
             dtypes=() if name == "strips" and groups in _F32.get(positions, ()) else ("f16", "bf16"),
         )
         for way, pointers in _POINTERS.items()
-        for name, lanes, held in (("strips", "alone", _ALONE), ("shared_strips", "shared", _SHARED))
+        for name, sharing, sizes, held in (
+            ("strips", "alone", _SIZES, _ALONE),
+            ("shared_strips", "shared", _SIZES + ", u32 shift, u32 lanes, u32 share", _SHARED),
+        )
         for positions, counts in held.items()
         for groups in counts
     },
@@ -138,7 +142,9 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
         kernel = FAMILY.kernel(f"{self.way}_{name}_{positions}_{groups}", problem.dtype, self.language)
         grid = (ceil_div(problem.hw, positions * across), problem.batch)
         shared = 8 * positions * across * lanes if lanes > 1 else 0
-        sizes = (problem.channels, problem.hw, across.bit_length() - 1, lanes, share)
+        sizes: tuple[int, ...] = (problem.channels, problem.hw)
+        if lanes > 1:
+            sizes += (across.bit_length() - 1, lanes, share)
         launch = Launch(kernel, grid, across * lanes, (*self.arrays, *sizes), shared)
         short = dtype != "f32" and self.way == "softmax2d"
         accumulator = "f32" if short else "2 x f32"
