@@ -302,7 +302,8 @@ def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``small``, for few values; ``last``, lanes of a warp for each column, whose channels lie side by side;
+    Variants: ``small``, for few values; ``strips``, a thread for a few neighbouring columns of few channels, and of
+    16 bits several of them; ``last``, lanes of a warp for each column, whose channels lie side by side;
     ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each column, of
     a block or a cluster of blocks, whose registers hold all of it, and several neighbours at a time; ``anchored``, the
     same without a maximum, as long as no value is far above the column's first; ``tiled``, several threads for each

@@ -31,7 +31,7 @@ _SHARED = {2: (4, 5, 8), 4: (2, 4)}
 _SPLIT = ((2, 5), (2, 8), (2, 4), (4, 4), (4, 2))
 """Those of these that are candidates, the first one the best."""
 
-_F32 = {2: (0, 1, 2, 4, 5), 4: (0, 1)}
+_F32 = {2: (0, 1), 4: (0, 1)}
 """The same for f32, a thread for each column."""
 
 _SMALL = 1 << 18  # elements, of which `small` is faster

@@ -56,14 +56,14 @@ ALONE = [  # channels round those that an entry holds; the last tile is narrower
     ((2, 3, 130), StripsConfig(2, 32)),
     ((1, 4, 520), StripsConfig(4, 64)),
     ((2, 7, 131), StripsConfig(4, 32)),
+]
+SHORT = [  # of 16 bits alone
     ((1, 8, 70), StripsConfig(2, 32)),
     ((1, 11, 66), StripsConfig(2, 32)),
     ((1, 12, 66), StripsConfig(2, 32)),
     ((2, 19, 257), StripsConfig(2, 128)),
     ((2, 20, 64), StripsConfig(2, 32)),
     ((1, 23, 62), StripsConfig(2, 32)),
-]
-SHORT = [  # of 16 bits alone
     ((2, 3, 264), StripsConfig(8, 32)),
     ((1, 7, 259), StripsConfig(8, 32)),
     ((1, 4, 520), StripsConfig(8, 64)),
@@ -120,8 +120,14 @@ def test_a_shared_column_in_place(device: Device, rng: Rng, way: Direction) -> N
 
 @both
 def test_of_f32_it_has_the_bits_of_the_baseline(device: Device, rng: Rng, way: Direction) -> None:
-    for channels, positions in ((2, 2), (7, 4), (19, 2)):
+    for channels, positions in ((2, 2), (7, 4), (5, 2)):
         inputs = values_for(way, rng, (2, channels, 132), deviation=4.0)
+        inputs[0][0, 1, 3], inputs[0][1, 0, 131], inputs[0][0, :, 7], inputs[0][1, 1:, 2] = (
+            np.nan,
+            np.inf,
+            -np.inf,
+            -np.inf,
+        )
         got = run(way, device, inputs, StripsConfig(positions, 32))
         assert got.tobytes() == run_any(way, device, inputs, "baseline").tobytes()
 
@@ -130,10 +136,8 @@ def test_of_f32_it_has_the_bits_of_the_baseline(device: Device, rng: Rng, way: D
 
 
 @each_lanes
-@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@each_half
 def test_values_that_are_no_common_ones(device: Device, rng: Rng, name: str, lanes: int) -> None:
-    if name == "f32" and lanes > 1:
-        pytest.skip("threads share columns of 16 bits alone")
     kind, largest, tiny, smallest = of_each(name)
     x = rng.standard_normal((1, 23, 66)).astype(kind)
     x[0, 20, 0], x[0, 3, 1], x[0, 0, 65] = np.nan, np.inf, np.nan
@@ -193,14 +197,12 @@ def test_a_column_of_equal_values_is_one_over_c(device: Device, name: str, lanes
 
 
 @each_lanes
-@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@each_half
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("operand", [0, 1])
 def test_backward_puts_bad_values_where_the_formula_does(
     device: Device, rng: Rng, lanes: int, name: str, value: float, operand: int
 ) -> None:
-    if name == "f32" and lanes > 1:
-        pytest.skip("threads share columns of 16 bits alone")
     inputs = values_for(BACKWARD, rng, (2, 21, 65), name=name)
     for channel, column in ((0, 3), (20, 64), (9, 11)):
         inputs[operand][1, channel, column] = value
@@ -242,7 +244,7 @@ def test_backward_of_huge_gradients(device: Device, lanes: int) -> None:
     [
         ((2, 3, 64), "f64", StripsConfig(2, 32), "is not for f64"),
         ((2, 36, 64), "f16", StripsConfig(2, 32), "36 channels of 2 columns do not fit"),
-        ((2, 24, 64), "f32", StripsConfig(2, 32), "24 channels of 2 columns do not fit"),
+        ((2, 8, 64), "f32", StripsConfig(2, 32), "8 channels of 2 columns do not fit"),
         ((2, 8, 64), "f32", StripsConfig(4, 32), "8 channels of 4 columns do not fit"),
         ((2, 24, 64), "f16", StripsConfig(4, 32), "24 channels of 4 columns do not fit"),
         ((2, 8, 64), "f16", StripsConfig(8, 32), "8 channels of 8 columns do not fit"),
