@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops._softmax2d_held import SECTOR, Anchored, Direction, Held, guarantee
 from ptxrt.ops._softmax2d_small import Small
+from ptxrt.ops._softmax2d_strips import Strips
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -292,14 +293,17 @@ class Last(Variant[_Problem, LanesConfig]):
 
 
 def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
-    in_ptx = Small(way.name, way.arrays), Last(way), Columns(way), Held(way), Tiled(way)
-    return *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
+    in_ptx = Last(way), Columns(way), Held(way), Tiled(way)
+    anchored = (Anchored(way),) if way is _FORWARD_WAY else ()
+    few = Strips(way.name, way.arrays), *anchored, Small(way.name, way.arrays)
+    return *few, *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     """Plan of :func:`softmax2d`; run it with :class:`Softmax2dArgs`.
 
-    Variants: ``small``, for few values; ``last``, lanes of a warp for each column, whose channels lie side by side;
+    Variants: ``small``, for few values; ``strips``, a thread for a few neighbouring columns of few channels, and of
+    16 bits several of them; ``last``, lanes of a warp for each column, whose channels lie side by side;
     ``baseline``, a thread for each column, best where registers hold it; ``held``, several threads for each column, of
     a block or a cluster of blocks, whose registers hold all of it, and several neighbours at a time; ``anchored``, the
     same without a maximum, as long as no value is far above the column's first; ``tiled``, several threads for each
@@ -309,7 +313,7 @@ class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):
     op = "softmax2d"
     category = "activation"
     descriptor_type = Softmax2dDescriptor
-    variants = (Anchored(_FORWARD_WAY), *_variants(_FORWARD_WAY))
+    variants = _variants(_FORWARD_WAY)
 
     def _operands(self) -> tuple[Operand, ...]:
         tensor = self.descriptor.shape, self.descriptor.dtype, self.descriptor.strides

@@ -450,7 +450,8 @@ LARGE: list[tuple[Any, Any]] = [
     *((plan, kind(shape))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
                          (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor))
-      for shape in ((16, 256, 64, 64), (64, 1000, 7, 8))),
+      for shape in ((16, 256, 64, 64), (64, 1000, 7, 8), (2, 82, 64, 64),
+                    *((2, channels, 64) for channels in (3, 7, 11, 19, 23, 35)))),
     (ops.UpsampleNearest2dPlan, ops.UpsampleNearest2dDescriptor((1, 1, 16, 32), (512, 512, 32, 1), 32, 64)),
     (ops.UpsampleNearest2dBackwardPlan,
      ops.UpsampleNearest2dBackwardDescriptor((1, 1, 32, 64), (2048, 2048, 64, 1), 16, 32)),

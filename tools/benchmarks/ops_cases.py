@@ -130,6 +130,8 @@ def _cases() -> Iterator[Case]:
         yield from _each(op, _WIDE)
     yield from _each("softmax2d", _WIDE[1:], _HALVES)
     yield from _each("softmax2d_backward", _WIDE[1:2], _HALVES)
+    for op in ("softmax2d", "softmax2d_backward"):
+        yield from _each(op, [(8, 19, 256, 512), (2, 2, 512, 512)], ("f32", "f16"))
     yield from _each("batch_norm", _BATCHES)
     yield from _each("batch_norm", (_BATCHES[1], _BATCHES[3]), _HALVES)
     yield from _each("batch_norm", (_BATCHES[0], _BATCHES[1], _BATCHES[3]), training=False)
