@@ -29,6 +29,7 @@ __all__ = ["FAMILY", "InTeams", "TeamConfig"]
 _WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
 _VALUES = 32  # of a thread at most, where groups are whole vectors
 _SINGLES = (4, 8, 16, 32)  # values of a thread, where they are not
+_IN_PART = 12  # of a thread where a team is part of a warp, about
 _FEW = 1 << 18  # values that are done sooner by as many threads as there can be
 
 _GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
@@ -70,9 +71,11 @@ class TeamConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GroupNormDescriptor) -> TeamConfig:
-        """Few, each with some values; of a small problem each has fewer, which are done sooner."""
-        few = problem.batch * problem.groups * problem.group < _FEW
-        return cls._of(problem, 4 if few else 16 if _width(problem) > 1 else 8)
+        """As many values as a thread holds; in a part of a warp fewer, and in a small problem, which is done sooner."""
+        if problem.batch * problem.groups * problem.group < _FEW:
+            return cls._of(problem, 4)
+        part, many = cls._of(problem, _IN_PART), cls._of(problem, _VALUES)
+        return part if part.lanes < _WARP else cls(max(many.lanes, _WARP))
 
     @classmethod
     def candidates(cls, problem: GroupNormDescriptor) -> Sequence[TeamConfig]:
