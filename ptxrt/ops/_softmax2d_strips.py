@@ -127,6 +127,8 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
         positions, across, lanes, dtype = config.positions, config.across, config.lanes, problem.dtype.name
         if dtype == "f64":
             return Refusal("is not for f64")
+        if problem.hw < 32:
+            return Refusal(f"{problem.hw} positions of an image are less than a warp has threads")
         if across.bit_count() != 1 or across < 32 or lanes < 1 or across * lanes > _THREADS:
             return Refusal(
                 f"{across} x {lanes} threads are no power of two from 32 on, times lanes, of up to {_THREADS}"
