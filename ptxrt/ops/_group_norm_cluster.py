@@ -20,6 +20,7 @@ SIZES = (1, 2, 4, 8, 16)
 
 _ENOUGH_BLOCKS = 256
 _LARGE_GROUP = 1 << 20  # bytes
+_TEAMS = 1 << 14  # values of the largest group of `teams`
 _SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
 _ALL_SHARED = 224 << 10  # the same, of a GPU with the largest clusters
 
@@ -133,8 +134,10 @@ class InClusters(Variant["GroupNormDescriptor", ClusterConfig]):
     config_type = ClusterConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where a cluster holds a group, and groups are not small."""
-        return _suits(problem)
+        """Where a cluster holds a group, and groups are not small: a team is faster for less, of short channels."""
+        size = problem.dtype.size
+        team = problem.group <= _TEAMS and (size == 2 or size == 4 and problem.hw < 1 << 9)
+        return _suits(problem) and not team
 
     def schedule(self, problem: GroupNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""

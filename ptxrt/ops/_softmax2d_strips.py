@@ -119,14 +119,16 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
             return False
         if problem.channels <= (7 if problem.dtype.name == "f32" else 35):
             return True
-        short = problem.dtype.size == 2 and problem.channels <= 35 * _THREADS // 32
-        return short and problem.hw >= 1 << 10 and problem.elements >= 1 << 20
+        few = problem.channels <= 23 * _THREADS // 32  # of more, threads have so many registers that warps are few
+        return few and problem.dtype.size == 2 and problem.hw >= 1 << 10 and problem.elements >= 1 << 20
 
     def schedule(self, problem: ImageDescriptor, config: StripsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         positions, across, lanes, dtype = config.positions, config.across, config.lanes, problem.dtype.name
         if dtype == "f64":
             return Refusal("is not for f64")
+        if problem.hw < 32:
+            return Refusal(f"{problem.hw} positions of an image are less than a warp has threads")
         if across.bit_count() != 1 or across < 32 or lanes < 1 or across * lanes > _THREADS:
             return Refusal(
                 f"{across} x {lanes} threads are no power of two from 32 on, times lanes, of up to {_THREADS}"

@@ -483,7 +483,8 @@ def test_what_cancels_backward_costs_no_accuracy(
         ((64, 1000, 7, 7), "held"),
         ((64, 1001, 7, 7), "tiled"),  # whose images are no whole vectors
         ((16, 256, 64, 64), "held"),
-        ((3, 1, 1 << 31), "tiled"),  # more columns than a u32 counts
+        ((3, 1, 1 << 31), "strips"),
+        ((3, 1, (1 << 31) + 1), "tiled"),  # more columns than a u32 counts
     ],
 )
 def test_the_best_variant_is_selected(device: Device, way: Direction, shape: Shape, best: str) -> None:
@@ -585,7 +586,8 @@ def test_a_tile_fits_a_block_and_reads_whole_sectors(way: Direction, channels: i
         ((3, 2, 1_500_000_001), "tiled", "f32"),  # past 2**32 columns
         ((3, 2, 1_500_000_001), "hip/baseline", "f32"),
         ((1, 3, (1 << 31) + 5), "tiled", "f32"),  # one image past 2**31 columns
-        *(((2, 9, 250_000_007), variant, "f16") for variant in VARIANTS),
+        *(((2, 9, 250_000_007), variant, "f16") for variant in (*VARIANTS, "strips")),
+        ((2, 9, 250_000_008), "strips", "f16"),
         *(((3, 5, 150_000_000), variant, "f64") for variant in VARIANTS),
     ],
     ids=str,
