@@ -547,8 +547,8 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((16, 128, 512, 512), 32, "cluster"),
         ((64, 64, 56, 56), 32, "cluster"),
         ((1, 32, 128), 1, "few"),
-        ((1, 32, 132), 1, "cluster"),
-        ((257, 32, 128), 1, "cluster"),
+        ((1, 32, 132), 1, "teams"),
+        ((257, 32, 128), 1, "teams"),
         ((257, 32, 124), 1, "teams"),  # more than a quarter of a block's threads
         ((256, 32, 124), 1, "few"),
         ((2, 32, 8, 8), 8, "few"),

@@ -324,7 +324,8 @@ def test_who_is_served(sim: Device) -> None:
     for name in FAMILY.dtypes:
         for shape, groups in ORDINARY:
             assert chosen(shape, groups, name) == "teams"
-    assert chosen((32, 512, 16, 16), 32) == "cluster"
+    assert chosen((32, 512, 16, 16), 32) == chosen((32, 512, 32, 32), 32, "f16") == "teams"
+    assert chosen((32, 512, 32, 32), 32) == chosen((32, 512, 36, 32), 32, "f16") == "cluster"
     assert chosen((64, 512, 7, 7), 32, "f64") == "baseline"
     assert chosen((2, 32, 8, 8), 8) == "few"
 
