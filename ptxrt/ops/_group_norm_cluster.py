@@ -136,7 +136,7 @@ class InClusters(Variant["GroupNormDescriptor", ClusterConfig]):
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Where a cluster holds a group, and groups are not small: a team is faster for less, of short channels."""
         size = problem.dtype.size
-        team = problem.group <= _TEAMS and (size == 2 or size == 4 and problem.hw < 1 << 9)
+        team = problem.group <= _TEAMS and (size == 2 or (size == 4 and problem.hw < 1 << 9))
         return _suits(problem) and not team
 
     def schedule(self, problem: GroupNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:

@@ -147,6 +147,9 @@ def _cases() -> Iterator[Case]:
         yield from _each(op, [_SHORT_ROWS], ("f32", "f16"))
         yield from _each(f"{op}_backward", _ROWS[:2])
         yield from _each(f"{op}_backward", _ROWS[:1], _HALVES)
+    for turn in _FORWARD_AND_BACKWARD:
+        yield Case(f"rms_norm{turn}", (131072, 128), "bf16")  # of heads of attention
+        yield Case(f"layer_norm{turn}", (32768, 100), "f16")  # rows that are no whole vectors
     for op in ("group_norm", "layer_norm", "rms_norm", "softmax2d", "batch_norm"):
         shape = {"group_norm": _BIG[1], "softmax2d": _WIDE[1], "batch_norm": _BATCHES[1]}.get(op, _ROWS[0])
         for turn in _FORWARD_AND_BACKWARD:

@@ -37,6 +37,7 @@ _OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the 
 _ACCESSES: dict[str, dict[str, str]] = {"rows": {}, "words": {"access": "4"}}  # whole vectors, or words of 4 bytes
 _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
+_KEPT = 16  # values of a row for which a lane keeps weights, at most
 _MANY = 1 << 20  # values, from which on warps take more than one turn
 _SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
@@ -224,10 +225,11 @@ class WarpsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsConfig:
-        """Four of few rows. Of many two, as many as run at a time, and turns, the more the weights are beside a row."""
+        """Four of few rows. Of many two, and turns where weights are kept, the more these are beside a row."""
         if problem.rows * problem.width < _MANY:
             return cls(4, 1)
-        return cls(2, 1 + (problem.dtype.size < 4) + (problem.op == "layer_norm"))
+        kept = problem.width <= _KEPT * _WARP
+        return cls(2, 1 + (problem.dtype.size < 4) + (problem.op == "layer_norm") if kept else 1)
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsConfig]:
