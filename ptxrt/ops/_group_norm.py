@@ -27,6 +27,7 @@ from ptxrt.ops._group_norm_last import (
 )
 from ptxrt.ops._group_norm_ring import InRings, InRingsBackward
 from ptxrt.ops._group_norm_teams import InTeams
+from ptxrt.ops._group_norm_teams_backward import InTeamsBackward
 from ptxrt.ops._group_norm_tickets import InTickets, InTicketsBackward
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
@@ -532,10 +533,11 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
     Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there; ``cluster``
-    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``split``, where groups are
-    large: a pass for the sums, one for grad_input; ``baseline``, in which a block, or a warp where there are many small
-    groups, reads its group of an image twice. In all but `few` one more launch adds up grad_weight and grad_bias from
-    what each image gives. Of channels-last arrays ``channels_last_tickets``, ``channels_last_split`` and
+    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``teams`` in PTX, as there, each of which
+    has its group of several images; ``split``, where groups are large: a pass for the sums, one for grad_input;
+    ``baseline``, in which a block, or a warp where there are many small groups, reads its group of an image twice. In
+    all but `few` one more launch adds up grad_weight and grad_bias from what each image, or some, give. Of
+    channels-last arrays ``channels_last_tickets``, ``channels_last_split`` and
     ``channels_last``, as there.
     """
 
@@ -547,6 +549,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         FewBackward(),
         InClustersBackward(),
         InRingsBackward(),
+        InTeamsBackward(),
         SplitBackward(),
         WholeBackward(),
         ChannelsLastClustersBackward(),

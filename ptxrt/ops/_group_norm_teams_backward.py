@@ -1,0 +1,221 @@
+"""The variant of group_norm_backward whose teams of threads hold a group of any hw in their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops.framework import (
+    ROUNDING_TARGETS,
+    Config,
+    KernelFamily,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Role,
+    Schedule,
+    Variant,
+    Workspace,
+    ceil_div,
+)
+
+if TYPE_CHECKING:
+    from ptxrt.ops._group_norm import GroupNormBackwardDescriptor
+
+__all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
+
+_WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
+_SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
+_VALUES, _OF_16_BITS, _OF_PARTS = 12, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
+_TURNS = 16  # images of a team at most: so many terms are added up in f32
+_ENOUGH = 132 * 1024  # threads that a team takes another image for: twice those that run at a time on an H200
+_SLICES = 65535  # along y of a grid
+_COLUMNS, _OF_PARAMETERS = 8, 512  # channels and threads of a block that adds up slices
+_FEW, _FEW_CHANNELS = 16, 32  # a gradient of fewer values, or those of all channels, may be what is left of terms
+
+_GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
+
+_TYPES = ("f32", "f16", "bf16")
+_SHARE = (
+    "u32 batch, u32 groups, u32 per_group, u32 hw, u32 lanes, u32 shift, u32 at_once, u32 images, u32 readers, "
+    "u32 pitch, u32 rounds, u32 round_pitch, u32 per_hw, u64 row"
+)
+_TEAMS = (
+    f"const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, P* partials_ptr, {_SHARE}, P eps, f64 per_value"
+)
+
+
+def _vector(dtype: str) -> int:
+    return 16 // BY_NAME[dtype].size
+
+
+def _most(dtype: str, width: int, whole: bool) -> int:
+    """Return how many values a thread has at most, as registers are few; whether teams are whole warps."""
+    return _OF_PARTS if not whole else _OF_16_BITS if width != 1 and BY_NAME[dtype].size == 2 else _VALUES
+
+
+def _entry(slots: int, width: int, whole: bool) -> str:
+    """Return the name of the entry for so many slots, whether teams are whole warps or parts."""
+    return f"group_norm_backward_teams_{slots}_{'singles_' if width == 1 else ''}{'' if whole else 'parts_'}kernel"
+
+
+FAMILY = KernelFamily(
+    "group_norm_teams_backward",
+    _TYPES,
+    {
+        "group_norm_backward_teams_parameters_kernel": Role(
+            "const P* partials_ptr, P*? gw_ptr, P* gb_ptr, u64 width, u64 slices"
+        )
+    }
+    | {
+        _entry(slots, width, whole): Role(
+            _TEAMS,
+            parameters={"slots": str(slots), "whole": str(int(whole))} | ({"width": "1"} if width == 1 else {}),
+            dtypes=tuple(name for name in _TYPES if slots * (width or _vector(name)) <= _most(name, width, whole)),
+        )
+        for whole in (True, False)
+        for width, numbers in ((0, range(1, 4)), (1, _SINGLES))
+        for slots in numbers
+    },
+    targets=ROUNDING_TARGETS,
+    op="group_norm",
+)
+
+
+class _Block(NamedTuple):
+    """What a block has at a time: its threads, and the teams of so many groups of so many images."""
+
+    threads: int
+    groups: int
+    images: int
+
+
+@dataclass(frozen=True)
+class TeamBackwardConfig(Config):
+    """Knobs of a group in the registers of a team: its threads, as of the forward, and the slices of images."""
+
+    lanes: int
+    slices: int
+
+    @classmethod
+    def heuristic(cls, problem: GroupNormBackwardDescriptor) -> TeamBackwardConfig:
+        """A part of a warp, or a warp, where 8 values a thread are enough; else as many as there may be."""
+        return cls._of(problem, 8 if problem.group <= 8 * _WARP else 16)
+
+    @classmethod
+    def candidates(cls, problem: GroupNormBackwardDescriptor) -> Sequence[TeamBackwardConfig]:
+        """Return few values a thread to many, and half and twice as many slices."""
+        first = cls.heuristic(problem)
+        others = [cls._of(problem, values) for values in (4, 8, 16)]
+        others += [cls(first.lanes, ceil_div(first.slices, 2)), cls(first.lanes, 2 * first.slices)]
+        found = (first, *others)
+        return tuple(dict.fromkeys(way for way in found if way == first or _refusal(problem, way) is None))
+
+    @classmethod
+    def _of(cls, problem: GroupNormBackwardDescriptor, values: int) -> TeamBackwardConfig:
+        """Return the least team whose threads have at most so many values, or the largest one; slices fill a GPU."""
+        units, width = _units(problem), _width(problem)
+        lanes = ceil_div(units, max(1, min(values, _most(problem.dtype.name, width, True)) // width))
+        if lanes > _WARP:
+            lanes = min(ceil_div(lanes, _WARP) * _WARP, _THREADS)
+        else:
+            lanes = max(1 << (lanes - 1).bit_length(), min(2, units))
+        block = cls(lanes, 1).block(problem)
+        turns = max(1, ceil_div(problem.batch, block.images))
+        threads = turns * ceil_div(problem.groups, block.groups) * block.threads
+        each = max(1, min(threads // _ENOUGH, _TURNS))
+        return cls(lanes, ceil_div(turns, 1 << (each.bit_length() - 1)))
+
+    def slots(self, problem: GroupNormBackwardDescriptor) -> int:
+        """Return how many vectors, or values, a thread has at most; 0 for a team that there cannot be."""
+        lanes = self.lanes
+        if not 0 < lanes <= _THREADS or (lanes % _WARP if lanes > _WARP else lanes & (lanes - 1)):
+            return 0
+        return ceil_div(_units(problem), lanes)
+
+    def block(self, problem: GroupNormBackwardDescriptor) -> _Block:
+        """Return what a block has at a time: groups that lie side by side, and images if it has room for all groups."""
+        if self.lanes > _WARP:
+            return _Block(self.lanes, 1, 1)
+        teams = _OF_TEAMS // self.lanes
+        groups = ceil_div(problem.groups, ceil_div(problem.groups, teams))
+        return _Block(_OF_TEAMS, groups, max(1, min(teams // groups, problem.batch)))
+
+
+def _width(problem: GroupNormBackwardDescriptor) -> int:
+    """Return the values that a thread reads at once: a vector of 16 bytes where groups are whole ones."""
+    return 1 if problem.group % problem.vector else problem.vector
+
+
+def _units(problem: GroupNormBackwardDescriptor) -> int:
+    return problem.group // _width(problem)
+
+
+class InTeamsBackward(Variant["GroupNormBackwardDescriptor", TeamBackwardConfig]):
+    """A launch of teams of threads, which read a group once into registers, and one for the parameters' gradients."""
+
+    name = "teams"
+    config_type = TeamBackwardConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Where registers hold a group, and gradients are not what is left of a few values that cancel."""
+        few = problem.group < _FEW or problem.channels < _FEW_CHANNELS
+        return not few and _refusal(problem, TeamBackwardConfig.heuristic(problem)) is None
+
+    def schedule(
+        self, problem: GroupNormBackwardDescriptor, config: TeamBackwardConfig, limits: Limits
+    ) -> Schedule | Refusal:
+        """Return both launches."""
+        if refusal := _refusal(problem, config):
+            return refusal
+        slots, lanes, slices, block = config.slots(problem), config.lanes, config.slices, config.block(problem)
+        if _width(problem) == 1:
+            slots = next(some for some in _SINGLES if some >= slots)
+        kernel = FAMILY.kernel(_entry(slots, _width(problem), lanes >= _WARP), problem.dtype, self.language)
+        workspace, channels, hw = Workspace(), problem.channels, problem.hw
+        partials = workspace.region("partials", "f32", 2 * channels * slices)
+        per_group, together = channels // problem.groups, block.groups * problem.group
+        # The terms of a channel that a block adds up: those of its images, or of its places in each of these.
+        terms, places = (block.images, (together, 1, 0)) if hw == 1 else (hw, (1, block.images, together))
+        readers = min(_WARP, block.threads // (block.groups * per_group), ceil_div(terms, 4))
+        arguments = (
+            *("x", "grad_out", "grad_input", "weight", partials, problem.batch, problem.groups, per_group, hw),
+            *(lanes, lanes.bit_length() - 1 if lanes <= _WARP else 31, block.groups, block.images),
+            *(max(1, readers).bit_length() - 1, *places, ceil_div(1 << 31, hw), channels * hw),
+            *(problem.eps, 1 / problem.group),
+        )
+        grid = (ceil_div(problem.groups, block.groups), slices)
+        parameters = FAMILY.kernel("group_norm_backward_teams_parameters_kernel", problem.dtype, self.language)
+        last = (partials, "grad_weight", "grad_bias", channels, slices)
+        return Schedule(
+            (
+                Launch(kernel, grid, block.threads, arguments),
+                Launch(parameters, (ceil_div(channels, _COLUMNS),), _OF_PARAMETERS, last),
+            ),
+            _GUARANTEE,
+            workspace,
+        )
+
+
+def _refusal(problem: GroupNormBackwardDescriptor, config: TeamBackwardConfig) -> Refusal | None:
+    """Return why a team cannot have a group, or None."""
+    if problem.dtype.name not in FAMILY.dtypes:
+        return Refusal(f"no kernel for {problem.dtype.name}")
+    if problem.batch >> 31 or problem.channels >> 31:
+        return Refusal(f"{problem.batch} images of {problem.channels} channels: neither may be {1 << 31}")
+    if not (slots := config.slots(problem)):
+        return Refusal(
+            f"a group has a power of two of threads up to {_WARP}, or whole warps up to {_THREADS}, not {config.lanes}"
+        )
+    if slots * _width(problem) > (most := _most(problem.dtype.name, _width(problem), config.lanes >= _WARP)):
+        return Refusal(f"{config.lanes} threads hold {config.lanes * most} values, not {problem.group}")
+    images = config.block(problem).images * config.slices
+    if not 0 < config.slices <= _SLICES or images * _TURNS < problem.batch:
+        return Refusal(
+            f"{config.slices} slices of {problem.batch} images are none, more than {_SLICES}, or a team has more than "
+            f"{_TURNS} images"
+        )
+    return problem.refusal(channels_last=False)

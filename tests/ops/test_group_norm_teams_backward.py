@@ -1,0 +1,417 @@
+"""group_norm_backward with a group's values in the registers of a team of threads, of several images."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Patch, Rng, Shape, refused
+from op_testing import Guarded, check_error, on_device, wish
+from tolerances import bar
+
+import ptxrt
+from ptxrt import Device
+from ptxrt.dtypes import BY_NAME, element_type
+from ptxrt.ops import GroupNormBackwardArgs, GroupNormBackwardDescriptor, GroupNormBackwardPlan, references
+from ptxrt.ops import _group_norm_teams_backward as teams
+from ptxrt.ops._group_norm_teams_backward import FAMILY, TeamBackwardConfig
+from ptxrt.ops.framework import parameter_type
+from ptxrt.runtime.layout import channels_last
+
+pytestmark = pytest.mark.ptx
+every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
+RESULTS = ("grad_input", "grad_weight", "grad_bias")
+
+# Shape, groups, threads of a team and slices, of f32.
+CASES: list[tuple[Shape, int, int, int]] = [
+    # Parts of a warp: threads with and without values, a rest of images and of groups, teams of no group.
+    ((1, 32), 2, 4, 1),
+    ((1, 64), 2, 4, 1),
+    ((21, 64, 1), 4, 2, 1),
+    ((21, 64, 1), 4, 4, 1),
+    ((130, 32), 1, 4, 1),
+    ((70, 32), 2, 4, 2),
+    ((33, 48, 1), 3, 4, 1),
+    ((9, 140, 1), 35, 1, 9),
+    ((17, 44, 1), 1, 8, 2),
+    ((5, 36, 3), 3, 16, 1),
+    ((3, 12, 49), 7 - 1, 16, 2),
+    # Whole warps, one and several; a rest of images in the last turn.
+    ((7, 32, 8), 2, 32, 2),
+    ((9, 40, 20), 5, 32, 1),
+    ((5, 32, 49), 8, 32, 2),
+    ((5, 48, 49), 16, 32, 1),
+    ((3, 16, 49), 1, 96, 1),
+    ((3, 16, 14, 14), 2, 192, 2),
+    ((2, 40, 64), 4, 64, 1),
+    ((2, 44, 9), 1, 128, 1),
+    ((2, 20, 257), 1, 480, 2),
+    ((1, 24, 250), 1, 512, 1),
+    ((17, 32, 28), 2, 64, 2),
+    # Vectors within a channel, of two, of four, and channels as long as a vector.
+    ((6, 48, 2), 2, 16, 1),
+    ((6, 48, 3), 2, 32, 1),
+    ((6, 48, 4), 2, 32, 1),
+    ((6, 48, 5), 2, 32, 1),
+    ((6, 48, 7), 2, 32, 1),
+    # No whole vectors: each text, with threads that have fewer values, or none, and with all.
+    ((9, 66), 3, 8, 1),
+    ((9, 99), 3, 8, 1),
+    ((40, 51, 1), 3, 8, 1),
+    ((3, 33, 7), 3, 16, 1),
+    ((3, 33, 7), 11, 4, 1),
+    ((3, 33, 49), 11, 32, 1),
+    ((3, 33, 49), 11, 64, 1),
+    ((3, 35, 49), 5, 32, 3),
+    ((2, 32, 15), 32, 4, 1),
+    ((2, 35, 17), 7, 32, 1),
+    ((2, 35, 25), 7, 32, 2),
+    ((2, 33, 131), 3, 256, 1),
+]
+
+ORDINARY: list[tuple[Shape, int]] = [
+    ((65536, 256), 8), ((4096, 256), 8), ((64, 512, 7, 7), 32), ((32, 2048, 7, 7), 32), ((16, 512, 197), 32),
+    ((4096, 128, 5), 8), ((8, 1280, 8, 8), 32),
+]  # fmt: skip
+
+
+def problem(rng: Rng, shape: Shape, name: str = "f32", mean: float = 0.0, scale: float = 1.0) -> tuple[Any, ...]:
+    """Return grad_out, x and weight."""
+    kind = BY_NAME[name].numpy
+    x = (rng.standard_normal(shape) * scale + mean).astype(kind)
+    return rng.standard_normal(shape).astype(kind), x, rng.standard_normal(shape[1]).astype(np.float32)
+
+
+def plan_of(device: Device, shape: Shape, groups: int, name: str, eps: float, way: Any = None, **more: Any) -> Any:
+    described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name], eps, **more)
+    return GroupNormBackwardPlan.select(device, described, wish("teams", config=way))
+
+
+def run(
+    device: Device, given: Any, groups: int, way: Any = None, eps: float = 1e-5, offset: int = 0, of_weight: int = 0
+) -> Any:
+    """Return what is written into poisoned, guarded memory; `offset` and `of_weight`: elements off a round address."""
+    go, x, w = given
+    plan = plan_of(device, x.shape, groups, element_type(x.dtype).name, eps, way)
+    out = [Guarded(x.shape, x.dtype, device, offset)]
+    out += [Guarded((x.shape[1],), np.float32, device, of_weight) for _ in range(2)]
+    weight = None if w is None else on_device(w, device, of_weight)
+    arrays = [on_device(a, device, offset) for a in (go, x)]
+    results = [None if w is None and i == 1 else o.array for i, o in enumerate(out)]
+    plan.run(GroupNormBackwardArgs(*arrays, weight, *results))
+    return tuple(None if a is None else o.host() for a, o in zip(results, out, strict=True))
+
+
+def check(device: Device, given: Any, groups: int, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> None:
+    go, x, w = given
+    want = references.group_norm_backward(go, x, w, groups, eps)
+    got = run(device, given, groups, eps=eps, **how)
+    for name, ours, reference in zip(RESULTS, got, want, strict=True):
+        assert (ours is None) == (reference is None)
+        if ours is not None:
+            limit = bar("group_norm", element_type(ours.dtype).name, reference, large_mean=large_mean)
+            check_error(f"group_norm_backward teams {name}", device, ours, reference, limit, (x.shape, groups, how))
+
+
+def same(got: Any, want: Any) -> bool:
+    return all((a is None and b is None) or a.tobytes() == b.tobytes() for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize(("shape", "groups", "lanes", "slices"), CASES, ids=str)
+@pytest.mark.sanitize
+def test_values(device: Device, rng: Rng, shape: Shape, groups: int, lanes: int, slices: int) -> None:
+    check(device, problem(rng, shape), groups, way=TeamBackwardConfig(lanes, slices))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize(("shape", "groups", "lanes", "slices"), [
+    ((21, 64), 4, 2, 1),  # the same of vectors of 8
+    ((21, 96), 4, 4, 1),
+    ((70, 32), 2, 2, 1),
+    ((5, 96, 2), 3, 8, 1),
+    ((3, 48, 3), 3, 8, 1),
+    ((3, 48, 7), 2, 32, 2),
+    ((3, 48, 8), 3, 16, 1),
+    ((2, 32, 9), 2, 32, 1),
+    ((5, 32, 49), 2, 64, 2),
+    ((5, 32, 49), 2, 128, 1),
+    ((3, 64, 20), 2, 96, 1),
+    ((2, 32, 250), 1, 512, 1),
+    ((3, 33, 15), 3, 32, 1),
+    ((3, 36, 7), 3, 16, 1),
+    ((3, 33, 7, 7), 3, 64, 1),
+    ((2, 34, 49), 17, 16, 1),
+], ids=str)  # fmt: skip
+@pytest.mark.sanitize
+def test_values_of_16_bits(
+    device: Device, rng: Rng, name: str, shape: Shape, groups: int, lanes: int, slices: int
+) -> None:
+    check(device, problem(rng, shape, name), groups, way=TeamBackwardConfig(lanes, slices))
+
+
+@pytest.mark.parametrize("name", ["f32", "f16"])
+@pytest.mark.parametrize(("shape", "groups", "lanes"), [((1024, 64), 4, 4), ((16, 32, 21), 4, 32), ((15, 64, 7), 1, 64)], ids=str)
+def test_as_many_images_as_a_team_may_have(
+    device: Device, rng: Rng, name: str, shape: Shape, groups: int, lanes: int
+) -> None:
+    described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
+    images = TeamBackwardConfig(lanes, 1).block(described).images
+    way = TeamBackwardConfig(lanes, -(-shape[0] // (16 * images)))
+    assert plan_of(device, shape, groups, name, 1e-5, way).config == way
+    check(device, problem(rng, shape, name), groups, way=way)
+
+
+@every_type
+@pytest.mark.parametrize("shape", [(5, 32), (3, 32, 3), (3, 48, 5), (3, 32, 49), (3, 34, 7)], ids=str)
+@pytest.mark.parametrize("values", [4, 8])
+@pytest.mark.sanitize
+def test_no_bit_depends_on_where_the_arrays_lie(device: Device, rng: Rng, name: str, shape: Shape, values: int) -> None:
+    """Nor does a null pointer differ from ones."""
+    go, x, w = problem(rng, shape, name)
+    way = TeamBackwardConfig._of(GroupNormBackwardDescriptor(shape, 2, BY_NAME[name]), values)
+    for weight in (w, None):
+        want = run(device, (go, x, weight), 2, way)
+        assert same(run(device, (go, x, weight), 2, way), want)
+        if weight is None:
+            ones = run(device, (go, x, np.ones_like(w)), 2, way)
+            assert same((ones[0], ones[2]), (want[0], want[2]))
+        for places in ((1, 0), (0, 1), (1, 1), (3, 2)):
+            got = run(device, (go, x, weight), 2, way, offset=places[0], of_weight=places[1])
+            assert same(got, want), places
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("way", [TeamBackwardConfig(16, 1), TeamBackwardConfig(64, 2)], ids=str)
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, way: Any) -> None:
+    go, x, w = problem(rng, (3, 32, 15) if way.lanes > 32 else (3, 32, 4))
+    there = [on_device(a, device, int(place == i)) for i, a in enumerate((go, x, np.zeros_like(x)))]
+    plan = plan_of(device, x.shape, 1, "f32", 1e-5, way)
+    got = plan.run(GroupNormBackwardArgs(*there[:2], on_device(w, device), there[2]))
+    assert same([a.to_host() for a in got], run(device, (go, x, w), 1, way))
+
+
+@every_type
+@pytest.mark.parametrize(
+    ("shape", "groups", "way"),
+    [
+        ((7, 32, 3), 2, TeamBackwardConfig(16, 1)),
+        ((7, 33, 7), 3, TeamBackwardConfig(32, 2)),
+        ((5, 32, 49), 1, TeamBackwardConfig(256, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_result_may_be_in_place(
+    device: Device, rng: Rng, name: str, shape: Shape, groups: int, way: Any, place: int
+) -> None:
+    """Of teams without a group, too, and of groups that are taken twice."""
+    go, x, w = problem(rng, shape, name)
+    if name != "f16":
+        x[1] *= x.dtype.type(1e30)
+    there = [on_device(a, device) for a in (go, x)]
+    plan = plan_of(device, shape, groups, name, 1e-5, way)
+    got = plan.run(GroupNormBackwardArgs(*there, on_device(w, device), there[place]))
+    assert same([a.to_host() for a in got], run(device, (go, x, w), groups, way))
+
+
+@every_type
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        ((9, 16, 2), TeamBackwardConfig(4, 1)),
+        ((3, 8, 49), TeamBackwardConfig(32, 1)),
+        ((5, 8, 98), TeamBackwardConfig(64, 2)),
+        ((4, 4, 33), TeamBackwardConfig(16, 1)),
+    ],
+    ids=str,
+)
+def test_a_group_has_the_bits_that_it_has_alone(device: Device, rng: Rng, name: str, shape: Shape, way: Any) -> None:
+    """Whatever is beside it in its warp, or before it: numbers that are none, and such as are taken twice."""
+    go, x, w = problem(rng, shape, name)
+    per_group = shape[1] // 2
+    x[0, 0, 1], x[1, -1, 0], go[1, 0, 1] = np.nan, np.inf, np.inf
+    if name != "f16":
+        x[2, 0] *= x.dtype.type(1e30)
+        x[2, per_group:] *= x.dtype.type(1e-18)
+    grad_input, grad_weight, grad_bias = run(device, (go, x, w), 2, way)
+    assert np.isnan(grad_input[0, :per_group]).all()
+    assert not np.isfinite(grad_input[1]).any()
+    assert np.isnan(grad_weight).any()
+    assert grad_bias[0] == np.inf
+    assert np.isfinite(grad_bias[1:]).all()
+    for image, group in ((0, 1), (2, 0), (2, 1)):
+        channels = slice(per_group * group, per_group * (group + 1))
+        alone = [a[image : image + 1, channels].copy() for a in (go, x)]
+        want = run(device, (*alone, w[channels].copy()), 1, TeamBackwardConfig(way.lanes, 1))[0]
+        assert grad_input[image : image + 1, channels].tobytes() == want.tobytes(), (image, group)
+
+
+@every_type
+@pytest.mark.parametrize(("mean", "scale"), [(1e4, 1.0), (0.0, 1e-3), (0.0, 100.0)])
+@pytest.mark.parametrize(
+    ("shape", "groups", "lanes"), [((3, 32, 5), 2, 16), ((2, 32, 49), 1, 128), ((2, 33, 49), 3, 64)], ids=str
+)
+def test_any_mean_and_deviation_costs_no_digits(
+    device: Device, rng: Rng, name: str, mean: float, scale: float, shape: Shape, groups: int, lanes: int
+) -> None:
+    given = problem(rng, shape, name, mean if name == "f32" else mean / 100, scale)
+    if (slots := TeamBackwardConfig(lanes, 1).slots(GroupNormBackwardDescriptor(shape, groups, BY_NAME[name]))) * 4 > 12:
+        lanes *= 2 * (slots > 0)
+    check(device, given, groups, large_mean=mean > 0, eps=1e-10, way=TeamBackwardConfig(lanes, 1) if lanes > 32 else None)
+
+
+@every_type
+@pytest.mark.parametrize("mean", [1e2, 1e4])
+def test_a_large_mean_of_grad_out_costs_no_digits(device: Device, rng: Rng, name: str, mean: float) -> None:
+    go, x, w = problem(rng, (3, 64, 21), name)
+    go += go.dtype.type(mean)
+    check(device, (go, x, w), 4, large_mean=True)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e18, 1e30])
+@pytest.mark.parametrize("name", ["f32", "bf16"])
+@pytest.mark.parametrize(("shape", "groups"), [((3, 32, 3), 2), ((3, 32, 17), 1), ((3, 33, 49), 3)], ids=str)
+def test_squares_need_not_be_numbers_of_f32(
+    device: Device, rng: Rng, scale: float, name: str, shape: Shape, groups: int
+) -> None:
+    """Of the images in turn, one of which is of ordinary values."""
+    go, x, w = problem(rng, shape, name, scale=scale)
+    x[1] *= x.dtype.type(1 / scale)
+    check(device, (go, x, w), groups, eps=0.0)
+
+
+@every_type
+@pytest.mark.parametrize(("shape", "groups"), [((3, 32, 4), 2), ((3, 32, 28), 2), ((3, 34, 7), 2)], ids=str)
+def test_equal_values(device: Device, rng: Rng, name: str, shape: Shape, groups: int) -> None:
+    """Variance 0: xhat is 0, and eps = 0 makes no number."""
+    go, x, w = problem(rng, shape, name)
+    x[...] = 0.1
+    got = run(device, (go, x, w), groups)
+    want = references.group_norm_backward(go, x, w, groups)
+    limit = bar("group_norm", name, want[0])
+    check_error("group_norm_backward teams", device, got[0], want[0], limit, shape)
+    assert np.abs(got[1]).max() < 1e-9
+    got = run(device, (go, x, w), groups, eps=0.0)
+    assert np.isnan(got[0]).all()
+    assert np.isnan(got[1]).all()
+    assert np.isfinite(got[2]).all()
+
+
+def test_a_first_value_far_from_all_others_costs_no_digits(device: Device, rng: Rng) -> None:
+    go, x, w = problem(rng, (3, 32, 49))
+    x[:, ::8, 0] = 1e6
+    check(device, (go, x, w), 4)
+
+
+@pytest.mark.parametrize("hw", [1, 2, 3, 4, 5, 7, 8, 9, 49, 197])
+@pytest.mark.parametrize("name", ["f32", "f16"])
+def test_each_channel_has_its_own_sum_and_weight(device: Device, rng: Rng, hw: int, name: str) -> None:
+    """Numbers that are whole have exact sums, of which each is another one."""
+    per_group = min(1000 // hw, 96) or 5
+    shape = (3, 2 * per_group, hw)
+    go, x, w = problem(rng, shape, name)
+    go[...] = np.arange(shape[1])[None, :, None]
+    got = run(device, (go, x, w), 2)
+    np.testing.assert_array_equal(got[2], 3 * hw * np.arange(shape[1]).astype(np.float32))
+    check(device, problem(rng, shape, name), 2)
+
+
+@pytest.mark.parametrize(("batch", "groups"), [(67, 3), (1, 37), (129, 1), (11, 31), (3, 5), (40, 32)])
+@pytest.mark.parametrize("hw", [1, 3])
+def test_every_group_of_every_image(device: Device, rng: Rng, batch: int, groups: int, hw: int) -> None:
+    check(device, problem(rng, (batch, 32 * groups, hw)), groups)
+
+
+@pytest.mark.parametrize(("shape", "name", "way", "reason"), [
+    ((1, 4, 5), "f64", (4, 1), "no kernel for f64"),
+    ((1, 4, 5), "f32", (0, 1), "a power of two of threads up to 32, or whole warps up to 512, not 0"),
+    ((1, 4, 5), "f32", (3, 1), "not 3"),
+    ((1, 4, 5), "f32", (48, 1), "not 48"),
+    ((1, 4, 5), "f32", (544, 1), "not 544"),
+    ((1, 4, 33), "f32", (16, 1), "16 threads hold 128 values, not 132"),
+    ((1, 4, 97), "f32", (32, 1), "32 threads hold 384 values, not 388"),
+    ((1, 8, 129), "f16", (64, 1), "64 threads hold 1024 values, not 1032"),
+    ((1, 11, 35), "bf16", (32, 1), "32 threads hold 384 values, not 385"),
+    ((1, 5, 77), "bf16", (64, 1), ""),
+    ((1, 4, 96), "f32", (32, 1), ""),
+    ((1, 4, 5), "f32", (4, 0), "0 slices of 1 images"),
+    ((1, 4, 5), "f32", (4, 65536), "65536 slices of 1 images"),
+    ((1, 4, 5), "f32", (8, 65535), ""),
+    ((17, 40, 8), "f32", (96, 1), "1 slices of 17 images"),
+    ((16, 40, 8), "f32", (96, 1), ""),
+], ids=str)  # fmt: skip
+def test_what_a_team_cannot_hold_is_refused(
+    device: Device, shape: Shape, name: str, way: tuple[int, int], reason: str
+) -> None:
+    described = GroupNormBackwardDescriptor(shape, 1, BY_NAME[name])
+    config = TeamBackwardConfig(*way)
+    preference = wish("teams", config=config)
+    if not reason:
+        assert GroupNormBackwardPlan.select(device, described, preference).config == config
+        return
+    with refused(ptxrt.errors.Unsupported, "group_norm_backward", "descriptor", reason):
+        GroupNormBackwardPlan.select(device, described, preference)
+
+
+def test_other_layouts_and_more_images_than_a_number_has_are_refused(device: Device) -> None:
+    with refused(ptxrt.errors.Unsupported, "group_norm_backward", "descriptor", "is for contiguous arrays"):
+        plan_of(device, (2, 64, 3, 3), 2, "f32", 1e-5, strides=channels_last((2, 64, 3, 3)))
+    with refused(ptxrt.errors.Unsupported, "group_norm_backward", "descriptor", "2147483648 images of 32 channels"):
+        plan_of(device, (1 << 31, 32, 1), 1, "f32", 1e-5)
+    with refused(ptxrt.errors.Unsupported, "group_norm_backward", "descriptor", "images of 2147483648 channels"):
+        plan_of(device, (1, 1 << 31, 1), 1 << 26, "f32", 1e-5)
+
+
+@every_type
+def test_every_candidate_holds_a_group_and_the_heuristic_is_one_of_them(sim: Device, name: str) -> None:
+    for shape, groups in (*ORDINARY, ((2, 64, 7), 3 - 1), ((7, 32, 183), 1), ((7, 8, 640), 1)):
+        described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
+        found = TeamBackwardConfig.candidates(described)
+        assert TeamBackwardConfig.heuristic(described) in found
+        for config in found:
+            first, last = GroupNormBackwardPlan.select(sim, described, wish("teams", config=config)).schedule.launches
+            block = config.block(described)
+            assert first.block == block.threads
+            assert block.groups * block.images * config.lanes <= block.threads
+            assert first.grid[0] * block.groups >= groups
+            assert config.slices * block.images * 16 >= shape[0]
+            assert last.grid[0] * 8 >= shape[1]
+
+
+def test_who_is_served(sim: Device) -> None:
+    def chosen(shape: Shape, groups: int, name: str = "f32") -> str:
+        described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
+        return str(GroupNormBackwardPlan.select(sim, described, wish(language="ptx")).variant.name)
+
+    for name in FAMILY.dtypes:
+        for shape, groups in ORDINARY:
+            assert chosen(shape, groups, name) == "teams"
+    assert chosen((32, 512, 16, 16), 32) == "cluster"
+    assert chosen((64, 512, 7, 7), 32, "f64") == "baseline"
+    assert chosen((2, 32, 8, 8), 8) == "few"
+    # Gradients that are what is left of a few terms.
+    assert (chosen((50, 64, 1), 4), chosen((50, 60, 1), 4)) == ("teams", "baseline")
+    assert (chosen((50, 32, 3), 2), chosen((50, 31, 3), 1)) == ("teams", "baseline")
+
+
+def test_as_many_blocks_as_fill_a_device_and_few_slices(sim: Device, monkeypatch: Patch) -> None:
+    def slices(shape: Shape, groups: int) -> int:
+        return TeamBackwardConfig.heuristic(GroupNormBackwardDescriptor(shape, groups, BY_NAME["f16"])).slices
+
+    assert slices((65536, 256), 8) == 65536 // 4 // 8
+    assert slices((1 << 20, 256), 8) == (1 << 20) // 4 // 16
+    assert slices((8, 1280, 8, 8), 32) == 8
+    monkeypatch.setattr(teams, "_ENOUGH", 1)
+    assert slices((64, 1280, 8, 8), 32) == 4
+    assert sim.kind == "sim"
+
+
+def test_its_parameters_have_the_types_of_weights() -> None:
+    assert {parameter_type(BY_NAME[name]).name for name in FAMILY.dtypes} == {"f32"}
+
+
+def test_all_places_of_cases_differ() -> None:
+    assert len({tuple(case) for case in CASES}) == len(CASES)
+    assert all(a is not b for a, b in product(CASES[:1], CASES[1:]))
