@@ -30,6 +30,7 @@ __all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
 _WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
 _SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
 _VALUES, _OF_16_BITS, _OF_PARTS = 12, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
+_PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
 _TURNS = 16  # images of a team at most: so many terms are added up in f32
 _ENOUGH = 132 * 1024  # threads that a team takes another image for: twice those that run at a time on an H200
 _SLICES = 65535  # along y of a grid
@@ -57,9 +58,15 @@ def _most(dtype: str, width: int, whole: bool) -> int:
     return _OF_PARTS if not whole else _OF_16_BITS if width != 1 and BY_NAME[dtype].size == 2 else _VALUES
 
 
-def _entry(slots: int, width: int, whole: bool) -> str:
-    """Return the name of the entry for so many slots, whether teams are whole warps or parts."""
-    return f"group_norm_backward_teams_{slots}_{'singles_' if width == 1 else ''}{'' if whole else 'parts_'}kernel"
+def _part(lanes: int) -> int:
+    """Return how many lanes the entry takes at most that takes so many: 4, 16, or 0 for whole warps."""
+    return next((most for most in _PARTS if lanes <= most), 0)
+
+
+def _entry(slots: int, width: int, part: int) -> str:
+    """Return the name of the entry for so many slots, and so many lanes."""
+    kind = ("singles_" if width == 1 else "") + (f"parts{part}_" if part else "")
+    return f"group_norm_backward_teams_{slots}_{kind}kernel"
 
 
 FAMILY = KernelFamily(
@@ -71,12 +78,12 @@ FAMILY = KernelFamily(
         )
     }
     | {
-        _entry(slots, width, whole): Role(
+        _entry(slots, width, part): Role(
             _TEAMS,
-            parameters={"slots": str(slots), "whole": str(int(whole))} | ({"width": "1"} if width == 1 else {}),
-            dtypes=tuple(name for name in _TYPES if slots * (width or _vector(name)) <= _most(name, width, whole)),
+            parameters={"slots": str(slots), "part": str(part)} | ({"width": "1"} if width == 1 else {}),
+            dtypes=tuple(name for name in _TYPES if slots * (width or _vector(name)) <= _most(name, width, not part)),
         )
-        for whole in (True, False)
+        for part in (0, *_PARTS)
         for width, numbers in ((0, range(1, 4)), (1, _SINGLES))
         for slots in numbers
     },
@@ -174,7 +181,7 @@ class InTeamsBackward(Variant["GroupNormBackwardDescriptor", TeamBackwardConfig]
         slots, lanes, slices, block = config.slots(problem), config.lanes, config.slices, config.block(problem)
         if _width(problem) == 1:
             slots = next(some for some in _SINGLES if some >= slots)
-        kernel = FAMILY.kernel(_entry(slots, _width(problem), lanes >= _WARP), problem.dtype, self.language)
+        kernel = FAMILY.kernel(_entry(slots, _width(problem), _part(lanes)), problem.dtype, self.language)
         workspace, channels, hw = Workspace(), problem.channels, problem.hw
         partials = workspace.region("partials", "f32", 2 * channels * slices)
         per_group, together = channels // problem.groups, block.groups * problem.group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ CASES: list[tuple[Shape, int, int, int]] = [
     ((9, 140, 1), 35, 1, 9),
     ((17, 44, 1), 1, 8, 2),
     ((5, 36, 3), 3, 16, 1),
-    ((3, 12, 49), 7 - 1, 16, 2),
+    ((3, 12, 49), 6, 16, 2),
     # Whole warps, one and several; a rest of images in the last turn.
     ((7, 32, 8), 2, 32, 2),
     ((9, 40, 20), 5, 32, 1),
@@ -98,9 +97,9 @@ def run(
     out = [Guarded(x.shape, x.dtype, device, offset)]
     out += [Guarded((x.shape[1],), np.float32, device, of_weight) for _ in range(2)]
     weight = None if w is None else on_device(w, device, of_weight)
-    arrays = [on_device(a, device, offset) for a in (go, x)]
+    there = [on_device(a, device, offset) for a in (go, x)]
     results = [None if w is None and i == 1 else o.array for i, o in enumerate(out)]
-    plan.run(GroupNormBackwardArgs(*arrays, weight, *results))
+    plan.run(GroupNormBackwardArgs(there[0], there[1], weight, *results))
     return tuple(None if a is None else o.host() for a, o in zip(results, out, strict=True))
 
 
@@ -152,7 +151,9 @@ def test_values_of_16_bits(
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
-@pytest.mark.parametrize(("shape", "groups", "lanes"), [((1024, 64), 4, 4), ((16, 32, 21), 4, 32), ((15, 64, 7), 1, 64)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "groups", "lanes"), [((1024, 64), 4, 4), ((16, 32, 21), 4, 32), ((15, 64, 7), 1, 64)], ids=str
+)
 def test_as_many_images_as_a_team_may_have(
     device: Device, rng: Rng, name: str, shape: Shape, groups: int, lanes: int
 ) -> None:
@@ -188,7 +189,7 @@ def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, 
     go, x, w = problem(rng, (3, 32, 15) if way.lanes > 32 else (3, 32, 4))
     there = [on_device(a, device, int(place == i)) for i, a in enumerate((go, x, np.zeros_like(x)))]
     plan = plan_of(device, x.shape, 1, "f32", 1e-5, way)
-    got = plan.run(GroupNormBackwardArgs(*there[:2], on_device(w, device), there[2]))
+    got = plan.run(GroupNormBackwardArgs(there[0], there[1], on_device(w, device), there[2]))
     assert same([a.to_host() for a in got], run(device, (go, x, w), 1, way))
 
 
@@ -212,7 +213,7 @@ def test_the_result_may_be_in_place(
         x[1] *= x.dtype.type(1e30)
     there = [on_device(a, device) for a in (go, x)]
     plan = plan_of(device, shape, groups, name, 1e-5, way)
-    got = plan.run(GroupNormBackwardArgs(*there, on_device(w, device), there[place]))
+    got = plan.run(GroupNormBackwardArgs(there[0], there[1], on_device(w, device), there[place]))
     assert same([a.to_host() for a in got], run(device, (go, x, w), groups, way))
 
 
@@ -250,16 +251,12 @@ def test_a_group_has_the_bits_that_it_has_alone(device: Device, rng: Rng, name: 
 
 @every_type
 @pytest.mark.parametrize(("mean", "scale"), [(1e4, 1.0), (0.0, 1e-3), (0.0, 100.0)])
-@pytest.mark.parametrize(
-    ("shape", "groups", "lanes"), [((3, 32, 5), 2, 16), ((2, 32, 49), 1, 128), ((2, 33, 49), 3, 64)], ids=str
-)
+@pytest.mark.parametrize(("shape", "groups"), [((3, 32, 5), 2), ((2, 32, 49), 1), ((2, 33, 49), 3)], ids=str)
 def test_any_mean_and_deviation_costs_no_digits(
-    device: Device, rng: Rng, name: str, mean: float, scale: float, shape: Shape, groups: int, lanes: int
+    device: Device, rng: Rng, name: str, mean: float, scale: float, shape: Shape, groups: int
 ) -> None:
-    given = problem(rng, shape, name, mean if name == "f32" else mean / 100, scale)
-    if (slots := TeamBackwardConfig(lanes, 1).slots(GroupNormBackwardDescriptor(shape, groups, BY_NAME[name]))) * 4 > 12:
-        lanes *= 2 * (slots > 0)
-    check(device, given, groups, large_mean=mean > 0, eps=1e-10, way=TeamBackwardConfig(lanes, 1) if lanes > 32 else None)
+    given = problem(rng, shape, name, mean, scale)
+    check(device, given, groups, large_mean=mean > 0, eps=1e-10)
 
 
 @every_type
@@ -366,7 +363,7 @@ def test_other_layouts_and_more_images_than_a_number_has_are_refused(device: Dev
 
 @every_type
 def test_every_candidate_holds_a_group_and_the_heuristic_is_one_of_them(sim: Device, name: str) -> None:
-    for shape, groups in (*ORDINARY, ((2, 64, 7), 3 - 1), ((7, 32, 183), 1), ((7, 8, 640), 1)):
+    for shape, groups in (*ORDINARY, ((2, 64, 7), 2), ((7, 32, 183), 1), ((7, 8, 640), 1)):
         described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
         found = TeamBackwardConfig.candidates(described)
         assert TeamBackwardConfig.heuristic(described) in found
@@ -410,8 +407,3 @@ def test_as_many_blocks_as_fill_a_device_and_few_slices(sim: Device, monkeypatch
 
 def test_its_parameters_have_the_types_of_weights() -> None:
     assert {parameter_type(BY_NAME[name]).name for name in FAMILY.dtypes} == {"f32"}
-
-
-def test_all_places_of_cases_differ() -> None:
-    assert len({tuple(case) for case in CASES}) == len(CASES)
-    assert all(a is not b for a, b in product(CASES[:1], CASES[1:]))

@@ -126,6 +126,9 @@ def _cases() -> Iterator[Case]:
     yield from _each("group_norm", ((65536, 256, 1, 1),), ("f32", "f16"), groups=8)
     yield from _each("group_norm_backward", _BIG)
     yield from _each("group_norm_backward", _BIG[1:2], _HALVES)
+    yield Case("group_norm_backward", (32, 1024, 14, 14), "f16")
+    yield Case("group_norm_backward", (64, 512, 7, 7))
+    yield from _each("group_norm_backward", ((65536, 256, 1, 1),), ("f32", "f16"), groups=8)
     for op in ("softmax2d", "softmax2d_backward"):
         yield from _each(op, _WIDE)
     yield from _each("softmax2d", _WIDE[1:], _HALVES)
