@@ -205,10 +205,11 @@ def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, 
     ids=str,
 )
 @pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.sanitize
 def test_the_result_may_be_in_place(
     device: Device, rng: Rng, name: str, shape: Shape, groups: int, way: Any, place: int
 ) -> None:
-    """Of teams without a group, too, and of groups that are taken twice."""
+    """Of teams without a group, or an image, too, and of groups that are taken twice."""
     go, x, w = problem(rng, shape, name)
     if name != "f16":
         x[1] *= x.dtype.type(1e30)
