@@ -39,7 +39,7 @@ CASES: list[tuple[Shape, int, int, int]] = [
     ((3, 12, 49), 6, 16, 2),
     # Whole warps, one and several; a rest of images in the last turn.
     ((7, 32, 8), 2, 32, 2),
-    ((9, 40, 20), 5, 32, 1),
+    ((9, 40, 20), 5, 32, 2),
     ((5, 32, 49), 8, 32, 2),
     ((5, 48, 49), 16, 32, 1),
     ((3, 16, 49), 1, 96, 1),
@@ -199,15 +199,17 @@ def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, 
     [
         ((7, 32, 3), 2, TeamBackwardConfig(16, 1)),
         ((7, 33, 7), 3, TeamBackwardConfig(32, 2)),
+        ((5, 40, 20), 5, TeamBackwardConfig(32, 2)),
         ((5, 32, 49), 1, TeamBackwardConfig(256, 2)),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.sanitize
 def test_the_result_may_be_in_place(
     device: Device, rng: Rng, name: str, shape: Shape, groups: int, way: Any, place: int
 ) -> None:
-    """Of teams without a group, too, and of groups that are taken twice."""
+    """Of teams without a group, or an image, too, and of groups that are taken twice."""
     go, x, w = problem(rng, shape, name)
     if name != "f16":
         x[1] *= x.dtype.type(1e30)
@@ -294,6 +296,41 @@ def test_equal_values(device: Device, rng: Rng, name: str, shape: Shape, groups:
     assert np.isnan(got[0]).all()
     assert np.isnan(got[1]).all()
     assert np.isfinite(got[2]).all()
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16"])
+@pytest.mark.parametrize(("shape", "groups"), [((3, 32, 4), 2), ((3, 32, 28), 2)], ids=str)
+def test_equal_values_near_the_largest_number(device: Device, rng: Rng, name: str, shape: Shape, groups: int) -> None:
+    """Eps, scaled as they are, is no number of f32."""
+    go, x, w = problem(rng, shape, name)
+    x[:2] = 2.0**127
+    check(device, (go, x, w), groups)
+
+
+@every_type
+@pytest.mark.parametrize(
+    ("shape", "groups", "way"),
+    [
+        ((21, 64, 1), 4, TeamBackwardConfig(4, 1)),
+        ((9, 40, 24), 5, TeamBackwardConfig(32, 2)),
+        ((5, 33, 3), 3, TeamBackwardConfig(16, 1)),
+    ],
+    ids=str,
+)
+def test_where_there_is_no_image_eps_0_adds_nothing(
+    device: Device, rng: Rng, name: str, shape: Shape, groups: int, way: Any
+) -> None:
+    check(device, problem(rng, shape, name), groups, eps=0.0, way=way)
+
+
+def test_the_mean_of_grad_out_has_more_digits_than_f32(device: Device, rng: Rng) -> None:
+    """All sums are exact here, and so its rounding would be all that is wrong."""
+    half = rng.integers(1, 9, (3, 36, 4))
+    x = np.concatenate([half, -half], axis=2).astype(np.float32)
+    go = (4096 + rng.integers(-8, 9, x.shape)).astype(np.float32)
+    got = run(device, (go, x, None), 3, TeamBackwardConfig(32, 1))
+    want = references.group_norm_backward(go, x, None, 3)
+    check_error("group_norm_backward teams", device, got[0], want[0], bar("group_norm", "f32"), x.shape)
 
 
 def test_a_first_value_far_from_all_others_costs_no_digits(device: Device, rng: Rng) -> None:
