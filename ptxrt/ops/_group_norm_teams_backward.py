@@ -81,11 +81,12 @@ FAMILY = KernelFamily(
         _entry(slots, width, part): Role(
             _TEAMS,
             parameters={"slots": str(slots), "part": str(part)} | ({"width": "1"} if width == 1 else {}),
-            dtypes=tuple(name for name in _TYPES if slots * (width or _vector(name)) <= _most(name, width, not part)),
+            dtypes=dtypes,
         )
         for part in (0, *_PARTS)
         for width, numbers in ((0, range(1, 4)), (1, _SINGLES))
         for slots in numbers
+        if (dtypes := tuple(n for n in _TYPES if slots * (width or _vector(n)) <= _most(n, width, not part)))
     },
     targets=ROUNDING_TARGETS,
     op="group_norm",

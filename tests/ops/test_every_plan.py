@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -430,6 +431,7 @@ LARGE: list[tuple[Any, Any]] = [
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 8), False)),
     *((ops.GroupNormPlan, ops.GroupNormDescriptor((2, 2, hw), 2))  # each number of slots of teams
       for hw in (24, 36, 48, 56, 63, 64)),
+    *((ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((2, 2, hw), 2)) for hw in (9, 16, 33, 40, 263, 312)),
     *((plan, kind((2, 128 * slots), (128 * slots,)))  # an entry for each number of slots
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor),
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
@@ -518,6 +520,7 @@ OVER_RANKS: list[tuple[Any, Any]] = [
 ]
 
 
+@cache
 def schedules() -> list[tuple[Any, Any, Schedule]]:
     """Return plan, problem and schedule for every case, variant and config, on no particular device."""
     limits = Limits.of(Device("sim:0").properties)

@@ -258,7 +258,8 @@ def test_any_mean_and_deviation_costs_no_digits(
     device: Device, rng: Rng, name: str, mean: float, scale: float, shape: Shape, groups: int
 ) -> None:
     given = problem(rng, shape, name, mean, scale)
-    check(device, given, groups, large_mean=mean > 0, eps=1e-10)
+    # Of 16 bits all values of a group may be the same number: their gradients are to fit.
+    check(device, given, groups, large_mean=mean > 0, eps=1e-10 if name == "f32" else 1e-5)
 
 
 @every_type
