@@ -34,7 +34,7 @@ settings.register_profile(
     "ptxrt",
     deadline=None,
     derandomize=True,
-    max_examples=25 if EVERYTHING else 8,
+    max_examples=25 if EVERYTHING else 5,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ptxrt")

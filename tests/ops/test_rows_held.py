@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EVERYTHING, Patch, Rng, refused
+from helpers import EVERYTHING, Patch, Rng, covering, refused
 from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -32,6 +33,9 @@ WIDTHS = [(8, 32), (264, 64), (1016, 96), (1024, 64), (900, 96), (516, 32), (768
 # The same of f64; and more warps than lanes add up at once.
 WIDTHS_OF_F64 = [(2, 32), (62, 32), (64, 32), (66, 64), (66, 32), (190, 32), (256, 32), (318, 32), (384, 32), (386, 32),
                  (1002, 64), (530, 288), (2048, 512)]  # fmt: skip
+
+# Words of 4 bytes in rows that a part of a warp has, or a warp: of whole vectors, and not.
+WORDS = [8, 12, 16, 20, 28, 32, 36, 60, 64, 68, 128, 1, 2, 3, 4, 5, 9, 17, 33, 50, 99, 129, 255, 257, 510]
 
 
 def problem(
@@ -133,27 +137,9 @@ def test_warps_have_the_bits_of_blocks(
         assert there[0].to_host().tobytes() == blocks.tobytes(), slots
 
 
-@every_norm
-@every_type
 @pytest.mark.parametrize(
-    "words",
-    [
-        *(4 * vectors for vectors in (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 32)),
-        1,
-        2,
-        3,
-        4,
-        5,
-        9,
-        17,
-        33,
-        50,
-        99,
-        129,
-        255,
-        257,
-        510,
-    ],
+    ("norm", "name", "words"),
+    covering(product(NORMS, ("f32", "f16", "bf16"), WORDS), lambda row: [(row[0], row[2]), row[1:]]),
 )
 @pytest.mark.ptx
 @pytest.mark.sanitize
