@@ -32,7 +32,7 @@ from ptxrt.ops._batch_norm_exact import (
     SumsPlan,
 )
 from ptxrt.ops._batch_norm_rounded import SliceConfig
-from ptxrt.ops._grid_sample_tiled_backward import TiledBackwardConfig
+from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
 from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._norm_last_tickets import TileTicketsConfig
@@ -459,7 +459,7 @@ def grid_sample_tiled_backward(config: tuple[int, ...], padding: str = "", name:
     case = grid_sample_backward(name, (2, 3, 24, 32), (9, 66), "tiled")
     if padding:
         case = grid_sample_modes_backward("tiled", "bilinear", 2, padding, name)
-    return replace(case, config=TiledBackwardConfig(*config))
+    return replace(case, config=HipTiledBackwardConfig(*config))
 
 
 def others(family: str) -> list[str]:
