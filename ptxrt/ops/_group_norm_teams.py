@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ptxrt.dtypes import BY_NAME
+from ptxrt.ops._group_norm_team import OF_TEAMS, WARP, Team, lanes_for, width
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
-    Config,
     KernelFamily,
     Launch,
     Limits,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "InTeams", "TeamConfig"]
 
-_WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
 _VALUES = 32  # of a thread at most, where groups are whole vectors
 _SINGLES = (4, 8, 16, 32)  # values of a thread, where they are not
 _IN_PART = 12  # of a thread where a team is part of a warp, about
@@ -64,10 +63,8 @@ FAMILY = KernelFamily(
 
 
 @dataclass(frozen=True)
-class TeamConfig(Config):
-    """Knobs of a group in the registers of a team: its threads, a power of two up to a warp's, or whole warps."""
-
-    lanes: int
+class TeamConfig(Team):
+    """Knobs of a group in the registers of a team, which are its threads."""
 
     @classmethod
     def heuristic(cls, problem: GroupNormDescriptor) -> TeamConfig:
@@ -75,7 +72,7 @@ class TeamConfig(Config):
         if problem.batch * problem.groups * problem.group < _FEW:
             return cls._of(problem, 4)
         part, many = cls._of(problem, _IN_PART), cls._of(problem, _VALUES)
-        return part if part.lanes < _WARP else cls(max(many.lanes, _WARP))
+        return part if part.lanes < WARP else cls(max(many.lanes, WARP))
 
     @classmethod
     def candidates(cls, problem: GroupNormDescriptor) -> Sequence[TeamConfig]:
@@ -86,33 +83,12 @@ class TeamConfig(Config):
     @classmethod
     def _of(cls, problem: GroupNormDescriptor, values: int) -> TeamConfig:
         """Return the least team whose threads have at most so many values, or the largest one."""
-        units, width = _units(problem), _width(problem)
-        lanes = ceil_div(units, max(1, min(values, _most_values(problem)) // width))
-        if lanes > _WARP:
-            return cls(min(ceil_div(lanes, _WARP) * _WARP, _THREADS))
-        # Of two threads, if they have values: what they read together is whole sectors of 32 bytes.
-        return cls(max(1 << (lanes - 1).bit_length(), min(2, units)))
-
-    def slots(self, problem: GroupNormDescriptor) -> int:
-        """Return how many vectors, or values, a thread has at most; 0 for a team that there cannot be."""
-        lanes = self.lanes
-        if not 0 < lanes <= _THREADS or (lanes % _WARP if lanes > _WARP else lanes & (lanes - 1)):
-            return 0
-        return ceil_div(_units(problem), lanes)
+        return cls(lanes_for(problem, min(values, _most_values(problem))))
 
 
 def _most_values(problem: GroupNormDescriptor) -> int:
     """Return how many values a thread has at most."""
-    return _VALUES if _width(problem) > 1 else _SINGLES[-1]
-
-
-def _width(problem: GroupNormDescriptor) -> int:
-    """Return the values that a thread reads at once: a vector of 16 bytes where groups are whole ones."""
-    return 1 if problem.group % problem.vector else problem.vector
-
-
-def _units(problem: GroupNormDescriptor) -> int:
-    return problem.group // _width(problem)
+    return _VALUES if width(problem) > 1 else _SINGLES[-1]
 
 
 class InTeams(Variant["GroupNormDescriptor", TeamConfig]):
@@ -130,12 +106,12 @@ class InTeams(Variant["GroupNormDescriptor", TeamConfig]):
         if refusal := _refusal(problem, config):
             return refusal
         slots, count, lanes = config.slots(problem), problem.batch * problem.groups, config.lanes
-        if _width(problem) == 1:
+        if width(problem) == 1:
             slots = next(some for some in _SINGLES if some >= slots)
-        entry = f"group_norm_teams_{slots}_{'singles_' if _width(problem) == 1 else ''}kernel"
+        entry = f"group_norm_teams_{slots}_{'singles_' if width(problem) == 1 else ''}kernel"
         kernel = FAMILY.kernel(entry, problem.dtype, self.language)
-        threads = max(lanes, _OF_TEAMS) if lanes <= _WARP else lanes
-        per_block, shift = (threads // lanes, lanes.bit_length() - 1) if lanes <= _WARP else (1, 31)
+        threads = max(lanes, OF_TEAMS) if lanes <= WARP else lanes
+        per_block, shift = (threads // lanes, lanes.bit_length() - 1) if lanes <= WARP else (1, 31)
         share = (count, problem.groups, problem.channels // problem.groups, problem.hw, lanes, shift, per_block)
         inverses = (ceil_div(1 << 31, problem.hw), ceil_div(1 << 63, problem.groups))
         arguments = ("x", "out", "weight", "bias", *share, *inverses, problem.eps, 1 / problem.group)
@@ -149,10 +125,4 @@ def _refusal(problem: GroupNormDescriptor, config: TeamConfig) -> Refusal | None
         return Refusal(f"no kernel for {problem.dtype.name}")
     if (count := problem.batch * problem.groups) >> 31:
         return Refusal(f"{count} groups of all images are more than {(1 << 31) - 1}")
-    if not (slots := config.slots(problem)):
-        return Refusal(
-            f"a group has a power of two of threads up to {_WARP}, or whole warps up to {_THREADS}, not {config.lanes}"
-        )
-    if slots * _width(problem) > (most := _most_values(problem)):
-        return Refusal(f"{config.lanes} threads hold {config.lanes * most} values, not {problem.group}")
-    return problem.refusal(channels_last=False)
+    return config.refusal(problem, _most_values(problem)) or problem.refusal(channels_last=False)

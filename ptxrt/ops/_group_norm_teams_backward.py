@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxrt.dtypes import BY_NAME
+from ptxrt.ops._group_norm_team import OF_TEAMS, WARP, Team, lanes_for, width
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
-    Config,
     KernelFamily,
     Launch,
     Limits,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
 
-_WARP, _THREADS, _OF_TEAMS = 32, 512, 128  # threads of a block at most, and of one that has several teams
 _SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
 _VALUES, _OF_16_BITS, _OF_PARTS = 12, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
 _PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
@@ -102,16 +101,15 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TeamBackwardConfig(Config):
+class TeamBackwardConfig(Team):
     """Knobs of a group in the registers of a team: its threads, as of the forward, and the slices of images."""
 
-    lanes: int
     slices: int
 
     @classmethod
     def heuristic(cls, problem: GroupNormBackwardDescriptor) -> TeamBackwardConfig:
         """A part of a warp, or a warp, where 8 values a thread are enough; else as many as there may be."""
-        return cls._of(problem, 8 if problem.group <= 8 * _WARP else 16)
+        return cls._of(problem, 8 if problem.group <= 8 * WARP else 16)
 
     @classmethod
     def candidates(cls, problem: GroupNormBackwardDescriptor) -> Sequence[TeamBackwardConfig]:
@@ -125,41 +123,20 @@ class TeamBackwardConfig(Config):
     @classmethod
     def _of(cls, problem: GroupNormBackwardDescriptor, values: int) -> TeamBackwardConfig:
         """Return the least team whose threads have at most so many values, or the largest one; slices fill a GPU."""
-        units, width = _units(problem), _width(problem)
-        lanes = ceil_div(units, max(1, min(values, _most(problem.dtype.name, width, True)) // width))
-        if lanes > _WARP:
-            lanes = min(ceil_div(lanes, _WARP) * _WARP, _THREADS)
-        else:
-            lanes = max(1 << (lanes - 1).bit_length(), min(2, units))
+        lanes = lanes_for(problem, min(values, _most(problem.dtype.name, width(problem), True)))
         block = cls(lanes, 1).block(problem)
         turns = max(1, ceil_div(problem.batch, block.images))
         threads = turns * ceil_div(problem.groups, block.groups) * block.threads
         each = max(1, min(threads // _ENOUGH, _TURNS))
         return cls(lanes, ceil_div(turns, 1 << (each.bit_length() - 1)))
 
-    def slots(self, problem: GroupNormBackwardDescriptor) -> int:
-        """Return how many vectors, or values, a thread has at most; 0 for a team that there cannot be."""
-        lanes = self.lanes
-        if not 0 < lanes <= _THREADS or (lanes % _WARP if lanes > _WARP else lanes & (lanes - 1)):
-            return 0
-        return ceil_div(_units(problem), lanes)
-
     def block(self, problem: GroupNormBackwardDescriptor) -> _Block:
         """Return what a block has at a time: groups that lie side by side, and images if it has room for all groups."""
-        if self.lanes > _WARP:
+        if self.lanes > WARP:
             return _Block(self.lanes, 1, 1)
-        teams = _OF_TEAMS // self.lanes
+        teams = OF_TEAMS // self.lanes
         groups = ceil_div(problem.groups, ceil_div(problem.groups, teams))
-        return _Block(_OF_TEAMS, groups, max(1, min(teams // groups, problem.batch)))
-
-
-def _width(problem: GroupNormBackwardDescriptor) -> int:
-    """Return the values that a thread reads at once: a vector of 16 bytes where groups are whole ones."""
-    return 1 if problem.group % problem.vector else problem.vector
-
-
-def _units(problem: GroupNormBackwardDescriptor) -> int:
-    return problem.group // _width(problem)
+        return _Block(OF_TEAMS, groups, max(1, min(teams // groups, problem.batch)))
 
 
 class InTeamsBackward(Variant["GroupNormBackwardDescriptor", TeamBackwardConfig]):
@@ -180,18 +157,18 @@ class InTeamsBackward(Variant["GroupNormBackwardDescriptor", TeamBackwardConfig]
         if refusal := _refusal(problem, config):
             return refusal
         slots, lanes, slices, block = config.slots(problem), config.lanes, config.slices, config.block(problem)
-        if _width(problem) == 1:
+        if width(problem) == 1:
             slots = next(some for some in _SINGLES if some >= slots)
-        kernel = FAMILY.kernel(_entry(slots, _width(problem), _part(lanes)), problem.dtype, self.language)
+        kernel = FAMILY.kernel(_entry(slots, width(problem), _part(lanes)), problem.dtype, self.language)
         workspace, channels, hw = Workspace(), problem.channels, problem.hw
         partials = workspace.region("partials", "f32", 2 * channels * slices)
         per_group, together = channels // problem.groups, block.groups * problem.group
         # The terms of a channel that a block adds up: those of its images, or of its places in each of these.
         terms, places = (block.images, (together, 1, 0)) if hw == 1 else (hw, (1, block.images, together))
-        readers = min(_WARP, block.threads // (block.groups * per_group), ceil_div(terms, 4))
+        readers = min(WARP, block.threads // (block.groups * per_group), ceil_div(terms, 4))
         arguments = (
             *("x", "grad_out", "grad_input", "weight", partials, problem.batch, problem.groups, per_group, hw),
-            *(lanes, lanes.bit_length() - 1 if lanes <= _WARP else 31, block.groups, block.images),
+            *(lanes, lanes.bit_length() - 1 if lanes <= WARP else 31, block.groups, block.images),
             *(max(1, readers).bit_length() - 1, *places, ceil_div(1 << 31, hw), channels * hw),
             *(problem.eps, 1 / problem.group),
         )
@@ -214,12 +191,8 @@ def _refusal(problem: GroupNormBackwardDescriptor, config: TeamBackwardConfig) -
         return Refusal(f"no kernel for {problem.dtype.name}")
     if problem.batch >> 31 or problem.channels >> 31:
         return Refusal(f"{problem.batch} images of {problem.channels} channels: neither may be {1 << 31}")
-    if not (slots := config.slots(problem)):
-        return Refusal(
-            f"a group has a power of two of threads up to {_WARP}, or whole warps up to {_THREADS}, not {config.lanes}"
-        )
-    if slots * _width(problem) > (most := _most(problem.dtype.name, _width(problem), config.lanes >= _WARP)):
-        return Refusal(f"{config.lanes} threads hold {config.lanes * most} values, not {problem.group}")
+    if refusal := config.refusal(problem, _most(problem.dtype.name, width(problem), config.lanes >= WARP)):
+        return refusal
     images = config.block(problem).images * config.slices
     if not 0 < config.slices <= _SLICES or images * _TURNS < problem.batch:
         return Refusal(

@@ -34,7 +34,7 @@ _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the reg
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
 _LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
 _OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
-_ACCESSES: dict[str, dict[str, str]] = {"rows": {}, "words": {"access": "4"}}  # whole vectors, or words of 4 bytes
+_ACCESSES: dict[str, dict[str, int]] = {"rows": {}, "words": {"access": 4}}  # whole vectors, or words of 4 bytes
 _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _KEPT = 16  # values of a row for which a lane keeps weights, at most
@@ -112,23 +112,24 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
                     roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
                         signature, parameters=slotted | of_lanes, dtypes=of_warps
                     )
+    by_warps = backward.replace(" u64 length,", "")
     for name in (name for name in types if name not in alone):
         for slots in _words(BY_NAME[name]):
             for lanes in (*_LANES, _WARP) if slots == _words(BY_NAME[name])[0] else (_WARP,):
                 entry = f"{norm}_held_{slots}_words{lanes}_kernel"
-                dtypes = (*(roles[entry].dtypes if entry in roles else ()), name)
-                parameters = {"slots": str(slots), "lanes": str(lanes)} | _ACCESSES["words"]
-                roles[entry] = Role(kernel, parameters=parameters, dtypes=dtypes)
-    by_warps = backward.replace(" u64 length,", "")
-    for name in (name for name in types if name not in alone):
+                _add(roles, entry, kernel, name, slots=slots, lanes=lanes, **_ACCESSES["words"])
         for kind, access in _ACCESSES.items():
-            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // int(access.get("access", 16))
+            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // access.get("access", 16)
             for lanes in _LANES_BACKWARD:
                 entry = f"{norm}_held_backward_{slots}_{kind}{lanes}_kernel"
-                dtypes = (*(roles[entry].dtypes if entry in roles else ()), name)
-                parameters = {"slots": str(slots), "lanes": str(lanes)} | access
-                roles[entry] = Role(by_warps, parameters=parameters, dtypes=dtypes)
+                _add(roles, entry, by_warps, name, slots=slots, lanes=lanes, **access)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
+
+
+def _add(roles: dict[str, Role], entry: str, signature: str, dtype: str, **parameters: int) -> None:
+    """Add an entry's role, or an element type to it."""
+    dtypes = (*(roles[entry].dtypes if entry in roles else ()), dtype)
+    roles[entry] = Role(signature, parameters={name: str(value) for name, value in parameters.items()}, dtypes=dtypes)
 
 
 @dataclass(frozen=True)
