@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["OF_TEAMS", "WARP", "Team", "lanes_for", "units", "width"]
+__all__ = ["OF_TEAMS", "THREADS", "WARP", "Team", "lanes_for", "units", "width"]
 
-WARP, OF_TEAMS = 32, 128  # threads of a warp, and of a block that has several teams
-_THREADS = 512  # of a block, at most
+WARP, OF_TEAMS, THREADS = 32, 128, 512  # threads of a warp, of a block that has several teams, and of one at most
 
 
 def width(problem: Problem) -> int:
@@ -32,7 +31,7 @@ def lanes_for(problem: Problem, values: int) -> int:
     """Return the least team whose threads have at most so many values, or a vector each; or the largest one."""
     lanes = ceil_div(units(problem), max(1, values // width(problem)))
     if lanes > WARP:
-        return min(ceil_div(lanes, WARP) * WARP, _THREADS)
+        return min(ceil_div(lanes, WARP) * WARP, THREADS)
     # Of two threads, if they have values: what they read together is whole sectors of 32 bytes.
     return max(1 << (lanes - 1).bit_length(), min(2, units(problem)))
 
@@ -46,14 +45,14 @@ class Team(Config):
     def slots(self, problem: Problem) -> int:
         """Return how many vectors, or values, a thread has at most; 0 for a team that there cannot be."""
         lanes = self.lanes
-        if not 0 < lanes <= _THREADS or (lanes % WARP if lanes > WARP else lanes & (lanes - 1)):
+        if not 0 < lanes <= THREADS or (lanes % WARP if lanes > WARP else lanes & (lanes - 1)):
             return 0
         return ceil_div(units(problem), lanes)
 
     def refusal(self, problem: Problem, most: int) -> Refusal | None:
         """Return why its threads, of at most so many values, cannot have a group, or None."""
         if not (slots := self.slots(problem)):
-            ways = f"a power of two of threads up to {WARP}, or whole warps up to {_THREADS}"
+            ways = f"a power of two of threads up to {WARP}, or whole warps up to {THREADS}"
             return Refusal(f"a group has {ways}, not {self.lanes}")
         if slots * width(problem) > most:
             return Refusal(f"{self.lanes} threads hold {self.lanes * most} values, not {problem.group}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._group_norm_team import OF_TEAMS, WARP, Team, lanes_for, width
+from ptxrt.ops._group_norm_team import OF_TEAMS, THREADS, WARP, Team, lanes_for, width
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     KernelFamily,
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
 
 _SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
-_VALUES, _OF_16_BITS, _OF_PARTS = 12, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
+_VALUES, _OF_16_BITS, _OF_PARTS = 20, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
+_FEWER, _THREADS_OF_MORE = 12, 384  # more values of f32 a thread than these want blocks of so few threads
+_USUAL = 8  # values of a thread, where these are enough for a block
 _PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
 _TURNS = 16  # images of a team at most: so many terms are added up in f32
-_ENOUGH = 132 * 1024  # threads that a team takes another image for: twice those that run at a time on an H200
+_ENOUGH = 128  # blocks of most threads that teams take another image for: nearly one a multiprocessor of an H200
 _SLICES = 65535  # along y of a grid
 _COLUMNS, _OF_PARAMETERS = 8, 512  # channels and threads of a block that adds up slices
 _FEW, _FEW_CHANNELS = 16, 32  # a gradient of fewer values, or those of all channels, may be what is left of terms
@@ -54,7 +56,9 @@ def _vector(dtype: str) -> int:
 
 def _most(dtype: str, width: int, whole: bool) -> int:
     """Return how many values a thread has at most, as registers are few; whether teams are whole warps."""
-    return _OF_PARTS if not whole else _OF_16_BITS if width != 1 and BY_NAME[dtype].size == 2 else _VALUES
+    if not whole or width == 1:
+        return _SINGLES[-1] if whole else _OF_PARTS
+    return _OF_16_BITS if BY_NAME[dtype].size == 2 else _VALUES
 
 
 def _part(lanes: int) -> int:
@@ -83,7 +87,7 @@ FAMILY = KernelFamily(
             dtypes=dtypes,
         )
         for part in (0, *_PARTS)
-        for width, numbers in ((0, range(1, 4)), (1, _SINGLES))
+        for width, numbers in ((0, range(1, 6)), (1, _SINGLES))
         for slots in numbers
         if (dtypes := tuple(n for n in _TYPES if slots * (width or _vector(n)) <= _most(n, width, not part)))
     },
@@ -108,8 +112,12 @@ class TeamBackwardConfig(Team):
 
     @classmethod
     def heuristic(cls, problem: GroupNormBackwardDescriptor) -> TeamBackwardConfig:
-        """A part of a warp, or a warp, where 8 values a thread are enough; else as many as there may be."""
-        return cls._of(problem, 8 if problem.group <= 8 * WARP else 16)
+        """8 values a thread, or as few more as a block can hold the group with."""
+        each = width(problem)
+        fewest, most = max(1, _USUAL // each), _most(problem.dtype.name, each, True) // each
+        ways = [(slots, cls._of(problem, slots * each)) for slots in range(fewest, most + 1)]
+        fit = (way for slots, way in ways if way.slots(problem) <= slots and _refusal(problem, way) is None)
+        return next(fit, ways[0][1])
 
     @classmethod
     def candidates(cls, problem: GroupNormBackwardDescriptor) -> Sequence[TeamBackwardConfig]:
@@ -126,8 +134,8 @@ class TeamBackwardConfig(Team):
         lanes = lanes_for(problem, min(values, _most(problem.dtype.name, width(problem), True)))
         block = cls(lanes, 1).block(problem)
         turns = max(1, ceil_div(problem.batch, block.images))
-        threads = turns * ceil_div(problem.groups, block.groups) * block.threads
-        each = max(1, min(threads // _ENOUGH, _TURNS))
+        blocks = turns * ceil_div(problem.groups, block.groups)
+        each = max(1, min(blocks // (_ENOUGH * max(1, THREADS // block.threads)), _TURNS))
         return cls(lanes, ceil_div(turns, 1 << (each.bit_length() - 1)))
 
     def block(self, problem: GroupNormBackwardDescriptor) -> _Block:
@@ -193,6 +201,9 @@ def _refusal(problem: GroupNormBackwardDescriptor, config: TeamBackwardConfig) -
         return Refusal(f"{problem.batch} images of {problem.channels} channels: neither may be {1 << 31}")
     if refusal := config.refusal(problem, _most(problem.dtype.name, width(problem), config.lanes >= WARP)):
         return refusal
+    values = config.slots(problem) * width(problem)
+    if problem.dtype.size == 4 and values > _FEWER and config.lanes > _THREADS_OF_MORE:
+        return Refusal(f"blocks of more than {_THREADS_OF_MORE} threads hold {_FEWER} values a thread, not {values}")
     images = config.block(problem).images * config.slices
     if not 0 < config.slices <= _SLICES or images * _TURNS < problem.batch:
         return Refusal(

@@ -55,6 +55,10 @@ CASES: list[tuple[Shape, int, int, int]] = [
     ((6, 48, 4), 2, 32, 1),
     ((6, 48, 5), 2, 32, 1),
     ((6, 48, 7), 2, 32, 1),
+    # More values a thread, in blocks of fewer threads.
+    ((3, 32, 49), 2, 64, 1),
+    ((4, 34, 36), 2, 32, 1),
+    ((2, 32, 240), 1, 384, 1),
     # No whole vectors: each text, with threads that have fewer values, or none, and with all.
     ((9, 66), 3, 8, 1),
     ((9, 99), 3, 8, 1),
@@ -366,7 +370,10 @@ def test_every_group_of_every_image(device: Device, rng: Rng, batch: int, groups
     ((1, 4, 5), "f32", (48, 1), "not 48"),
     ((1, 4, 5), "f32", (544, 1), "not 544"),
     ((1, 4, 33), "f32", (16, 1), "16 threads hold 128 values, not 132"),
-    ((1, 4, 97), "f32", (32, 1), "32 threads hold 384 values, not 388"),
+    ((1, 4, 161), "f32", (32, 1), "32 threads hold 640 values, not 644"),
+    ((1, 4, 1540), "f32", (416, 1), "blocks of more than 384 threads hold 12 values a thread, not 16"),
+    ((1, 4, 1540), "f32", (384, 1), ""),
+    ((1, 4, 1248), "f32", (416, 1), ""),
     ((1, 8, 129), "f16", (64, 1), "64 threads hold 1024 values, not 1032"),
     ((1, 11, 35), "bf16", (32, 1), "32 threads hold 384 values, not 385"),
     ((1, 5, 77), "bf16", (64, 1), ""),
@@ -423,7 +430,9 @@ def test_who_is_served(sim: Device) -> None:
     for name in FAMILY.dtypes:
         for shape, groups in ORDINARY:
             assert chosen(shape, groups, name) == "teams"
-    assert chosen((32, 512, 16, 16), 32) == "cluster"
+    assert (chosen((32, 512, 16, 16), 32), chosen((32, 512, 32, 32), 32)) == ("teams", "cluster")
+    assert (chosen((32, 256, 28, 28), 32), chosen((2, 256, 28, 28), 32)) == ("teams", "cluster")
+    assert (chosen((16, 128, 32, 31), 32), chosen((16, 128, 32, 32), 32)) == ("teams", "cluster")
     assert chosen((64, 512, 7, 7), 32, "f64") == "baseline"
     assert chosen((2, 32, 8, 8), 8) == "few"
     # Gradients that are what is left of a few terms.
@@ -435,9 +444,11 @@ def test_as_many_blocks_as_fill_a_device_and_few_slices(sim: Device, monkeypatch
     def slices(shape: Shape, groups: int) -> int:
         return TeamBackwardConfig.heuristic(GroupNormBackwardDescriptor(shape, groups, BY_NAME["f16"])).slices
 
-    assert slices((65536, 256), 8) == 65536 // 4 // 8
+    assert slices((65536, 256), 8) == 65536 // 4 // 16
+    assert slices((4096, 256), 8) == 4096 // 4 // 2
+    assert slices((32, 1024, 14, 14), 32) == 4
     assert slices((1 << 20, 256), 8) == (1 << 20) // 4 // 16
-    assert slices((8, 1280, 8, 8), 32) == 8
+    assert slices((8, 1280, 8, 8), 32) == 4
     monkeypatch.setattr(teams, "_ENOUGH", 1)
     assert slices((64, 1280, 8, 8), 32) == 4
     assert sim.kind == "sim"
