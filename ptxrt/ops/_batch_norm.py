@@ -437,13 +437,29 @@ class WriteConfig(Config):
 
 
 class EvalConfig(WriteConfig):
-    """The same of eval in PTX."""
+    """The same of eval in PTX, where rows of whole vectors have an entry of their own, of half as large blocks."""
+
+    @staticmethod
+    def in_rows(problem: _Problem) -> bool:
+        """Return whether that entry takes the problem."""
+        return problem.hw % problem.vector == 0 and problem.channels * problem.hw < problem.vector << 32
+
+    @classmethod
+    def blocks(cls, problem: _Problem) -> tuple[int, int]:
+        """Return the blocks of an image, and their threads."""
+        threads = problem.side_by_side // (2 if cls.in_rows(problem) else 1)
+        return ceil_div(problem.channels * problem.hw, threads * problem.vector), threads
+
+    def grid(self, problem: _Problem) -> tuple[int, int]:
+        """Return the grid of the pass."""
+        return self.blocks(problem)[0], ceil_div(problem.batch, self.written)
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> EvalConfig:
-        """As measured on an H100: two, but for f64 and rows of no whole vectors, whose coefficients take longer."""
-        if problem.dtype.size <= 4 and problem.hw % problem.vector == 0:
-            return cls(cls.images_written(problem, 2))
+        """As measured on an H200: up to 4, but for f64 and rows of no whole vectors, whose coefficients take longer."""
+        if problem.dtype.size <= 4 and cls.in_rows(problem):
+            least = ceil_div(problem.batch, _GRID_Y)
+            return cls(_images(problem.batch, cls.blocks(problem)[0], least, 4, 2 * _ENOUGH_BLOCKS))
         return cls(cls.images_written(problem, 16 if problem.dtype.size == 2 else 8))
 
 
@@ -720,13 +736,11 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
             return Refusal(f"channels = {problem.channels} is above {(1 << 31) - 1}")
         arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, config.written)
-        vectors, rest = divmod(problem.hw, problem.vector)
-        in_rows = self.language == "ptx" and not rest and problem.channels * vectors < 1 << 32
-        name = "eval_rows" if in_rows else "eval"
-        return Schedule(
-            (Launch(problem.kernel(name, self.language), config.grid(problem), problem.side_by_side, arguments),),
-            problem.guarantee,
-        )
+        name, threads = "eval", problem.side_by_side
+        if isinstance(config, EvalConfig):
+            name, (_, threads) = "eval_rows" if config.in_rows(problem) else "eval", config.blocks(problem)
+        launch = Launch(problem.kernel(name, self.language), config.grid(problem), threads, arguments)
+        return Schedule((launch,), problem.guarantee)
 
 
 class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
