@@ -766,6 +766,19 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             (upsample_nearest2d_backward, (name, (2, 3, 12, 16 * w), 3, 16, "factors"))
             for name, w in (("f32", 2), ("f32", 3), ("f64", 4), ("f16", 3), ("bf16", 2))
         ),
+        *(  # three pieces a row
+            (upsample_nearest2d, (name, (2, 3, 5, 2), 10, 3 * width // size, "narrow"))
+            for name, size in (("u32", 4), ("u8", 1), ("f16", 2), ("f64", 8))
+            for width in (16, 8, 4, 2)
+            if width >= size
+        ),
+        *(
+            (upsample_nearest2d_backward, (name, (2, 3, 2 * factor, 3 * each * factor), 2, 3 * each, "narrow"))
+            for name, most in (("f32", 2), ("f16", 4), ("bf16", 4), ("f64", 1))
+            for factor in (2, 3, 4)
+            for each in (1, 2, 4)
+            if each <= most
+        ),
     ],
     "grid_sample": [
         *((grid_sample, (name, (5, 6, 7, 9), (3, 43))) for name in ("f32", "f64")),
