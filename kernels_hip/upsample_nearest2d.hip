@@ -14,6 +14,11 @@
 //
 // upsample_nearest2d_tables_{{ T.name }} is the twin of that in PTX, which explains it: 16 bytes of several rows of y a thread. All
 // that is read for {{ turn }} rows of y is on its way before the first is written; rows that are the same one of x come from cache.
+//% if entry is none or "_narrow_" in entry
+//
+// upsample_nearest2d_narrow_W_{{ T.name }} is the twin of that in PTX, which explains it: pieces of W bytes of all rows of y that are the same one
+// of x a thread.
+//% endif
 //% if T.kind == "float"
 //
 // Backward: grad_input[n,c,r,s] = sum of grad_out[n,c,i,j] over the i with row(i) = r and the j with column(j) = s, from
@@ -27,6 +32,11 @@
 // product, since no inverse of it is exact.
 //
 // upsample_nearest2d_backward_factors_{{ T.name }} is the twin of that in PTX, which explains it: 16 bytes of grad_input a thread, where rows and columns were copied a whole number of times, columns 2, 3 or 4 times.
+//% if entry is none or "_narrow_" in entry
+//
+// upsample_nearest2d_backward_narrow_F_W_{{ T.name }} is the twin of that in PTX, which explains it: 8 bytes of grad_input a thread, in pieces of W
+// bytes, where rows and columns were copied F times.
+//% endif
 //% endif
 
 //% set bits = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
@@ -183,6 +193,86 @@ upsample_nearest2d_tables_{{ T.name }}(const void* src, void* dst, const unsigne
     else rows_by_tables<1, true>(from, to, pitch, rows, left, entry, row_bytes);
 //% endif
 }
+//% if entry is none or "_narrow_" in entry
+
+// Of a piece of a run: its row, and which one of the row's it is.
+struct Piece_of_run {
+    unsigned line, j;
+
+    __device__ Piece_of_run(unsigned piece, unsigned across, unsigned across_factor, unsigned across_shift)
+        : line(unsigned((unsigned long long)piece * across_factor >> across_shift)), j(piece - line * across) {}
+};
+
+// So many bytes as they are in registers, and are read and written at once.
+template <unsigned BYTES>
+struct alignas(BYTES) Packed {
+    unsigned words[BYTES / 4];
+};
+template <>
+struct Packed<2> {
+    unsigned short word;
+};
+template <>
+struct Packed<1> {
+    unsigned char word;
+};
+//% if entry is none or "backward" not in entry
+
+// A thread's pieces of `rows` rows of y, a block's threads apart; all that they are of is on its way at once.
+template <unsigned WIDTH>
+__device__ inline void narrow(const char* from, char* to, unsigned count, unsigned across, unsigned across_factor,
+                              unsigned across_shift, unsigned rows, unsigned column_factor, size_t run_stride,
+                              unsigned row_stride, unsigned column_stride) {
+    constexpr unsigned EACH = WIDTH / sizeof(Bits), PIECES = WIDTH < 8 ? 8 / WIDTH : 1;
+    const unsigned pitch = across * WIDTH, band = pitch * rows, first = blockIdx.x * blockDim.x * PIECES + threadIdx.x;
+    from += blockIdx.y * run_stride;
+    to += size_t(count) * rows * blockIdx.y * WIDTH;
+    const bool at_once = reinterpret_cast<size_t>(to) % WIDTH == 0;
+
+    Bits values[PIECES][EACH];
+    char* places[PIECES];
+#pragma unroll
+    for (unsigned p = 0; p < PIECES; ++p) {
+        const unsigned piece = min(first + p * blockDim.x, count - 1);  // what is not there is the last one, and not written
+        const Piece_of_run at(piece, across, across_factor, across_shift);
+        const char* row = from + size_t(at.line) * row_stride;
+        places[p] = to + size_t(at.line) * band + size_t(at.j) * WIDTH;
+#pragma unroll
+        for (unsigned k = 0; k < EACH; ++k) {
+            const unsigned column = (at.j * EACH + k) * column_factor >> 16;
+            values[p][k] = *reinterpret_cast<const Bits*>(row + size_t(column) * column_stride);
+        }
+    }
+    Packed<WIDTH> packed[PIECES];
+#pragma unroll
+    for (unsigned p = 0; p < PIECES; ++p) memcpy(&packed[p], values[p], WIDTH);
+#pragma unroll 1
+    for (; rows; --rows) {
+#pragma unroll
+        for (unsigned p = 0; p < PIECES; ++p) {
+            if (first + p * blockDim.x >= count) break;
+            if (at_once) {
+                *reinterpret_cast<Packed<WIDTH>*>(places[p]) = packed[p];
+            } else {
+#pragma unroll
+                for (unsigned k = 0; k < EACH; ++k) reinterpret_cast<Bits*>(places[p])[k] = values[p][k];
+            }
+            places[p] += pitch;
+        }
+    }
+}
+//% for width in (16, 8, 4, 2) if width >= T.size and T.name in ("u8", "f16", "u32", "f64")
+
+extern "C" __global__ void __launch_bounds__(256)
+upsample_nearest2d_narrow_{{ width }}_{{ T.name }}(const void* src, void* dst, unsigned count, unsigned across, unsigned across_factor,
+                                 unsigned across_shift, unsigned rows, unsigned column_factor, size_t run_stride,
+                                 unsigned row_stride, unsigned column_stride) {
+    narrow<{{ width }}>(static_cast<const char*>(src), static_cast<char*>(dst), count, across, across_factor, across_shift, rows,
+               column_factor, run_stride, row_stride, column_stride);
+}
+//% endfor
+//% endif
+//% endif
 //% if T.kind == "float"
 
 //% include "elements.jinja"
@@ -260,5 +350,80 @@ upsample_nearest2d_backward_factors_{{ T.name }}(const Element* go_ptr, Element*
         to[k] = Element(sum);
     }
 }
+//% endif
+//% if entry is none or "backward_narrow_" in entry
+
+// 8 bytes of grad_input, in pieces of WIDTH bytes, a block's threads apart; all that they are sums of is on its way at once.
+template <unsigned FACTOR, unsigned WIDTH>
+__device__ inline void narrow_sums(const char* from, char* to, unsigned count, unsigned across, unsigned across_factor,
+                                   unsigned across_shift, size_t run_stride, unsigned row_stride) {
+    constexpr unsigned EACH = WIDTH / sizeof(Element), PIECES = 8 / WIDTH, ROW = FACTOR * WIDTH;
+    constexpr unsigned ACCESS = FACTOR == 3 ? WIDTH : ROW < 16 ? ROW : 16;
+    const unsigned first = blockIdx.x * blockDim.x * PIECES + threadIdx.x;
+    from += blockIdx.y * run_stride;
+    to += size_t(count) * blockIdx.y * WIDTH;
+    if ((reinterpret_cast<size_t>(from) | reinterpret_cast<size_t>(to) | row_stride) % ACCESS == 0) {
+        Packed<ACCESS> kept[PIECES][FACTOR][ROW / ACCESS];
+#pragma unroll
+        for (unsigned p = 0; p < PIECES; ++p) {
+            const unsigned piece = min(first + p * blockDim.x, count - 1);  // what is not there is the last one
+            const Piece_of_run at(piece, across, across_factor, across_shift);
+            const char* row = from + size_t(at.line) * (row_stride * FACTOR) + size_t(at.j) * ROW;
+#pragma unroll
+            for (unsigned r = 0; r < FACTOR; ++r, row += row_stride)
+#pragma unroll
+                for (unsigned a = 0; a < ROW / ACCESS; ++a) kept[p][r][a] = reinterpret_cast<const Packed<ACCESS>*>(row)[a];
+        }
+#pragma unroll
+        for (unsigned p = 0; p < PIECES; ++p) {
+            const unsigned piece = first + p * blockDim.x;
+            if (piece >= count) break;
+            Real sums[EACH] = {};
+            Element results[EACH];
+#pragma unroll
+            for (unsigned r = 0; r < FACTOR; ++r) {
+                Element elements[FACTOR * EACH];
+                memcpy(elements, kept[p][r], ROW);
+#pragma unroll
+                for (unsigned k = 0; k < FACTOR * EACH; ++k) sums[k / FACTOR] += Real(elements[k]);
+            }
+#pragma unroll
+            for (unsigned k = 0; k < EACH; ++k) results[k] = Element(sums[k]);
+            Packed<WIDTH> packed;
+            memcpy(&packed, results, WIDTH);
+            reinterpret_cast<Packed<WIDTH>*>(to)[piece] = packed;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (unsigned p = 0; p < PIECES; ++p) {
+        const unsigned piece = first + p * blockDim.x;
+        if (piece >= count) return;
+        const Piece_of_run at(piece, across, across_factor, across_shift);
+        const char* columns = from + size_t(at.line) * (row_stride * FACTOR) + size_t(at.j) * ROW;
+#pragma unroll 1
+        for (unsigned k = 0; k < EACH; ++k, columns += FACTOR * sizeof(Element)) {
+            Real sum = 0;
+#pragma unroll
+            for (unsigned r = 0; r < FACTOR; ++r)
+#pragma unroll
+                for (unsigned c = 0; c < FACTOR; ++c)
+                    sum += Real(reinterpret_cast<const Element*>(columns + size_t(r) * row_stride)[c]);
+            reinterpret_cast<Element*>(to)[size_t(piece) * EACH + k] = Element(sum);
+        }
+    }
+}
+//% for factor in (2, 3, 4)
+//% for width in (8, 4, 2) if width >= T.size
+
+extern "C" __global__ void __launch_bounds__(256)
+upsample_nearest2d_backward_narrow_{{ factor }}_{{ width }}_{{ T.name }}(const Element* go_ptr, Element* gi_ptr, unsigned count, unsigned across,
+                                           unsigned across_factor, unsigned across_shift, size_t run_stride,
+                                           unsigned row_stride) {
+    narrow_sums<{{ factor }}, {{ width }}>(reinterpret_cast<const char*>(go_ptr), reinterpret_cast<char*>(gi_ptr), count, across,
+                      across_factor, across_shift, run_stride, row_stride);
+}
+//% endfor
+//% endfor
 //% endif
 //% endif

@@ -296,7 +296,8 @@ def _variants(way: Direction) -> tuple[Variant[Any, Any], ...]:
     in_ptx = Last(way), Columns(way), Held(way), Tiled(way)
     anchored = (Anchored(way),) if way is _FORWARD_WAY else ()
     few = Strips(way.name, way.arrays), *anchored, Small(way.name, way.arrays)
-    return *few, *in_ptx, Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
+    in_hip = Last(way, "hip"), Columns(way, "hip"), Held(way, "hip"), Tiled(way, "hip")
+    return *few, *in_ptx, Strips(way.name, way.arrays, "hip"), *in_hip
 
 
 class Softmax2dPlan(Plan[Softmax2dDescriptor, Softmax2dArgs, DeviceArray]):

@@ -34,6 +34,9 @@ _SPLIT = ((2, 5), (2, 8), (2, 4), (4, 4), (4, 2))
 _F32 = {2: (0, 1), 4: (0, 1)}
 """The same for f32, a thread for each column."""
 
+_IN_HIP = {2: (1, 4, 8), 4: (0, 1, 2), 8: (1,)}
+"""Those for a thread a column that are in HIP, too."""
+
 _SMALL = 1 << 18  # elements, of which `small` is faster
 _THREADS = 256  # of a block, at most
 _POINTERS = {
@@ -47,6 +50,7 @@ FAMILY = KernelFamily(
     {
         f"{way}_{name}_{positions}_{groups}": Role(
             pointers + sizes,
+            hip=name == "strips" and groups in _IN_HIP[positions],
             parameters={"sharing": sharing, "positions": str(positions), "groups": str(groups)},
             dtypes=() if name == "strips" and groups in _F32.get(positions, ()) else ("f16", "bf16"),
         )
@@ -63,11 +67,13 @@ FAMILY = KernelFamily(
 )
 
 
-def _groups(problem: ImageDescriptor, positions: int, lanes: int) -> int | None:
+def _groups(problem: ImageDescriptor, positions: int, lanes: int, language: str = "ptx") -> int | None:
     """Return the fewest fours of an entry that holds a thread's channels, or None where there is none."""
-    held = _F32 if problem.dtype.name == "f32" else _ALONE if lanes == 1 else _SHARED
+    held = (_F32 if problem.dtype.name == "f32" else _ALONE if lanes == 1 else _SHARED).get(positions, ())
+    if language == "hip":
+        held = tuple(groups for groups in held if groups in _IN_HIP[positions])
     share = ceil_div(problem.channels, lanes)
-    return next((groups for groups in held.get(positions, ()) if share // 4 <= groups), None)
+    return next((groups for groups in held if share // 4 <= groups), None)
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
     name = "strips"
     config_type = StripsConfig
 
-    def __init__(self, way: str, arrays: tuple[str, ...]) -> None:
-        super().__init__()
+    def __init__(self, way: str, arrays: tuple[str, ...], language: str = "ptx") -> None:
+        super().__init__(language)
         self.way, self.arrays = way, arrays
 
     def suits(self, problem: ImageDescriptor) -> bool:
@@ -135,9 +141,11 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
             )
         if dtype == "f32" and lanes > 1:
             return Refusal("threads share columns of 16 bits alone")
+        if self.language == "hip" and lanes > 1:
+            return Refusal("threads share columns in PTX alone")
         if problem.hw > 1 << 31:
             return Refusal(f"{problem.hw} positions are more than {1 << 31}")
-        share, groups = ceil_div(problem.channels, lanes), _groups(problem, positions, lanes)
+        share, groups = ceil_div(problem.channels, lanes), _groups(problem, positions, lanes, self.language)
         if groups is None:
             return Refusal(f"{share} channels of {positions} columns do not fit a thread's registers")
         name = "strips" if lanes == 1 else "shared_strips"

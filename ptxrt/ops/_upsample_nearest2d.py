@@ -92,7 +92,9 @@ FAMILY = KernelFamily(
             hip=True,
         ),
         **{
-            f"upsample_nearest2d_narrow_{width}": Role(_NARROW_ABI, dtypes=_of_at_most(width, _TYPES))
+            f"upsample_nearest2d_narrow_{width}": Role(
+                _NARROW_ABI, hip=True, dtypes=_of_at_most(width, _TYPES), ptx_alone=("f32", "bf16")
+            )
             for width in _PIECES
         },
         "upsample_nearest2d_backward": Role(
@@ -118,6 +120,7 @@ FAMILY = KernelFamily(
             f"upsample_nearest2d_backward_narrow_{factor}_{width}": Role(
                 "const T* go_ptr, T* gi_ptr, u32 count, u32 across, u32 across_factor, u32 across_shift, "
                 "u64 run_stride, u32 row_stride",
+                hip=True,
                 dtypes=_of_at_most(width, _FLOATS),
             )
             for factor in _FACTORS
@@ -251,7 +254,8 @@ class UpsampleNearest2dDescriptor(_Problem):
 
     def kernel(self, role: str, language: str) -> KernelSpec:
         """Return an entry for elements of this size: bits are moved, of whatever type."""
-        named = self.dtype.name in FAMILY.dtypes
+        here = FAMILY.roles[role]
+        named = self.dtype.name in FAMILY.dtypes and (language == "ptx" or self.dtype.name not in here.ptx_alone)
         return FAMILY.kernel(role, self.dtype if named else BY_NAME[_OF_SIZE[self.dtype.size]], language)
 
 
@@ -624,7 +628,7 @@ class UpsampleNearest2dPlan(Plan[UpsampleNearest2dDescriptor, UpsampleNearest2dA
     op = "upsample_nearest2d"
     category = "resampling"
     descriptor_type = UpsampleNearest2dDescriptor
-    variants = (Short(), Narrow(), Tables(), Banded(), Elements(), Tables("hip"), Elements("hip"))
+    variants = (Short(), Narrow(), Tables(), Banded(), Elements(), Narrow("hip"), Tables("hip"), Elements("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor
@@ -809,7 +813,7 @@ class UpsampleNearest2dBackwardPlan(
     op = "upsample_nearest2d_backward"
     category = "resampling"
     descriptor_type = UpsampleNearest2dBackwardDescriptor
-    variants = (ShortSums(), Factors(), NarrowSums(), Sums(), Factors("hip"), Sums("hip"))
+    variants = (ShortSums(), Factors(), NarrowSums(), Sums(), Factors("hip"), NarrowSums("hip"), Sums("hip"))
 
     def _operands(self) -> tuple[Operand, ...]:
         problem = self.descriptor

@@ -222,8 +222,7 @@ static double guess(double exact) {
     const bool open = launch->seed && std::isfinite(exact) && exact != 0;
     return open ? exact * (1 + (int(rng() % 3) - 1) * 0x1p-23) : exact;
 }
-static float reciprocal(float value) {
-    const double exact = 1.0 / value;
+static float within_an_ulp(double exact) {
     const float nearest = float(exact);
     if (!launch->seed || nearest == exact || !std::isfinite(nearest)) return nearest;
     const float other = nextafterf(nearest, nearest < exact ? INFINITY : -INFINITY);

@@ -129,7 +129,7 @@ def check(
     for name, (want, limit) in case.want.items():
         error = relative_error(case.seen(got[name]), want)
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
-    if planned(case).precision_guarantee.deterministic:
+    if planned(case).precision_guarantee.deterministic and not case.of_hardware:
         for name, values in sims_results(make, arguments).items():
             assert got[name].tobytes() == values.tobytes(), f"{name} has other bits than sim's"
 
@@ -419,8 +419,10 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     held = ("group_norm_held", "layer_norm_apart", "layer_norm_held", "rms_norm_apart", "rms_norm_held")
     moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", "norm_last_tickets", *held)
     rows = "(layer|rms)_norm_kernel_f64"
-    in_two_ways = re.match(f"(softmax2d|lrn)_.*(last|held|walking)|grid_sample_last|batch_norm_.*cached|{rows}", entry)
-    if in_two_ways or family in moving or "last_backward_finish" in entry or "_factors_" in entry:
+    in_two_ways = re.match(
+        f"(softmax2d|lrn)_.*(last|held|strips|walking)|grid_sample_last|batch_norm_.*cached|{rows}", entry
+    )
+    if in_two_ways or family in moving or re.search("last_backward_finish|_(factors|narrow)_", entry):
         edit = moved(which, size, None)
     assert noticed(family, target, entry, edit)
 

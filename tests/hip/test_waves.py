@@ -37,6 +37,7 @@ from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._norm_last_tickets import TileTicketsConfig
 from ptxrt.ops._softmax2d_held import HeldConfig as SoftmaxConfig
+from ptxrt.ops._softmax2d_strips import StripsConfig
 from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel, rows, tickets
 from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig
 from ptxrt.runtime.layout import channels_last, contiguous
@@ -69,6 +70,7 @@ class Case:
     variant: str = "baseline"
     config: Any = None
     seen: Callable[[Any], Any] = np.asarray  # what of each output is compared
+    of_hardware: bool = False  # whether powers are the hardware's own, of whose bits sim has NVIDIA's
 
 
 def normal(*shape: int, dtype: Any = np.float32) -> Any:
@@ -182,6 +184,11 @@ def softmax2d_backward(shape: Shape, name: str = "f32", variant: str = "baseline
 def softmax2d_held(backward: bool, shape: Shape, threads: int, name: str = "f32") -> Case:
     make = softmax2d_backward if backward else softmax2d
     return replace(make(shape, name, "held"), config=SoftmaxConfig(threads, 1))
+
+
+def softmax2d_strips(backward: bool, shape: Shape, positions: int, name: str = "f32") -> Case:
+    case = (softmax2d_backward if backward else softmax2d)(shape, name, "strips")
+    return replace(case, config=StripsConfig(positions, 32), of_hardware=not backward and name != "f32")
 
 
 def softmax2d_of_many_columns(op: str, shape: Shape, name: str) -> Case:
@@ -731,6 +738,19 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         )
         for backward in (False, True)
     ],
+    # Each entry; rows that are whole vectors and such that are not, a tile that is narrower than a block.
+    "softmax2d_strips": [
+        (softmax2d_strips, (backward, (2, channels, hw), positions, name))
+        for names, positions, channels, hw in (
+            (("f32",), 2, 6, 71),
+            (("f32",), 4, 3, 132),
+            (("f32",), 4, 7, 130),
+            *((("f16", "bf16"), *more) for more in ((2, 7, 70), (2, 19, 65), (2, 35, 66))),
+            *((("f16", "bf16"), *more) for more in ((4, 2, 132), (4, 7, 129), (4, 11, 132), (8, 5, 264))),
+        )
+        for name in names
+        for backward in (False, True)
+    ],
     "upsample_nearest2d": [
         *((upsample_nearest2d, (name, (2, 3, 5, 7), 9, 20)) for name in ("f32", "f64", "f16", "bf16", "u8", "u32")),
         (upsample_nearest2d, ("f32", (1, 1, 30, 2), 44, 1)),
@@ -745,6 +765,19 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *(
             (upsample_nearest2d_backward, (name, (2, 3, 12, 16 * w), 3, 16, "factors"))
             for name, w in (("f32", 2), ("f32", 3), ("f64", 4), ("f16", 3), ("bf16", 2))
+        ),
+        *(  # three pieces a row
+            (upsample_nearest2d, (name, (2, 3, 5, 2), 10, 3 * width // size, "narrow"))
+            for name, size in (("u32", 4), ("u8", 1), ("f16", 2), ("f64", 8))
+            for width in (16, 8, 4, 2)
+            if width >= size
+        ),
+        *(
+            (upsample_nearest2d_backward, (name, (2, 3, 2 * factor, 3 * each * factor), 2, 3 * each, "narrow"))
+            for name, most in (("f32", 2), ("f16", 4), ("bf16", 4), ("f64", 1))
+            for factor in (2, 3, 4)
+            for each in (1, 2, 4)
+            if each <= most
         ),
     ],
     "grid_sample": [

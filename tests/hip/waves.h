@@ -164,6 +164,8 @@ inline unsigned int waves_perm(unsigned int high, unsigned int low, unsigned int
     return result;
 }
 #define __builtin_amdgcn_perm waves_perm
+#define __builtin_amdgcn_exp2f exp2f
+#define __builtin_amdgcn_rcpf(value) (1 / (value))
 
 inline unsigned int __float_as_uint(float value) { return std::bit_cast<unsigned int>(value); }
 inline float __uint_as_float(unsigned int bits) { return std::bit_cast<float>(bits); }

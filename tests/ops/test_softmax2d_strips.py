@@ -24,11 +24,17 @@ each_lanes = pytest.mark.parametrize("lanes", [1, 3, 8])
 
 
 def run(
-    way: Direction, device: Device, inputs: Any, config: StripsConfig, offset: int = 0, in_place: int | None = None
+    way: Direction,
+    device: Device,
+    inputs: Any,
+    config: StripsConfig,
+    offset: int = 0,
+    in_place: int | None = None,
+    variant: str = "strips",
 ) -> Any:
     """Return the host result; in place is over one of the inputs."""
     shape, kind = inputs[0].shape, inputs[0].dtype
-    plan = way.plan.select(device, way.descriptor(shape, element_type(kind)), wish("strips", config=config))
+    plan = way.plan.select(device, way.descriptor(shape, element_type(kind)), wish(variant, config=config))
     there = [on_device(array, device, offset) for array in inputs]
     if in_place is not None:
         return plan.run((*there, there[in_place])).to_host()
@@ -130,6 +136,45 @@ def test_of_f32_it_has_the_bits_of_the_baseline(device: Device, rng: Rng, way: D
         )
         got = run(way, device, inputs, StripsConfig(positions, 32))
         assert got.tobytes() == run_any(way, device, inputs, "baseline").tobytes()
+
+
+@both
+@pytest.mark.parametrize(
+    ("names", "shape", "positions"),
+    [  # each entry that HIP has: as many channels as it holds, and fewer
+        (("f32",), (2, 7, 71), 2),
+        (("f32",), (2, 3, 132), 4),
+        (("f32",), (1, 5, 136), 4),
+        (("f16", "bf16"), (2, 7, 70), 2),
+        (("f16", "bf16"), (2, 19, 66), 2),
+        (("f16", "bf16"), (1, 29, 65), 2),
+        (("f16", "bf16"), (2, 3, 132), 4),
+        (("f16", "bf16"), (2, 6, 130), 4),
+        (("f16", "bf16"), (1, 11, 132), 4),
+        (("f16", "bf16"), (2, 7, 264), 8),
+    ],
+    ids=str,
+)
+def test_in_hip_it_has_the_same_bits(
+    device: Device, rng: Rng, way: Direction, names: tuple[str, ...], shape: Shape, positions: int
+) -> None:
+    for name in names:
+        inputs = values_for(way, rng, shape, deviation=4.0, name=name)
+        largest = of_each(name)[1] if name != "f32" else np.finfo("f4").max
+        inputs[0][0, :, :9] = 0.0
+        inputs[0][0, 0, :6] = np.nan, np.inf, -np.inf, largest, -largest, 60.0
+        inputs[0][0, :, 6], inputs[0][0, 1:, 7], inputs[0][0, -1, 8] = -np.inf, -np.inf, np.nan
+        for offset in (0, 1):
+            got, want = (
+                run(way, device, inputs, StripsConfig(positions, 32), offset, variant=variant)
+                for variant in ("hip/strips", "strips")
+            )
+            assert got.tobytes() == want.tobytes(), (name, offset)
+        for place in range(len(inputs)):
+            assert (
+                run(way, device, inputs, StripsConfig(positions, 32), 0, place, "hip/strips").tobytes()
+                == want.tobytes()
+            )
 
 
 # Values that are no common ones ---------------------------------------------------------------------------------------
@@ -268,6 +313,19 @@ def test_what_it_does_not_take(
 
 @both
 @pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (StripsConfig(2, 32, 2), "share columns in PTX alone"),
+        (StripsConfig(4, 32), "19 channels of 4 columns do not fit"),
+    ],
+)
+def test_what_it_does_not_take_in_hip(sim: Device, way: Direction, config: StripsConfig, reason: str) -> None:
+    with pytest.raises(ptxrt.Unsupported, match=f"strips: .*{reason}"):
+        way.plan.select(sim, way.descriptor((2, 19, 64), BY_NAME["f16"]), wish("hip/strips", config=config))
+
+
+@both
+@pytest.mark.parametrize(
     ("shape", "name", "best"),
     [
         ((8, 19, 256, 512), "f16", StripsConfig(2, 128)),
@@ -295,11 +353,14 @@ def test_what_it_does_not_take(
 def test_who_is_served_by_it(sim: Device, way: Direction, shape: Shape, name: str, best: StripsConfig | None) -> None:
     plan = plan_for(way, sim, shape, kind=name)
     assert (plan.config if plan.variant.name == "strips" else None) == best
+    plan = way.plan.select(sim, way.descriptor(shape, BY_NAME[name]), wish(language="hip"))
+    in_hip = None if best is None or best.lanes > 1 else best
+    assert (plan.config if plan.variant.name == "strips" else None) == in_hip
 
 
 @both
 def test_every_entry_has_the_registers_for_its_threads(sim: Device, way: Direction) -> None:
-    entries = [spec for spec in FAMILY.kernels() if spec.entry.startswith(way.op + "_s")]
+    entries = [spec for spec in FAMILY.kernels() if spec.entry.startswith(way.op + "_s") and spec.language == "ptx"]
     assert len(entries) > 20
     for spec in entries:
         assert spec.load(sim).resources.max_threads == 256

@@ -44,7 +44,9 @@ TYPES = {
 }
 Pair: TypeAlias = tuple[int, int]
 VARIANTS = ("short", "banded", "baseline", "hip/baseline")
+NARROW = ("narrow", "hip/narrow")
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+each_narrow = pytest.mark.parametrize("variant", NARROW)
 types = pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 
 indices = functools.cache(lambda *sizes: np.array(references.nearest_source_indices(*sizes)))
@@ -71,7 +73,7 @@ def plan_for(x: Any, out_h: int, out_w: int, variant: str | None = None) -> Any:
     try:
         return UpsampleNearest2dPlan.select(x.device, problem, wish(variant))
     except ptxrt.Unsupported:
-        if variant not in ("short", "narrow", "tables", "hip/tables"):  # which take some problems
+        if variant not in ("short", "tables", "hip/tables", *NARROW):  # which take some problems
             raise
         return UpsampleNearest2dPlan.select(x.device, problem)
 
@@ -258,10 +260,10 @@ def narrow_views(x: Any, device: Device) -> Iterator[Any]:
     yield "one plane for all", ptxrt.to_device(one, device).broadcast_to(x.shape), np.broadcast_to(one, x.shape)
 
 
-@pytest.mark.ptx
 @pytest.mark.sanitize
+@each_narrow
 @types
-def test_narrow_pieces(device: Device, rng: Rng, dtype: Any) -> None:
+def test_narrow_pieces(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     """Each bit, in pieces of each width, of rows copied once and more, of columns by any factor."""
     widths = set()
     for (h, w), rows, out_w in (
@@ -271,29 +273,29 @@ def test_narrow_pieces(device: Device, rng: Rng, dtype: Any) -> None:
     ):  # fmt: skip
         for k, (view, there, shown) in enumerate(narrow_views(any_bits(rng, (2, 3, h, w), dtype), device)):
             out = shown.shape[2] * rows, out_w
-            plan = plan_for(there, *out, "narrow")
+            plan = plan_for(there, *out, variant)
             if plan.variant.name != "narrow":
                 assert dtype.itemsize == 1, view
                 assert out_w % 2, view
                 continue
             widths.add(int(plan.schedule.launches[0].kernel.entry.split("_")[-2]))
-            same_bits(run(there, *out, "narrow", k % 3), wanted(shown, *out), (h, w, out, view))
+            same_bits(run(there, *out, variant, k % 3), wanted(shown, *out), (h, w, out, view))
     assert widths == {width for width in (2, 4, 8, 16) if width >= dtype.itemsize}
 
 
-@pytest.mark.ptx
 @pytest.mark.sanitize
+@each_narrow
 @types
-def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, dtype: Any) -> None:
+def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, dtype: Any, variant: str) -> None:
     for width, pieces in ((16, 1), (8, 1), (4, 2), (2, 4)):
         if width < dtype.itemsize:
             continue
         for more in (-1, 0, 1, 64):
             x = any_bits(rng, (1, 1, 64 * pieces + more, 1), dtype)
             out = 2 * x.shape[2], width // dtype.itemsize
-            (launch,) = plan_for(ptxrt.to_device(x, device), *out, "narrow").schedule.launches
+            (launch,) = plan_for(ptxrt.to_device(x, device), *out, variant).schedule.launches
             assert (launch.kernel.entry.split("_")[-2], launch.block) == (str(width), 64)
-            same_bits(run(ptxrt.to_device(x, device), *out, "narrow"), wanted(x, *out), (width, more))
+            same_bits(run(ptxrt.to_device(x, device), *out, variant), wanted(x, *out), (width, more))
 
 
 def test_every_piece_finds_its_row() -> None:
@@ -326,8 +328,11 @@ def test_what_narrow_pieces_are_for(device: Device) -> None:
         ((8, 64, 33, 33), (99, 99), "u8", "banded"),
     ):
         problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
-        preference = ptxrt.PlanPreference(language="ptx", tuned=False)
-        assert UpsampleNearest2dPlan.select(device, problem, preference).variant.name == variant, (shape, out, name)
+        plan = UpsampleNearest2dPlan.select(device, problem, wish(language="ptx"))
+        assert plan.variant.name == variant, (shape, out, name)
+        if variant != "banded":  # of which HIP has none
+            plan = UpsampleNearest2dPlan.select(device, problem, wish(language="hip"))
+            assert plan.variant.name == variant, (shape, out, name)
     for shape, strides, out, name, reason in (
         ((1, 1, 3, 3), (9, 9, 3, 1), (6, 9), "u8", "of 2 bytes"),
         ((1, 1, 3, 3), (9, 9, 3, 1), (7, 6), "f32", "as often"),

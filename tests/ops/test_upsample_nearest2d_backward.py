@@ -34,8 +34,10 @@ TYPES = ("f32", "f64", "f16", "bf16")
 OF_16_BITS = ("f16", "bf16")
 VARIANTS = ("baseline", "hip/baseline")
 FACTORS = ("factors", "hip/factors")
-OF_FACTORS = (*FACTORS, "short", "narrow")
+NARROW = ("narrow", "hip/narrow")
+OF_FACTORS = (*FACTORS, "short", *NARROW)
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
+each_narrow = pytest.mark.parametrize("variant", NARROW)
 each_type = pytest.mark.parametrize("name", TYPES)
 
 
@@ -156,25 +158,25 @@ def narrow_views(rng: Rng, shape: Shape, name: str, device: Device) -> Iterator[
     yield "one plane for all", ptxrt.to_device(one, device).broadcast_to(shape), np.broadcast_to(one, shape)
 
 
-@pytest.mark.ptx
 @pytest.mark.sanitize
+@each_narrow
 @each_type
-def test_narrow_pieces(device: Device, rng: Rng, name: str) -> None:
+def test_narrow_pieces(device: Device, rng: Rng, name: str, variant: str) -> None:
     """Each bit, of each factor and in pieces of each width."""
     entries = set()
     for factor in (2, 3, 4):
         for size in ((3, 5), (2, 6), (3, 4), (1, 1), (2, 33)):
             shape = (2, 3, size[0] * factor, size[1] * factor)
             for offset, (view, there, shown) in enumerate(narrow_views(rng, shape, name, device)):
-                same_bits(run(there, *size, "narrow", offset % 3), added_up(shown, *size), (factor, size, view))
-            entries.add(plan_for(there, *size, "narrow").schedule.launches[0].kernel.entry)
+                same_bits(run(there, *size, variant, offset % 3), added_up(shown, *size), (factor, size, view))
+            entries.add(plan_for(there, *size, variant).schedule.launches[0].kernel.entry)
     assert len(entries) == 3 * len([width for width in (2, 4, 8) if width >= kind_of(name).itemsize])
 
 
-@pytest.mark.ptx
 @pytest.mark.sanitize
+@each_narrow
 @each_type
-def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, name: str) -> None:
+def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, name: str, variant: str) -> None:
     size = kind_of(name).itemsize
     for width in (8, 4, 2):
         if width < size:
@@ -182,9 +184,9 @@ def test_narrow_pieces_around_the_ends_of_blocks(device: Device, rng: Rng, name:
         for more, offset in ((-1, 0), (0, 0), (1, 0), (64, 0), (0, 1), (1, 1)):
             in_h, in_w = 64 * 8 // width + more, width // size
             go = made(rng, (1, 1, 2 * in_h, 2 * in_w), name)
-            (launch,) = plan_for(ptxrt.to_device(go, device), in_h, in_w, "narrow").schedule.launches
+            (launch,) = plan_for(ptxrt.to_device(go, device), in_h, in_w, variant).schedule.launches
             assert (launch.kernel.entry.split("_")[-2], launch.block) == (str(width), 64)
-            got = run(on_device(go, device, offset), in_h, in_w, "narrow", offset)
+            got = run(on_device(go, device, offset), in_h, in_w, variant, offset)
             same_bits(got, added_up(go, in_h, in_w), (width, more, offset))
 
 
@@ -201,11 +203,11 @@ def test_what_narrow_pieces_are_for(device: Device) -> None:
     ):
         out = (*shape[:2], shape[2] * factor, shape[3] * factor)
         problem = UpsampleNearest2dBackwardDescriptor(out, contiguous(out), *shape[2:], BY_NAME[name])
-        preference = ptxrt.PlanPreference(language="ptx", tuned=False)
-        plan = UpsampleNearest2dBackwardPlan.select(device, problem, preference)
-        assert plan.variant.name == variant, (shape, factor, name)
-        (launch,) = plan.schedule.launches
-        assert variant != "narrow" or launch.block == 256, (shape, factor, name)
+        for language in ("ptx", "hip"):
+            plan = UpsampleNearest2dBackwardPlan.select(device, problem, wish(language=language))
+            assert plan.variant.name == variant, (shape, factor, name)
+            (launch,) = plan.schedule.launches
+            assert variant != "narrow" or launch.block == 256, (shape, factor, name)
     for shape, strides, size, reason in (
         ((1, 1, 4, 8), (32, 32, 1, 4), (2, 4), "side by side"),
         ((2, 2, 4, 4), (100, 20, 4, 1), (2, 2), "at one stride"),
@@ -222,9 +224,8 @@ def test_what_narrow_pieces_are_for(device: Device) -> None:
             )
 
 
-@pytest.mark.ptx
 @each_type
-@pytest.mark.parametrize("variant", ["short", "narrow"])
+@pytest.mark.parametrize("variant", ["short", *NARROW])
 def test_values_of_few_elements(device: Device, name: str, variant: str) -> None:
     """Sums from +0 on, row by row; a NaN is of its place alone."""
     image = np.zeros((1, 2, 4, 4), kind_of(name))
