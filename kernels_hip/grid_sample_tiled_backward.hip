@@ -16,6 +16,7 @@
 //% include "grid_sample_modes_parts.jinja"
 
 const int POINTS = 4, MOST = 5952;
+constexpr int TURN = 2;  // pixels of a box that a thread reads at once
 
 // A point: the lower one of its pixels along each axis, and the weight of the other one.
 struct Corner {
@@ -57,13 +58,38 @@ struct Slopes {
     }
 };
 
-// This thread's pixels of a box, row by row: work(item, y, x).
-template <typename Work>
-__device__ inline void each_pixel(int columns, int area, Work work) {
-    const int threads = blockDim.x, down = threads / columns, along = threads % columns;
-    int y = threadIdx.x / columns, x = threadIdx.x % columns;
-    for (int item = threadIdx.x; item < area; item += threads) {
-        work(item, y, x);
+// The additions to A, B, C and D. NVIDIA's devices have none to shared memory of float: there each is a read and an exchange if
+// nobody came between, and the four of a point are on their way together. What came back is looked at last one first: else NVIDIA's
+// assembler waits for each before the next exchange.
+template <typename Meanwhile>
+__device__ inline void add(float* a, float* b, float* c, float* d, const Parts& parts, Meanwhile meanwhile) {
+    float* const at[4] = {a, b, c, d};
+    const float more[4] = {parts.a, parts.b, parts.c, parts.d};
+#ifdef __HIP_PLATFORM_NVIDIA__
+    int old[4], found[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) old[i] = *reinterpret_cast<volatile int*>(at[i]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        found[i] = atomicCAS(reinterpret_cast<int*>(at[i]), old[i], __float_as_int(__int_as_float(old[i]) + more[i]));
+    meanwhile();
+#pragma unroll
+    for (int i = 3; i >= 0; --i)
+        if (found[i] != old[i]) atomicAdd(at[i], more[i]);
+#else
+#pragma unroll
+    for (int i = 0; i < 4; ++i) atomicAdd(at[i], more[i]);
+    meanwhile();
+#endif
+}
+
+// This thread's pixels of a box, row by row: this one, and the next one, `threads` further.
+struct Walk {
+    int x, y;
+
+    __device__ explicit Walk(int columns) : x(threadIdx.x % columns), y(threadIdx.x / columns) {}
+
+    __device__ void next(int columns, int along, int down) {
         y += down;
         x += along;
         if (x >= columns) {
@@ -71,52 +97,49 @@ __device__ inline void each_pixel(int columns, int area, Work work) {
             ++y;
         }
     }
-}
+};
 
-// Of 16 bits AMD's compiler has no registers for two blocks at a time, nor NVIDIA's before sm_90; where it has, one is much slower.
-#if {{ "1" if T.size != 2 else "__CUDA_ARCH__ >= 900" }}
-constexpr int AT_ONCE = 2;
-#else
-constexpr int AT_ONCE = 1;
-#endif
-
-extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_backward_{{ T.name }}(
+extern "C" __global__ void __launch_bounds__(512, 2) grid_sample_tiled_backward_{{ T.name }}(
     const Element* dout_ptr, const Element* input_ptr, const Element* grid_ptr, float* sums_ptr, Element* dgrid_ptr, int wide,
     int space, int side, unsigned padding, unsigned align, int n, int c, int ih, int iw, int oh, int ow) {
     __shared__ float values[MOST], sums[MOST];
     __shared__ int bounds[4];  // the greatest -x, -y, x and y
-    __shared__ unsigned totals[3];  // of x and y, and how many there are
     const size_t positions = size_t(oh) * ow, plane = size_t(ih) * iw;
     const Image image{unsigned(n), unsigned(c), 0, ih, iw, positions, {padding, align != 0}, 0, 0, 0, 0, 0};
     const int none = -0x7FFFFFFF, thread = threadIdx.x, threads = blockDim.x, warp = thread / 32;
     const int step = threads / 32 >> wide, tiles = (ow + (32 << wide) - 1) / (32 << wide);
     const int column = (blockIdx.x % tiles << wide | (warp & ((1 << wide) - 1))) * 32 + thread % 32;
-    const int line = blockIdx.x / tiles * step * POINTS + (warp >> wide);
-    const int count = column < ow && line < oh ? min((oh - line + step - 1) / step, POINTS) : 0;
-    const size_t first = size_t(line) * ow + column, apart = size_t(step) * ow;
+    // A thread's points lie in neighbouring lines: so warps at work on the same one of theirs are far from each other, and seldom
+    // want the same pixel.
+    const int line = (blockIdx.x / tiles * step + (warp >> wide)) * POINTS;
+    const int count = column < ow && line < oh ? min(oh - line, POINTS) : 0;
+    const size_t first = size_t(line) * ow + column;
     const Element* const points = grid_ptr + 2 * (blockIdx.z * positions + first);
 
     // The box, an odd number of times 4 wide, so that the next row has other banks.
     if (thread < 4) bounds[thread] = none;
-    if (thread < 3) totals[thread] = 0;
     __syncthreads();
     int most[4] = {none, none, none, none};
-    unsigned total[3] = {};
-    for (int p = 0; p < count; ++p) {
-        const Corner corner(points + 2 * p * apart, image);
+    int xs[POINTS], ys[POINTS], at[POINTS];  // where points begin, at first 0; -1 for one that touches nothing, -2 for one outside of the box
+    float hx[POINTS], hy[POINTS];
+#pragma unroll
+    for (int p = 0; p < POINTS; ++p) {
+        at[p] = -1;
+        if (p >= count) continue;
+        const Corner corner(points + 2 * size_t(p) * ow, image);
+        xs[p] = corner.x;
+        ys[p] = corner.y;
+        hx[p] = corner.hx;
+        hy[p] = corner.hy;
         if (!corner.touches) continue;
+        at[p] = 0;
         most[0] = max(most[0], -corner.x);
         most[1] = max(most[1], -corner.y);
         most[2] = max(most[2], corner.x);
         most[3] = max(most[3], corner.y);
-        total[0] += corner.x;
-        total[1] += corner.y;
-        ++total[2];
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) atomicMax(bounds + i, most[i]);
-#pragma unroll
-    for (int i = 0; i < 3; ++i) atomicAdd(totals + i, total[i]);
     __syncthreads();
     int left = 0, top = 0, columns = 4, rows = 0;
     if (bounds[0] != none) {
@@ -126,82 +149,82 @@ extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_bac
         if (across * down <= space) {
             columns = int(across);
             rows = int(down);
-        } else if (across * down <= 4ll * space) {  // what is round the mean
-            const int all = int(totals[2]), x = int(totals[0]) / all, y = int(totals[1]) / all;
+        } else if (across * down <= 4ll * space) {  // its middle
             columns = int(min(max((space / down - 4 | 4) & -4, (long long)side), across));
-            left = min(max(left, x - columns / 2 + 1), left + int(across) - columns) & -4;
+            left += (int(across) - columns) / 2 & -4;
             rows = int(min((long long)(space / columns), down));
-            top = min(max(top, y - rows / 2 + 1), top + int(down) - rows);
+            top += (int(down) - rows) / 2;
         }
     }
-    const int area = columns * rows;
+    const int along = threads % columns, down = threads / columns;
 
-    // Where points begin, and in the last bits whether B is the pixel before A, and C the one above.
-    int at[POINTS];
-    float hx[POINTS], hy[POINTS];
+    // In the last bits, whether B is the pixel before A, and C the one above.
     Slopes slopes[POINTS] = {};
-    unsigned strays = 0;
 #pragma unroll
     for (int p = 0; p < POINTS; ++p) {
-        at[p] = -1;
-        if (p >= count) continue;
-        const Corner corner(points + 2 * p * apart, image);
-        int x = corner.x - left, y = corner.y - top;
-        if (!corner.touches) continue;
+        if (at[p] < 0) continue;
+        int x = xs[p] - left, y = ys[p] - top;
         if (x < 0 || y < 0 || x >= columns - 1 || y >= rows - 1) {
-            strays |= 1u << p;
+            at[p] = -2;
             continue;
         }
         const int before = (x ^ thread) & 1;
         x += before;
         const int above = ((x >> 2) + y ^ thread >> 1) & 1;
         y += above;
-        hx[p] = before ? 1.0f - corner.hx : corner.hx;
-        hy[p] = above ? 1.0f - corner.hy : corner.hy;
+        if (before) hx[p] = 1.0f - hx[p];
+        if (above) hy[p] = 1.0f - hy[p];
         at[p] = (y * columns + x) * 4 + above * 2 + before;
     }
 
-    for (int channel = 0; area && channel < c; ++channel) {
+    for (int channel = 0; rows; ++channel) {
+        // The sums of the channel before go to global memory while x of this one is on its way.
         const size_t picture = size_t(blockIdx.z) * c + channel;
+        const Element* const from = input_ptr + picture * plane;
+        float* const to = sums_ptr + (picture - (channel > 0)) * plane;
         float go[POINTS];
 #pragma unroll
         for (int p = 0; p < POINTS; ++p)
-            go[p] = at[p] < 0 ? 0.0f : float(dout_ptr[picture * positions + first + p * apart]);
-        const Element* const from = input_ptr + picture * plane;
-        float* const to = sums_ptr + picture * plane;
-        each_pixel(columns, area, [=](int item, int row, int place) {
-            const int y = row + top, x = place + left;
-            const bool inside = unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw);
-            values[item] = inside ? float(from[size_t(y) * iw + x]) : 0.0f;
-            sums[item] = 0.0f;
-        });
+            go[p] = channel == c || at[p] < 0 ? 0.0f : float(dout_ptr[picture * positions + first + size_t(p) * ow]);
+        for (Walk walk(columns); walk.y < rows;) {
+            Element read[TURN];
+            Walk ahead = walk;
+#pragma unroll
+            for (int i = 0; i < TURN; ++i) {
+                const int x = ahead.x + left, y = ahead.y + top;
+                const bool inside = ahead.y < rows && unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw);
+                read[i] = inside && channel < c ? from[(long long)y * iw + x] : Element(0.0f);
+                ahead.next(columns, along, down);
+            }
+#pragma unroll
+            for (int i = 0; i < TURN && walk.y < rows; ++i) {
+                const int x = walk.x + left, y = walk.y + top, item = walk.y * columns + walk.x;
+                const float sum = channel ? sums[item] : 0.0f;
+                if (sum != 0.0f && unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw))
+                    atomicAdd(to + ((long long)y * iw + x), sum);
+                values[item] = float(read[i]);
+                sums[item] = 0.0f;
+                walk.next(columns, along, down);
+            }
+        }
+        if (channel == c) break;
         __syncthreads();
 #pragma unroll
         for (int p = 0; p < POINTS; ++p) {
             if (at[p] < 0) continue;
             const int a = at[p] >> 2, b = at[p] & 1 ? a - 1 : a + 1, down = at[p] & 2 ? -columns : columns;
-            const Parts parts(go[p], hx[p], hy[p]);
-            atomicAdd(sums + a, parts.a);
-            atomicAdd(sums + b, parts.b);
-            atomicAdd(sums + a + down, parts.c);
-            atomicAdd(sums + b + down, parts.d);
-            slopes[p].add(go[p], values[a], values[b], values[a + down], values[b + down], hx[p], hy[p]);
+            const float v[4] = {values[a], values[b], values[a + down], values[b + down]};
+            add(sums + a, sums + b, sums + a + down, sums + b + down, Parts(go[p], hx[p], hy[p]),
+                [&] { slopes[p].add(go[p], v[0], v[1], v[2], v[3], hx[p], hy[p]); });
         }
-        __syncthreads();
-        each_pixel(columns, area, [=](int item, int row, int place) {
-            const int y = row + top, x = place + left;
-            const float sum = sums[item];
-            if (sum != 0.0f && unsigned(y) < unsigned(ih) && unsigned(x) < unsigned(iw))
-                atomicAdd(to + (size_t(y) * iw + x), sum);
-        });
         __syncthreads();
     }
 
 #pragma unroll
     for (int p = 0; p < POINTS; ++p) {
         if (p >= count) continue;
-        const Corner corner(points + 2 * p * apart, image);
-        const bool stray = strays >> p & 1, before = at[p] >= 0 && at[p] & 1, above = at[p] >= 0 && at[p] & 2;
+        const Corner corner(points + 2 * size_t(p) * ow, image);
+        const bool stray = at[p] == -2, before = at[p] >= 0 && at[p] & 1, above = at[p] >= 0 && at[p] & 2;
         if (stray) {
             const bool x0 = corner.x >= 0, x1 = corner.x + 1 < iw, y0 = corner.y >= 0, y1 = corner.y + 1 < ih;
             const long long place = (long long)corner.y * iw + corner.x;
@@ -209,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_bac
                 const size_t picture = size_t(blockIdx.z) * c + channel;
                 const Element* const from = input_ptr + picture * plane + place;
                 float* const to = sums_ptr + picture * plane + place;
-                const float go = float(dout_ptr[picture * positions + first + p * apart]);
+                const float go = float(dout_ptr[picture * positions + first + size_t(p) * ow]);
                 const Parts parts(go, corner.hx, corner.hy);
                 if (x0 && y0) atomicAdd(to, parts.a);
                 if (x1 && y0) atomicAdd(to + 1, parts.b);
@@ -219,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_bac
                               x0 && y1 ? float(from[iw]) : 0.0f, x1 && y1 ? float(from[iw + 1]) : 0.0f, corner.hx, corner.hy);
             }
         }
-        Element* const to = dgrid_ptr + 2 * (blockIdx.z * positions + first + p * apart);
+        Element* const to = dgrid_ptr + 2 * (blockIdx.z * positions + first + size_t(p) * ow);
         to[0] = Element(slopes[p].x * (before ? -corner.mx : corner.mx));
         to[1] = Element(slopes[p].y * (above ? -corner.my : corner.my));
     }
@@ -229,6 +252,11 @@ extern "C" __global__ void __launch_bounds__(512, AT_ONCE) grid_sample_tiled_bac
 extern "C" __global__ void __launch_bounds__(256, 1)
 grid_sample_tiled_backward_collect_{{ T.name }}(const float* sums_ptr, Element* dinput_ptr, size_t count) {
     const size_t first = size_t(blockIdx.x) * 1024 + threadIdx.x;
-    for (size_t item = first; item < count && item < first + 1024; item += 256) dinput_ptr[item] = Element(sums_ptr[item]);
+    float values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = sums_ptr[min(first + 256 * i, count - 1)];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (first + 256 * i < count) dinput_ptr[first + 256 * i] = Element(values[i]);
 }
 //% endif
