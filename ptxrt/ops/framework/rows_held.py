@@ -110,7 +110,7 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
                 for lanes in (*_LANES, _WARP) if slots == _SLOTS else (_WARP,) if slots > _SLOTS else ():
                     of_lanes = {} if lanes == _WARP else {"lanes": str(lanes)}
                     roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
-                        signature, parameters=slotted | of_lanes, dtypes=of_warps
+                        signature, hip=True, parameters=slotted | of_lanes, dtypes=of_warps
                     )
     by_warps = backward.replace(" u64 length,", "")
     for name in (name for name in types if name not in alone):
@@ -129,7 +129,8 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
 def _add(roles: dict[str, Role], entry: str, signature: str, dtype: str, **parameters: int) -> None:
     """Add an entry's role, or an element type to it."""
     dtypes = (*(roles[entry].dtypes if entry in roles else ()), dtype)
-    roles[entry] = Role(signature, parameters={name: str(value) for name, value in parameters.items()}, dtypes=dtypes)
+    named = {name: str(value) for name, value in parameters.items()}
+    roles[entry] = Role(signature, hip=True, parameters=named, dtypes=dtypes)
 
 
 @dataclass(frozen=True)
@@ -300,6 +301,7 @@ def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVari
         HeldWarps(held),
         HeldForward(held),
         RowsForward(family),
+        HeldWarps(held, "hip"),
         HeldForward(held, "hip"),
         RowsForward(family, "hip"),
     )
@@ -377,8 +379,8 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
     name = "held_warps"
     config_type = WarpsBackwardConfig
 
-    def __init__(self, family: KernelFamily, numbers: int) -> None:
-        super().__init__(family)
+    def __init__(self, family: KernelFamily, numbers: int, language: str = "ptx") -> None:
+        super().__init__(family, language)
         self.numbers = numbers
 
     def suits(self, problem: RowsDescriptor) -> bool:
