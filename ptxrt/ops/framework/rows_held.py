@@ -285,10 +285,9 @@ class HeldWarps(_Held[WarpsConfig]):
             if refusal := self.refusal(problem, _WARP):
                 return refusal
             lanes = next((lanes for lanes in _LANES if self.slots(problem, lanes) <= _SLOTS), _WARP)
-            slots = max(_SLOTS, self.slots(problem, _WARP))
-            if self.language == "hip" and slots * _vector(problem) > _KEPT:
+            if self.language == "hip" and problem.width > _KEPT * _WARP:
                 return Refusal(f"in HIP a warp holds {_KEPT * _WARP} values, not {problem.width}")
-            return _Share(slots, lanes, False)
+            return _Share(max(_SLOTS, self.slots(problem, _WARP)), lanes, False)
         words, rest = divmod(problem.width * problem.dtype.size, 4)
         slots = next((slots for slots in _words(problem.dtype) if words <= slots * _WARP), None)
         if rest:
