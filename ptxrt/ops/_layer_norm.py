@@ -78,6 +78,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
         ApartBackward(APART),
+        HeldWarpsBackward(HELD, 2, "hip"),
         HeldBackward(HELD, 2, "hip"),
         RowsBackward(FAMILY, 2, "hip"),
     )

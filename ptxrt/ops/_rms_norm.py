@@ -79,6 +79,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
         ApartBackward(APART),
+        HeldWarpsBackward(HELD, 1, "hip"),
         HeldBackward(HELD, 1, "hip"),
         RowsBackward(FAMILY, 1, "hip"),
     )

@@ -39,7 +39,7 @@ from ptxrt.ops._norm_last_tickets import TileTicketsConfig
 from ptxrt.ops._softmax2d_held import HeldConfig as SoftmaxConfig
 from ptxrt.ops._softmax2d_strips import StripsConfig
 from ptxrt.ops.framework import Launch, blocks_in_hip, parameter_type, read_kernel, rows, tickets
-from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig
+from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsBackwardConfig, WarpsConfig
 from ptxrt.runtime.layout import channels_last, contiguous
 from ptxrt.runtime.signature import Signature
 
@@ -418,6 +418,14 @@ def held(op: str, shape: Shape, threads: int, length: int = 0, affine: bool = Tr
     return replace(case, variant="held", config=HeldConfig(threads))
 
 
+def held_warps(op: str, shape: Shape, slices: int = 0, name: str = "f32") -> Case:
+    """The forward, or with so many slices the backward."""
+    config: Any = WarpsBackwardConfig(slices) if slices else WarpsConfig(2, 1)
+    forward = {"layer_norm": layer_norm, "rms_norm": rms_norm}[op]
+    case = backward_of_rows(op, shape, name=name) if slices else forward(shape, name=name)
+    return replace(case, variant="held_warps", config=config)
+
+
 def rows_apart(op: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
     return replace(backward_of_rows(op, shape, affine, name), variant="apart")
 
@@ -478,6 +486,16 @@ MODES = (
     ("nearest", 2, "border"), ("bilinear", 2, "reflection"), ("bicubic", 2, "zeros"), ("bilinear", 3, "zeros"),
     ("nearest", 3, "reflection"),
 )  # fmt: skip
+
+# Rows of some lanes of a warp: each number of lanes and of slots, full but for the last one. Shape, slices of the
+# backward, type. There are more rows than a grid's warps have at a time, and more slices than blocks.
+OF_WARPS: list[tuple[Any, ...]] = [
+    *(((count, width),) for count, width in ((24, 12), (24, 13), (12, 28), (12, 31), (9, 60), (9, 63))),
+    *(((5, width),) for width in (124, 127, 252, 255, 380, 508, 511)),
+    *(((20, width), 3) for width in (60, 63, 124, 127, 252, 255)),
+    *(((7, width), 0, name) for name in ("f16", "bf16") for width in (24, 26, 56, 62, 120, 126, 248, 254, 504, 510)),
+    *(((20, width), 3, name) for name in ("f16", "bf16") for width in (62, 64, 120, 126, 248, 254)),
+]
 
 # Each family: what its cases are made by, and of. Grids are short here (see `short_grids`): with more than two images a
 # block goes round.
@@ -825,6 +843,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             *((held, (op, (2, 256 * slots), 32, 0, True, name)) for name in ("f16", "bf16") for slots in range(1, 5)),
             *((held, (op, (3, 256 * slots), 32, 2, True, name)) for name in ("f16", "bf16") for slots in (1, 2)),
             *((held, (op, (3, 264), 64, length, True, name)) for name in ("f16", "bf16") for length in (0, 2)),
+            *((held_warps, (op, *of)) for of in OF_WARPS),
         ]
         for op in ("layer_norm", "rms_norm")
     },
@@ -872,11 +891,17 @@ def type_of(arguments: tuple[Any, ...]) -> str:
     return next((each for each in arguments if each in ELEMENT_NAMES), "f32")
 
 
-def _facts(row: tuple[Any, tuple[Any, ...]]) -> Iterator[Any]:
-    """Each case in f32, each kind of case in a type of each other size."""
-    make, arguments = row
+def facts(row: tuple[Any, ...]) -> Iterator[Any]:
+    """Each case in f32, of rows of warps in one of both norms; each kind of case in a type of each other size."""
+    make, arguments, *target = row
     name = type_of(arguments)
-    yield row if name == "f32" else (make, ptxrt.dtypes.BY_NAME[name].size)
+    if name != "f32":
+        yield make, ptxrt.dtypes.BY_NAME[name].size
+    elif make is held_warps:
+        yield make, *arguments[1:]
+        yield make, arguments[0], *target
+    else:
+        yield row
 
 
 def few_blocks(count: int, threads: int) -> int:
@@ -939,7 +964,7 @@ def passes(case: Case, text: str) -> bool:
 
 @pytest.mark.parametrize(
     ("make", "arguments"),
-    covering((case for cases in CASES.values() for case in cases), _facts),
+    covering((case for cases in CASES.values() for case in cases), facts),
     ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_results_do_not_depend_on_waves_nor_on_the_order_of_threads(make: Any, arguments: Any) -> None:

@@ -20,6 +20,7 @@ from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsB
 
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
 every_norm = pytest.mark.parametrize("norm", NORMS)
+every_language = pytest.mark.parametrize("variant", ["held_warps", "hip/held_warps"])
 every_variant = pytest.mark.parametrize("variant", ["held", "hip/held"])
 every_type = pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 WAYS = [("held", "f32"), ("hip/held", "f32"), ("held", "f64")]
@@ -113,42 +114,43 @@ def test_held_rows_match_cpu(
 
 @every_norm
 @every_type
+@every_language
 @pytest.mark.parametrize(("count", "of_block", "turns"), [(5, 2, 1), (9, 4, 2), (2, 3, 1)])
-@pytest.mark.ptx
 @pytest.mark.sanitize
 def test_warps_have_the_bits_of_blocks(
-    device: Device, rng: Rng, norm: str, name: str, count: int, of_block: int, turns: int, monkeypatch: Patch
-) -> None:
+    device: Device, rng: Rng, norm: str, variant: str, name: str, count: int, of_block: int, turns: int,
+    monkeypatch: Patch,
+) -> None:  # fmt: skip
     """Each number of slots; warps without a row; squares that f32 does not hold; more rows than warps, unaligned."""
     vector = 16 // BY_NAME[name].size
-    for slots in range(2, 32 // vector + 1):
+    for slots in range(2, (16 if variant == "hip/held_warps" else 32) // vector + 1):
         _, x, *weights = problem(norm, rng, (count, 32 * vector * slots - vector * (slots % 3)), name)
         if name != "f16":
             x[1] *= x.dtype.type(1e30)
-        blocks = forward(device, norm, x, *weights, threads=32)
+        blocks = forward(device, norm, x, *weights, variant=variant.removesuffix("_warps"), threads=32)
         config = WarpsConfig(of_block, turns)
-        assert forward(device, norm, x, *weights, variant="held_warps", config=config).tobytes() == blocks.tobytes()
+        assert forward(device, norm, x, *weights, variant=variant, config=config).tobytes() == blocks.tobytes()
         # By one block, in place, where a row that is taken twice shows.
         with monkeypatch.context() as patch:
             patch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)
-            plan = select(device, norm, "", x, 1e-5, "held_warps", config)
+            plan = select(device, norm, "", x, 1e-5, variant, config)
         there = [on_device(a, device, 1) for a in (x, *weights)]
         plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
         assert there[0].to_host().tobytes() == blocks.tobytes(), slots
 
 
+@every_language
 @pytest.mark.parametrize(
     ("norm", "name", "words"),
     covering(product(NORMS, ("f32", "f16", "bf16"), WORDS), lambda row: [(row[0], row[2]), row[1:]]),
 )
-@pytest.mark.ptx
 @pytest.mark.sanitize
-def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, name: str, words: int) -> None:
+def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, variant: str, name: str, words: int) -> None:
     """Each number of lanes, full and not, of whole vectors and of words; scaled rows beside others; rows to spare."""
     width = words * 4 // BY_NAME[name].size
     if words > 256 and name != "f32":
         with refused(ptxrt.errors.Unsupported, norm, "descriptor", f"a warp holds 512 values, not {width}"):
-            select(device, norm, "", np.zeros((2, width), BY_NAME[name].numpy), 1e-5, "held_warps")
+            select(device, norm, "", np.zeros((2, width), BY_NAME[name].numpy), 1e-5, variant)
         return
     shares = ((1, 1, 1), (7, 2, 1), (70, 2, 3), (33, 4, 1))
     for count, warps, turns in shares if EVERYTHING or device.kind == "cuda" else shares[1:3]:
@@ -156,25 +158,30 @@ def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, name: str, 
         x[0] += 100
         if count > 1 and name != "f16":
             x[1], x[-1], x[4] = x[1] * x.dtype.type(1e30), x[-1] * x.dtype.type(1e-18), x.dtype.type(2.0**127)
-        how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(warps, turns)}
+        how: dict[str, Any] = {"variant": variant, "config": WarpsConfig(warps, turns)}
         got = forward(device, norm, x, *weights, **how)
         want = getattr(references, norm)(x, (width,), *weights, eps=1e-5)
         check_error(norm, device, got, want, bar(norm, name, want), (x.shape, how))
-        alone = forward(device, norm, x[-1:], *weights, variant="held_warps", config=WarpsConfig(1, 1))
+        if variant == "hip/held_warps" and device.kind != "hip":
+            in_ptx = forward(device, norm, x, *weights, **(how | {"variant": "held_warps"}))
+            assert got.tobytes() == in_ptx.tobytes(), "other bits than in PTX"
+        alone = forward(device, norm, x[-1:], *weights, variant=variant, config=WarpsConfig(1, 1))
         assert got[-1:].tobytes() == alone.tobytes(), "a row's place shows"
         assert forward(device, norm, x, *weights, offset=1, **how).tobytes() == got.tobytes()
         there = [on_device(a, device) for a in (x, *weights)]
-        plan = select(device, norm, "", x, 1e-5, "held_warps", WarpsConfig(1, count))
+        plan = select(device, norm, "", x, 1e-5, variant, WarpsConfig(1, count))
         plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
         assert there[0].to_host().tobytes() == got.tobytes(), "in place"
 
 
 @every_norm
+@every_language
 @every_type
-@pytest.mark.ptx
-def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: Rng, norm: str, name: str) -> None:
+def test_nan_and_infinity_spoil_no_other_row_of_their_warp(
+    device: Device, rng: Rng, norm: str, variant: str, name: str
+) -> None:
     _, x, *weights = problem(norm, rng, (19, 64), name)
-    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(2, 2)}
+    how: dict[str, Any] = {"variant": variant, "config": WarpsConfig(2, 2)}
     right = forward(device, norm, x, *weights, **how)
     x[0, 3], x[5, 0], x[18, 63] = np.nan, np.inf, -np.inf
     y = forward(device, norm, x, *weights, **how)
@@ -185,6 +192,7 @@ def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: 
 
 
 @every_norm
+@every_language
 @every_type
 @pytest.mark.parametrize(
     ("count", "width", "slices"),
@@ -204,23 +212,33 @@ def test_nan_and_infinity_spoil_no_other_row_of_their_warp(device: Device, rng: 
         (67, 256, 2),
     ],
 )
-@pytest.mark.ptx
 @pytest.mark.sanitize
 def test_the_gradients_of_several_rows_of_a_warp(
-    device: Device, rng: Rng, norm: str, name: str, count: int, width: int, slices: int, monkeypatch: Patch
+    device: Device,
+    rng: Rng,
+    norm: str,
+    variant: str,
+    name: str,
+    count: int,
+    width: int,
+    slices: int,
+    monkeypatch: Patch,
 ) -> None:
     """Each number of lanes, full and not; more than eight turns; rows, warps and slices to spare; scaled rows."""
     go, x, *weights = problem(norm, rng, (count, width), name)
     x[-1] += 100
     if count > 3 and name != "f16":
         x[0], x[3] = x[0] * x.dtype.type(1e30), x[3] * x.dtype.type(1e-18)
-    how: dict[str, Any] = {"variant": "held_warps", "slices": slices}
+    how: dict[str, Any] = {"variant": variant, "slices": slices}
     got = backward(device, norm, go, x, weights[0], **how)
     wants = getattr(references, f"{norm}_backward")(go, x, (width,), weights[0], eps=1e-5)
     for i, (a, want) in enumerate(zip(got, wants, strict=True)):
         if a is not None:
             limit = bar(norm, element_type(a.dtype).name, want)
             check_error(f"{norm} gradient {i}", device, a, want, limit, (x.shape, how))
+    if variant == "hip/held_warps" and device.kind != "hip":
+        in_ptx = backward(device, norm, go, x, weights[0], **(how | {"variant": "held_warps"}))
+        assert [a is None or a.tobytes() for a in got] == [a is None or a.tobytes() for a in in_ptx], "other bits"
     again = backward(device, norm, go, x, weights[0], offset=1, **how)
     monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)  # which has all slices in turn
     ops.forget_plans()
@@ -232,30 +250,30 @@ def test_the_gradients_of_several_rows_of_a_warp(
 
 
 @every_norm
+@every_language
 @every_type
-@pytest.mark.ptx
-def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: str, name: str) -> None:
+def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: str, variant: str, name: str) -> None:
     """Nor does a bad one to any other row; without eps, with which what is not there would be 0 / 0."""
     go, x, w, *_ = problem(norm, rng, (5, 64), name)
-    got = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    got = backward(device, norm, go, x, w, eps=0.0, variant=variant, slices=1)
     wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=0.0)
     for a, want in zip(got, wants, strict=True):
         if a is not None:
             check_error(norm, device, a, want, bar(norm, element_type(a.dtype).name, want))
     x[2, 7] = np.nan
-    spoiled = backward(device, norm, go, x, w, eps=0.0, variant="held_warps", slices=1)
+    spoiled = backward(device, norm, go, x, w, eps=0.0, variant=variant, slices=1)
     assert np.isnan(spoiled[0][2].astype("f4")).all()
     assert spoiled[0][[0, 1, 3, 4]].tobytes() == got[0][[0, 1, 3, 4]].tobytes()
 
 
 @every_norm
-@pytest.mark.ptx
-def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: str) -> None:
+@every_language
+def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: str, variant: str) -> None:
     """As many turns as a lane takes at most, by one block."""
     go, x, w, *_ = problem(norm, rng, (1, 64))
     count = 64 * 16
     go, x = np.tile(go, (count, 1)), np.tile(x, (count, 1))
-    got = backward(device, norm, go, x, w, variant="held_warps", slices=1)
+    got = backward(device, norm, go, x, w, variant=variant, slices=1)
     wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
     for a, want in zip(got, wants, strict=True):
         if a is not None:
@@ -263,14 +281,14 @@ def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: s
 
 
 @every_norm
-@pytest.mark.parametrize("width", [64, 1024])
-@pytest.mark.ptx
-def test_warps_without_weights_and_without_a_row(device: Device, rng: Rng, norm: str, width: int) -> None:
+@every_language
+@pytest.mark.parametrize("width", [64, 512])
+def test_warps_without_weights_and_without_a_row(device: Device, rng: Rng, norm: str, variant: str, width: int) -> None:
     _, x, *weights = problem(norm, rng, (3, width))
-    how: dict[str, Any] = {"variant": "held_warps", "config": WarpsConfig(4, 1)}
+    how: dict[str, Any] = {"variant": variant, "config": WarpsConfig(4, 1)}
     for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
         args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
-        plan = select(device, norm, "", x, 1e-5, "held_warps", how["config"])
+        plan = select(device, norm, "", x, 1e-5, variant, how["config"])
         got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
         want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
         check_error(norm, device, got, want, bar(norm, "f32", want))
@@ -529,10 +547,34 @@ def test_a_slice_has_any_number_of_rows(device: Device, rng: Rng, norm: str, var
 
 
 @every_norm
-@pytest.mark.parametrize("way", ["", "Backward"])
-def test_in_hip_there_is_none_of_f64(sim: Device, norm: str, way: str) -> None:
-    with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", "no entries of f64"):
-        select(sim, norm, way, np.zeros((2, 64)), 1e-5, "hip/held")
+@pytest.mark.parametrize(
+    ("way", "variant", "width", "dtype", "reason"),
+    [
+        ("", "held", 64, "f8", "no entries of f64"),
+        ("Backward", "held", 64, "f8", "no entries of f64"),
+        ("", "held_warps", 516, "f4", "in HIP a warp holds 512 values, not 516"),
+        ("", "held_warps", 520, "f2", "in HIP a warp holds 512 values, not 520"),
+    ],
+)
+def test_what_hip_has_no_entries_of_is_refused(
+    sim: Device, norm: str, way: str, variant: str, width: int, dtype: str, reason: str
+) -> None:
+    with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
+        select(sim, norm, way, np.zeros((2, width), dtype), 1e-5, f"hip/{variant}")
+
+
+@every_norm
+def test_hip_has_short_rows_by_warps(sim: Device, norm: str) -> None:
+    def chosen(width: int, dtype: str, way: str = "", count: int = 4) -> str:
+        problem = getattr(ops, f"{NORMS[norm]}{way}Descriptor")((count, width), (width,), element_type(np.dtype(dtype)))
+        return str(getattr(ops, f"{NORMS[norm]}{way}Plan").select(sim, problem, wish(language="hip")).key.variant)
+
+    assert [chosen(*case) for case in (
+        (128, "f4"), (100, "f2"), (256, "f2", "", 1024), (256, "f2"), (31, "f2"), (1024, "f4", "", 32 * 132 + 1),
+    )] == ["held_warps", "held_warps", "held_warps", "held", "baseline", "held"]  # fmt: skip
+    assert [chosen(width, "f2", "Backward", 1025) for width in (56, 64, 256, 264)] == [
+        "baseline", "held_warps", "held_warps", "held",
+    ]  # fmt: skip
 
 
 @pytest.mark.ptx

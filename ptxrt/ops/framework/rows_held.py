@@ -86,8 +86,8 @@ def _words(dtype: ElementType) -> tuple[int, ...]:
 def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
     """Return the entries of a norm, ``kernel="const T* in_ptr, ..."`` being that of its forward.
 
-    Forward and backward have an entry for each number of slots, vectors that a thread has of a row; in PTX the forward
-    has one for warps, too. In PTX alone, f64.
+    Forward and backward have an entry for each number of slots, vectors that a thread has of a row, and for warps each
+    number of lanes. In PTX alone, f64, and warps whose lanes keep no weights.
     """
     types, alone = ("f32", "f64", "f16", "bf16"), ("f64",)
     backward = (
@@ -107,10 +107,11 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
             )
             if not way:
                 of_warps = tuple(name for name in dtypes if name not in alone)
+                wide = tuple(name for name in of_warps if slots * 16 > _KEPT * BY_NAME[name].size)
                 for lanes in (*_LANES, _WARP) if slots == _SLOTS else (_WARP,) if slots > _SLOTS else ():
                     of_lanes = {} if lanes == _WARP else {"lanes": str(lanes)}
                     roles[f"{norm}_held_{slots}_rows{lanes if of_lanes else ''}_kernel"] = Role(
-                        signature, parameters=slotted | of_lanes, dtypes=of_warps
+                        signature, hip=True, parameters=slotted | of_lanes, dtypes=of_warps, ptx_alone=wide
                     )
     by_warps = backward.replace(" u64 length,", "")
     for name in (name for name in types if name not in alone):
@@ -129,7 +130,8 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
 def _add(roles: dict[str, Role], entry: str, signature: str, dtype: str, **parameters: int) -> None:
     """Add an entry's role, or an element type to it."""
     dtypes = (*(roles[entry].dtypes if entry in roles else ()), dtype)
-    roles[entry] = Role(signature, parameters={name: str(value) for name, value in parameters.items()}, dtypes=dtypes)
+    named = {name: str(value) for name, value in parameters.items()}
+    roles[entry] = Role(signature, hip=True, parameters=named, dtypes=dtypes)
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,8 @@ class HeldWarps(_Held[WarpsConfig]):
             if refusal := self.refusal(problem, _WARP):
                 return refusal
             lanes = next((lanes for lanes in _LANES if self.slots(problem, lanes) <= _SLOTS), _WARP)
+            if self.language == "hip" and problem.width > _KEPT * _WARP:
+                return Refusal(f"in HIP a warp holds {_KEPT * _WARP} values, not {problem.width}")
             return _Share(max(_SLOTS, self.slots(problem, _WARP)), lanes, False)
         words, rest = divmod(problem.width * problem.dtype.size, 4)
         slots = next((slots for slots in _words(problem.dtype) if words <= slots * _WARP), None)
@@ -300,6 +304,7 @@ def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVari
         HeldWarps(held),
         HeldForward(held),
         RowsForward(family),
+        HeldWarps(held, "hip"),
         HeldForward(held, "hip"),
         RowsForward(family, "hip"),
     )
@@ -377,8 +382,8 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
     name = "held_warps"
     config_type = WarpsBackwardConfig
 
-    def __init__(self, family: KernelFamily, numbers: int) -> None:
-        super().__init__(family)
+    def __init__(self, family: KernelFamily, numbers: int, language: str = "ptx") -> None:
+        super().__init__(family, language)
         self.numbers = numbers
 
     def suits(self, problem: RowsDescriptor) -> bool:
