@@ -30,7 +30,8 @@ WITH_HIPRTC = if [ -x .hiprtc/python ]; then export PTXRT_HIPRTC_PYTHON="$${PTXR
 PART := tests/runtime tests/backends tests/check tests/commands tests/testing/test_plugin.py tests/ops/test_plan.py \
 	tests/sim/test_integers.py tests/sim/test_memory.py tests/test_dtypes.py tests/test_errors.py \
 	-k 'not hip and not test_parity and not test_headers and not test_source and not test_interrupts and not test_cooperative \
-	and not test_cxx_parameters and not test_cold_start and not test_modules and not test_device'
+	and not test_cxx_parameters and not test_cold_start and not test_modules and not test_device and not test_events \
+	and not test_cache_store and not test_tune and not test_processes'
 
 # Where bytecode is not written, each of the hundreds of processes that tests start compiles ptxrt anew.
 unexport PYTHONDONTWRITEBYTECODE

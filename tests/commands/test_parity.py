@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import EVERYTHING, Capture, Patch, amd_targets, compiled_for_amd
+from helpers import EVERYTHING, Capture, Patch, amd_targets, compiled_for_amd, covering
 
 from ptxrt import ops
 from ptxrt.commands import parity
@@ -65,6 +66,9 @@ def test_every_entry_is_the_same_in_both_languages(monkeypatch: Patch, capsys: C
     # Other types have the same text. Of the modes of grid_sample, each compiled by itself, one has all parameters.
     specs = [spec for spec in ops.kernels() if spec.dtype == "f32"]
     specs = [spec for spec in specs if spec.family != "grid_sample_modes" or "bilinear" in spec.entry]
+    # Entries of one template that differ in numbers alone have one declaration.
+    chosen = covering([s for s in specs if s.language == "hip"], lambda s: [(s.family, re.sub(r"\d+", "", s.entry))])
+    specs = [spec for spec in specs if spec.entry in {one.entry for one in chosen}]
     targets = parity.ARCHITECTURES if EVERYTHING else amd_targets("f32")[:1]
     monkeypatch.setattr(ops, "kernels", lambda: specs)
     monkeypatch.setattr(parity, "_binary", compiled_once)
