@@ -386,6 +386,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         ChannelsLastTickets("hip"),
         ChannelsLastSplit("hip"),
         Few("hip"),
+        InTeams("hip"),
         Held("hip"),
         Cached("hip"),
         InTickets("hip"),
