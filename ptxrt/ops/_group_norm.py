@@ -559,6 +559,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastTicketsBackward("hip"),
         ChannelsLastSplitBackward("hip"),
         FewBackward("hip"),
+        InTeamsBackward("hip"),
         InTicketsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),
