@@ -3,7 +3,7 @@
 // What is computed, each entry's launch and the ABI stand in kernels_ptx/group_norm_teams_backward.ptx, whose bits these are. A warp
 // is there what 32 lanes are here; a block of teams that are parts of a warp has 128 threads at most.
 
-//% set of_lanes, of_team = true, true
+//% set of_lanes, of_team, of_parameters = true, true, true
 //% include "elements.jinja"
 //% include "rows_held.jinja"
 

@@ -559,8 +559,8 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastTicketsBackward("hip"),
         ChannelsLastSplitBackward("hip"),
         FewBackward("hip"),
-        InTeamsBackward("hip"),
         InTicketsBackward("hip"),
+        InTeamsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),
     )
