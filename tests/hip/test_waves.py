@@ -612,7 +612,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             for slots in numbers
         ),
     ],
-    # The same; two images a team, or several beside each other. Few channels' gradients may be what is left of terms that cancel.
+    # The same; two images a team, or several beside each other. Few channels' gradients may be what is left of terms.
     "group_norm_teams_backward": [
         *((group_norm_in_teams, (True, (3, 8, 32 * slots - 1), 2, 32)) for slots in (1, 2, 3)),
         *((group_norm_in_teams, (True, (21, 8, lanes * slots - 1), 2, lanes)) for lanes in (4, 16) for slots in (1, 2)),

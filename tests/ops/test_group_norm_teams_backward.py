@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, Rng, Shape, refused
+from helpers import EVERYTHING, Patch, Rng, Shape, refused
 from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -162,7 +162,7 @@ def test_values_of_16_bits(
 
 @every_type
 def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -> None:
-    """Each text, each way to ask for weights; groups that are taken twice; arrays that lie anywhere."""
+    """Each text, of 16 bits some; each way to ask for weights; groups taken twice; arrays that lie anywhere."""
     vector = 16 // BY_NAME[name].size
     cases: list[tuple[Shape, int, TeamBackwardConfig]] = [
         *(((5, 2 * vector, 32 * slots - 1), 2, TeamBackwardConfig(32, 2)) for slots in range(1, 4 - vector // 8)),
@@ -177,7 +177,7 @@ def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -
         ((3, 2 * vector, 281), 2, TeamBackwardConfig(288, 2)),
         ((3, 2, 131), 2, TeamBackwardConfig(64, 1)),
     ]
-    for shape, groups, way in cases:
+    for shape, groups, way in cases if name == "f32" or EVERYTHING else cases[::3]:
         go, x, w = problem(rng, shape, name, 0.5)
         if name != "f16":
             x[0, : shape[1] // groups] *= x.dtype.type(1e30)
