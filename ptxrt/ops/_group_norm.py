@@ -357,16 +357,16 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
-    Variants in both languages: ``few``, a vector a thread. In PTX: ``cluster``, from sm_90, where a block or a cluster
-    of blocks holds a group, and reads it once; ``ring``, likewise, where it holds a part, and reads the rest again;
-    ``teams``, where the registers of a part of a warp, of a warp or of a block hold a group, of any HW; ``split``,
-    several blocks for each group, where there are few large ones; ``baseline``, a block for each group of each image,
-    or a warp where there are many small ones. In HIP: ``held`` and ``cached``, where a block's registers, or its shared
-    memory, hold a group; ``tickets``, of large groups, one launch that reads a group again soon after its sums;
-    ``baseline``. Of channels-last arrays: ``channels_last_held`` in PTX, from sm_90, one launch, whose blocks hold what
-    they read last; in HIP ``channels_last_tickets``, one launch where values are neither few nor many; in both
-    languages ``channels_last_split``, passes over rows of channels, and ``channels_last``, a block for each group of
-    each image.
+    Variants in both languages: ``few``, a vector a thread; ``teams``, where the registers of a part of a warp, of a
+    warp or of a block hold a group, of any HW, in HIP of channels that are no whole vectors. In PTX: ``cluster``, from
+    sm_90, where a block or a cluster of blocks holds a group, and reads it once; ``ring``, likewise, where it holds a
+    part, and reads the rest again; ``split``, several blocks for each group, where there are few large ones;
+    ``baseline``, a block for each group of each image, or a warp where there are many small ones. In HIP: ``held`` and
+    ``cached``, where a block's registers, or its shared memory, hold a group; ``tickets``, of large groups, one launch
+    that reads a group again soon after its sums; ``baseline``. Of channels-last arrays: ``channels_last_held`` in PTX,
+    from sm_90, one launch, whose blocks hold what they read last; in HIP ``channels_last_tickets``, one launch where
+    values are neither few nor many; in both languages ``channels_last_split``, passes over rows of channels, and
+    ``channels_last``, a block for each group of each image.
     """
 
     op = "group_norm"
@@ -386,6 +386,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
         ChannelsLastTickets("hip"),
         ChannelsLastSplit("hip"),
         Few("hip"),
+        InTeams("hip"),
         Held("hip"),
         Cached("hip"),
         InTickets("hip"),
@@ -533,12 +534,11 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
     Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there; ``cluster``
-    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``teams`` in PTX, as there, each of which
-    has its group of several images; ``split``, where groups are large: a pass for the sums, one for grad_input;
-    ``baseline``, in which a block, or a warp where there are many small groups, reads its group of an image twice. In
-    all but `few` one more launch adds up grad_weight and grad_bias from what each image, or some, give. Of
-    channels-last arrays ``channels_last_tickets``, ``channels_last_split`` and
-    ``channels_last``, as there.
+    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``teams``, each of which has its group of
+    several images; ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
+    block, or a warp where there are many small groups, reads its group of an image twice. In all but `few` one more
+    launch adds up grad_weight and grad_bias from what each image, or some, give. Of channels-last arrays
+    ``channels_last_tickets``, ``channels_last_split`` and ``channels_last``, as there.
     """
 
     op = "group_norm_backward"
@@ -559,6 +559,7 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastSplitBackward("hip"),
         FewBackward("hip"),
         InTicketsBackward("hip"),
+        InTeamsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),
     )

@@ -48,13 +48,16 @@ FAMILY = KernelFamily(
     {
         f"group_norm_teams_{slots}_kernel": Role(
             _TEAMS,
+            hip=True,
             parameters={"slots": str(slots)},
             dtypes=tuple(name for name in _TYPES if slots <= _slots(name)),
         )
         for slots in range(1, max(map(_slots, _TYPES)) + 1)
     }
     | {
-        f"group_norm_teams_{slots}_singles_kernel": Role(_TEAMS, parameters={"slots": str(slots), "width": "1"})
+        f"group_norm_teams_{slots}_singles_kernel": Role(
+            _TEAMS, hip=True, parameters={"slots": str(slots), "width": "1"}
+        )
         for slots in _SINGLES
     },
     targets=ROUNDING_TARGETS,
@@ -98,8 +101,9 @@ class InTeams(Variant["GroupNormDescriptor", TeamConfig]):
     config_type = TeamConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where registers hold a group."""
-        return _refusal(problem, TeamConfig.heuristic(problem)) is None
+        """Where registers hold a group; in HIP such as have no whole vectors a channel, which others read by values."""
+        served = self.language == "hip" and problem.hw % problem.vector == 0
+        return not served and _refusal(problem, TeamConfig.heuristic(problem)) is None
 
     def schedule(self, problem: GroupNormDescriptor, config: TeamConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch."""

@@ -77,12 +77,13 @@ FAMILY = KernelFamily(
     _TYPES,
     {
         "group_norm_backward_teams_parameters_kernel": Role(
-            "const P* partials_ptr, P*? gw_ptr, P* gb_ptr, u64 width, u64 slices"
+            "const P* partials_ptr, P*? gw_ptr, P* gb_ptr, u64 width, u64 slices", hip=True
         )
     }
     | {
         _entry(slots, width, part): Role(
             _TEAMS,
+            hip=True,
             parameters={"slots": str(slots), "part": str(part)} | ({"width": "1"} if width == 1 else {}),
             dtypes=dtypes,
         )

@@ -322,11 +322,17 @@ def noticed(family: str, target: str, entry: str, edit: Edit) -> str:
 
 # The first of block_sum.jinja, for its second call, is not needed where there is one only, or a barrier between.
 SPARE = "batch_norm_kernel|batch_norm_backward(_handed)?_kernel|group_norm_backward_parameters_kernel"
+# The entries of teams differ by how many values a thread has: those that teams of several waves run here.
+TEAMS = "group_norm_(teams_2|backward_teams_1)_kernel$"
 BARRIERS = [
     (spec.family, spec.entry, number, target)
     for spec in HIP
     if re.match("(group|batch)_norm.*kernel|grid_sample_backward", spec.entry)
-    for number in range(bool(re.match(SPARE, spec.entry)), 1 if re.search("tickets|norm_few", spec.entry) else 2)
+    if "teams" not in spec.entry or re.match(TEAMS, spec.entry)
+    for number in range(
+        bool(re.match(SPARE, spec.entry)),
+        1 if re.search("tickets|norm_few", spec.entry) else 5 if "backward_teams" in spec.entry else 2,
+    )
     for target in AMD_TARGETS
 ]
 
@@ -425,7 +431,15 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     last = -4 if "_tables_" in entry else -1  # of four rows that are next to each other, the first
     edit = moved(which, size, last if which == "store" else number)
     # Whose loops are in an order that the compiler chooses, or of whose ways of access one alone is gone.
-    held = ("group_norm_held", "layer_norm_apart", "layer_norm_held", "rms_norm_apart", "rms_norm_held")
+    held = (
+        "group_norm_held",
+        "group_norm_teams",
+        "group_norm_teams_backward",
+        "layer_norm_apart",
+        "layer_norm_held",
+        "rms_norm_apart",
+        "rms_norm_held",
+    )
     moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", "norm_last_tickets", *held)
     rows = "(layer|rms)_norm_kernel_f64"
     in_two_ways = re.match(

@@ -33,6 +33,8 @@ from ptxrt.ops._batch_norm_exact import (
 )
 from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
+from ptxrt.ops._group_norm_teams import TeamConfig
+from ptxrt.ops._group_norm_teams_backward import TeamBackwardConfig
 from ptxrt.ops._group_norm_tickets import TicketsConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._norm_last_tickets import TileTicketsConfig
@@ -157,6 +159,27 @@ def group_norm_in_tickets(backward: bool, shape: Shape, groups: int, affine: boo
     make = group_norm_backward if backward else group_norm
     config = TicketsConfig(1 << 10, 1)  # one group ahead
     return replace(make(shape, groups, affine, name, variant="tickets"), config=config)
+
+
+def group_norm_in_teams(
+    backward: bool, shape: Shape, groups: int, lanes: int, name: str = "f32", affine: bool = True
+) -> Case:
+    make = group_norm_backward if backward else group_norm
+    config = TeamBackwardConfig(lanes, 1 + (shape[0] > 2)) if backward else TeamConfig(lanes)
+    return replace(make(shape, groups, affine, name, variant="teams"), config=config)
+
+
+def extreme_teams(backward: bool, shape: Shape, lanes: int) -> Case:
+    """Groups whose squares f32 does not hold beside ones whose squares it does."""
+    case = group_norm_in_teams(backward, shape, 2, lanes, affine=False)
+    x = case.given["x"] * np.resize(np.array([1, 1e30, 1, 1e-18], "f4"), shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    x[0, 0] *= np.float32(1e30)
+    if backward:
+        gradients = references.group_norm_backward(case.given["grad_out"], x, None, 2, eps=0.0)
+        want = within("group_norm", "f32", **dict(zip(("grad_input", "_", "grad_bias"), gradients, strict=True)))
+    else:
+        want = within("group_norm", "f32", out=references.group_norm(x, None, None, 2, eps=0.0))
+    return replace(case, given=case.given | {"x": x}, want=want, problem=replace(case.problem, eps=0.0))
 
 
 def group_norm_of_16_bits(name: str, last: bool = False) -> Case:
@@ -496,6 +519,11 @@ OF_WARPS: list[tuple[Any, ...]] = [
     *(((7, width), 0, name) for name in ("f16", "bf16") for width in (24, 26, 56, 62, 120, 126, 248, 254, 504, 510)),
     *(((20, width), 3, name) for name in ("f16", "bf16") for width in (62, 64, 120, 126, 248, 254)),
 ]
+# Groups that are no whole vectors, of each number of values that a thread has of them in the backward.
+SINGLES: list[tuple[Shape, int, int]] = [
+    ((21, 35, 3), 7, 4), ((21, 35, 5), 7, 4), ((3, 34, 3), 2, 16), ((3, 34, 7), 2, 16), ((3, 34, 7), 2, 32),
+    ((3, 34, 13), 2, 32), ((3, 34, 21), 2, 32),
+]  # fmt: skip
 
 # Each family: what its cases are made by, and of. Grids are short here (see `short_grids`): with more than two images a
 # block goes round.
@@ -591,6 +619,39 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             (make, ((2, 4, 208 if name == "f64" else 400), 2, True, name, False, "few"))
             for make in (group_norm, group_norm_backward)
             for name in others("group_norm_few")
+        ),
+    ],
+    # Each number of slots, of vectors and of single values; a rest of groups, and of units; whole groups of 32 lanes.
+    "group_norm_teams": [
+        *((group_norm_in_teams, (False, (3, 8, 8 * slots - 1), 2, 8)) for slots in range(1, 9)),
+        *((group_norm_in_teams, (False, (5, 2, 8 * slots - 1), 2, 8)) for slots in (4, 8, 16, 32)),
+        (group_norm_in_teams, (False, (37, 48), 4, 2)),
+        (group_norm_in_teams, (False, (5, 48, 2), 2, 8, "f32", False)),  # more than two channels a vector
+        (group_norm_in_teams, (False, (2, 8, 98), 2, 96)),
+        *((extreme_teams, (False, (4, 8, hw), lanes)) for hw, lanes in ((31, 8), (70, 64))),
+        *(
+            (group_norm_in_teams, (False, (3, channels, 8 * slots - 1), 2, 8, name))
+            for name in others("group_norm_teams")
+            for channels, numbers in ((16, (1, 2, 3, 4)), (2, (4, 8, 16, 32)))
+            for slots in numbers
+        ),
+    ],
+    # The same; two images a team, or several beside each other. Few channels' gradients may be what is left of terms.
+    "group_norm_teams_backward": [
+        *((group_norm_in_teams, (True, (3, 8, 32 * slots - 1), 2, 32)) for slots in (1, 2, 3)),
+        *((group_norm_in_teams, (True, (21, 8, lanes * slots - 1), 2, lanes)) for lanes in (4, 16) for slots in (1, 2)),
+        *((group_norm_in_teams, (True, *shape)) for shape in SINGLES),
+        (group_norm_in_teams, (True, (69, 48), 2, 8)),
+        (group_norm_in_teams, (True, (5, 24, 2), 2, 8, "f32", False)),
+        (group_norm_in_teams, (True, (3, 8, 281), 2, 288)),
+        *((extreme_teams, (True, (4, 8, hw), lanes)) for hw, lanes in ((15, 16), (31, 32), (31, 64))),
+        *(
+            (group_norm_in_teams, (True, *shape, name))
+            for name in others("group_norm_teams_backward")
+            for shape in (
+                *(((3, 16, lanes * slots - 1), 2, lanes) for lanes, slots in ((32, 1), (32, 2), (4, 1), (16, 1))),
+                *SINGLES,
+            )
         ),
     ],
     # More tickets than blocks; slices of whole vectors and of single values.
@@ -1003,6 +1064,7 @@ SPARE = {
     ("batch_norm_rounded", 0),
     ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
     ("norm_last", 0),
+    ("group_norm_teams_backward", 0),  # between one block's columns and the next ones, of which it has no others
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),
     ("norm_last_tickets", 1),  # that of announce(): as above
 }

@@ -82,6 +82,10 @@ void call(void (*entry)(Parameters...), void** arguments) {
 
 inline void __syncthreads(int line = __builtin_LINE()) { waves::wait(waves::State::at_barrier, line); }
 
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+
 inline void __threadfence() {}  // one thread runs at a time, and one block after another
 
 template <typename T>

@@ -41,6 +41,7 @@ LEFT_OUT = (
     "cluster",
     "ring",
     "teams",
+    "hip/teams",
     "few",
     "hip/few",
 )

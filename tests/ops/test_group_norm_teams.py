@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Rng, Shape, refused
+from helpers import EVERYTHING, Rng, Shape, refused
 from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -87,17 +88,26 @@ def problem(rng: Rng, shape: Shape, name: str = "f32", mean: float = 0.0, scale:
     return x, *(rng.standard_normal(shape[1]).astype(np.float32) for _ in range(2))
 
 
-def plan_of(device: Device, shape: Shape, groups: int, name: str, eps: float, lanes: int = 0, **more: Any) -> Any:
+def plan_of(
+    device: Device,
+    shape: Shape,
+    groups: int,
+    name: str,
+    eps: float,
+    lanes: int = 0,
+    variant: str = "teams",
+    **more: Any,
+) -> Any:
     described = GroupNormDescriptor(shape, groups, BY_NAME[name], eps, **more)
-    return GroupNormPlan.select(device, described, wish("teams", config=TeamConfig(lanes) if lanes else None))
+    return GroupNormPlan.select(device, described, wish(variant, config=TeamConfig(lanes) if lanes else None))
 
 
 def run(
     device: Device, x: Any, w: Any, b: Any, groups: int, lanes: int = 0, eps: float = 1e-5, offset: int = 0,
-    of_weights: int = 0,
+    of_weights: int = 0, variant: str = "teams",
 ) -> Any:  # fmt: skip
     """Return what is written into poisoned, guarded memory; `offset` and `of_weights`: elements off a round address."""
-    plan = plan_of(device, x.shape, groups, element_type(x.dtype).name, eps, lanes)
+    plan = plan_of(device, x.shape, groups, element_type(x.dtype).name, eps, lanes, variant)
     out = Guarded(x.shape, x.dtype, device, offset)
     weights = [on_device(a, device, of_weights) for a in (w, b)]
     plan.run(GroupNormArgs(on_device(x, device, offset), weights[0], weights[1], out.array))
@@ -139,6 +149,29 @@ def test_values(device: Device, rng: Rng, shape: Shape, groups: int, lanes: int)
 @pytest.mark.sanitize
 def test_values_of_16_bits(device: Device, rng: Rng, name: str, shape: Shape, groups: int, lanes: int) -> None:
     check(device, problem(rng, shape, name), groups, lanes=lanes)
+
+
+@every_type
+def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -> None:
+    """Each text, of 16 bits some; each way to ask for weights; groups taken twice; arrays that lie anywhere."""
+    vector = 16 // BY_NAME[name].size
+    cases: list[tuple[Shape, int, int]] = [
+        *(((3, 2 * vector, 8 * slots - 1), 2, 8) for slots in range(1, 32 // vector + 1)),
+        *(((3, 2, 8 * slots - 1), 2, 8) for slots in (4, 8, 16, 32)),
+        ((37, 12 * vector), 4, 4),
+        ((5, 6 * vector, 2), 2, 4),
+        ((2, 2 * vector, 49), 2, 96),
+        ((2, 2 * vector, 49), 2, 64),
+        ((2, 2, 129), 2, 64),
+    ]
+    for shape, groups, lanes in cases if name == "f32" or EVERYTHING else cases[::3]:
+        x, w, b = problem(rng, shape, name, 0.5)
+        if name != "f16":
+            x[0, : shape[1] // groups] *= x.dtype.type(1e30)
+            x[1, : shape[1] // groups] *= x.dtype.type(1e-30)
+        for bias, how in ((b, {}), (None, {"offset": 1}), (b, {"of_weights": 1})):
+            got, want = (run(device, x, w, bias, groups, lanes, 0.0, variant=v, **how) for v in ("hip/teams", "teams"))
+            assert got.tobytes() == want.tobytes(), (shape, lanes, how)
 
 
 @every_type
@@ -317,13 +350,18 @@ def test_every_candidate_holds_a_group_and_the_heuristic_is_one_of_them(sim: Dev
 
 
 def test_who_is_served(sim: Device) -> None:
-    def chosen(shape: Shape, groups: int, name: str = "f32") -> str:
+    def chosen(shape: Shape, groups: int, name: str = "f32", language: str = "ptx") -> str:
         described = GroupNormDescriptor(shape, groups, BY_NAME[name])
-        return str(GroupNormPlan.select(sim, described, wish(language="ptx")).variant.name)
+        return str(GroupNormPlan.select(sim, described, wish(language=language)).variant.name)
 
     for name in FAMILY.dtypes:
         for shape, groups in ORDINARY:
             assert chosen(shape, groups, name) == "teams"
+            # In HIP others read whole vectors a channel.
+            whole = math.prod(shape[2:]) * BY_NAME[name].size % 16 == 0
+            assert (chosen(shape, groups, name, "hip") == "teams") is not whole
+    assert chosen((32, 512, 14, 14), 32, language="hip") == "held"
+    assert chosen((1, 32, 515), 1, language="hip") == "tickets"
     assert chosen((32, 512, 16, 16), 32) == chosen((32, 512, 32, 32), 32, "f16") == "teams"
     assert chosen((32, 512, 32, 32), 32) == chosen((32, 512, 36, 32), 32, "f16") == "cluster"
     assert chosen((64, 512, 7, 7), 32, "f64") == "baseline"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, Rng, Shape, refused
+from helpers import EVERYTHING, Patch, Rng, Shape, refused
 from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -87,17 +87,27 @@ def problem(rng: Rng, shape: Shape, name: str = "f32", mean: float = 0.0, scale:
     return rng.standard_normal(shape).astype(kind), x, rng.standard_normal(shape[1]).astype(np.float32)
 
 
-def plan_of(device: Device, shape: Shape, groups: int, name: str, eps: float, way: Any = None, **more: Any) -> Any:
+def plan_of(
+    device: Device,
+    shape: Shape,
+    groups: int,
+    name: str,
+    eps: float,
+    way: Any = None,
+    variant: str = "teams",
+    **more: Any,
+) -> Any:
     described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name], eps, **more)
-    return GroupNormBackwardPlan.select(device, described, wish("teams", config=way))
+    return GroupNormBackwardPlan.select(device, described, wish(variant, config=way))
 
 
 def run(
-    device: Device, given: Any, groups: int, way: Any = None, eps: float = 1e-5, offset: int = 0, of_weight: int = 0
-) -> Any:
+    device: Device, given: Any, groups: int, way: Any = None, eps: float = 1e-5, offset: int = 0, of_weight: int = 0,
+    variant: str = "teams",
+) -> Any:  # fmt: skip
     """Return what is written into poisoned, guarded memory; `offset` and `of_weight`: elements off a round address."""
     go, x, w = given
-    plan = plan_of(device, x.shape, groups, element_type(x.dtype).name, eps, way)
+    plan = plan_of(device, x.shape, groups, element_type(x.dtype).name, eps, way, variant)
     out = [Guarded(x.shape, x.dtype, device, offset)]
     out += [Guarded((x.shape[1],), np.float32, device, of_weight) for _ in range(2)]
     weight = None if w is None else on_device(w, device, of_weight)
@@ -152,6 +162,33 @@ def test_values_of_16_bits(
     device: Device, rng: Rng, name: str, shape: Shape, groups: int, lanes: int, slices: int
 ) -> None:
     check(device, problem(rng, shape, name), groups, way=TeamBackwardConfig(lanes, slices))
+
+
+@every_type
+def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -> None:
+    """Each text, of 16 bits some; each way to ask for weights; groups taken twice; arrays that lie anywhere."""
+    vector = 16 // BY_NAME[name].size
+    cases: list[tuple[Shape, int, TeamBackwardConfig]] = [
+        *(((5, 2 * vector, 32 * slots - 1), 2, TeamBackwardConfig(32, 2)) for slots in range(1, 4 - vector // 8)),
+        *(((5, 2, 32 * slots - 1), 2, TeamBackwardConfig(32, 2)) for slots in (4, 8, 12)),
+        *(
+            ((21, channels, lanes * slots - 1), 2, TeamBackwardConfig(lanes, 2))
+            for lanes in (4, 16)
+            for channels, slots in ((2 * vector, 1), (2, 4), (2, 8), *(((8, 2),) if name == "f32" else ()))
+        ),
+        ((69, 12 * vector), 2, TeamBackwardConfig(8, 2)),
+        ((5, 6 * vector, 2), 2, TeamBackwardConfig(8, 1)),
+        ((3, 2 * vector, 281), 2, TeamBackwardConfig(288, 2)),
+        ((3, 2, 131), 2, TeamBackwardConfig(64, 1)),
+    ]
+    for shape, groups, way in cases if name == "f32" or EVERYTHING else cases[::3]:
+        go, x, w = problem(rng, shape, name, 0.5)
+        if name != "f16":
+            x[0, : shape[1] // groups] *= x.dtype.type(1e30)
+            x[1, : shape[1] // groups] *= x.dtype.type(1e-18)
+        for weight, how in ((w, {}), (None, {"offset": 1}), (w, {"of_weight": 1})):
+            got, want = (run(device, (go, x, weight), groups, way, variant=v, **how) for v in ("hip/teams", "teams"))
+            assert same(got, want), (shape, way, how)
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
@@ -423,13 +460,15 @@ def test_every_candidate_holds_a_group_and_the_heuristic_is_one_of_them(sim: Dev
 
 
 def test_who_is_served(sim: Device) -> None:
-    def chosen(shape: Shape, groups: int, name: str = "f32") -> str:
+    def chosen(shape: Shape, groups: int, name: str = "f32", language: str = "ptx") -> str:
         described = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
-        return str(GroupNormBackwardPlan.select(sim, described, wish(language="ptx")).variant.name)
+        return str(GroupNormBackwardPlan.select(sim, described, wish(language=language)).variant.name)
 
     for name in FAMILY.dtypes:
         for shape, groups in ORDINARY:
-            assert chosen(shape, groups, name) == "teams"
+            assert chosen(shape, groups, name) == chosen(shape, groups, name, "hip") == "teams"
+    assert chosen((32, 512, 16, 16), 32, language="hip") == "teams"
+    assert chosen((64, 32, 2048), 32, language="hip") == "tickets"
     assert (chosen((32, 512, 16, 16), 32), chosen((32, 512, 32, 32), 32)) == ("teams", "cluster")
     assert (chosen((32, 256, 28, 28), 32), chosen((2, 256, 28, 28), 32)) == ("teams", "cluster")
     assert (chosen((16, 128, 32, 31), 32), chosen((16, 128, 32, 32), 32)) == ("teams", "cluster")
