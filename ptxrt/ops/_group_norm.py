@@ -358,8 +358,8 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
     Variants in both languages: ``few``, a vector a thread; ``teams``, where the registers of a part of a warp, of a
-    warp or of a block hold a group, of any HW, in HIP of channels that are no whole vectors. In PTX: ``cluster``, from
-    sm_90, where a block or a cluster of blocks holds a group, and reads it once; ``ring``, likewise, where it holds a
+    warp or of a block hold a group, of any HW (in HIP, of 16 bits, where vectors do not end where channels do). In PTX:
+    ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once; ``ring``, likewise, where it holds a
     part, and reads the rest again; ``split``, several blocks for each group, where there are few large ones;
     ``baseline``, a block for each group of each image, or a warp where there are many small ones. In HIP: ``held`` and
     ``cached``, where a block's registers, or its shared memory, hold a group; ``tickets``, of large groups, one launch
@@ -558,8 +558,8 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
         ChannelsLastTicketsBackward("hip"),
         ChannelsLastSplitBackward("hip"),
         FewBackward("hip"),
-        InTicketsBackward("hip"),
         InTeamsBackward("hip"),
+        InTicketsBackward("hip"),
         WholeBackward("hip"),
         ChannelsLastBackward("hip"),
     )

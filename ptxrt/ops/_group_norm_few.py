@@ -57,8 +57,8 @@ class Few(Variant["GroupNormDescriptor", Config]):
     name = "few"
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where a block's threads have a vector each: few of them where blocks are many."""
-        many = problem.batch * problem.groups > _MANY_BLOCKS
+        """Where a block's threads have a vector each: few of them where blocks are many, and in HIP of 16 bits."""
+        many = problem.batch * problem.groups > _MANY_BLOCKS or (self.language == "hip" and problem.dtype.size == 2)
         return _refusal(problem) is None and not (many and _vectors(problem) > _FEW_VECTORS)
 
     def schedule(self, problem: GroupNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
