@@ -33,7 +33,7 @@ def run(
     variant: str = "strips",
     behind: int | None = None,
 ) -> Any:
-    """Return the host result; in place is over one of the inputs; all operands, or that at `behind`, have the offset."""
+    """Return the host result; in place is over one of the inputs; all operands have the offset, or that at `behind`."""
     shape, kind = inputs[0].shape, inputs[0].dtype
     plan = way.plan.select(device, way.descriptor(shape, element_type(kind)), wish(variant, config=config))
     by = [offset if behind in (None, place) else 0 for place in range(len(inputs) + 1)]
