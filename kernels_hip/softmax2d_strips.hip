@@ -148,7 +148,7 @@ __device__ inline void forward(const Element* in, Element* out, unsigned channel
     Real values[Strip::SLOTS][POSITIONS], maxima[POSITIONS];
     strip.read(raw, in);
 #pragma unroll
-    for (unsigned i = 0; i < POSITIONS; ++i) maxima[i] = {{ "-65504.0f" if T.name == "f16" else "-0x1.fffffep127f" }};  // the lowest: no difference is one of infinities
+    for (unsigned i = 0; i < POSITIONS; ++i) maxima[i] = real_of(0x{{ number(-inf, R)[2:] }});
     strip.each([&](unsigned slot) {
         strip.widen(values[slot], raw[slot]);
 #pragma unroll

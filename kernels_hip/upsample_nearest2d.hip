@@ -196,10 +196,10 @@ upsample_nearest2d_tables_{{ T.name }}(const void* src, void* dst, const unsigne
 //% if entry is none or "_narrow_" in entry
 
 // Of a piece of a run: its row, and which one of the row's it is.
-struct Piece_of_run {
+struct PieceOfRun {
     unsigned line, j;
 
-    __device__ Piece_of_run(unsigned piece, unsigned across, unsigned across_factor, unsigned across_shift)
+    __device__ PieceOfRun(unsigned piece, unsigned across, unsigned across_factor, unsigned across_shift)
         : line(unsigned((unsigned long long)piece * across_factor >> across_shift)), j(piece - line * across) {}
 };
 
@@ -211,10 +211,6 @@ struct alignas(BYTES) Packed {
 template <>
 struct Packed<2> {
     unsigned short word;
-};
-template <>
-struct Packed<1> {
-    unsigned char word;
 };
 //% if entry is none or "backward" not in entry
 
@@ -234,7 +230,7 @@ __device__ inline void narrow(const char* from, char* to, unsigned count, unsign
 #pragma unroll
     for (unsigned p = 0; p < PIECES; ++p) {
         const unsigned piece = min(first + p * blockDim.x, count - 1);  // what is not there is the last one, and not written
-        const Piece_of_run at(piece, across, across_factor, across_shift);
+        const PieceOfRun at(piece, across, across_factor, across_shift);
         const char* row = from + size_t(at.line) * row_stride;
         places[p] = to + size_t(at.line) * band + size_t(at.j) * WIDTH;
 #pragma unroll
@@ -367,7 +363,7 @@ __device__ inline void narrow_sums(const char* from, char* to, unsigned count, u
 #pragma unroll
         for (unsigned p = 0; p < PIECES; ++p) {
             const unsigned piece = min(first + p * blockDim.x, count - 1);  // what is not there is the last one
-            const Piece_of_run at(piece, across, across_factor, across_shift);
+            const PieceOfRun at(piece, across, across_factor, across_shift);
             const char* row = from + size_t(at.line) * (row_stride * FACTOR) + size_t(at.j) * ROW;
 #pragma unroll
             for (unsigned r = 0; r < FACTOR; ++r, row += row_stride)
@@ -399,7 +395,7 @@ __device__ inline void narrow_sums(const char* from, char* to, unsigned count, u
     for (unsigned p = 0; p < PIECES; ++p) {
         const unsigned piece = first + p * blockDim.x;
         if (piece >= count) return;
-        const Piece_of_run at(piece, across, across_factor, across_shift);
+        const PieceOfRun at(piece, across, across_factor, across_shift);
         const char* columns = from + size_t(at.line) * (row_stride * FACTOR) + size_t(at.j) * ROW;
 #pragma unroll 1
         for (unsigned k = 0; k < EACH; ++k, columns += FACTOR * sizeof(Element)) {

@@ -493,8 +493,10 @@ def grid_sample_modes_backward(variant: str, mode: str, axes: int, padding: str,
     return Case(ops.GridSampleBackwardPlan, descriptor, given(grad_out=go, x=x, grid=grid), want, variant=variant)
 
 
-def grid_sample_tiled_backward(config: tuple[int, ...], padding: str = "", name: str = "f32") -> Case:
-    case = grid_sample_backward(name, (2, 3, 24, 32), (9, 66), "tiled")
+def grid_sample_tiled_backward(
+    config: tuple[int, ...], padding: str = "", name: str = "f32", shape: Shape = (2, 3, 24, 32), size: Shape = (9, 66)
+) -> Case:
+    case = grid_sample_backward(name, shape, size, "tiled")
     if padding:
         case = grid_sample_modes_backward("tiled", "bilinear", 2, padding, name)
     return replace(case, config=HipTiledBackwardConfig(*config))
@@ -941,6 +943,10 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         (grid_sample_tiled_backward, ((64, 1, 8),)),
         (grid_sample_tiled_backward, ((64, 0, 4),)),  # the box is cut
         (grid_sample_tiled_backward, ((64, 0, 1),)),  # no box
+        (
+            grid_sample_tiled_backward,
+            ((128, 1, 112), "", "f32", (1, 2, 76, 70), (8, 64)),
+        ),  # all that there may be of one
         (grid_sample_tiled_backward, ((32, 0, 8), "reflection")),
         *((grid_sample_tiled_backward, ((64, 0, 8), "", name)) for name in ("f16", "bf16")),
     ],

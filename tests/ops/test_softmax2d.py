@@ -117,6 +117,15 @@ def of_each(name: str) -> Any:
 
 
 @both
+@pytest.mark.parametrize(("shape", "name"), [((2, 3, 264), "f32"), ((2, 19, 257), "f16"), ((1, 11, 260), "bf16")])
+def test_few_channels_by_instructions_of_the_device(
+    device: Device, rng: Rng, way: Direction, shape: Shape, name: str
+) -> None:
+    """AMD's have bits of their own; test_softmax2d_strips.py compares those that are PTX's."""
+    check(way, device, values_for(way, rng, shape, deviation=3.0, name=name), "hip/strips")
+
+
+@both
 @pytest.mark.parametrize("variant", ["last", "hip/last"])
 @pytest.mark.parametrize(
     ("shape", "lanes", "name"),

@@ -31,14 +31,16 @@ def run(
     offset: int = 0,
     in_place: int | None = None,
     variant: str = "strips",
+    behind: int | None = None,
 ) -> Any:
-    """Return the host result; in place is over one of the inputs."""
+    """Return the host result; in place is over one of the inputs; all operands have the offset, or that at `behind`."""
     shape, kind = inputs[0].shape, inputs[0].dtype
     plan = way.plan.select(device, way.descriptor(shape, element_type(kind)), wish(variant, config=config))
-    there = [on_device(array, device, offset) for array in inputs]
+    by = [offset if behind in (None, place) else 0 for place in range(len(inputs) + 1)]
+    there = [on_device(array, device, each) for array, each in zip(inputs, by, strict=False)]
     if in_place is not None:
         return plan.run((*there, there[in_place])).to_host()
-    out = Guarded(shape, kind, device, offset)
+    out = Guarded(shape, kind, device, by[-1])
     plan.run((*there, out.array))
     return out.host()
 
@@ -162,19 +164,14 @@ def test_in_hip_it_has_the_same_bits(
         inputs = values_for(way, rng, shape, deviation=4.0, name=name)
         largest = of_each(name)[1] if name != "f32" else np.finfo("f4").max
         inputs[0][0, :, :9] = 0.0
-        inputs[0][0, 0, :6] = np.nan, np.inf, -np.inf, largest, -largest, 60.0
+        inputs[0][0, 0, :6] = np.nan, np.inf, -np.inf, largest, -largest, 91.0
         inputs[0][0, :, 6], inputs[0][0, 1:, 7], inputs[0][0, -1, 8] = -np.inf, -np.inf, np.nan
-        for offset in (0, 1):
-            got, want = (
-                run(way, device, inputs, StripsConfig(positions, 32), offset, variant=variant)
-                for variant in ("hip/strips", "strips")
-            )
-            assert got.tobytes() == want.tobytes(), (name, offset)
-        for place in range(len(inputs)):
-            assert (
-                run(way, device, inputs, StripsConfig(positions, 32), 0, place, "hip/strips").tobytes()
-                == want.tobytes()
-            )
+        config = StripsConfig(positions, 32)
+        want = run(way, device, inputs, config).tobytes()
+        for behind in (None, *range(len(inputs) + 1)):
+            assert run(way, device, inputs, config, 1, None, "hip/strips", behind).tobytes() == want, (name, behind)
+        for place in (None, *range(len(inputs))):
+            assert run(way, device, inputs, config, 0, place, "hip/strips").tobytes() == want, (name, place)
 
 
 # Values that are no common ones ---------------------------------------------------------------------------------------

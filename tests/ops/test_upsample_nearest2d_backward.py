@@ -148,7 +148,7 @@ def narrow_views(rng: Rng, shape: Shape, name: str, device: Device) -> Iterator[
     n, c, h, w = shape
     go = made(rng, shape, name)
     yield "one run", ptxrt.to_device(go, device), go
-    for by in (1, 2, 4):
+    for by in (4, 2, 1):  # the last one with an output at a round address
         yield f"{by} behind", on_device(go, device, by), go
     more = made(rng, (n, c + 2, h, w), name)
     yield "some channels", ptxrt.to_device(more, device)[:, 1:-1], more[:, 1:-1]
