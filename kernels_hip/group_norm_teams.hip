@@ -48,42 +48,46 @@ struct Team : Share<SLOTS, WIDTH> {
 };
 
 // Where the weights of a unit's values are: of two channels at most; side by side, at a multiple of 16 bytes; or anywhere.
-enum Where { OF_TWO, VECTORS, ANYWHERE };
+template <unsigned NUMBER>
+struct Where {
+    static constexpr unsigned number = NUMBER;
+};
+constexpr unsigned OF_TWO = 0, VECTORS = 1, ANYWHERE = 2;
 
-template <Where WHERE, unsigned SLOTS, unsigned WIDTH>
+template <unsigned WIDTH>
 struct Weights {
-    static constexpr unsigned MANY = 8 / WIDTH, AHEAD = WHERE == OF_TWO || SLOTS < MANY ? SLOTS : MANY;  // under way at a time
-    static constexpr unsigned COUNT = WHERE == OF_TWO ? 2 : WIDTH;
-    float weights[COUNT], biases[COUNT];
-    unsigned end;  // how many values are of the first channel
+    float weights[WIDTH], biases[WIDTH];  // OF_TWO: those of a channel in the place of a value
+    unsigned end;                         // how many values are of the first channel
 
+    template <unsigned WHERE>
     __device__ void ask(bool there, const float* w, const float* b, unsigned first, unsigned hw, unsigned per_hw) {
         const auto channel_of = [&](unsigned value) { return unsigned((unsigned long long)value * per_hw >> 31); };
         const unsigned channel = channel_of(first);
         end = (channel + 1) * hw - first;
-        const auto load = [&](float (&into)[COUNT], const float* from, float otherwise) {
+        const auto load = [&](float (&into)[WIDTH], const float* from, float otherwise) {
 #pragma unroll
-            for (unsigned i = 0; i < COUNT; ++i) into[i] = otherwise;
+            for (unsigned i = 0; i < (WHERE == OF_TWO ? 2 : WIDTH); ++i) into[i] = otherwise;
             if (!there || !from) return;
             if constexpr (WHERE == OF_TWO) {
                 into[0] = from[channel];
                 if (end < WIDTH) into[1] = from[channel + 1];
             } else if constexpr (WHERE == VECTORS) {
 #pragma unroll
-                for (unsigned i = 0; i < COUNT; i += 4) {
+                for (unsigned i = 0; i < WIDTH; i += 4) {
                     const auto four = *reinterpret_cast<const Unit<float, 4>*>(from + first + i);
 #pragma unroll
                     for (unsigned j = 0; j < 4; ++j) into[i + j] = four.of[j];
                 }
             } else {
 #pragma unroll
-                for (unsigned i = 0; i < COUNT; ++i) into[i] = from[channel_of(first + i)];
+                for (unsigned i = 0; i < WIDTH; ++i) into[i] = from[channel_of(first + i)];
             }
         };
         load(weights, w, 1);
         load(biases, b, 0);
     }
 
+    template <unsigned WHERE>
     __device__ float result(unsigned i, float xhat) const {
         const unsigned place = WHERE == OF_TWO ? 0 : i;
         if (WHERE == OF_TWO && i >= end) return fmaf(xhat, weights[1], biases[1]);
@@ -111,39 +115,42 @@ __device__ inline void forward(const Element* in_ptr, Element* out_ptr, const fl
     const unsigned image = unsigned(__umul64hi(2ull * group, per_groups)), channel = (group - image * groups) * per_group;
     if (w_ptr) w_ptr += channel;
     if (b_ptr) b_ptr += channel;
-    Row<true, SLOTS, WIDTH> x;
-    const auto count_group = [&] {
-        const float none[SLOTS][WIDTH] = {};
-        x.set(values);
-        x.template count<false>(team, values, none, per_value, eps);
+    Weights<WIDTH> weights[SLOTS];
+    const auto ask = [&](auto where, unsigned slot) {
+        constexpr unsigned WHERE = decltype(where)::number;
+        weights[slot].template ask<WHERE>(team.has_slot(slot), w_ptr, b_ptr, (own + slot * team.lanes) * WIDTH, hw, per_hw);
     };
-    const auto finish = [&](auto which) {
-        constexpr unsigned AHEAD = decltype(which)::AHEAD;
-        decltype(which) weights[AHEAD];
-        if constexpr (WIDTH == 1) team.lanes = unknown(lanes);  // which slots there are takes registers: as long as it is wanted
-        const auto ask = [&](unsigned slot) {
-            weights[slot % AHEAD].ask(team.has_slot(slot), w_ptr, b_ptr, (own + slot * team.lanes) * WIDTH, hw, per_hw);
-        };
+    const auto by_where = [&](auto work) {
+        if constexpr (WIDTH > 1) {
+            if (hw >= WIDTH) return work(Where<OF_TWO>());
+            if (hw == 1 && aligned(size_t(w_ptr) | size_t(b_ptr))) return work(Where<VECTORS>());
+        }
+        work(Where<ANYWHERE>());
+    };
+    if constexpr (SLOTS == 1) by_where([&](auto where) { ask(where, 0); });  // under way meanwhile
+    Row<true, SLOTS, WIDTH> x;
+    x.set(values);
+    const float none[SLOTS][WIDTH] = {};
+    x.template count<false>(team, values, none, per_value, eps);
+    if constexpr (WIDTH == 1) team.lanes = unknown(lanes);  // which slots there are takes registers: as long as it is wanted
+    by_where([&](auto where) {
+        constexpr unsigned WHERE = decltype(where)::number, MANY = 8 / WIDTH;
+        constexpr unsigned AHEAD = WHERE == OF_TWO || SLOTS < MANY ? SLOTS : MANY;  // slots whose weights are under way at a time
+        if constexpr (SLOTS > 1) {
 #pragma unroll
-        for (unsigned slot = 0; slot < AHEAD; ++slot) ask(slot);
-        if constexpr (SLOTS == 1) count_group();
+            for (unsigned slot = 0; slot < AHEAD; ++slot) ask(where, slot);
+        }
 #pragma unroll
         for (unsigned slot = 0; slot < SLOTS; ++slot) {
             Unit<Element, WIDTH> y;
 #pragma unroll
             for (unsigned i = 0; i < WIDTH; ++i) {
-                y.of[i] = Element(weights[slot % AHEAD].result(i, x.normalised(slot * WIDTH + i)));
+                y.of[i] = Element(weights[slot].template result<WHERE>(i, x.normalised(slot * WIDTH + i)));
             }
             if (mine && team.has_slot(slot)) team.store(by_vectors, out, slot, y);
-            if (slot + AHEAD < SLOTS) ask(slot + AHEAD);
+            if (slot + AHEAD < SLOTS) ask(where, slot + AHEAD);
         }
-    };
-    if constexpr (SLOTS > 1) count_group();
-    if constexpr (WIDTH > 1) {
-        if (hw >= WIDTH) return finish(Weights<OF_TWO, SLOTS, WIDTH>());
-        if (hw == 1 && aligned(size_t(w_ptr) | size_t(b_ptr))) return finish(Weights<VECTORS, SLOTS, WIDTH>());
-    }
-    finish(Weights<ANYWHERE, SLOTS, WIDTH>());
+    });
 }
 
 //% for kind, numbers, width in (("", range(1, 2 * T.size + 1), "VECTOR"), ("singles_", (4, 8, 16, 32), 1))
