@@ -618,6 +618,7 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((group_norm_in_teams, (True, (21, 8, lanes * slots - 1), 2, lanes)) for lanes in (4, 16) for slots in (1, 2)),
         *((group_norm_in_teams, (True, *shape)) for shape in SINGLES),
         (group_norm_in_teams, (True, (69, 48), 2, 8)),
+        (group_norm_in_teams, (True, (33, 48), 3, 4)),  # more teams than a block's images times its groups
         (group_norm_in_teams, (True, (5, 24, 2), 2, 8, "f32", False)),
         (group_norm_in_teams, (True, (3, 8, 281), 2, 288)),
         *((extreme_teams, (True, (4, 8, hw), lanes)) for hw, lanes in ((15, 16), (31, 32), (31, 64))),
