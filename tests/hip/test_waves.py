@@ -626,10 +626,10 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     # Each number of slots, of vectors and of single values; a rest of groups, and of units; whole groups of 32 lanes.
     "group_norm_teams": [
         *((group_norm_in_teams, (False, (3, 8, 8 * slots - 1), 2, 8)) for slots in range(1, 9)),
-        *((group_norm_in_teams, (False, (5, 2, 8 * slots - 1), 2, 8)) for slots in (4, 8, 16, 32)),
+        *((group_norm_in_teams, (False, (5, 2, 8 * slots - 1), 2, 8)) for slots in (1, 4, 8, 16, 32)),
         (group_norm_in_teams, (False, (37, 48), 4, 2)),
         (group_norm_in_teams, (False, (5, 48, 2), 2, 8, "f32", False)),  # more than two channels a vector
-        (group_norm_in_teams, (False, (2, 8, 98), 2, 96)),
+        *((group_norm_in_teams, (False, *shape)) for shape in (((9, 8, 31), 2, 32), ((2, 8, 98), 2, 96))),
         *((extreme_teams, (False, (4, 8, hw), lanes)) for hw, lanes in ((31, 8), (70, 64))),
         *(
             (group_norm_in_teams, (False, (3, channels, 8 * slots - 1), 2, 8, name))
@@ -640,10 +640,11 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
     ],
     # The same; two images a team, or several beside each other. Few channels' gradients may be what is left of terms.
     "group_norm_teams_backward": [
-        *((group_norm_in_teams, (True, (3, 8, 32 * slots - 1), 2, 32)) for slots in (1, 2, 3)),
+        *((group_norm_in_teams, (True, (3, 8, 32 * slots - 1), 2, 32)) for slots in range(1, 6)),
         *((group_norm_in_teams, (True, (21, 8, lanes * slots - 1), 2, lanes)) for lanes in (4, 16) for slots in (1, 2)),
         *((group_norm_in_teams, (True, *shape)) for shape in SINGLES),
         (group_norm_in_teams, (True, (69, 48), 2, 8)),
+        (group_norm_in_teams, (True, (33, 48), 3, 4)),  # more teams than a block's images times its groups
         (group_norm_in_teams, (True, (5, 24, 2), 2, 8, "f32", False)),
         (group_norm_in_teams, (True, (3, 8, 281), 2, 288)),
         *((extreme_teams, (True, (4, 8, hw), lanes)) for hw, lanes in ((15, 16), (31, 32), (31, 64))),

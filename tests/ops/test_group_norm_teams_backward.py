@@ -177,8 +177,16 @@ def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -
             for channels, slots in ((2 * vector, 1), (2, 4), (2, 8), *(((8, 2),) if name == "f32" else ()))
         ),
         ((69, 12 * vector), 2, TeamBackwardConfig(8, 2)),
+        ((9, 35 * vector), 35, TeamBackwardConfig(1, 9)),  # more groups of blocks than there are
+        ((33, 12 * vector), 3, TeamBackwardConfig(4, 1)),  # more teams than a block's images times its groups
         ((5, 6 * vector, 2), 2, TeamBackwardConfig(8, 1)),
         ((3, 2 * vector, 281), 2, TeamBackwardConfig(288, 2)),
+        ((3, 34, 1), 2, TeamBackwardConfig(32, 1)),
+        *(
+            [((3, 32, 49), 2, TeamBackwardConfig(64, 1)), ((4, 34, 36), 2, TeamBackwardConfig(32, 1))]
+            if name == "f32"
+            else []
+        ),
         ((3, 2, 131), 2, TeamBackwardConfig(64, 1)),
     ]
     for shape, groups, way in cases if name == "f32" or EVERYTHING else cases[::3]:
@@ -186,8 +194,10 @@ def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -
         if name != "f16":
             x[0, : shape[1] // groups] *= x.dtype.type(1e30)
             x[1, : shape[1] // groups] *= x.dtype.type(1e-18)
+        x[-1] += 1e6 if name == "f32" else 0
         for weight, how in ((w, {}), (None, {"offset": 1}), (w, {"of_weight": 1})):
-            got, want = (run(device, (go, x, weight), groups, way, variant=v, **how) for v in ("hip/teams", "teams"))
+            given = (go, x, weight)
+            got, want = (run(device, given, groups, way, 0.0, variant=v, **how) for v in ("hip/teams", "teams"))
             assert same(got, want), (shape, way, how)
 
 
@@ -226,10 +236,11 @@ def test_no_bit_depends_on_where_the_arrays_lie(device: Device, rng: Rng, name: 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("way", [TeamBackwardConfig(16, 1), TeamBackwardConfig(64, 2)], ids=str)
-def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, way: Any) -> None:
+@pytest.mark.parametrize("variant", ["teams", "hip/teams"])
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, way: Any, variant: str) -> None:
     go, x, w = problem(rng, (3, 32, 15) if way.lanes > 32 else (3, 32, 4))
     there = [on_device(a, device, int(place == i)) for i, a in enumerate((go, x, np.zeros_like(x)))]
-    plan = plan_of(device, x.shape, 1, "f32", 1e-5, way)
+    plan = plan_of(device, x.shape, 1, "f32", 1e-5, way, variant)
     got = plan.run(GroupNormBackwardArgs(there[0], there[1], on_device(w, device), there[2]))
     assert same([a.to_host() for a in got], run(device, (go, x, w), 1, way))
 
