@@ -50,40 +50,40 @@ struct Team : Share<SLOTS, WIDTH> {
 // Where the weights of a unit's values are: of two channels at most; side by side, at a multiple of 16 bytes; or anywhere.
 enum Where { OF_TWO, VECTORS, ANYWHERE };
 
-template <Where WHERE, unsigned SLOTS, unsigned WIDTH>
+template <unsigned WIDTH>
 struct Weights {
-    static constexpr unsigned MANY = 8 / WIDTH, AHEAD = WHERE == OF_TWO || SLOTS < MANY ? SLOTS : MANY;  // under way at a time
-    static constexpr unsigned COUNT = WHERE == OF_TWO ? 2 : WIDTH;
-    float weights[COUNT], biases[COUNT];
-    unsigned end;  // how many values are of the first channel
+    float weights[WIDTH], biases[WIDTH];  // OF_TWO: those of a channel in the place of a value
+    unsigned end;                         // how many values are of the first channel
 
+    template <Where WHERE>
     __device__ void ask(bool there, const float* w, const float* b, unsigned first, unsigned hw, unsigned per_hw) {
         const auto channel_of = [&](unsigned value) { return unsigned((unsigned long long)value * per_hw >> 31); };
         const unsigned channel = channel_of(first);
         end = (channel + 1) * hw - first;
-        const auto load = [&](float (&into)[COUNT], const float* from, float otherwise) {
+        const auto load = [&](float (&into)[WIDTH], const float* from, float otherwise) {
 #pragma unroll
-            for (unsigned i = 0; i < COUNT; ++i) into[i] = otherwise;
+            for (unsigned i = 0; i < (WHERE == OF_TWO ? 2 : WIDTH); ++i) into[i] = otherwise;
             if (!there || !from) return;
             if constexpr (WHERE == OF_TWO) {
                 into[0] = from[channel];
                 if (end < WIDTH) into[1] = from[channel + 1];
             } else if constexpr (WHERE == VECTORS) {
 #pragma unroll
-                for (unsigned i = 0; i < COUNT; i += 4) {
+                for (unsigned i = 0; i < WIDTH; i += 4) {
                     const auto four = *reinterpret_cast<const Unit<float, 4>*>(from + first + i);
 #pragma unroll
                     for (unsigned j = 0; j < 4; ++j) into[i + j] = four.of[j];
                 }
             } else {
 #pragma unroll
-                for (unsigned i = 0; i < COUNT; ++i) into[i] = from[channel_of(first + i)];
+                for (unsigned i = 0; i < WIDTH; ++i) into[i] = from[channel_of(first + i)];
             }
         };
         load(weights, w, 1);
         load(biases, b, 0);
     }
 
+    template <Where WHERE>
     __device__ float result(unsigned i, float xhat) const {
         const unsigned place = WHERE == OF_TWO ? 0 : i;
         if (WHERE == OF_TWO && i >= end) return fmaf(xhat, weights[1], biases[1]);
@@ -91,32 +91,41 @@ struct Weights {
     }
 };
 
-// Asks for weights ahead of the results that need them, and writes these. count_group() makes `x` of the group's values; one slot's
-// weights are on their way before.
-template <Where WHERE, unsigned SLOTS, unsigned WIDTH, typename Count>
-__device__ inline void finish(Team<SLOTS, WIDTH>& team, const Row<true, SLOTS, WIDTH>& x, Count count_group, const float* w_ptr,
-                              const float* b_ptr, Element* out, bool mine, bool by_vectors, unsigned own, unsigned hw,
-                              unsigned per_hw) {
-    constexpr unsigned AHEAD = Weights<WHERE, SLOTS, WIDTH>::AHEAD;
-    Weights<WHERE, SLOTS, WIDTH> weights[AHEAD];
-    if constexpr (WIDTH == 1) team.lanes = unknown(team.lanes);  // which slots there are takes registers: as long as it is wanted
-    const auto ask = [&](unsigned slot) {
-        weights[slot % AHEAD].ask(team.has_slot(slot), w_ptr, b_ptr, (own + slot * team.lanes) * WIDTH, hw, per_hw);
-    };
-#pragma unroll
-    for (unsigned slot = 0; slot < AHEAD; ++slot) ask(slot);
-    if constexpr (SLOTS == 1) count_group();
-#pragma unroll
-    for (unsigned slot = 0; slot < SLOTS; ++slot) {
-        Unit<Element, WIDTH> y;
-#pragma unroll
-        for (unsigned i = 0; i < WIDTH; ++i) {
-            y.of[i] = Element(weights[slot % AHEAD].result(i, x.normalised(slot * WIDTH + i)));
-        }
-        if (mine && team.has_slot(slot)) team.store(by_vectors, out, slot, y);
-        if (slot + AHEAD < SLOTS) ask(slot + AHEAD);
+// What a thread writes of its group, and the weights for it.
+template <unsigned SLOTS, unsigned WIDTH>
+struct Results {
+    Team<SLOTS, WIDTH>& team;
+    const float *w, *b;  // of the group's channels
+    Element* out;        // null for a team of no group
+    unsigned own, hw, per_hw;
+    bool by_vectors;
+    Weights<WIDTH> weights[SLOTS];
+
+    template <Where WHERE>
+    __device__ void ask(unsigned slot) {
+        weights[slot].template ask<WHERE>(team.has_slot(slot), w, b, (own + slot * team.lanes) * WIDTH, hw, per_hw);
     }
-}
+
+    // One slot's weights are on their way before.
+    template <Where WHERE>
+    __device__ void write(const Row<true, SLOTS, WIDTH>& x) {
+        constexpr unsigned MANY = 8 / WIDTH, AHEAD = WHERE == OF_TWO || SLOTS < MANY ? SLOTS : MANY;  // under way at a time
+        if constexpr (SLOTS > 1) {
+#pragma unroll
+            for (unsigned slot = 0; slot < AHEAD; ++slot) ask<WHERE>(slot);
+        }
+#pragma unroll
+        for (unsigned slot = 0; slot < SLOTS; ++slot) {
+            Unit<Element, WIDTH> y;
+#pragma unroll
+            for (unsigned i = 0; i < WIDTH; ++i) {
+                y.of[i] = Element(weights[slot].template result<WHERE>(i, x.normalised(slot * WIDTH + i)));
+            }
+            if (out && team.has_slot(slot)) team.store(by_vectors, out, slot, y);
+            if (slot + AHEAD < SLOTS) ask<WHERE>(slot + AHEAD);
+        }
+    }
+};
 
 template <unsigned SLOTS, unsigned WIDTH>
 __device__ inline void forward(const Element* in_ptr, Element* out_ptr, const float* w_ptr, const float* b_ptr, unsigned count,
@@ -133,25 +142,27 @@ __device__ inline void forward(const Element* in_ptr, Element* out_ptr, const fl
     Team<SLOTS, WIDTH> team(lanes, own, per_group * hw, in_ptr + start);
     Unit<Element, WIDTH> values[SLOTS];
     team.load(by_vectors, values, team.in);
-    Element* const out = out_ptr + start + own * WIDTH;
 
     const unsigned image = unsigned(__umul64hi(2ull * group, per_groups)), channel = (group - image * groups) * per_group;
     if (w_ptr) w_ptr += channel;
     if (b_ptr) b_ptr += channel;
-    Row<true, SLOTS, WIDTH> x;
-    const auto count_group = [&] {
-        const float none[SLOTS][WIDTH] = {};
-        x.set(values);
-        x.template count<false>(team, values, none, per_value, eps);
-    };
-    if constexpr (SLOTS > 1) count_group();
-    if constexpr (WIDTH > 1) {
-        if (hw >= WIDTH) return finish<OF_TWO>(team, x, count_group, w_ptr, b_ptr, out, mine, by_vectors, own, hw, per_hw);
-        if (hw == 1 && aligned(size_t(w_ptr) | size_t(b_ptr))) {
-            return finish<VECTORS>(team, x, count_group, w_ptr, b_ptr, out, mine, by_vectors, own, hw, per_hw);
-        }
+    const bool of_two = WIDTH > 1 && hw >= WIDTH, in_vectors = WIDTH > 1 && hw == 1 && aligned(size_t(w_ptr) | size_t(b_ptr));
+    Results<SLOTS, WIDTH> results{team, w_ptr, b_ptr, mine ? out_ptr + start + own * WIDTH : nullptr, own, hw, per_hw, by_vectors};
+    if constexpr (SLOTS == 1) {  // under way meanwhile
+        if (of_two) results.template ask<OF_TWO>(0);
+        else if (in_vectors) results.template ask<VECTORS>(0);
+        else results.template ask<ANYWHERE>(0);
     }
-    finish<ANYWHERE>(team, x, count_group, w_ptr, b_ptr, out, mine, by_vectors, own, hw, per_hw);
+    Row<true, SLOTS, WIDTH> x;
+    x.set(values);
+    const float none[SLOTS][WIDTH] = {};
+    x.template count<false>(team, values, none, per_value, eps);
+    if constexpr (WIDTH == 1) team.lanes = unknown(lanes);  // which slots there are takes registers: as long as it is wanted
+    if constexpr (WIDTH > 1) {
+        if (of_two) return results.template write<OF_TWO>(x);
+        if (in_vectors) return results.template write<VECTORS>(x);
+    }
+    results.template write<ANYWHERE>(x);
 }
 
 //% for kind, numbers, width in (("", range(1, 2 * T.size + 1), "VECTOR"), ("singles_", (4, 8, 16, 32), 1))

@@ -7,9 +7,9 @@
 //% include "elements.jinja"
 //% include "rows_held.jinja"
 
-// Threads of a block at most. More values of f32 a thread take the registers of fewer threads.
-__device__ constexpr unsigned most_threads(unsigned part, unsigned values) {
-    return part ? 128 : sizeof(Element) == 4 && values > 12 ? 384 : MOST_THREADS;
+// Threads of a block at most. More values of f32 a thread, or more that are no vectors, take the registers of fewer threads.
+__device__ constexpr unsigned most_threads(unsigned part, unsigned slots, unsigned width) {
+    return part ? 128 : width == 1 && slots > 8 || sizeof(Element) == 4 && slots * width > 12 ? 384 : MOST_THREADS;
 }
 
 // A team, of PART lanes at most, or of whole warps where that is 0, and the sums over it: each of its threads has the same bits.
@@ -72,7 +72,7 @@ __device__ inline void backward(const Element* in_ptr, const Element* go_ptr, El
                                 unsigned lanes, unsigned shift, unsigned at_once, unsigned images, unsigned readers,
                                 unsigned pitch, unsigned rounds, unsigned round_pitch, unsigned per_hw, size_t row, float eps,
                                 double per_value) {
-    constexpr unsigned VALUES = SLOTS * WIDTH, MOST = most_threads(PART, VALUES);
+    constexpr unsigned VALUES = SLOTS * WIDTH, MOST = most_threads(PART, SLOTS, WIDTH);
     const bool by_vectors = aligned(size_t(in_ptr) | size_t(go_ptr) | size_t(gi_ptr));
     const unsigned values = per_group * hw, first_group = blockIdx.x * at_once;
     const unsigned own_team = threadIdx.x >> shift, own = threadIdx.x - (own_team << shift);
@@ -80,7 +80,6 @@ __device__ inline void backward(const Element* in_ptr, const Element* go_ptr, El
     const unsigned number = own_team / at_once, group = min(first_group + own_team % at_once, groups - 1);
     const bool mine = number < images && first_group + own_team % at_once < groups;
     unsigned first = blockIdx.y * images, image = mine ? first + number : 0x7FFFFFFF;
-    const size_t of_group = size_t(group) * values + own * WIDTH;
     Team<SLOTS, WIDTH, PART> team(lanes, own, values);
 
     // What the thread has of its team's image.
@@ -92,7 +91,7 @@ __device__ inline void backward(const Element* in_ptr, const Element* go_ptr, El
     };
     const auto hold = [&](Image& of) {
         of.there = image < batch;
-        of.place = image * row + of_group;
+        of.place = image * row + size_t(group) * values + unknown(own) * WIDTH;
         of.k = SHIFTED && of.there ? Real(in_ptr[of.place - own * WIDTH]) : Real(0);
         if (WIDTH == 1 || by_vectors) {
             team.template load<true>(of.in, in_ptr + of.place, of.there);
@@ -202,7 +201,7 @@ __device__ inline void backward(const Element* in_ptr, const Element* go_ptr, El
 //% for part, of_part, vectors, singles in ((0, "", whole, (4, 8, 12)), (4, "parts4_", parts, (4, 8)), (16, "parts16_", parts, (4, 8)))
 //% for kind, numbers, width in (("", vectors, "VECTOR"), ("singles_", singles, 1))
 //% for slots in numbers if entry in (none, "group_norm_backward_teams_%d_%s%skernel%s" | format(slots, kind, of_part, suffix))
-extern "C" __global__ void __launch_bounds__(most_threads({{ part }}, {{ slots }} * {{ width }}), 1)
+extern "C" __global__ void __launch_bounds__(most_threads({{ part }}, {{ slots }}, {{ width }}), 1)
 group_norm_backward_teams_{{ slots }}_{{ kind }}{{ of_part }}kernel{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr,
                         const float* w_ptr, float* partials_ptr, unsigned batch, unsigned groups, unsigned per_group, unsigned hw,
                         unsigned lanes, unsigned shift, unsigned at_once, unsigned images, unsigned readers, unsigned pitch,

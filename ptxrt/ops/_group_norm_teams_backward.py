@@ -29,7 +29,7 @@ __all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
 
 _SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
 _VALUES, _OF_16_BITS, _OF_PARTS = 20, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
-_FEWER, _THREADS_OF_MORE = 12, 384  # more values of f32 a thread than these want blocks of so few threads
+_THREADS_OF_MORE = 384  # of a block at most, where registers of more do not hold the values
 _USUAL = 8  # values of a thread, where these are enough for a block
 _PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
 _TURNS = 16  # images of a team at most: so many terms are added up in f32
@@ -202,9 +202,10 @@ def _refusal(problem: GroupNormBackwardDescriptor, config: TeamBackwardConfig) -
         return Refusal(f"{problem.batch} images of {problem.channels} channels: neither may be {1 << 31}")
     if refusal := config.refusal(problem, _most(problem.dtype.name, width(problem), config.lanes >= WARP)):
         return refusal
-    values = config.slots(problem) * width(problem)
-    if problem.dtype.size == 4 and values > _FEWER and config.lanes > _THREADS_OF_MORE:
-        return Refusal(f"blocks of more than {_THREADS_OF_MORE} threads hold {_FEWER} values a thread, not {values}")
+    values, each = config.slots(problem) * width(problem), width(problem)
+    fewer = _SINGLES[-2] if each == 1 else _OF_16_BITS if problem.dtype.size == 2 else _SINGLES[-1]
+    if values > fewer and config.lanes > _THREADS_OF_MORE:
+        return Refusal(f"blocks of more than {_THREADS_OF_MORE} threads hold {fewer} values a thread, not {values}")
     images = config.block(problem).images * config.slices
     if not 0 < config.slices <= _SLICES or images * _TURNS < problem.batch:
         return Refusal(

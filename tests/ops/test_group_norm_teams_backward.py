@@ -421,6 +421,8 @@ def test_every_group_of_every_image(device: Device, rng: Rng, batch: int, groups
     ((1, 4, 161), "f32", (32, 1), "32 threads hold 640 values, not 644"),
     ((1, 4, 1540), "f32", (416, 1), "blocks of more than 384 threads hold 12 values a thread, not 16"),
     ((1, 4, 1540), "f32", (384, 1), ""),
+    ((1, 5, 921), "bf16", (416, 1), "blocks of more than 384 threads hold 8 values a thread, not 12"),
+    ((1, 5, 921), "bf16", (384, 1), ""),
     ((1, 4, 1248), "f32", (416, 1), ""),
     ((1, 8, 129), "f16", (64, 1), "64 threads hold 1024 values, not 1032"),
     ((1, 11, 35), "bf16", (32, 1), "32 threads hold 384 values, not 385"),
