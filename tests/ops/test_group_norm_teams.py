@@ -194,15 +194,15 @@ def test_no_bit_depends_on_where_the_arrays_lie(device: Device, rng: Rng, name: 
             assert got.tobytes() == want.tobytes(), places
 
 
-@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("lanes", [16, 64])
 @pytest.mark.parametrize("variant", ["teams", "hip/teams"])
-def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, lanes: int, variant: str) -> None:
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, lanes: int, variant: str) -> None:
     x, w, b = problem(rng, (1, 4, 49))
-    there, out = (on_device(a, device, int(place == i)) for i, a in enumerate((x, np.zeros_like(x))))
     plan = plan_of(device, x.shape, 1, "f32", 1e-5, lanes, variant)
-    plan.run(GroupNormArgs(there, on_device(w, device), on_device(b, device), out))
-    assert out.to_host().tobytes() == run(device, x, w, b, 1, lanes).tobytes()
+    for place in range(2):
+        there, out = (on_device(a, device, int(place == i)) for i, a in enumerate((x, np.zeros_like(x))))
+        plan.run(GroupNormArgs(there, on_device(w, device), on_device(b, device), out))
+        assert out.to_host().tobytes() == run(device, x, w, b, 1, lanes).tobytes(), place
 
 
 @every_type

@@ -177,7 +177,7 @@ def test_in_hip_the_bits_are_those_of_ptx(device: Device, rng: Rng, name: str) -
             for channels, slots in ((2 * vector, 1), (2, 4), (2, 8), *(((8, 2),) if name == "f32" else ()))
         ),
         ((69, 12 * vector), 2, TeamBackwardConfig(8, 2)),
-        ((9, 35 * vector), 35, TeamBackwardConfig(1, 9)),  # more groups of blocks than there are
+        ((9, 140 * vector), 35, TeamBackwardConfig(4, 1)),  # blocks have room for more groups than there are
         ((33, 12 * vector), 3, TeamBackwardConfig(4, 1)),  # more teams than a block's images times its groups
         ((5, 6 * vector, 2), 2, TeamBackwardConfig(8, 1)),
         ((3, 2 * vector, 281), 2, TeamBackwardConfig(288, 2)),
@@ -234,15 +234,16 @@ def test_no_bit_depends_on_where_the_arrays_lie(device: Device, rng: Rng, name: 
             assert same(got, want), places
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("way", [TeamBackwardConfig(16, 1), TeamBackwardConfig(64, 2)], ids=str)
 @pytest.mark.parametrize("variant", ["teams", "hip/teams"])
-def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, place: int, way: Any, variant: str) -> None:
+def test_one_array_alone_may_be_unaligned(device: Device, rng: Rng, way: Any, variant: str) -> None:
     go, x, w = problem(rng, (3, 32, 15) if way.lanes > 32 else (3, 32, 4))
-    there = [on_device(a, device, int(place == i)) for i, a in enumerate((go, x, np.zeros_like(x)))]
     plan = plan_of(device, x.shape, 1, "f32", 1e-5, way, variant)
-    got = plan.run(GroupNormBackwardArgs(there[0], there[1], on_device(w, device), there[2]))
-    assert same([a.to_host() for a in got], run(device, (go, x, w), 1, way))
+    want = run(device, (go, x, w), 1, way)
+    for place in range(3):
+        there = [on_device(a, device, int(place == i)) for i, a in enumerate((go, x, np.zeros_like(x)))]
+        got = plan.run(GroupNormBackwardArgs(there[0], there[1], on_device(w, device), there[2]))
+        assert same([a.to_host() for a in got], want), place
 
 
 @every_type
