@@ -43,7 +43,10 @@ VECTOR = {
     "v_mov_b64": "u64(1)",
     "v_not_b32": "~u32(1)",
     "v_and_b32": "u32(1) & u32(2)",
+    "v_and_b32_sdwa h": "u32(1) & u32(2) >> 16",
     "v_or_b32": "u32(1) | u32(2)",
+    "v_or_b32_sdwa l": "u32(1) | (u32(2) & 0xffff)",
+    "v_or_b32_sdwa h": "u32(1) | u32(2) >> 16",
     "v_xor_b32": "u32(1) ^ u32(2)",
     "v_xad_u32": "(u32(1) ^ u32(2)) + u32(3)",
     "v_or3_b32": "u32(1) | u32(2) | u32(3)",
@@ -56,7 +59,7 @@ VECTOR = {
     "v_med3_u32": "std::max(std::min(u32(1), u32(2)), std::min(std::max(u32(1), u32(2)), u32(3)))",
     "v_perm_b32": "permuted(u32(1), u32(2), u32(3))",
     "v_lshlrev_b32": "u32(2) << (u32(1) & 31)",
-    "v_lshlrev_b32_sdwa": "u32(2) >> 16 << (u32(1) & 31)",
+    "v_lshlrev_b32_sdwa h": "u32(2) >> 16 << (u32(1) & 31)",
     "v_lshrrev_b32": "u32(2) >> (u32(1) & 31)",
     "v_ashrrev_i32": "i32(2) >> (u32(1) & 31)",
     "v_ashrrev_i64": "i64(2) >> (u32(1) & 63)",
@@ -122,7 +125,7 @@ VECTOR = {
     "v_cvt_f32_f16": "of_half(u32(1))",
     "v_cvt_f32_f16 l": "of_half(u32(1))",
     "v_cvt_f32_f16 h": "of_half(u32(1) >> 16)",
-    "v_cvt_f32_f16_sdwa": "of_half(u32(1) >> 16)",
+    "v_cvt_f32_f16_sdwa h": "of_half(u32(1) >> 16)",
     "v_cvt_f32_f64": "float(f64(1))",
     "v_cvt_f32_i32": "float(i32(1))",
     "v_cvt_f32_u32": "float(u32(1))",
@@ -554,9 +557,10 @@ def _instructions(text: str, width: int) -> list[_Instruction]:
         modifiers.pop("op_sel", None)
     if modifiers:
         raise ValueError
-    if name.endswith("_sdwa"):  # which may take any part of an operand: here the upper half
-        selected = (" src0_sel:WORD_1", " src0_sel:DWORD src1_sel:WORD_1")[len(operands) - 2]
-        operands[-1] = operands[-1].removesuffix(f" dst_sel:DWORD dst_unused:UNUSED_PAD{selected}")
+    if name.endswith("_sdwa"):  # which may take any part of an operand: here a half of the last one
+        selects = ("src0_sel:WORD_", "src0_sel:DWORD src1_sel:WORD_")[len(operands) - 2]
+        operands[-1], _, half = operands[-1].partition(f" dst_sel:DWORD dst_unused:UNUSED_PAD {selects}")
+        name = f"{name} {'lh'[int(half)]}"
     if operands and operands[-1].endswith(" clamp"):
         name, operands[-1] = f"{name} clamp", operands[-1].removesuffix(" clamp")
     for i, each in enumerate(operands):
