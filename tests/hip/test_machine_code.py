@@ -401,7 +401,7 @@ def _ways(row: tuple[str, ...]) -> Iterator[Any]:
     family, entry, _, which = row
     if SPECS[entry].dtype != "f32":
         yield family, BY_NAME[SPECS[entry].dtype].size
-    elif re.search(r"_(rows|words)\d*_kernel", entry):
+    elif re.search(r"_(rows|words)\d*_kernel|_teams_\d", entry):
         yield re.sub(r"\d+", "", entry), which
     else:
         yield entry, which

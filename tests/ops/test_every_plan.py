@@ -432,6 +432,7 @@ LARGE: list[tuple[Any, Any]] = [
     *((ops.GroupNormPlan, ops.GroupNormDescriptor((2, 2, hw), 2))  # each number of slots of teams
       for hw in (24, 36, 48, 56, 63, 64)),
     *((ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((2, 2, hw), 2)) for hw in (9, 16, 33, 40, 263, 312)),
+    *((ops.GroupNormBackwardPlan, ops.GroupNormBackwardDescriptor((7, 32, hw), 1)) for hw in (192, 240)),
     *((plan, kind((2, 128 * slots), (128 * slots,)))  # an entry for each number of slots
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor),
                          (ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),

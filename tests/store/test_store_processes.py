@@ -85,7 +85,7 @@ print(len(texts), cache.stats().compiles, cache.stats().store_hits)
 def test_pain3_processes_at_once_compile_each_of_the_librarys_kernels_once_in_all(tmp_path: Path) -> None:
     if reason := nvjitlink.available():
         pytest.skip(reason)
-    count, step = (64, 1) if ALL else (3, 40)
+    count, step = (64, 1) if ALL else (3, 80)
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {
         **os.environ,
