@@ -91,7 +91,12 @@ __device__ inline void backward(const Element* in_ptr, const Element* go_ptr, El
     };
     const auto hold = [&](Image& of) {
         of.there = image < batch;
-        of.place = image * row + size_t(group) * values + unknown(own) * WIDTH;
+#ifdef __AMDGCN__
+        const unsigned from = own * WIDTH;
+#else
+        const unsigned from = unknown(own) * WIDTH;  // held no longer than it is wanted: NVIDIA's threads have few registers
+#endif
+        of.place = image * row + size_t(group) * values + from;
         of.k = SHIFTED && of.there ? Real(in_ptr[of.place - own * WIDTH]) : Real(0);
         if (WIDTH == 1 || by_vectors) {
             team.template load<true>(of.in, in_ptr + of.place, of.there);
