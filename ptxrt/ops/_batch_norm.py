@@ -420,9 +420,20 @@ class WriteConfig(Config):
         across, least = ceil_div(problem.channels * problem.hw, problem.places), ceil_div(problem.batch, _GRID_Y)
         return _images(problem.batch, across, least, _APPLIED if problem.training else most)
 
+    @staticmethod
+    def in_rows(problem: _Problem) -> bool:
+        """Return whether it is for the entry of rows of whole vectors, whose blocks are half as large."""
+        return False
+
+    @classmethod
+    def blocks(cls, problem: _Problem) -> tuple[int, int]:
+        """Return the blocks of an image, and their threads."""
+        threads = problem.side_by_side // (2 if cls.in_rows(problem) else 1)
+        return ceil_div(problem.channels * problem.hw, threads * problem.vector), threads
+
     def grid(self, problem: _Problem) -> tuple[int, int]:
         """Return the grid of the pass."""
-        return ceil_div(problem.channels * problem.hw, problem.places), ceil_div(problem.batch, self.written)
+        return self.blocks(problem)[0], ceil_div(problem.batch, self.written)
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> WriteConfig:
@@ -443,16 +454,6 @@ class EvalConfig(WriteConfig):
     def in_rows(problem: _Problem) -> bool:
         """Return whether that entry takes the problem."""
         return problem.hw % problem.vector == 0 and problem.channels * problem.hw < problem.vector << 32
-
-    @classmethod
-    def blocks(cls, problem: _Problem) -> tuple[int, int]:
-        """Return the blocks of an image, and their threads."""
-        threads = problem.side_by_side // (2 if cls.in_rows(problem) else 1)
-        return ceil_div(problem.channels * problem.hw, threads * problem.vector), threads
-
-    def grid(self, problem: _Problem) -> tuple[int, int]:
-        """Return the grid of the pass."""
-        return self.blocks(problem)[0], ceil_div(problem.batch, self.written)
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> EvalConfig:
@@ -736,11 +737,9 @@ class Elementwise(Variant[BatchNormDescriptor, WriteConfig]):
             return Refusal(f"channels = {problem.channels} is above {(1 << 31) - 1}")
         arrays = ("x", "y", "weight", "bias", "running_mean", "running_var")
         arguments = (*arrays, *problem.sizes, problem.eps, config.written)
-        name, threads = "eval", problem.side_by_side
-        if isinstance(config, EvalConfig):
-            name, (_, threads) = "eval_rows" if config.in_rows(problem) else "eval", config.blocks(problem)
-        launch = Launch(problem.kernel(name, self.language), config.grid(problem), threads, arguments)
-        return Schedule((launch,), problem.guarantee)
+        kernel = problem.kernel("eval_rows" if config.in_rows(problem) else "eval", self.language)
+        _, threads = config.blocks(problem)
+        return Schedule((Launch(kernel, config.grid(problem), threads, arguments),), problem.guarantee)
 
 
 class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ptxrt.ops._group_norm_team import LARGEST_BACKWARD
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule, Variant
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ SIZES = (1, 2, 4, 8, 16)
 _ENOUGH_BLOCKS = 256
 _LARGE_GROUP = 1 << 20  # bytes
 _TEAMS = 1 << 14  # values of the largest group of `teams`
-_TEAMS_BACKWARD, _MANY = 7680, 1 << 7  # the same backward; groups of all images that are enough for a block each
+_MANY = 1 << 7  # groups of all images that are enough for a block each
 _SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
 _ALL_SHARED = 224 << 10  # the same, of a GPU with the largest clusters
 
@@ -157,7 +159,9 @@ class InClustersBackward(Variant["GroupNormBackwardDescriptor", ClusterConfig]):
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
         """Where a cluster holds a group, and groups are not small: teams are faster for many, of short channels."""
         many = problem.batch * problem.groups >= _MANY and problem.hw < 1 << 10
-        return _suits(problem) and not (many and problem.group <= _TEAMS_BACKWARD and problem.dtype.size <= 4)
+        return _suits(problem) and not (
+            many and problem.group <= math.prod(LARGEST_BACKWARD) and problem.dtype.size <= 4
+        )
 
     def schedule(
         self, problem: GroupNormBackwardDescriptor, config: ClusterConfig, limits: Limits

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["OF_TEAMS", "THREADS", "WARP", "Team", "lanes_for", "units", "width"]
+__all__ = ["LARGEST_BACKWARD", "OF_TEAMS", "THREADS", "WARP", "Team", "lanes_for", "units", "width"]
 
 WARP, OF_TEAMS, THREADS = 32, 128, 512  # threads of a warp, of a block that has several teams, and of one at most
+LARGEST_BACKWARD = 384, 20  # threads of a block that holds the most values of f32 backward, and how many each has
 
 
 def width(problem: Problem) -> int:

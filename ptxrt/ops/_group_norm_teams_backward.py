@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._group_norm_team import OF_TEAMS, THREADS, WARP, Team, lanes_for, width
+from ptxrt.ops._group_norm_team import LARGEST_BACKWARD, OF_TEAMS, THREADS, WARP, Team, lanes_for, width
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     KernelFamily,
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "InTeamsBackward", "TeamBackwardConfig"]
 
 _SINGLES = (4, 8, 12)  # values of a thread, where groups are no whole vectors
-_VALUES, _OF_16_BITS, _OF_PARTS = 20, 16, 8  # of a thread at most, of vectors of 16 bits, and of a part of a warp
-_THREADS_OF_MORE = 384  # of a block at most, where registers of more do not hold the values
+# Threads of a block at most, where more have too few registers; values of a thread at most.
+_THREADS_OF_MORE, _VALUES = LARGEST_BACKWARD
+_OF_16_BITS, _OF_PARTS = 16, 8  # the same of vectors of 16 bits, and of a part of a warp
 _USUAL = 8  # values of a thread, where these are enough for a block
 _PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
 _TURNS = 16  # images of a team at most: so many terms are added up in f32
