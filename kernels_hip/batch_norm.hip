@@ -61,8 +61,8 @@ batch_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
         if (training) {
             const double k = Real(x[0]);
             Number sum = 0, squares = 0;
-            for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-                const Number d = Number(Real(x[at.row * pitch + at.column])) - k;
+            for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+                const Number d = Number(Real(x[at.offset])) - k;
                 sum += d;
                 squares = fma(d, d, squares);
             }
@@ -81,8 +81,8 @@ batch_norm_kernel{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
 
         const double weight = w_ptr ? w_ptr[channel] : 1, bias = b_ptr ? b_ptr[channel] : 0;
         const Normal normal{mean, inverse_root(var + eps) * weight, bias};
-        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-            const size_t i = at.row * pitch + at.column;
+        for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+            const size_t i = at.offset;
             y[i] = Element(normal(Real(x[i])));
         }
     }
@@ -115,8 +115,8 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
 
         const double k = given ? mean_ptr[channel] : Real(x[0]);
         Number sum = 0, squares = 0, go_sum = 0, dot = 0;
-        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-            const size_t i = at.row * pitch + at.column;
+        for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+            const size_t i = at.offset;
             const Number d = Number(Real(x[i])) - k;
             const double g = Real(go[i]);
             sum += d;
@@ -147,20 +147,20 @@ backward(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw
         const Number scale = inv * weight, slope = dot * inv / m * inv, shift = go_sum / m;
 //% if T.size == 2
         const Gradient gradient(mean, scale, slope, shift);
-        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-            const size_t i = at.row * pitch + at.column;
+        for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+            const size_t i = at.offset;
             const Real g = Real(go[i]);
             gi[i] = Element(training ? gradient(Real(x[i]), g) : g * gradient.go_power * gradient.go_factor);
         }
 //% elif T.name == "f64"
         const Gradient gradient{mean, scale, rounded(slope), rounded(shift), m < 64};
-        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-            const size_t i = at.row * pitch + at.column;
+        for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+            const size_t i = at.offset;
             gi[i] = training ? gradient(x[i], go[i]) : double(Number(go[i]) * scale);
         }
 //% else
-        for (Walk at(threadIdx.x, blockDim.x, hw); at.row < batch; at.next()) {
-            const size_t i = at.row * pitch + at.column;
+        for (Walk at(threadIdx.x, blockDim.x, hw, pitch); at.row < batch; at.next()) {
+            const size_t i = at.offset;
             const Number g = Real(go[i]), own = training ? fma(mean - Number(Real(x[i])), slope, g - shift) : g;
             gi[i] = Element(Real(own * scale));
         }
@@ -251,13 +251,13 @@ struct Cached {
             }
         }
         Writing<BACKWARD, Formula> writing{out_ptr + home, formula};
-        Walk at(threadIdx.x, THREADS, hw / WIDTH);
+        Walk at(threadIdx.x, THREADS, hw / WIDTH, pitch, WIDTH);
 #pragma unroll 2
         for (unsigned unit = threadIdx.x; unit < held / WIDTH; unit += THREADS, at.next()) {
             Real values[WIDTH], gradients[WIDTH];
             load<true>(values, kept + unit * WIDTH);
             if constexpr (BACKWARD) load<true>(gradients, kept + MOST + unit * WIDTH);
-            writing.one(at.row * pitch + at.column * WIDTH, values, gradients);
+            writing.one(at.offset, values, gradients);
         }
 //% if rest[0]
         for_rest(m, [&](unsigned i, size_t offset) {
@@ -271,10 +271,10 @@ struct Cached {
     template <typename Use>
     __device__ void for_rest(unsigned m, Use use) {
         if (m <= MOST) return;
-        Walk at(MOST + threadIdx.x, THREADS, hw);
+        Walk at(MOST + threadIdx.x, THREADS, hw, size_t(channels) * hw);
 #pragma unroll
         for (unsigned i = 0; i < REST; ++i, at.next()) {
-            if (at.row < batch) use(i, at.row * channels * hw + at.column);
+            if (at.row < batch) use(i, at.offset);
         }
     }
 //% endif

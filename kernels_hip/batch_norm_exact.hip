@@ -137,9 +137,9 @@ __device__ inline void add_slice(const Element* in_ptr, const Element* go_ptr, c
     for (unsigned place = threadIdx.x; place < ROWS * COPIES; place += blockDim.x) rows[0][place] = 0;
     __syncthreads();
     Exact sums(reinterpret_cast<Word (*)[COPIES]>(rows[0] + threadIdx.x % COPIES));
-    Walk at(first + threadIdx.x, blockDim.x, hw);
+    Walk at(first + threadIdx.x, blockDim.x, hw, pitch);
     for (size_t i = first + threadIdx.x; i < last; i += blockDim.x, at.next()) {
-        const size_t place = home + at.row * pitch + at.column;
+        const size_t place = home + at.offset;
         if constexpr (BACKWARD) sums.take(float(in_ptr[place]), float(go_ptr[place]), mean_ptr + channel);
         else sums.take(float(in_ptr[place]));
     }

@@ -1,3 +1,4 @@
+//% set singles = 8
 // batch_norm_tickets, {{ T.name }}: batch_norm in training, forward and backward, in one launch whose blocks write a channel
 // soon after they have read it.
 //
