@@ -18,6 +18,8 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Most modules of torch and Sphinx are never imported: Python compiles those that are.
+INSTALL := $(PIP) install --quiet --no-compile --editable
 STAMP := $(VENV)/.$(CUDA)-$(HIP)
 DEV_STAMP := $(VENV)/.dev
 TORCH_STAMP := $(VENV)/.torch
@@ -100,21 +102,21 @@ clean:
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("ptxrt needs Python 3.10 or newer; here it is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --editable '.[test]'
+	$(INSTALL) '.[test]'
 	@missing=; for extra in $(filter-out none,$(CUDA) $(HIP)); do \
 	  echo "installing the packages of $$extra"; \
-	  $(PIP) install --quiet --editable ".[$$extra]" || { missing=$$extra; \
+	  $(INSTALL) ".[$$extra]" || { missing=$$extra; \
 	    echo "*** The packages of $$extra cannot be installed here (see above): going on without them." >&2; }; \
 	done; [ "$$missing" ] || touch $@
 
 $(TORCH_STAMP): $(STAMP)
-	$(PIP) install --quiet --editable '.[torch]'
+	$(INSTALL) '.[torch]'
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)
-	$(PIP) install --quiet --editable '.[docs]'
+	$(INSTALL) '.[docs]'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(PIP) install --quiet --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	@touch $@

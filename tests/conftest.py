@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from standin import StandIn, default_folder
 
 import ptxrt
+from ptxrt import memos
 from ptxrt.backends import hip as hip_backend
 from ptxrt.backends import sim as sim_backend
 
@@ -107,17 +108,15 @@ def _says_little(item: pytest.Item) -> bool:
     return device in ("hip:0", "hip-hip") and not AMD_GPU
 
 
-# What of a test's parameters says which code runs.
-_OF_CODE = {"variant", "norm", "way", "kind"}
-_OF_RESULTS = tuple(f"test_{plan.op}" for plan in ptxrt.ops.plans() if not plan.op.endswith("_backward"))
+_OPS = [plan.op for plan in ptxrt.ops.plans() if not plan.op.endswith("_backward")]
+_OF_RESULTS = tuple(f"test_{op}" for op in _OPS)
 
 
 def _facts(item: Any) -> Iterator[Any]:
-    """Each test of an op with each row of each list of parameters, and each pair of their values, on each device.
+    """Each test of an op with each row of each list of parameters on each device, with a GPU each pair of their values.
 
-    Without a GPU, on a machine of few cores, of the pairs those with what says which code runs. No pairs for variants
-    in HIP, whose texts tests/hip runs once more. Where a device says little, each test once, but none of the results of
-    an op; of every plan each op, as arguments reach the kernels.
+    No pairs for variants in HIP, whose texts tests/hip runs once more. Where a device says little, each test once, but
+    none of the results of an op; of every plan each op, as arguments reach the kernels.
     """
     given, test = item.callspec.params, (item.path, item.originalname, _device_of(item))
     if not _says_little(item):
@@ -126,14 +125,20 @@ def _facts(item: Any) -> Iterator[Any]:
         for mark in item.iter_markers("parametrize"):
             names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else mark.args[0]
             yield test, *(values[name] for name in names)
-        if not str(given.get("variant", "")).startswith("hip/"):
-            pairs = combinations(values.items(), 2)
-            yield from ((test, pair) for pair in pairs if NVIDIA_GPU or _OF_CODE & {*dict(pair)})
+        if NVIDIA_GPU and not str(given.get("variant", "")).startswith("hip/"):
+            yield from ((test, pair) for pair in combinations(values.items(), 2))
         return
     if not (_device_of(item) == "hip:0" and item.path.parent.name == "ops" and item.path.name.startswith(_OF_RESULTS)):
         yield test
     if item.path.name == "test_every_plan.py" and "case" in given:
         yield item.originalname, given["device"], given["case"].plan
+
+
+def _op_of(item: pytest.Item) -> str:
+    """Return which op a test of the ops is of, by the names in its parameters or its file's; "" for others."""
+    if item.path.parent.name != "ops":
+        return ""
+    return next((op for text in (item.name, item.path.name) for op in _OPS if op in text), "")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -154,7 +159,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in chosen if item not in left]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = chosen
+    # Those of an op one after the other, so that of several processes one alone makes its kernels ready to run.
+    items[:] = sorted(chosen, key=_op_of)
 
 
 def pytest_collection_finish() -> None:
@@ -215,11 +221,13 @@ def _few_checks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _store_of_the_run(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have the ops' kernels compiled once for all processes of a run, but where a test counts compiles."""
+    """Have the ops' texts made and compiled once for all processes of a run, but where a test counts compiles."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent.name in ("ops", "hip", "distributed"):
+            store = Path(os.environ["TEST_RUN_FOLDER"]) / "store"
             patch.setenv("PTXRT_CACHE_DISABLE", "0")
-            patch.setenv("PTXRT_CACHE_DIR", os.path.join(os.environ["TEST_RUN_FOLDER"], "store"))
+            patch.setenv("PTXRT_CACHE_DIR", str(store))
+            patch.setattr(memos, "_folder", store / "memos")
         yield
 
 

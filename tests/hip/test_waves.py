@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -1084,7 +1085,11 @@ BARRIERS = [
 ]
 
 
-@pytest.mark.parametrize(("family", "number"), covering(BARRIERS, lambda row: row[:1]))  # test_machine_code has each
+@pytest.mark.parametrize(
+    ("family", "number"),
+    # One of those of which test_machine_code.py has each.
+    covering(BARRIERS, lambda row: ["" if re.match("(group|batch)_norm|grid_sample_.*backward", row[0]) else row[0]]),
+)
 def test_a_barrier_that_is_missing_from_a_kernel_is_noticed(family: str, number: int) -> None:
     parts = TEXTS[family, "f32"].split(BARRIER)
     text = BARRIER.join(parts[: number + 1]) + BARRIER.join(parts[number + 1 :])
