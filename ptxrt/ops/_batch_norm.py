@@ -9,6 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops._batch_norm_choice import (
+    held_at_once,
+    held_bytes,
+    held_in_hip,
+    in_tickets_at_once,
+    read_twice,
+    worth_caching,
+)
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_last import (
     ChannelsLast,
@@ -500,10 +508,6 @@ class ColumnsConfig(WriteConfig):
         return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
 
 
-def _shared_bytes(problem: _Problem, arrays: int) -> int:
-    return problem.dtype.size * arrays * problem.count
-
-
 _KEPT_IN_HIP = 46 << 10  # bytes of a block's static shared memory
 _REST_IN_HIP = 1 << 10  # values of an array that a block's registers have besides, but of f64
 
@@ -512,7 +516,7 @@ def _cached(
     problem: _Problem, language: str, arrays: int, threads: int, arguments: tuple[Argument, ...]
 ) -> Schedule | Refusal:
     """Return a launch of a block a channel, which has the values of so many arrays in shared memory."""
-    name, shared = ("cached", "backward_cached")[arrays - 1], _shared_bytes(problem, arrays)
+    name, shared = ("cached", "backward_cached")[arrays - 1], held_bytes(problem, arrays)
     if language == "hip":
         most = _KEPT_IN_HIP + problem.dtype.size * arrays * _REST_IN_HIP * (problem.dtype.name != "f64")
         if shared > most:
@@ -522,31 +526,9 @@ def _cached(
     return problem.without_statistics or Schedule((launch,), problem.guarantee)
 
 
-def _worth_caching(problem: _Problem, arrays: int) -> bool:
-    """Return whether one block a channel is fastest: as measured on an H200."""
-    size, values = _shared_bytes(problem, arrays), problem.channels * problem.count
-    if size > 112 << 10:  # else two blocks fit a multiprocessor, and one reads while the other writes
-        return arrays == 1 and size <= 224 << 10 and problem.channels >= 256 and problem.hw % problem.vector == 0
-    long_rows = problem.hw >= 8 and (problem.hw % problem.vector == 0 or arrays == 2 or values <= 10 << 20)
-    return long_rows or values <= 1 << 19  # few values: the launches count
-
-
-def _few_values(problem: _Problem) -> bool:
-    """Return whether reading twice, in few instructions, is done sooner than reading once: as measured on an H200."""
-    return problem.training and problem.count <= 1 << 10 and problem.channels * problem.count <= 1 << 16
-
-
 def short_rows(problem: Geometry) -> bool:
     """Return whether columns are added up."""
     return problem.hw <= 256
-
-
-def _large_channels(problem: _Problem) -> bool:
-    return problem.training and problem.count >= 1 << 15
-
-
-def _many_values(problem: _Problem) -> bool:
-    return problem.training and problem.channels * problem.count >= 1 << 23
 
 
 def too_long(problem: Geometry) -> Refusal | None:
@@ -595,8 +577,10 @@ class Cached(Variant[BatchNormDescriptor, Config]):
     name = "cached"
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where the block's shared memory leaves enough of them; in HIP, where it holds a channel."""
-        return self.language == "hip" or _worth_caching(problem, 1)
+        """Where a block reads a channel as fast as several, or as a cluster; in HIP, where it holds one."""
+        if self.language == "hip":
+            return held_in_hip(problem, 1)
+        return worth_caching(problem, 1) or held_at_once(problem, 1)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
@@ -631,8 +615,8 @@ class Clusters(Variant[BatchNormDescriptor, ClusterConfig]):
     config_type = ClusterConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where the cluster's shared memory holds a channel, and values are many."""
-        return worth_clusters(problem)
+        """Where the cluster's shared memory holds a channel, values are many, and a block is not enough."""
+        return worth_clusters(problem) and not held_at_once(problem, 1)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ClusterConfig, limits: Limits) -> Schedule | Refusal:
@@ -647,8 +631,8 @@ class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
     config_type = TicketsConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Large channels, or many values."""
-        return _large_channels(problem) or _many_values(problem)
+        """Channels that no block holds; of f64, large ones or many values."""
+        return in_tickets_at_once(problem)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
@@ -831,8 +815,10 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
     name = "cached"
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where the block's shared memory leaves enough of them; in PTX, not few values, which the baseline takes."""
-        return _worth_caching(problem, 2) and (self.language == "hip" or not _few_values(problem))
+        """Where a block reads a channel as fast as several, or as a cluster; not what is best read twice."""
+        if self.language == "hip":
+            return held_in_hip(problem, 2)
+        return (worth_caching(problem, 2) or held_at_once(problem, 2)) and not read_twice(problem, "ptx")
 
     @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
@@ -867,8 +853,8 @@ class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
     config_type = ClusterConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where the cluster's shared memory holds a channel, and values are many."""
-        return worth_clusters(problem)
+        """Where the cluster's shared memory holds a channel, values are many, and one block or two readings slower."""
+        return worth_clusters(problem) and not held_at_once(problem, 2) and not read_twice(problem, "ptx")
 
     @of_inverse
     def schedule(
@@ -885,8 +871,8 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
     config_type = TicketsConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Large channels, or many values."""
-        return _large_channels(problem) or _many_values(problem)
+        """Channels that no block holds; of f64, large ones or many values. Not what is best read twice."""
+        return in_tickets_at_once(problem) and not read_twice(problem, "hip")
 
     @of_inverse
     def schedule(
@@ -961,7 +947,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Not few values, nor small channels in eval, which take one launch of the baseline."""
-        if self.language == "ptx" and _few_values(problem):
+        if self.language == "ptx" and read_twice(problem, "ptx"):
             return False
         return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
 

@@ -23,7 +23,7 @@ SIZES = (1, 2, 4, 8, 16)
 _ENOUGH_BLOCKS = 256
 _LARGE_GROUP = 1 << 20  # bytes
 _TEAMS = 1 << 14  # values of the largest group of `teams`
-_MANY = 1 << 7  # groups of all images that are enough for a block each
+_MANY, _HALF = 1 << 7, 1 << 6  # groups of all images that are enough for a block each, and for two each
 _SHARED = 200 << 10  # bytes of a block that are sure to be there on a GPU with clusters
 _ALL_SHARED = 224 << 10  # the same, of a GPU with the largest clusters
 
@@ -56,14 +56,16 @@ class ClusterConfig(Config):
     def heuristic(cls, problem: Problem) -> ClusterConfig:
         """Return what was fastest on an H100 and an H200: of large groups the largest clusters.
 
-        Of others the fewest threads a group, of which each has at most 16 vectors, of f64 forward 24, in blocks that
-        fill a GPU.
+        Of others the fewest threads a group, of which each has at most 16 vectors, of f64 forward 24, backward 20 of
+        both tensors, in blocks that fill a GPU. Of so many groups that two blocks each have a multiprocessor, those.
         """
         large, small = cls._large(problem), cls._small(problem)
         wide = problem.group_bytes >= _LARGE_GROUP and problem.dtype.name != "f64"
         if large and (wide or not small[0].holds(problem)):
             return large
         groups = problem.batch * problem.groups
+        if _HALF <= groups < _MANY and problem.dtype.name != "f64" and (two := cls._by_two(problem)):
+            return two
         return next((way for way in small if groups * way.size >= _ENOUGH_BLOCKS), small[-1])
 
     @classmethod
@@ -72,6 +74,16 @@ class ClusterConfig(Config):
         large = cls._large(problem)
         found = (cls.heuristic(problem), *cls._small(problem)[:3], *((large,) if large else ()))
         return tuple(dict.fromkeys(found))
+
+    @classmethod
+    def _by_two(cls, problem: Problem) -> ClusterConfig | None:
+        """Return two large blocks for a group that is not small; forward, several small ones for the largest."""
+        quarter, half = _LARGE_GROUP // 4, _LARGE_GROUP // 2
+        if problem.arrays == 1 and problem.group_bytes >= half:
+            ways = [cls(8, 256), cls(16, 256)]
+        else:
+            ways = [cls(2, 1024)] if problem.group_bytes >= quarter // 2 * problem.arrays else []
+        return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= 16), None)
 
     @classmethod
     def _large(cls, problem: Problem) -> ClusterConfig | None:
@@ -86,8 +98,12 @@ class ClusterConfig(Config):
         ways = [cls(size, number) for size in SIZES[:-1] for number in cls._threads(problem)]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
-        most = 24 if problem.dtype.name == "f64" and problem.arrays == 1 else 16
-        return [way for way in ways if way.holds(problem) and 1 < way.rows(problem) <= most] or ways[-1:]
+        if problem.dtype.name == "f64":
+            most = 24 if problem.arrays == 1 else 32
+        else:
+            most = 16 if problem.arrays == 1 else 20
+        small = [way for way in ways if way.rows(problem) > 1 and way.vectors(problem) <= most]
+        return [way for way in small if way.holds(problem)] or ways[-1:]
 
     @staticmethod
     def _threads(problem: Problem) -> tuple[int, ...]:

@@ -112,8 +112,9 @@ class InTicketsBackward(Variant["GroupNormBackwardDescriptor", TicketsConfig]):
     config_type = TicketsConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Large channels."""
-        return problem.hw >= 1 << 11
+        """Large channels, or a few large groups of them."""
+        few = problem.batch * problem.groups <= 1 << 7 and problem.group >= 1 << 14
+        return problem.hw >= (1 << 9 if few else 1 << 11)
 
     def schedule(
         self, problem: GroupNormBackwardDescriptor, config: TicketsConfig, limits: Limits

@@ -551,9 +551,11 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((1, 32, 132), 1, "teams"),
         ((257, 32, 128), 1, "teams"),
         ((257, 32, 124), 1, "teams"),  # more than a quarter of a block's threads
-        ((256, 32, 124), 1, "few"),
+        ((256, 32, 124), 1, "teams"),
+        ((255, 32, 124), 1, "few"),
         ((2, 32, 8, 8), 8, "few"),
-        ((64, 32, 1024), 32, "few"),
+        ((64, 32, 1024), 32, "teams"),  # of many groups, all but short ones
+        ((64, 32, 252), 32, "few"),
         ((1, 1, (1 << 14) - 1), 1, "teams"),
         ((1, 1, (1 << 14) + 1), 1, "baseline"),  # of which registers do not hold as many
         ((64, 32, 1023), 32, "teams"),

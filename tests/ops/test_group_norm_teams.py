@@ -361,11 +361,12 @@ def test_who_is_served(sim: Device) -> None:
     for name in FAMILY.dtypes:
         for shape, groups in ORDINARY:
             assert chosen(shape, groups, name) == "teams"
-            # In HIP others are as fast of few vectors, or faster of whole ones of 16 bits a channel.
+            # In HIP others are as fast of few vectors, or faster of many whole ones of 16 bits a channel.
             whole = math.prod(shape[2:]) * BY_NAME[name].size % 16 == 0
             assert whole or chosen(shape, groups, name, "hip") == "teams"
     assert [chosen((32, 512, 14, 14), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]
-    assert [chosen((8, 640, 16, 16), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "held"]
+    assert [chosen((8, 640, 16, 16), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]
+    assert [chosen((32, 512, 28, 28), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "held"]
     assert [chosen((2, 128, 8, 8), 8, name, "hip") for name in ("f32", "f16")] == ["few", "few"]
     assert chosen((1, 32, 515), 1, language="hip") == "tickets"
     assert chosen((32, 512, 16, 16), 32) == chosen((32, 512, 32, 32), 32, "f16") == "teams"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -28,7 +29,11 @@ __all__ = [
 ]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
-_SLICE, _SLICES = 32, 1 << 8  # rows of a slice, at most, of f64 four times as many; slices that are enough
+_SLICE, _SHORTEST = 32, 4  # rows of a slice, at most, of f64 four times as many; and at least, where slices are enough
+_SLICES = 1 << 8  # that are enough
+_AT_ONCE = 1 << 16  # threads of a backward that run at a time, about
+_ALL_THREADS = 1 << 17  # that keep a GPU busy in the forward
+_MANY_ROWS = 1 << 13  # from which on a warp's block is enough for one
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
@@ -142,9 +147,11 @@ class HeldConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> HeldConfig:
-        """Few, each with many values; of few rows each has more threads, which are done sooner."""
-        widths = _FORWARD.widths(problem)
-        return cls(widths[-1] if problem.rows * problem.width < 1 << 18 else widths[0])
+        """Few, each with many values, as long as they are enough for a GPU; of few rows more than a warp."""
+        widths = [width for width in _FORWARD.widths(problem) if width > _WARP or problem.rows >= _MANY_ROWS]
+        return cls(
+            next((width for width in widths if problem.rows * width >= _ALL_THREADS), max(widths, default=_WARP))
+        )
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[HeldConfig]:
@@ -162,11 +169,12 @@ class HeldBackwardConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> HeldBackwardConfig:
-        """Many values a thread; slices for many blocks, of f64 for as many as run at a time."""
+        """Many values a thread; as many slices as run at a time, but short ones where their sums would be many."""
         threads = _BACKWARD.widths(problem)[0]
         if problem.dtype.name == "f64":
             return cls(threads, min(4 * _SLICE, max(1, -(-problem.rows // (_MULTIPROCESSORS * (_THREADS // threads))))))
-        return cls(threads, min(_SLICE, max(1, problem.rows // _SLICES)))
+        length = math.ceil(max(problem.rows * threads / _AT_ONCE, min(_SHORTEST, problem.rows / _SLICES)))
+        return cls(threads, min(_SLICE, 1 << max(0, length - 1).bit_length()))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[HeldBackwardConfig]:
