@@ -16,9 +16,18 @@ import pytest
 import waves
 from helpers import AMD_TARGETS, EVERYTHING, Patch, amd_targets, compiled_for_amd, covering
 from op_testing import on_device, wish
+from test_waves import (
+    AS_MACHINE_CODE,
+    NO_MACHINE_CODE,
+    TEXTS,
+    Case,
+    normal,
+    planned,
+    short_grids,  # noqa: F401
+    type_of,
+)
 from test_waves import CASES as ALL_CASES
 from test_waves import HIP as ALL
-from test_waves import TEXTS, Case, facts, held_warps, normal, planned, short_grids, type_of  # noqa: F401
 from tolerances import bar, relative_error
 
 import ptxrt
@@ -37,35 +46,15 @@ pytestmark = [
     pytest.mark.usefixtures("hiprtc_there", "disassembler_there", "short_grids"),
 ]
 
-# grid_sample's other modes, and its backward in shared memory, take integer atomics, reads of one lane's register, or
-# minutes to compile: test_waves.py runs their text.
-NOT_HERE = ("grid_sample_modes", "grid_sample_tiled_backward")
-HIP = [spec for spec in ALL if not spec.family.startswith(NOT_HERE)]
-CASES = {family: cases for family, cases in ALL_CASES.items() if not family.startswith(NOT_HERE)}
+HIP = [spec for spec in ALL if not spec.family.startswith(NO_MACHINE_CODE)]
+CASES = {family: cases for family, cases in ALL_CASES.items() if not family.startswith(NO_MACHINE_CODE)}
 
 SEEDS = (0, 1, 2)  # one wave after the other, and two random orders of all waves
 each_target = pytest.mark.parametrize("target", amd_targets("f32"))
 every_target = pytest.mark.parametrize("target", AMD_TARGETS)
-
-
-def entries(row: tuple[Any, ...]) -> Iterator[Any]:
-    """As `facts`, but in f32 each kind of case and each entry: test_waves.py runs each case."""
-    make, arguments, _ = row
-    if make is held_warps or type_of(arguments) != "f32":
-        yield from facts(row)
-    else:
-        yield make
-        yield from (step.kernel for step in planned(make(*arguments)).schedule.launches)
-
-
-# So that of the types of 16 bits that is chosen which has a target of its own.
-F16_LAST = sorted((case for cases in CASES.values() for case in cases), key=lambda case: type_of(case[1]) == "f16")
 each_case = pytest.mark.parametrize(
     ("make", "arguments", "target"),
-    covering(
-        ((make, arguments, target) for make, arguments in F16_LAST for target in amd_targets(type_of(arguments))),
-        entries,
-    ),
+    [(make, arguments, target) for make, arguments in AS_MACHINE_CODE for target in amd_targets(type_of(arguments))],
     ids=lambda v: getattr(v, "__name__", str(v)),
 )
 

@@ -99,14 +99,16 @@ def in_one_type_beside_f32(row: tuple[Case, str]) -> Iterator[Any]:
 
 
 def in_each_way(row: tuple[Case, str]) -> Iterator[Any]:
-    """Each problem in f32, each op in each type; each variant in f32 on one of each form, and, where all is wanted, in
-    PTX on a small and a large one, with and without a rest behind its vectors. None where it does not run.
+    """Each problem in f32, each op in each type; each variant in f32 on one of each form, with a GPU in one more type,
+    and, where all is wanted, in PTX on a small and a large one, with and without a rest behind its vectors. None where
+    it does not run.
     """
     case, variant = row
     if all(key != variant for key, _ in ways(case, Device("sim:0"))):
         return
     if case.dtype != "f32":
-        yield case.plan.op, variant if not variant.startswith("hip/") else "hip"
+        if NVIDIA_GPU:
+            yield case.plan.op, variant if not variant.startswith("hip/") else "hip"
         yield case.plan.op, case.dtype
         return
     *outer, inner = case.problem.shape

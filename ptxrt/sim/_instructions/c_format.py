@@ -110,11 +110,13 @@ def formatted(text: bytes, values: Sequence[Argument]) -> bytes:
         if isinstance(part, bytes):
             out.append(part)
             continue
-        width = [ctypes.c_int(next(remaining))] if part.starred else []  # type: ignore[arg-type]
+        width = [int(next(remaining) or 0)] if part.starred else []
+        if width and abs(width[0]) > _MOST:  # which the host's printf would count, one by one
+            raise _too_long(part.text)
         value = next(remaining)
         if part.kind == "s" and value is None:
             value = b"(null)"
-        out.append(_converted(part.text, *width, _C_TYPES[part.kind](value)))
+        out.append(_converted(part.text, *map(ctypes.c_int, width), _C_TYPES[part.kind](value)))
     return b"".join(out)
 
 
@@ -129,7 +131,11 @@ def _converted(text: bytes, *values: Any) -> bytes:
         buffer = ctypes.create_string_buffer(size)
         length = int(_SNPRINTF(buffer, size, text, *values))
         if not 0 <= length <= _MOST:
-            raise FormatError(f"{_quoted(text)} asks for more than {_MOST} characters")
+            raise _too_long(text)
         if length < size:
             return buffer.raw[:length]
         size = length + 1
+
+
+def _too_long(text: bytes) -> FormatError:
+    return FormatError(f"{_quoted(text)} asks for more than {_MOST} characters")
