@@ -13,9 +13,9 @@ from ptxrt.ops._batch_norm_choice import (
     held_at_once,
     held_bytes,
     held_in_hip,
-    in_tickets_at_once,
     read_twice,
     worth_caching,
+    worth_tickets,
 )
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_last import (
@@ -632,7 +632,7 @@ class InTickets(Variant[BatchNormDescriptor, TicketsConfig]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Channels that no block holds; of f64, large ones or many values."""
-        return in_tickets_at_once(problem)
+        return worth_tickets(problem)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: TicketsConfig, limits: Limits) -> Schedule | Refusal:
@@ -872,7 +872,7 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Channels that no block holds; of f64, large ones or many values. Not what is best read twice."""
-        return in_tickets_at_once(problem) and not read_twice(problem, "hip")
+        return worth_tickets(problem) and not read_twice(problem, "hip")
 
     @of_inverse
     def schedule(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["held_at_once", "held_bytes", "held_in_hip", "in_tickets_at_once", "read_twice", "worth_caching"]
+__all__ = ["held_at_once", "held_bytes", "held_in_hip", "read_twice", "worth_caching", "worth_tickets"]
 
 _TWO_BLOCKS = 112 << 10  # bytes of which two blocks fit a multiprocessor, and one reads while the other writes
 _LARGEST = 224 << 10  # of one block
@@ -68,7 +68,7 @@ def held_in_hip(problem: Any, arrays: int) -> bool:
     return worth_caching(problem, arrays) and not slow and not read_twice(problem, "hip")
 
 
-def in_tickets_at_once(problem: Any) -> bool:
+def worth_tickets(problem: Any) -> bool:
     """Return whether slices of a channel that no block holds have tickets; of f64, large channels or many values."""
     large = problem.count >= 1 << 15 or problem.channels * problem.count >= 1 << 23
     return bool(problem.training and (problem.dtype.size < 8 or large))

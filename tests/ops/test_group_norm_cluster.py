@@ -396,3 +396,40 @@ def test_who_serves_float64(sim: Device, plan: Any, shape: Shape, best: tuple[st
 def test_float64_backward_of_large_groups_is_not_for_a_ring(sim: Device) -> None:
     problem = GroupNormBackwardDescriptor((1, 128, 512, 512), 32, BY_NAME["f64"])
     assert GroupNormBackwardPlan.select(sim, problem, wish(language="ptx")).variant.name == "split"
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "name", "forward", "backward"),
+    [
+        # Of 64 groups two large blocks each have a multiprocessor.
+        ((2, 256, 100, 100), 32, "f32", (2, 1024), (8, 256)),
+        ((64, 64, 32, 32), 1, "f16", (2, 1024), (2, 1024)),
+        ((4, 96, 64, 64), 16, "f32", (4, 256), (4, 256)),  # too small for that
+        ((8, 64, 128, 128), 8, "f32", (8, 256), (16, 256)),
+        ((8, 32, 200, 200), 8, "f32", (16, 256), (16, 512)),
+        ((8, 64, 128, 128), 8, "f16", (2, 1024), (8, 256)),
+        # Of more the fewest threads whose registers are not too full of both tensors.
+        ((32, 512, 28, 28), 32, "f32", (1, 256), (2, 256)),
+        ((32, 256, 56, 56), 32, "f32", (1, 512), (4, 256)),
+        ((8, 128, 100, 152), 32, "f16", (1, 512), (4, 256)),
+        ((8, 320, 64, 64), 32, "f64", (2, 512), (8, 256)),
+    ],
+    ids=str,
+)
+def test_clusters_are_as_large_as_was_measured(
+    shape: Shape, groups: int, name: str, forward: Any, backward: Any
+) -> None:
+    found = [
+        ClusterConfig.heuristic(descriptor(shape, groups, BY_NAME[name]))
+        for descriptor in (GroupNormDescriptor, GroupNormBackwardDescriptor)
+    ]
+    assert [(config.size, config.threads) for config in found] == [forward, backward]
+
+
+def test_a_backward_in_hip_of_a_few_large_groups_has_tickets(sim: Device) -> None:
+    def chosen(shape: Shape, groups: int) -> str:
+        described = GroupNormBackwardDescriptor(shape, groups)
+        return str(GroupNormBackwardPlan.select(sim, described, wish(language="hip")).variant.name)
+
+    assert chosen((64, 64, 32, 32), 1) == chosen((2, 640, 32, 32), 32) == chosen((8, 320, 64, 64), 32) == "tickets"
+    assert chosen((64, 64, 22, 22), 1) == chosen((32, 512, 28, 28), 32) == "baseline"

@@ -372,6 +372,8 @@ def test_who_is_served(sim: Device) -> None:
     assert chosen((32, 512, 16, 16), 32) == chosen((32, 512, 32, 32), 32, "f16") == "teams"
     assert chosen((32, 512, 32, 32), 32) == chosen((32, 512, 36, 32), 32, "f16") == "cluster"
     assert chosen((64, 512, 7, 7), 32, "f64") == "baseline"
+    assert [chosen((2048, 32, 128), 32, name) for name in ("f32", "f64")] == ["few", "few"]
+    assert [chosen((2048, 32, 256), 32, name) for name in ("f32", "f64")] == ["teams", "few"]
     assert chosen((2, 32, 8, 8), 8) == "few"
 
 

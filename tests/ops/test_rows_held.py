@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import EVERYTHING, NVIDIA_GPU, Patch, Rng, covering, refused
+from helpers import EVERYTHING, NVIDIA_GPU, Patch, Rng, Shape, covering, refused
 from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar
 
@@ -524,6 +524,43 @@ def test_what_registers_cannot_hold_is_refused(
     variant = "held_warps" if isinstance(config, (WarpsConfig, WarpsBackwardConfig)) else "held"
     with refused(ptxrt.errors.Unsupported, f"{norm}{way and '_backward'}", "descriptor", reason):
         select(sim, norm, way, x, 1e-5, variant, config)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "threads"),
+    [
+        ((512, 768), "f32", 192),  # few rows: down to one vector a thread
+        ((2048, 768), "f32", 64),
+        ((4096, 1024), "f32", 64),
+        ((512, 4096), "f32", 256),
+        ((8192, 768), "f16", 32),  # many: as many values a thread as there are registers for
+        ((32768, 768), "f32", 32),
+        ((4096, 4096), "f16", 128),
+    ],
+    ids=str,
+)
+def test_threads_of_a_row_are_as_many_as_keep_a_gpu_busy(shape: Shape, name: str, threads: int) -> None:
+    problem = ops.LayerNormDescriptor(shape, shape[-1:], BY_NAME[name])
+    assert HeldConfig.heuristic(problem) == HeldConfig(threads)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "config"),
+    [
+        ((8192, 768), "f32", HeldBackwardConfig(64, 8)),
+        ((2048, 768), "f16", HeldBackwardConfig(64, 4)),  # shorter ones would leave many sums
+        ((512, 768), "f32", HeldBackwardConfig(64, 2)),  # longer ones few slices
+        ((32768, 768), "f16", HeldBackwardConfig(64, 32)),
+        ((4096, 4096), "f32", HeldBackwardConfig(256, 16)),
+        ((4096, 5120), "f32", HeldBackwardConfig(320, 32)),  # a power of two
+        ((1024, 8192), "f32", HeldBackwardConfig(512, 8)),
+        ((100, 768), "f32", HeldBackwardConfig(64, 1)),
+    ],
+    ids=str,
+)
+def test_slices_are_as_many_as_run_at_a_time(shape: Shape, name: str, config: HeldBackwardConfig) -> None:
+    problem = ops.LayerNormBackwardDescriptor(shape, shape[-1:], BY_NAME[name])
+    assert HeldBackwardConfig.heuristic(problem) == config
 
 
 @every_norm
