@@ -9,14 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
-from ptxrt.ops._batch_norm_choice import (
-    held_at_once,
-    held_bytes,
-    held_in_hip,
-    read_twice,
-    worth_caching,
-    worth_tickets,
-)
+from ptxrt.ops._batch_norm_choice import held_at_once, held_bytes, read_twice, worth_holding, worth_tickets
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_last import (
     ChannelsLast,
@@ -578,9 +571,7 @@ class Cached(Variant[BatchNormDescriptor, Config]):
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; in HIP, where it holds one."""
-        if self.language == "hip":
-            return held_in_hip(problem, 1)
-        return worth_caching(problem, 1) or held_at_once(problem, 1)
+        return worth_holding(problem, 1, self.language)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
@@ -816,9 +807,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; not what is best read twice."""
-        if self.language == "hip":
-            return held_in_hip(problem, 2)
-        return (worth_caching(problem, 2) or held_at_once(problem, 2)) and not read_twice(problem, "ptx")
+        return worth_holding(problem, 2, self.language)
 
     @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:

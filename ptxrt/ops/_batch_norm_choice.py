@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["held_at_once", "held_bytes", "held_in_hip", "read_twice", "worth_caching", "worth_tickets"]
+__all__ = ["held_at_once", "held_bytes", "read_twice", "worth_holding", "worth_tickets"]
 
 _TWO_BLOCKS = 112 << 10  # bytes of which two blocks fit a multiprocessor, and one reads while the other writes
 _LARGEST = 224 << 10  # of one block
@@ -22,7 +22,7 @@ def held_bytes(problem: Any, arrays: int) -> int:
     return nbytes
 
 
-def worth_caching(problem: Any, arrays: int) -> bool:
+def _worth_caching(problem: Any, arrays: int) -> bool:
     """Return whether one block a channel is faster than several, which read it twice."""
     nbytes, values = held_bytes(problem, arrays), problem.channels * problem.count
     if nbytes > _TWO_BLOCKS:
@@ -60,12 +60,14 @@ def read_twice(problem: Any, language: str) -> bool:
     return bool(values <= 1 << 23 and count <= (1 << 13 if problem.channels >= 512 else 1 << 12))
 
 
-def held_in_hip(problem: Any, arrays: int) -> bool:
-    """Return whether, in HIP, one block a channel is faster than slices of it with tickets, and than reading twice."""
-    if arrays == 1:
-        return True
-    slow = problem.dtype.size == 2 and problem.channels >= 512 and problem.hw >= 16
-    return worth_caching(problem, arrays) and not slow and not read_twice(problem, "hip")
+def worth_holding(problem: Any, arrays: int, language: str) -> bool:
+    """Return whether one block a channel, which holds its values, is the fastest."""
+    if arrays == 2 and read_twice(problem, language):
+        return False
+    if language == "hip":
+        slow = problem.dtype.size == 2 and problem.channels >= 512 and problem.hw >= 16
+        return arrays == 1 or (_worth_caching(problem, arrays) and not slow)  # else slices have tickets
+    return _worth_caching(problem, arrays) or held_at_once(problem, arrays)
 
 
 def worth_tickets(problem: Any) -> bool:

@@ -78,11 +78,10 @@ class ClusterConfig(Config):
     @classmethod
     def _by_two(cls, problem: Problem) -> ClusterConfig | None:
         """Return two large blocks for a group that is not small; forward, several small ones for the largest."""
-        quarter, half = _LARGE_GROUP // 4, _LARGE_GROUP // 2
-        if problem.arrays == 1 and problem.group_bytes >= half:
+        if problem.arrays == 1 and problem.group_bytes >= _LARGE_GROUP // 2:
             ways = [cls(8, 256), cls(16, 256)]
         else:
-            ways = [cls(2, 1024)] if problem.group_bytes >= quarter // 2 * problem.arrays else []
+            ways = [cls(2, 1024)] if problem.group_bytes >= _LARGE_GROUP // 8 * problem.arrays else []
         return next((way for way in ways if way.holds(problem) and way.vectors(problem) <= 16), None)
 
     @classmethod
@@ -98,10 +97,7 @@ class ClusterConfig(Config):
         ways = [cls(size, number) for size in SIZES[:-1] for number in cls._threads(problem)]
         # Of as many threads a forward is faster in fewer blocks, a backward in more: as measured on an H200.
         ways.sort(key=lambda way: (way.size * way.threads, way.size if problem.arrays == 1 else way.threads))
-        if problem.dtype.name == "f64":
-            most = 24 if problem.arrays == 1 else 32
-        else:
-            most = 16 if problem.arrays == 1 else 20
+        most = ({1: 24, 2: 32} if problem.dtype.name == "f64" else {1: 16, 2: 20})[problem.arrays]
         small = [way for way in ways if way.rows(problem) > 1 and way.vectors(problem) <= most]
         return [way for way in small if way.holds(problem)] or ways[-1:]
 

@@ -18,8 +18,10 @@ from ptxrt.ops._batch_norm import (
 )
 
 
-def chosen(plan: Any, problem: Any, language: str) -> str:
-    return str(plan.select(Device("sim:0"), problem, wish(language=language)).variant.name)
+def chosen(plan: Any, problem: Any) -> tuple[str, ...]:
+    """Return the variants in PTX and in HIP."""
+    plans = (plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip"))
+    return tuple(one.variant.name for one in plans)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,7 @@ def chosen(plan: Any, problem: Any, language: str) -> str:
     ids=str,
 )
 def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
-    problem = BatchNormDescriptor(shape, True, dtype=BY_NAME[name])
-    assert (chosen(BatchNormPlan, problem, "ptx"), chosen(BatchNormPlan, problem, "hip")) == (in_ptx, in_hip)
+    assert chosen(BatchNormPlan, BatchNormDescriptor(shape, True, dtype=BY_NAME[name])) == (in_ptx, in_hip)
 
 
 @pytest.mark.parametrize(
@@ -69,5 +70,4 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
 )
 def test_a_backward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
     problem = BatchNormBackwardDescriptor(shape, True, dtype=BY_NAME[name])
-    plan = BatchNormBackwardPlan
-    assert (chosen(plan, problem, "ptx"), chosen(plan, problem, "hip")) == (in_ptx, in_hip)
+    assert chosen(BatchNormBackwardPlan, problem) == (in_ptx, in_hip)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["Argument", "FormatError", "arguments", "formatted"]
 
@@ -110,7 +110,7 @@ def formatted(text: bytes, values: Sequence[Argument]) -> bytes:
         if isinstance(part, bytes):
             out.append(part)
             continue
-        width = [int(next(remaining) or 0)] if part.starred else []
+        width = [cast(int, next(remaining))] if part.starred else []
         if width and abs(width[0]) > _MOST:  # which the host's printf would count, one by one
             raise _too_long(part.text)
         value = next(remaining)
