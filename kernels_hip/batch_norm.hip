@@ -1,6 +1,8 @@
 //% set vector = 16 // T.size
 //% set places = 512 if T.name == "f64" else 1024
-//% set kept = (46 * 1024) // T.size
+//% set kept, kept_by_few = 46 * 1024 // T.size, 49 * 512 // T.size
+/*#- Threads of a block that holds a channel, forward and backward -> the blocks that registers leave room for. -#*/
+//% set at_once = ({128: {"f32": 8}.get(T.name, 6), 256: 3 if T.size == 2 else 4}, {128: {"f32": 6}.get(T.name, 4), 512: {"f32": 2}.get(T.name, 1)})
 //% set rest = (0, 0) if T.name == "f64" else (4, 2)
 //% set eval_arrays = "normals" if T.size == 2 else "scales, means, biases"
 // batch_norm, {{ T.name }}, forward and backward.
@@ -31,6 +33,8 @@
 //   batch_norm_cached, batch_norm_backward_cached: grid (channels), 256 and 512 threads, in training: all, reading once
 //     into shared memory{{ " and registers" if rest[0] }}, batch * hw up to {{ kept + 256 * rest[0] }} and {{ kept // 2 + 512 * rest[1] }}. The
 //     backward one computes the statistics where mean_ptr is null.
+//   batch_norm_cached128, batch_norm_backward_cached128: the same of 128 threads, batch * hw up to {{ kept_by_few + 128 * rest[0] }} and
+//     {{ kept_by_few // 2 + 128 * rest[1] }}, of which more blocks fit a multiprocessor.
 //   batch_norm_backward_eval, then batch_norm_backward_eval_finish: grad_input and the sums of each slice of `values`
 //     values of a channel, a multiple of {{ vector }}, grid (channels, slices), 256 threads; the other gradients, grid
 //     (channels), 128 threads. sums_ptr is [channels, slices, 2] Numbers; batch * hw is below 2^31.
@@ -186,9 +190,9 @@ batch_norm_backward_handed_kernel{{ suffix }}(const Element* in_ptr, const Eleme
 // A block a channel, whose values are in its shared memory between the sums and the results.
 //% if entry is none or "cached" in entry
 
-template <bool BACKWARD>
+template <bool BACKWARD, unsigned THREADS>
 struct Cached {
-    static constexpr unsigned THREADS = BACKWARD ? 512 : 256, MOST = {{ kept }} / (BACKWARD ? 2 : 1);
+    static constexpr unsigned MOST = (THREADS == 128 ? {{ kept_by_few }} : {{ kept }}) / (BACKWARD ? 2 : 1);
     static constexpr unsigned REST = BACKWARD ? {{ rest[1] }} : {{ rest[0] }};  // values of a thread behind these
     typedef typename Choice<BACKWARD>::Formula Formula;
 
@@ -279,33 +283,33 @@ struct Cached {
     }
 //% endif
 };
-//% if entry is none or "backward" not in entry
+//% for own_threads, ending in ((256, ""), (128, "128")) if entry is none or entry.endswith("norm_cached" ~ ending ~ suffix)
 
-extern "C" __global__ void __launch_bounds__(256, {{ 3 if T.size == 2 else 4 }})
-batch_norm_cached{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
+extern "C" __global__ void __launch_bounds__({{ own_threads }}, {{ at_once[0][own_threads] }})
+batch_norm_cached{{ ending ~ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr,
                   Real* mean_ptr, Real* var_ptr, Real* rmean_ptr, Real* rvar_ptr, unsigned batch, unsigned channels,
                   unsigned hw, Real eps, Real momentum) {
-    alignas(16) __shared__ Element kept[Cached<false>::MOST];
+    typedef Cached<false, {{ own_threads }}> Work;
+    alignas(16) __shared__ Element kept[Work::MOST];
     const size_t addresses = reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr);
-    by_width(hw, addresses, Cached<false>{in_ptr, in_ptr, out_ptr, w_ptr, b_ptr, nullptr, nullptr, mean_ptr, var_ptr,
-                                            rmean_ptr, rvar_ptr, nullptr, nullptr, batch, channels, hw, eps, momentum,
-                                            kept});
+    by_width(hw, addresses, Work{in_ptr, in_ptr, out_ptr, w_ptr, b_ptr, nullptr, nullptr, mean_ptr, var_ptr, rmean_ptr,
+                                 rvar_ptr, nullptr, nullptr, batch, channels, hw, eps, momentum, kept});
 }
-//% endif
-//% if entry is none or "backward" in entry
+//% endfor
+//% for own_threads, ending in ((512, ""), (128, "128")) if entry is none or entry.endswith("backward_cached" ~ ending ~ suffix)
 
-extern "C" __global__ void __launch_bounds__(512, {{ 2 if T.name == "f32" else 1 }})
-batch_norm_backward_cached{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr,
+extern "C" __global__ void __launch_bounds__({{ own_threads }}, {{ at_once[1][own_threads] }})
+batch_norm_backward_cached{{ ending ~ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr,
                            Real* gb_ptr, const Real* w_ptr, const Real* mean_ptr, const Real* var_ptr,
                            unsigned batch, unsigned channels, unsigned hw, Real eps) {
-    alignas(16) __shared__ Element kept[2 * Cached<true>::MOST];
+    typedef Cached<true, {{ own_threads }}> Work;
+    alignas(16) __shared__ Element kept[2 * Work::MOST];
     const size_t addresses =
         reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
-    by_width(hw, addresses, Cached<true>{in_ptr, go_ptr, gi_ptr, w_ptr, nullptr, mean_ptr, mean_ptr ? var_ptr : nullptr,
-                                           nullptr, nullptr, nullptr, nullptr, gw_ptr, gb_ptr, batch, channels, hw, eps,
-                                           0, kept});
+    by_width(hw, addresses, Work{in_ptr, go_ptr, gi_ptr, w_ptr, nullptr, mean_ptr, mean_ptr ? var_ptr : nullptr, nullptr,
+                                 nullptr, nullptr, nullptr, gw_ptr, gb_ptr, batch, channels, hw, eps, 0, kept});
 }
-//% endif
+//% endfor
 //% endif
 //% if entry is none or "_norm_eval" in entry
 

@@ -1,3 +1,4 @@
+//% set singles = 8
 //% set of_pairs = true
 // batch_norm_rounded, {{ T.name }}: batch_norm in training over a batch that is spread over many devices, by sums that each device
 // rounds.

@@ -1,4 +1,4 @@
-//% set singles = 8
+//% set singles, halves = 8, 3
 // batch_norm_tickets, {{ T.name }}: batch_norm in training, forward and backward, in one launch whose blocks write a channel
 // soon after they have read it.
 //
@@ -120,12 +120,15 @@ batch_norm_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go
         const size_t pitch = size_t(channels) * hw;
         const unsigned m = batch * hw;
         const Slice<true> own(at, sums_ptr, slices, values, m);
+        // hw, of which no compiler knows that it is the same in each turn: what follows from it for walks by each width would
+        // be more scalar registers than AMD's GPUs have.
+        const unsigned row = hw + (own.first > own.last);
         const size_t home = size_t(own.channel) * hw;
         const Element *x = in_ptr + home, *go = go_ptr + home;
         if (!at.output) {
             const double k = mean_ptr ? mean_ptr[own.channel] : Real(x[0]);
             Sums sums;
-            by_width(hw, addresses, Units<THREADS, true, Adding<true>>{x, go, pitch, hw, own.first, own.last, {sums, k}});
+            by_width(row, addresses, Units<THREADS, true, Adding<true>>{x, go, pitch, row, own.first, own.last, {sums, k}});
             own.leave(sums, k);
             at.announce(own.channel);
         } else {
@@ -139,8 +142,8 @@ batch_norm_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go
             }
             __syncthreads();
             const Gradient formula = gradient;
-            by_width(hw, addresses, Units<THREADS, true, Writing<true, Gradient>>{
-                x, go, pitch, hw, own.first, own.last, {gi_ptr + home, formula}});
+            by_width(row, addresses, Units<THREADS, true, Writing<true, Gradient>>{
+                x, go, pitch, row, own.first, own.last, {gi_ptr + home, formula}});
         }
     }
 }

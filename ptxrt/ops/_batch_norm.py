@@ -9,7 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
-from ptxrt.ops._batch_norm_choice import held_at_once, held_bytes, read_twice, worth_holding, worth_tickets
+from ptxrt.ops._batch_norm_choice import (
+    held_at_once,
+    held_bytes,
+    holding_threads,
+    most_in_hip,
+    read_twice,
+    worth_holding,
+    worth_tickets,
+)
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
 from ptxrt.ops._batch_norm_last import (
     ChannelsLast,
@@ -99,14 +107,21 @@ _SIGNATURES = {
     f"{_TILES}",
     "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
 }
+_HOLDING = {  # entries of blocks that hold a channel: the arrays, and what they have of threads
+    "cached": {128: "cached128", 256: "cached", 512: "cached512"},
+    "backward_cached": {128: "backward_cached128", 256: "backward_cached256", 512: "backward_cached"},
+}
+_SIGNATURES |= {entry: _SIGNATURES[name] for name, entries in _HOLDING.items() for entry in entries.values()}
 _IN_HIP = (
     "kernel",
     "running",
     "cached",
+    "cached128",
     "eval",
     "backward_kernel",
     "backward_handed_kernel",
     "backward_cached",
+    "backward_cached128",
     "backward_eval",
     "backward_eval_finish",
 )
@@ -501,21 +516,47 @@ class ColumnsConfig(WriteConfig):
         return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
 
 
-_KEPT_IN_HIP = 46 << 10  # bytes of a block's static shared memory
-_REST_IN_HIP = 1 << 10  # values of an array that a block's registers have besides, but of f64
+@dataclass(frozen=True)
+class ThreadsConfig(Config):
+    """The knob of blocks that hold a channel: their threads."""
+
+    threads: int
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> ThreadsConfig:
+        """As measured on an H200."""
+        return cls(holding_threads(problem, "ptx"))
+
+    @classmethod
+    def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
+        """Return all numbers of threads."""
+        return cls(128), cls(256), cls(512)
+
+
+class ThreadsInHipConfig(ThreadsConfig):
+    """The same in HIP, where blocks have as much shared memory as their threads say."""
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> ThreadsInHipConfig:
+        """As measured on an H200."""
+        return cls(holding_threads(problem, "hip"))
 
 
 def _cached(
-    problem: _Problem, language: str, arrays: int, threads: int, arguments: tuple[Argument, ...]
+    problem: _Problem, language: str, config: ThreadsConfig, arguments: tuple[Argument, ...]
 ) -> Schedule | Refusal:
-    """Return a launch of a block a channel, which has the values of so many arrays in shared memory."""
-    name, shared = ("cached", "backward_cached")[arrays - 1], held_bytes(problem, arrays)
+    """Return a launch of a block a channel, which has the values of its arrays in shared memory."""
+    backward = problem.arrays == 2
+    name = _HOLDING["backward_cached" if backward else "cached"].get(config.threads)
+    if name is None or (language == "hip" and name not in _IN_HIP):
+        return Refusal(f"no block of {config.threads} threads holds a channel")
+    shared = held_bytes(problem, problem.arrays)
     if language == "hip":
-        most = _KEPT_IN_HIP + problem.dtype.size * arrays * _REST_IN_HIP * (problem.dtype.name != "f64")
+        most = most_in_hip(problem, config.threads)
         if shared > most:
             return Refusal(f"{shared} bytes of values are more than {most}")
         shared = 0
-    launch = Launch(problem.kernel(name, language), (problem.channels,), threads, arguments, shared)
+    launch = Launch(problem.kernel(name, language), (problem.channels,), config.threads, arguments, shared)
     return problem.without_statistics or Schedule((launch,), problem.guarantee)
 
 
@@ -564,20 +605,24 @@ class Channels(Variant[BatchNormDescriptor, Config]):
         return Schedule(tuple(steps), problem.guarantee)
 
 
-class Cached(Variant[BatchNormDescriptor, Config]):
+class Cached(Variant[BatchNormDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads it once into shared memory."""
 
     name = "cached"
+
+    def __init__(self, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.config_type = ThreadsConfig if language == "ptx" else ThreadsInHipConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; in HIP, where it holds one."""
         return worth_holding(problem, 1, self.language)
 
     @and_statistics
-    def schedule(self, problem: BatchNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: BatchNormDescriptor, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*problem.in_one, *problem.sizes, problem.eps, problem.updated[2])
-        return _cached(problem, self.language, 1, 256, arguments)
+        return _cached(problem, self.language, config, arguments)
 
 
 class Small(Variant[BatchNormDescriptor, Config]):
@@ -800,20 +845,26 @@ class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
         return Schedule((Launch(kernel, problem.blocks(self.language), 256, arguments),), problem.guarantee)
 
 
-class CachedBackward(Variant[BatchNormBackwardDescriptor, Config]):
+class CachedBackward(Variant[BatchNormBackwardDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads x and grad_out once into shared memory."""
 
     name = "cached"
+
+    def __init__(self, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.config_type = ThreadsConfig if language == "ptx" else ThreadsInHipConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; not what is best read twice."""
         return worth_holding(problem, 2, self.language)
 
     @of_inverse
-    def schedule(self, problem: BatchNormBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
+    def schedule(
+        self, problem: BatchNormBackwardDescriptor, config: ThreadsConfig, limits: Limits
+    ) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
-        return _cached(problem, self.language, 2, 512, arguments)
+        return _cached(problem, self.language, config, arguments)
 
 
 class SmallBackward(Variant[BatchNormBackwardDescriptor, Config]):
@@ -843,7 +894,7 @@ class ClustersBackward(Variant[BatchNormBackwardDescriptor, ClusterConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where the cluster's shared memory holds a channel, values are many, and one block or two readings slower."""
-        return worth_clusters(problem) and not held_at_once(problem, 2) and not read_twice(problem, "ptx")
+        return worth_clusters(problem) and not held_at_once(problem, 2) and not read_twice(problem)
 
     @of_inverse
     def schedule(
@@ -860,8 +911,8 @@ class InTicketsBackward(Variant[BatchNormBackwardDescriptor, TicketsConfig]):
     config_type = TicketsConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Channels that no block holds; of f64, large ones or many values. Not what is best read twice."""
-        return worth_tickets(problem) and not read_twice(problem, "hip")
+        """Channels that no block holds; of f64, large ones or many values."""
+        return worth_tickets(problem)
 
     @of_inverse
     def schedule(
@@ -936,7 +987,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Not few values, nor small channels in eval, which take one launch of the baseline."""
-        if self.language == "ptx" and read_twice(problem, "ptx"):
+        if self.language == "ptx" and read_twice(problem):
             return False
         return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
 

@@ -7,13 +7,27 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["held_at_once", "held_bytes", "read_twice", "worth_holding", "worth_tickets"]
+__all__ = [
+    "KEPT_IN_HIP",
+    "held_at_once",
+    "held_bytes",
+    "holding_threads",
+    "in_vectors",
+    "most_in_hip",
+    "read_twice",
+    "worth_holding",
+    "worth_tickets",
+]
 
 _TWO_BLOCKS = 112 << 10  # bytes of which two blocks fit a multiprocessor, and one reads while the other writes
 _LARGEST = 224 << 10  # of one block
+_HALF_A_BLOCK = 64 << 10  # of which a multiprocessor has three at a time
 _LITTLE = 40 << 10  # that one multiprocessor reads as soon as two
 _ENOUGH = 96  # channels for all multiprocessors to be busy
 _LONG_ROW = 256  # bytes: clusters read shorter ones as one, side by side
+KEPT_IN_HIP = {128: 49 << 9, 256: 46 << 10, 512: 46 << 10}
+"""Threads of a block that holds a channel, in HIP -> bytes of its static shared memory."""
+_REST_IN_HIP = (4, 2)  # values of each array that a thread's registers have besides, forward and backward; not of f64
 
 
 def held_bytes(problem: Any, arrays: int) -> int:
@@ -22,13 +36,42 @@ def held_bytes(problem: Any, arrays: int) -> int:
     return nbytes
 
 
+def most_in_hip(problem: Any, threads: int) -> int:
+    """Return the bytes of values that a block in HIP holds."""
+    rest = 0 if problem.dtype.name == "f64" else _REST_IN_HIP[problem.arrays - 1]
+    nbytes: int = KEPT_IN_HIP[threads] + rest * threads * problem.arrays * problem.dtype.size
+    return nbytes
+
+
+def in_vectors(problem: Any) -> bool:
+    """Return whether blocks that hold a channel read its rows by 16 bytes, or of 16 bits by 8."""
+    width = problem.vector // 2 if problem.dtype.size == 2 else problem.vector
+    return bool(problem.hw % width == 0)
+
+
 def _worth_caching(problem: Any, arrays: int) -> bool:
     """Return whether one block a channel is faster than several, which read it twice."""
     nbytes, values = held_bytes(problem, arrays), problem.channels * problem.count
     if nbytes > _TWO_BLOCKS:
         return bool(arrays == 1 and nbytes <= _LARGEST and problem.channels >= 256 and problem.hw % problem.vector == 0)
-    long_rows = problem.hw >= 8 and (problem.hw % problem.vector == 0 or arrays == 2 or values <= 10 << 20)
+    long_rows = problem.hw >= 8 and (in_vectors(problem) or arrays == 2 or values <= 10 << 20)
     return bool(long_rows or values <= 1 << 19)  # few values: the launches count
+
+
+def holding_threads(problem: Any, language: str) -> int:
+    """Return the threads of a block that holds a channel: few where many blocks wait, each at another time."""
+    arrays, channels, count = problem.arrays, problem.channels, problem.count
+    if language == "hip":
+        singly = problem.dtype.size == 4 and not in_vectors(problem) and count > 1 << 12
+        many = channels >= 128 if arrays == 2 else channels >= 512 and not singly
+        few = many and held_bytes(problem, arrays) <= most_in_hip(problem, 128)
+        return 128 if few else (256, 512)[arrays - 1]
+    if channels <= 128 and count > 1 << 13:
+        return 512
+    if count > 1 << 14 and (arrays == 2 or channels <= 256):
+        return 512
+    most = 1 << 14 if arrays == 1 else (38 << 10) // (2 * problem.dtype.size)
+    return 128 if channels >= 512 and count <= (most if channels >= 768 else 1 << 11) else 256
 
 
 def held_at_once(problem: Any, arrays: int) -> bool:
@@ -36,37 +79,32 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     nbytes, size = held_bytes(problem, arrays), problem.dtype.size
     if size == 8 or nbytes > _TWO_BLOCKS or (problem.channels < _ENOUGH and nbytes > _LITTLE):
         return False
-    if problem.hw % problem.vector == 0:
+    if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _HALF_A_BLOCK):
         return True
     if problem.hw * size >= _LONG_ROW:
         return bool(arrays == 2 or problem.count <= 1 << 14)
-    few = problem.count <= 1 << 12 if size == 4 else problem.channels <= 512 and problem.count <= 1 << 13
-    return bool(arrays == 1 and few)
+    return bool(problem.count <= 1 << 12 or (size == 2 and problem.channels <= 512 and problem.count <= 1 << 13))
 
 
-def read_twice(problem: Any, language: str) -> bool:
-    """Return whether a backward that reads twice, in few instructions, is done before what holds the values."""
-    size, count, values = problem.dtype.size, problem.count, problem.channels * problem.count
+def read_twice(problem: Any) -> bool:
+    """Return whether a backward in PTX that reads twice, in few instructions, is done before what holds the values."""
+    count, values = problem.count, problem.channels * problem.count
     if not problem.training:
         return False
-    if language == "hip":
-        return bool(size < 8 and problem.channels >= 512 and count <= (1 << 12 if size == 2 else 1 << 11))
     if count <= 1 << 10 and values <= 1 << 16:
         return True
-    if size == 8 or problem.channels < 256:
-        return False
-    if size == 2 and problem.channels >= 768 and problem.hw % problem.vector and problem.hw * size >= _LONG_ROW:
-        return bool(count <= 1 << 14 and values <= 1 << 24)
-    return bool(values <= 1 << 23 and count <= (1 << 13 if problem.channels >= 512 else 1 << 12))
+    singly = problem.dtype.size == 4 and not in_vectors(problem) and problem.hw * 4 < _LONG_ROW
+    return bool(singly and problem.channels >= 256 and 1 << 12 < count <= 1 << 13 and values <= 1 << 23)
 
 
 def worth_holding(problem: Any, arrays: int, language: str) -> bool:
     """Return whether one block a channel, which holds its values, is the fastest."""
-    if arrays == 2 and read_twice(problem, language):
-        return False
     if language == "hip":
         slow = problem.dtype.size == 2 and problem.channels >= 512 and problem.hw >= 16
-        return arrays == 1 or (_worth_caching(problem, arrays) and not slow)  # else slices have tickets
+        few = arrays == 1 or holding_threads(problem, "hip") == 128
+        return few or (_worth_caching(problem, arrays) and not slow)  # else slices have tickets
+    if arrays == 2 and read_twice(problem):
+        return False
     return _worth_caching(problem, arrays) or held_at_once(problem, arrays)
 
 

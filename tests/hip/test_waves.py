@@ -21,7 +21,7 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops._batch_norm import SplitConfig, WriteConfig
+from ptxrt.ops._batch_norm import SplitConfig, ThreadsInHipConfig, WriteConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
     ShardBackwardPlan,
@@ -288,6 +288,15 @@ def batch_norm_backward_of_inverse(shape: Shape, name: str = "f32") -> Case:
 
 def batch_norm_by(variant: str, shape: Shape, affine: bool = True, name: str = "f32") -> Case:
     return replace(batch_norm(shape, True, affine, name), variant=variant)
+
+
+def batch_norm_held(shape: Shape, name: str = "f32") -> Case:
+    return replace(batch_norm(shape, True, True, name), variant="cached", config=ThreadsInHipConfig(128))
+
+
+def batch_norm_backward_held(shape: Shape, handed: bool, name: str = "f32") -> Case:
+    case = batch_norm_backward(shape, True, handed, True, name)
+    return replace(case, variant="cached", config=ThreadsInHipConfig(128))
 
 
 def batch_norm_in_eval(shape: Shape, name: str = "f32") -> Case:
@@ -713,6 +722,9 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 2, 97), True, True, True, name)) for name in others("batch_norm")),
+        *((batch_norm_held, ((11, 2, 36), name)) for name in ("f32", *others("batch_norm"))),
+        *((batch_norm_backward_held, ((11, 2, 37), True, name)) for name in ("f32", *others("batch_norm"))),
+        *((batch_norm_backward_held, ((11, 2, 36), False, name)) for name in ("f16", "bf16")),
         (batch_norm_by, ("cached", (3, 2, 37))),
         (batch_norm_by, ("cached", (5, 2, 520), False)),
         (batch_norm_backward_by, ("cached", (3, 2, 37))),

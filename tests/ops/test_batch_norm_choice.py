@@ -19,27 +19,40 @@ from ptxrt.ops._batch_norm import (
 
 
 def chosen(plan: Any, problem: Any) -> tuple[str, ...]:
-    """Return the variants in PTX and in HIP."""
-    plans = (plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip"))
-    return tuple(one.variant.name for one in plans)
+    """Return the variants in PTX and in HIP, with the threads of blocks that hold a channel."""
+    plans = [plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip")]
+    return tuple(f"{one.variant.name}{getattr(one.config, 'threads', '')}" for one in plans)
 
 
 @pytest.mark.parametrize(
     ("shape", "name", "in_ptx", "in_hip"),
     [
-        ((32, 1024, 14, 14), "f32", "cached", "cached"),
-        ((32, 1024, 14, 14), "f16", "cached", "cached"),
-        ((128, 256, 14, 14), "f32", "cached", "tickets"),
-        ((128, 256, 14, 14), "f16", "cluster", "tickets"),  # rows that are no whole vectors, of many images
+        ((32, 1024, 14, 14), "f32", "cached128", "cached128"),
+        ((32, 1024, 14, 14), "f16", "cached128", "cached128"),
+        ((32, 256, 14, 14), "f32", "cached256", "cached256"),  # too few blocks for small ones
+        ((128, 256, 14, 14), "f32", "cached512", "tickets"),
+        ((128, 256, 14, 14), "f16", "cached512", "tickets"),
         ((256, 256, 14, 14), "f32", "cluster", "tickets"),  # of which two blocks do not fit a multiprocessor
-        ((32, 512, 7, 7), "f32", "cached", "cached"),
-        ((32, 2048, 7, 7), "f16", "cluster", "cached"),  # short rows of many channels
-        ((64, 512, 7, 7), "f16", "cached", "cached"),
-        ((256, 2048, 7, 7), "f32", "cluster", "cached"),
+        ((256, 256, 14, 14), "f16", "cached512", "tickets"),
+        ((256, 1024, 14, 14), "f16", "cluster", "tickets"),  # many channels, of which three blocks do not fit
+        ((16, 96, 28, 28), "f16", "cached512", "cached256"),  # few channels
+        ((512, 1024, 6, 6), "f16", "cached256", "cached256"),  # too many values a channel for 128 threads
+        ((32, 512, 7, 7), "f32", "cached128", "cached128"),
+        ((64, 512, 7, 7), "f32", "cached256", "cached128"),
+        ((128, 512, 7, 7), "f32", "cluster", "cached256"),  # single values, and many of them
+        ((32, 2048, 7, 7), "f16", "cached128", "cached128"),
+        ((128, 2048, 7, 7), "f16", "cluster", "cached128"),  # short rows of many images
+        ((128, 512, 7, 7), "f16", "cached256", "cached128"),  # but of fewer channels
+        ((64, 512, 7, 7), "f16", "cached256", "cached128"),
+        ((256, 2048, 7, 7), "f32", "cluster", "cached256"),
         ((8, 64, 56, 56), "f16", "cluster", "tickets"),  # of few channels a cluster keeps more of the GPU busy
-        ((16, 64, 24, 24), "f32", "cached", "cached"),
+        ((16, 64, 24, 24), "f32", "cached512", "cached256"),
         ((32, 64, 112, 112), "f32", "cluster", "tickets"),
-        ((32, 512, 7, 7), "f64", "cluster", "cached"),
+        ((32, 512, 7, 7), "f64", "cluster", "cached128"),
+        ((4, 1024, 14, 14), "f16", "cached128", "small"),  # 8 bytes at a time
+        ((4, 1024, 14, 14), "f32", "cached128", "small"),
+        ((2, 1024, 14, 14), "f32", "small", "small"),
+        ((16, 2048, 7, 7), "f32", "small", "small"),
     ],
     ids=str,
 )
@@ -50,21 +63,30 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "name", "in_ptx", "in_hip"),
     [
-        ((8, 1024, 14, 14), "f16", "baseline", "baseline"),
-        ((8, 1024, 14, 14), "f32", "baseline", "baseline"),
-        ((64, 200, 7, 7), "f32", "cluster", "cached"),  # too few channels for the baseline, and rows that are short
-        ((32, 1024, 14, 14), "f32", "baseline", "cached"),
-        ((32, 1024, 14, 14), "f16", "baseline", "tickets"),
-        ((32, 256, 14, 14), "f32", "cached", "cached"),
-        ((64, 1024, 14, 14), "f16", "baseline", "tickets"),
-        ((64, 256, 14, 14), "f32", "cached", "tickets"),
+        ((8, 1024, 14, 14), "f16", "cached128", "cached128"),
+        ((8, 1024, 14, 14), "f32", "cached128", "cached128"),
+        ((32, 1024, 14, 14), "f16", "cached128", "cached128"),
+        ((32, 1024, 14, 14), "f32", "cached256", "cached512"),
+        ((64, 1024, 14, 14), "f16", "cached256", "tickets"),
+        ((32, 256, 14, 14), "f32", "cached256", "cached512"),
+        ((64, 256, 14, 14), "f32", "cached256", "tickets"),
+        ((128, 256, 14, 14), "f16", "cached512", "tickets"),
+        ((32, 128, 28, 28), "f32", "cluster", "tickets"),
+        ((16, 96, 28, 28), "f32", "cached512", "tickets"),
         ((128, 1024, 14, 14), "f32", "cluster", "tickets"),
-        ((64, 512, 7, 7), "f16", "baseline", "baseline"),
-        ((128, 2048, 7, 7), "f32", "cluster", "cached"),
-        ((1024, 512, 3, 3), "f16", "cluster", "cached"),
+        ((64, 200, 7, 7), "f32", "cached256", "cached128"),
+        ((128, 200, 7, 7), "f32", "cluster", "cached512"),  # too few channels for the baseline
+        ((128, 512, 7, 7), "f32", "baseline", "cached512"),  # single values, many of them
+        ((128, 512, 7, 7), "f16", "cached256", "cached128"),
+        ((256, 512, 7, 7), "f32", "cluster", "tickets"),
+        ((32, 768, 17, 17), "f32", "cached256", "tickets"),  # rows that are not short
+        ((64, 512, 7, 7), "f16", "cached256", "cached128"),
+        ((128, 2048, 7, 7), "f32", "cluster", "cached512"),
+        ((1024, 512, 3, 3), "f16", "cluster", "cached512"),
         ((8, 64, 56, 56), "f32", "cluster", "tickets"),
-        ((32, 32, 12, 12), "f32", "cached", "cached"),
-        ((32, 512, 7, 7), "f64", "cluster", "cached"),
+        ((32, 32, 12, 12), "f32", "cached256", "cached512"),
+        ((1, 32, 8, 8), "f32", "baseline", "cached512"),  # few values
+        ((32, 512, 7, 7), "f64", "cluster", "cached128"),
     ],
     ids=str,
 )

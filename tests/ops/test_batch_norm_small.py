@@ -166,8 +166,10 @@ def test_what_it_cannot_do_is_refused() -> None:
     ("shape", "how", "best"),
     [
         ((2, 8, 64), {}, True),
-        ((4, 2048, 196), {}, True),
-        ((4, 2048, 196), {"dtype": BY_NAME["f16"]}, True),
+        ((4, 2048, 197), {}, True),
+        ((4, 2048, 197), {"dtype": BY_NAME["f16"]}, True),
+        ((4, 2048, 196), {}, False),  # whole vectors
+        ((4, 2048, 196), {"dtype": BY_NAME["f16"]}, False),  # half vectors
         ((4, 2048, 192), {"dtype": BY_NAME["f16"]}, False),  # whole vectors
         ((2, 8, 513), {}, False),
         ((2, 8, 64), {"dtype": BY_NAME["f64"]}, False),
