@@ -81,6 +81,9 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
         ((256, 512, 7, 7), "f32", "cluster", "tickets"),
         ((32, 768, 17, 17), "f32", "cached256", "tickets"),  # rows that are not short
         ((64, 512, 7, 7), "f16", "cached256", "cached128"),
+        ((64, 512, 7, 7), "f32", "cached256", "cached128"),  # single values, but few of them
+        ((64, 512, 9, 9), "f32", "cached256", "cached512"),  # rows that are not short
+        ((32, 512, 28, 28), "f16", "cached512", "tickets"),
         ((128, 2048, 7, 7), "f32", "cluster", "cached512"),
         ((1024, 512, 3, 3), "f16", "cluster", "cached512"),
         ((8, 64, 56, 56), "f32", "cluster", "tickets"),
