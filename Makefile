@@ -7,6 +7,7 @@
 #           the compilers run without a driver too.
 #   HIP     hip-disassembler, hip, or none: how much of hip-python
 #   JOBS    how many processes share the tests
+#   PIP     what installs, such as 'VIRTUAL_ENV=.venv uv pip'
 #   HIPRTC  options for `make hiprtc`, such as --suite sid or --mirror http://some.mirror/debian
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ HIP ?= hip-disassembler
 JOBS ?= 2
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP ?= $(BIN)/python -m pip --disable-pip-version-check
 # Most modules of torch and Sphinx are never imported: Python compiles those that are.
 INSTALL := $(PIP) install --quiet --no-compile --editable
 STAMP := $(VENV)/.$(CUDA)-$(HIP)

@@ -45,6 +45,8 @@ def chosen(plan: Any, problem: Any) -> tuple[str, ...]:
         ((128, 512, 7, 7), "f16", "cached256", "cached128"),  # but of fewer channels
         ((64, 512, 7, 7), "f16", "cached256", "cached128"),
         ((256, 2048, 7, 7), "f32", "cluster", "cached256"),
+        ((256, 2048, 7, 7), "f16", "cluster", "cached256"),  # single values of many channels
+        ((256, 1024, 7, 7), "f16", "cluster", "cached128"),
         ((8, 64, 56, 56), "f16", "cluster", "tickets"),  # of few channels a cluster keeps more of the GPU busy
         ((16, 64, 24, 24), "f32", "cached512", "cached256"),
         ((32, 64, 112, 112), "f32", "cluster", "tickets"),
