@@ -13,6 +13,7 @@ from ptxrt.ops._batch_norm_choice import (
     held_at_once,
     held_bytes,
     holding_threads,
+    in_vectors,
     most_in_hip,
     read_twice,
     worth_holding,
@@ -385,6 +386,7 @@ class BatchNormGradients(NamedTuple):
 # How the work is shared out: functions of the problem alone ----------------------------------------------------------
 
 _ENOUGH_BLOCKS = 512  # more images a block, while so many blocks remain
+_SOME_BLOCKS = 190  # one for each multiprocessor, or two
 _APPLIED = 4  # images a block at most where coefficients are read, the vectors that a thread loads at once
 _TURN = 4096  # values that 256 threads load at once, four vectors each
 _MOST_BLOCKS, _MOST_SLICES = 4096, 1024
@@ -452,9 +454,15 @@ class WriteConfig(Config):
         return self.blocks(problem)[0], ceil_div(problem.batch, self.written)
 
     @classmethod
+    def of_some(cls, problem: _Problem, most: int) -> int:
+        """Return up to so many images, as long as each multiprocessor has a block: one thread's time counts then."""
+        return _images(problem.batch, cls.blocks(problem)[0], ceil_div(problem.batch, _GRID_Y), most, _SOME_BLOCKS)
+
+    @classmethod
     def heuristic(cls, problem: _Problem) -> WriteConfig:
         """As measured on an H200."""
-        return cls(cls.images_written(problem))
+        most = cls.images_written(problem) if problem.dtype.size > 2 else 1
+        return cls(max(most, cls.of_some(problem, _APPLIED)))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[WriteConfig]:
@@ -477,7 +485,8 @@ class EvalConfig(WriteConfig):
         if problem.dtype.size <= 4 and cls.in_rows(problem):
             least = ceil_div(problem.batch, _GRID_Y)
             return cls(_images(problem.batch, cls.blocks(problem)[0], least, 4, 2 * _ENOUGH_BLOCKS))
-        return cls(cls.images_written(problem, 16 if problem.dtype.size == 2 else 8))
+        most = cls.images_written(problem, 16 if problem.dtype.size == 2 else 8)
+        return cls(max(most, cls.of_some(problem, 2 * _APPLIED)))
 
 
 @dataclass(frozen=True)
@@ -488,14 +497,24 @@ class SplitConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SplitConfig:
-        """Enough blocks, of enough work each."""
-        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
+        """Enough blocks, of enough work each; in eval whole channels, where these are many and not large."""
+        whole = not problem.training and problem.channels >= 128 and problem.count <= 7 * _TURN
+        return cls(cls.images_written(problem), slice_values(problem, problem.count if whole else 2 * _TURN))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
         """Return slices of 4096 values to 32768, and those of a whole channel."""
         written = cls.images_written(problem)
         return tuple(cls(written, slice_values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
+
+
+class SplitInHipConfig(SplitConfig):
+    """The same in HIP."""
+
+    @classmethod
+    def heuristic(cls, problem: _Problem) -> SplitInHipConfig:
+        """Enough blocks, of enough work each."""
+        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
 
 
 @dataclass(frozen=True)
@@ -506,8 +525,9 @@ class ColumnsConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> ColumnsConfig:
-        """As many images as leave enough blocks."""
-        return cls(cls.images_written(problem), images_added(problem))
+        """As many images as leave enough blocks: fewer of these where they write, too."""
+        enough = _ENOUGH_BLOCKS if problem.training else _SOME_BLOCKS
+        return cls(cls.images_written(problem), images_added(problem, enough))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[ColumnsConfig]:
@@ -966,8 +986,9 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
     config_type = ColumnsConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Short rows; not small channels in eval, as with split."""
-        return short_rows(problem) and SplitBackward(self.language).suits(problem)
+        """Short rows; not small channels in eval, as with split, which is faster there where it reads vectors."""
+        by_split = not problem.training and in_vectors(problem) and (problem.dtype.size < 4 or problem.channels < 512)
+        return short_rows(problem) and not by_split and SplitBackward(self.language).suits(problem)
 
     @of_inverse
     def schedule(
@@ -983,13 +1004,17 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
     """Several blocks a channel, of any part of it each; in HIP in eval alone."""
 
     name = "split"
-    config_type = SplitConfig
+
+    def __init__(self, language: str = "ptx") -> None:
+        super().__init__(language)
+        self.config_type = SplitConfig if language == "ptx" else SplitInHipConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Not few values, nor small channels in eval, which take one launch of the baseline."""
-        if self.language == "ptx" and read_twice(problem):
-            return False
-        return problem.training or problem.count > 1 << 11 or problem.channels * problem.count > 1 << 19
+        if problem.training:
+            return self.language == "hip" or not read_twice(problem)
+        count, values = (1 << 12, 1 << 21) if self.language == "ptx" else (1 << 11, 1 << 20)
+        return problem.count > count or problem.channels * problem.count > values
 
     @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:

@@ -54,14 +54,15 @@ _FORWARD = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_sa
 def few_values(problem: Any, language: str) -> bool:
     """Return whether what counts is how long one thread takes: as measured on an H100, of 16 bits on an H200.
 
-    Where sums are waited for, that is so as long as a block holds a channel. Of whole vectors others read more at once.
+    Where sums are added up, that is so as long as a block holds a channel. In training others read vectors at once.
     """
     if problem.op == "batch_norm" and not problem.training:
         return bool(problem.hw >= _LEAST_ROW and problem.elements <= _IN_EVAL[language])
-    if problem.dtype.size == 2 and problem.hw % problem.vector == 0:
-        most = _IN_ALL >> 3
-    else:
-        most = _IN_ALL >> (2 if language == "ptx" and in_vectors(problem) else 0)
+    most = _IN_ALL
+    if problem.training and problem.dtype.size == 2 and problem.hw % problem.vector == 0:
+        most >>= 3
+    elif problem.training and language == "ptx" and in_vectors(problem):
+        most >>= 2
     return bool(problem.count <= _MOST and problem.elements <= most)
 
 

@@ -21,7 +21,7 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops._batch_norm import SplitConfig, ThreadsInHipConfig, WriteConfig
+from ptxrt.ops._batch_norm import SplitInHipConfig, ThreadsInHipConfig, WriteConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
     ShardBackwardPlan,
@@ -313,7 +313,7 @@ def batch_norm_backward_in_small(shape: Shape, training: bool, name: str = "f32"
 
 
 def batch_norm_backward_in_slices(shape: Shape, name: str = "f32") -> Case:
-    config = SplitConfig(written=1, values=4096)
+    config = SplitInHipConfig(written=1, values=4096)
     return replace(batch_norm_backward(shape, False, False, True, name), variant="split", config=config)
 
 

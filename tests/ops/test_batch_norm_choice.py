@@ -98,3 +98,54 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
 def test_a_backward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
     problem = BatchNormBackwardDescriptor(shape, True, dtype=BY_NAME[name])
     assert chosen(BatchNormBackwardPlan, problem) == (in_ptx, in_hip)
+
+
+def in_eval(plan: Any, problem: Any, knob: str) -> tuple[str, ...]:
+    """Return the variants in PTX and in HIP, with a knob of theirs."""
+    plans = [plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip")]
+    return tuple(f"{one.variant.name} {getattr(one.config, knob, '')}".rstrip() for one in plans)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "in_ptx", "in_hip"),
+    [
+        ((32, 512, 7, 7), "f32", "elementwise 4", "elementwise 4"),
+        ((32, 512, 7, 7), "f16", "elementwise 4", "elementwise 4"),
+        ((32, 2048, 7, 7), "f16", "elementwise 8", "elementwise 4"),
+        ((8, 768, 17, 17), "f32", "elementwise 8", "elementwise 4"),
+        ((32, 1024, 14, 14), "f32", "elementwise 4", "elementwise 8"),  # whole vectors
+        ((32, 1024, 14, 14), "f16", "elementwise 8", "elementwise 4"),
+        ((256, 2048, 7, 7), "f16", "elementwise 16", "elementwise 4"),  # many blocks, whose coefficients are paid for
+        ((1, 32, 8, 8), "f32", "small", "small"),
+    ],
+    ids=str,
+)
+def test_a_forward_in_eval(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
+    """How many images a block writes."""
+    problem = BatchNormDescriptor(shape, False, dtype=BY_NAME[name])
+    assert in_eval(BatchNormPlan, problem, "written") == (in_ptx, in_hip)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "knob", "in_ptx", "in_hip"),
+    [
+        ((32, 512, 7, 7), "f32", "added", "baseline", "baseline"),
+        ((1, 256, 56, 56), "f32", "values", "baseline", "split 4096"),
+        ((64, 960, 7, 7), "f32", "added", "columns 16", "split"),  # too many values for the baseline
+        ((32, 2048, 7, 7), "f32", "added", "columns 16", "split"),
+        ((32, 1024, 14, 14), "f32", "added", "columns 32", "split"),
+        ((32, 1024, 14, 14), "f16", "values", "split 8192", "split 8192"),
+        ((128, 256, 14, 14), "f32", "values", "split 28672", "split 8192"),
+        ((128, 256, 14, 14), "f16", "values", "split 28672", "split 8192"),
+        ((8, 64, 56, 56), "f32", "values", "split 8192", "split 8192"),  # few channels
+        ((32, 288, 35, 35), "f16", "values", "split 8192", "split 8192"),  # large ones
+        ((1, 512, 28, 28), "f16", "values", "small", "small"),
+        ((4, 1024, 14, 14), "f32", "values", "small", "small"),
+        ((1, 64, 112, 112), "f32", "values", "split 8192", "split 8192"),
+    ],
+    ids=str,
+)
+def test_a_backward_in_eval(shape: Shape, name: str, knob: str, in_ptx: str, in_hip: str) -> None:
+    """How many images, or values, a block adds up."""
+    problem = BatchNormBackwardDescriptor(shape, False, dtype=BY_NAME[name])
+    assert in_eval(BatchNormBackwardPlan, problem, knob) == (in_ptx, in_hip)
