@@ -409,7 +409,7 @@ def _group(problem: Geometry) -> int:
 def slice_values(problem: Geometry, aim: int) -> int:
     """Return the values of a slice, a multiple of 4096: about `aim`, and more where slices would be many."""
     most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
-    slices = min(most, ceil_div(problem.count, aim)) or 1
+    slices = min(most, ceil_div(problem.count, max(1, aim))) or 1
     return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
 
 

@@ -62,7 +62,7 @@ def holding_threads(problem: Any, language: str) -> int:
     """Return the threads of a block that holds a channel: few where many blocks wait, each at another time."""
     arrays, channels, count = problem.arrays, problem.channels, problem.count
     if language == "hip":
-        most = 1 << 12 if problem.dtype.size == 4 else (1 << 24) // channels
+        most = 1 << 12 if problem.dtype.size == 4 else (1 << 24) // max(1, channels)
         singly = count > most and not in_vectors(problem)
         many = channels >= 128 if arrays == 2 else channels >= 512 and not singly
         few = many and held_bytes(problem, arrays) <= most_in_hip(problem, 128)
