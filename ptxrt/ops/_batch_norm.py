@@ -108,7 +108,7 @@ _SIGNATURES = {
     f"{_TILES}",
     "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
 }
-_HOLDING = {  # entries of blocks that hold a channel: the arrays, and what they have of threads
+_HOLDING = {  # of blocks that hold a channel: threads -> entry
     "cached": {128: "cached128", 256: "cached", 512: "cached512"},
     "backward_cached": {128: "backward_cached128", 256: "backward_cached256", 512: "backward_cached"},
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "KEPT_IN_HIP",
     "held_at_once",
     "held_bytes",
     "holding_threads",
@@ -21,12 +20,11 @@ __all__ = [
 
 _TWO_BLOCKS = 112 << 10  # bytes of which two blocks fit a multiprocessor, and one reads while the other writes
 _LARGEST = 224 << 10  # of one block
-_HALF_A_BLOCK = 64 << 10  # of which a multiprocessor has three at a time
+_THREE_BLOCKS = 64 << 10  # of which three fit
 _LITTLE = 40 << 10  # that one multiprocessor reads as soon as two
 _ENOUGH = 96  # channels for all multiprocessors to be busy
 _LONG_ROW = 256  # bytes: clusters read shorter ones as one, side by side
-KEPT_IN_HIP = {128: 49 << 9, 256: 46 << 10, 512: 46 << 10}
-"""Threads of a block that holds a channel, in HIP -> bytes of its static shared memory."""
+_KEPT_IN_HIP = {128: 49 << 9, 256: 46 << 10, 512: 46 << 10}  # threads of a block -> bytes of its static shared memory
 _REST_IN_HIP = (4, 2)  # values of each array that a thread's registers have besides, forward and backward; not of f64
 
 
@@ -39,7 +37,7 @@ def held_bytes(problem: Any, arrays: int) -> int:
 def most_in_hip(problem: Any, threads: int) -> int:
     """Return the bytes of values that a block in HIP holds."""
     rest = 0 if problem.dtype.name == "f64" else _REST_IN_HIP[problem.arrays - 1]
-    nbytes: int = KEPT_IN_HIP[threads] + rest * threads * problem.arrays * problem.dtype.size
+    nbytes: int = _KEPT_IN_HIP[threads] + rest * threads * problem.arrays * problem.dtype.size
     return nbytes
 
 
@@ -80,7 +78,7 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     nbytes, size = held_bytes(problem, arrays), problem.dtype.size
     if size == 8 or nbytes > _TWO_BLOCKS or (problem.channels < _ENOUGH and nbytes > _LITTLE):
         return False
-    if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _HALF_A_BLOCK):
+    if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _THREE_BLOCKS):
         return True
     if problem.hw * size >= _LONG_ROW:
         return bool(arrays == 2 or problem.count <= 1 << 14)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ptxrt.ops._batch_norm_choice import in_vectors
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -45,8 +46,31 @@ FAMILY = KernelFamily(
 
 _STEP = 1 << 12  # of the values of a slice
 _MOST_SLICES = 1 << 10
-_SHORT_ROW = 256
+_FEW, _SOME, _MANY = 2 << 20, 8 << 20, 20 << 20  # values of all channels
 _MOST_VALUES = (1 << 31) - 1  # of a channel
+
+
+def _of_16_bits(problem: Any) -> tuple[int, int]:
+    """Return a slice's steps, and the MiB that sums are ahead."""
+    values = problem.channels * problem.count
+    if values > _MANY:
+        return 8, 32
+    if problem.arrays == 1:
+        return (4, 32) if values > _SOME and in_vectors(problem) else (2, 8)
+    return (4, 32) if values > _FEW else (2, 16)
+
+
+def _of_f32(problem: Any) -> tuple[int, int]:
+    values, vectors = problem.channels * problem.count, in_vectors(problem)
+    if problem.arrays == 1:
+        return (4, 32) if values > _SOME and vectors else (2, 16)
+    if not vectors and problem.channels >= 768:
+        return 4, 32
+    return 2, 16 if values > _SOME else 32
+
+
+def _of_f64(problem: Any) -> tuple[int, int]:
+    return (4 if problem.arrays == 1 else 2), 32
 
 
 @dataclass(frozen=True)
@@ -58,14 +82,9 @@ class TicketsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> TicketsConfig:
-        """As measured on an H200."""
-        if problem.dtype.size == 2:
-            return cls((8 if problem.arrays == 1 else 4) * _STEP, 32 << 20)
-        if problem.dtype.name == "f64":
-            return cls((4 if problem.arrays == 1 else 2) * _STEP, 32 << 20)
-        if problem.hw > _SHORT_ROW:
-            return cls(2 * _STEP, 16 << 20)
-        return cls(2 * _STEP, 8 << 20) if problem.arrays == 1 else cls(4 * _STEP, 32 << 20)
+        """As measured on an H200: larger slices where values are many."""
+        values, lag = {2: _of_16_bits, 4: _of_f32, 8: _of_f64}[problem.dtype.size](problem)
+        return cls(values * _STEP, lag << 20)
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[TicketsConfig]:

@@ -16,6 +16,7 @@ from ptxrt.ops._batch_norm import (
     BatchNormDescriptor,
     BatchNormPlan,
 )
+from ptxrt.ops._batch_norm_tickets import TicketsConfig
 
 
 def chosen(plan: Any, problem: Any) -> tuple[str, ...]:
@@ -149,3 +150,28 @@ def test_a_backward_in_eval(shape: Shape, name: str, knob: str, in_ptx: str, in_
     """How many images, or values, a block adds up."""
     problem = BatchNormBackwardDescriptor(shape, False, dtype=BY_NAME[name])
     assert in_eval(BatchNormBackwardPlan, problem, knob) == (in_ptx, in_hip)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "forward", "backward"),
+    [
+        ((128, 1024, 14, 14), "f16", (8, 32), (8, 32)),
+        ((32, 512, 28, 28), "f16", (4, 32), (4, 32)),
+        ((32, 288, 35, 35), "f16", (2, 8), (4, 32)),  # no vectors
+        ((8, 64, 56, 56), "f16", (2, 8), (2, 16)),
+        ((32, 512, 28, 28), "f32", (4, 32), (2, 16)),
+        ((32, 288, 35, 35), "f32", (2, 16), (2, 16)),
+        ((128, 256, 14, 14), "f32", (2, 16), (2, 32)),
+        ((32, 768, 17, 17), "f32", (2, 16), (4, 32)),  # no vectors, of many channels
+        ((32, 768, 18, 18), "f32", (2, 16), (2, 32)),
+        ((32, 512, 28, 28), "f64", (4, 32), (2, 32)),
+    ],
+    ids=str,
+)
+def test_tickets(shape: Shape, name: str, forward: Any, backward: Any) -> None:
+    """How many steps of values a slice has, and how many MiB the sums are ahead."""
+    for problem, (steps, ahead) in (
+        (BatchNormDescriptor(shape, True, dtype=BY_NAME[name]), forward),
+        (BatchNormBackwardDescriptor(shape, True, dtype=BY_NAME[name]), backward),
+    ):
+        assert TicketsConfig.heuristic(problem) == TicketsConfig(steps << 12, ahead << 20)
