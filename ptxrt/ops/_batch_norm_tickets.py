@@ -64,7 +64,7 @@ def _of_f32(problem: Any) -> tuple[int, int]:
     values, vectors = problem.channels * problem.count, in_vectors(problem)
     if problem.arrays == 1:
         return (4, 32) if values > _SOME and vectors else (2, 16)
-    if not vectors and problem.channels >= 768:
+    if not vectors and (problem.channels >= 768 or problem.hw < 16):
         return 4, 32
     return 2, 16 if values > _SOME else 32
 
