@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,15 +11,14 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
 from ptxrt.ops._batch_norm_choice import (
     held_at_once,
-    held_bytes,
     holding_threads,
     in_vectors,
-    most_in_hip,
     read_twice,
     worth_holding,
     worth_tickets,
 )
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
+from ptxrt.ops._batch_norm_held import HOLDING, IN_HIP, ThreadsConfig, held
 from ptxrt.ops._batch_norm_last import (
     ChannelsLast,
     ChannelsLastBackward,
@@ -108,21 +107,14 @@ _SIGNATURES = {
     f"{_TILES}",
     "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
 }
-_HOLDING = {  # of blocks that hold a channel: threads -> entry
-    "cached": {128: "cached128", 256: "cached", 512: "cached512"},
-    "backward_cached": {128: "backward_cached128", 256: "backward_cached256", 512: "backward_cached"},
-}
-_SIGNATURES |= {entry: _SIGNATURES[name] for name, entries in _HOLDING.items() for entry in entries.values()}
+_SIGNATURES |= {entry: _SIGNATURES[name] for name, entries in HOLDING.items() for entry in entries.values()}
 _IN_HIP = (
     "kernel",
     "running",
-    "cached",
-    "cached128",
+    *IN_HIP,
     "eval",
     "backward_kernel",
     "backward_handed_kernel",
-    "backward_cached",
-    "backward_cached128",
     "backward_eval",
     "backward_eval_finish",
 )
@@ -497,24 +489,14 @@ class SplitConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SplitConfig:
-        """Enough blocks, of enough work each; in eval whole channels, where these are many and not large."""
-        whole = not problem.training and problem.channels >= 128 and problem.count <= 7 * _TURN
-        return cls(cls.images_written(problem), slice_values(problem, problem.count if whole else 2 * _TURN))
+        """Enough blocks, of enough work each."""
+        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
         """Return slices of 4096 values to 32768, and those of a whole channel."""
         written = cls.images_written(problem)
         return tuple(cls(written, slice_values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
-
-
-class SplitInHipConfig(SplitConfig):
-    """The same in HIP."""
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> SplitInHipConfig:
-        """Enough blocks, of enough work each."""
-        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
 
 
 @dataclass(frozen=True)
@@ -534,50 +516,6 @@ class ColumnsConfig(WriteConfig):
         """Return 1 image a block to 32, at most 256 blocks."""
         least, written = ceil_div(problem.batch, 256), cls.images_written(problem)
         return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
-
-
-@dataclass(frozen=True)
-class ThreadsConfig(Config):
-    """The knob of blocks that hold a channel: their threads."""
-
-    threads: int
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> ThreadsConfig:
-        """As measured on an H200."""
-        return cls(holding_threads(problem, "ptx"))
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[ThreadsConfig]:
-        """Return all numbers of threads."""
-        return cls(128), cls(256), cls(512)
-
-
-class ThreadsInHipConfig(ThreadsConfig):
-    """The same in HIP, where blocks have as much shared memory as their threads say."""
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> ThreadsInHipConfig:
-        """As measured on an H200."""
-        return cls(holding_threads(problem, "hip"))
-
-
-def _cached(
-    problem: _Problem, language: str, config: ThreadsConfig, arguments: tuple[Argument, ...]
-) -> Schedule | Refusal:
-    """Return a launch of a block a channel, which has the values of its arrays in shared memory."""
-    backward = problem.arrays == 2
-    name = _HOLDING["backward_cached" if backward else "cached"].get(config.threads)
-    if name is None or (language == "hip" and name not in _IN_HIP):
-        return Refusal(f"no block of {config.threads} threads holds a channel")
-    shared = held_bytes(problem, problem.arrays)
-    if language == "hip":
-        most = most_in_hip(problem, config.threads)
-        if shared > most:
-            return Refusal(f"{shared} bytes of values are more than {most}")
-        shared = 0
-    launch = Launch(problem.kernel(name, language), (problem.channels,), config.threads, arguments, shared)
-    return problem.without_statistics or Schedule((launch,), problem.guarantee)
 
 
 def short_rows(problem: Geometry) -> bool:
@@ -629,10 +567,11 @@ class Cached(Variant[BatchNormDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads it once into shared memory."""
 
     name = "cached"
+    config_type = ThreadsConfig
 
-    def __init__(self, language: str = "ptx") -> None:
-        super().__init__(language)
-        self.config_type = ThreadsConfig if language == "ptx" else ThreadsInHipConfig
+    def heuristic(self, problem: BatchNormDescriptor) -> ThreadsConfig:
+        """As measured on an H200."""
+        return ThreadsConfig(holding_threads(problem, self.language))
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; in HIP, where it holds one."""
@@ -642,7 +581,7 @@ class Cached(Variant[BatchNormDescriptor, ThreadsConfig]):
     def schedule(self, problem: BatchNormDescriptor, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*problem.in_one, *problem.sizes, problem.eps, problem.updated[2])
-        return _cached(problem, self.language, config, arguments)
+        return held(problem, self.language, config, arguments)
 
 
 class Small(Variant[BatchNormDescriptor, Config]):
@@ -869,10 +808,11 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads x and grad_out once into shared memory."""
 
     name = "cached"
+    config_type = ThreadsConfig
 
-    def __init__(self, language: str = "ptx") -> None:
-        super().__init__(language)
-        self.config_type = ThreadsConfig if language == "ptx" else ThreadsInHipConfig
+    def heuristic(self, problem: BatchNormBackwardDescriptor) -> ThreadsConfig:
+        """As measured on an H200."""
+        return ThreadsConfig(holding_threads(problem, self.language))
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; not what is best read twice."""
@@ -884,7 +824,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, ThreadsConfig]):
     ) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)
-        return _cached(problem, self.language, config, arguments)
+        return held(problem, self.language, config, arguments)
 
 
 class SmallBackward(Variant[BatchNormBackwardDescriptor, Config]):
@@ -1004,10 +944,15 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
     """Several blocks a channel, of any part of it each; in HIP in eval alone."""
 
     name = "split"
+    config_type = SplitConfig
 
-    def __init__(self, language: str = "ptx") -> None:
-        super().__init__(language)
-        self.config_type = SplitConfig if language == "ptx" else SplitInHipConfig
+    def heuristic(self, problem: BatchNormBackwardDescriptor) -> SplitConfig:
+        """In eval in PTX whole channels, where these are many and not large: as measured on an H200."""
+        usual = SplitConfig.heuristic(problem)
+        whole = self.language == "ptx" and problem.channels >= 128 and problem.count <= 7 * _TURN
+        if problem.training or not whole:
+            return usual
+        return replace(usual, values=slice_values(problem, problem.count))
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Not few values, nor small channels in eval, which take one launch of the baseline."""

@@ -174,5 +174,5 @@ def _takes(variant: Any, make: Make, shape: Shape, dtype: str, layout: str) -> b
         return False
     if problem is None:
         return False
-    schedule = variant.schedule(problem, variant.config_type.heuristic(problem), _LIMITS)
+    schedule = variant.schedule(problem, variant.heuristic(problem), _LIMITS)
     return isinstance(schedule, Schedule) and schedule.refusal(_LIMITS) is None

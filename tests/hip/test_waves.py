@@ -21,7 +21,7 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops._batch_norm import SplitInHipConfig, ThreadsInHipConfig, WriteConfig
+from ptxrt.ops._batch_norm import SplitConfig, WriteConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
     ShardBackwardPlan,
@@ -32,6 +32,7 @@ from ptxrt.ops._batch_norm_exact import (
     SumsDescriptor,
     SumsPlan,
 )
+from ptxrt.ops._batch_norm_held import ThreadsConfig
 from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
 from ptxrt.ops._group_norm_teams import TeamConfig
@@ -291,12 +292,12 @@ def batch_norm_by(variant: str, shape: Shape, affine: bool = True, name: str = "
 
 
 def batch_norm_held(shape: Shape, name: str = "f32") -> Case:
-    return replace(batch_norm(shape, True, True, name), variant="cached", config=ThreadsInHipConfig(128))
+    return replace(batch_norm(shape, True, True, name), variant="cached", config=ThreadsConfig(128))
 
 
 def batch_norm_backward_held(shape: Shape, handed: bool, name: str = "f32") -> Case:
     case = batch_norm_backward(shape, True, handed, True, name)
-    return replace(case, variant="cached", config=ThreadsInHipConfig(128))
+    return replace(case, variant="cached", config=ThreadsConfig(128))
 
 
 def batch_norm_in_eval(shape: Shape, name: str = "f32") -> Case:
@@ -313,7 +314,7 @@ def batch_norm_backward_in_small(shape: Shape, training: bool, name: str = "f32"
 
 
 def batch_norm_backward_in_slices(shape: Shape, name: str = "f32") -> Case:
-    config = SplitInHipConfig(written=1, values=4096)
+    config = SplitConfig(written=1, values=4096)
     return replace(batch_norm_backward(shape, False, False, True, name), variant="split", config=config)
 
 

@@ -19,10 +19,10 @@ from ptxrt.ops._batch_norm import (
 from ptxrt.ops._batch_norm_tickets import TicketsConfig
 
 
-def chosen(plan: Any, problem: Any) -> tuple[str, ...]:
-    """Return the variants in PTX and in HIP, with the threads of blocks that hold a channel."""
+def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") -> tuple[str, ...]:
+    """Return the variants in PTX and in HIP, each with a knob of its config, if it has that."""
     plans = [plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip")]
-    return tuple(f"{one.variant.name}{getattr(one.config, 'threads', '')}" for one in plans)
+    return tuple(f"{one.variant.name}{between}{getattr(one.config, knob, '')}".rstrip() for one in plans)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,6 @@ def test_a_backward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
     assert chosen(BatchNormBackwardPlan, problem) == (in_ptx, in_hip)
 
 
-def in_eval(plan: Any, problem: Any, knob: str) -> tuple[str, ...]:
-    """Return the variants in PTX and in HIP, with a knob of theirs."""
-    plans = [plan.select(Device("sim:0"), problem, wish(language=language)) for language in ("ptx", "hip")]
-    return tuple(f"{one.variant.name} {getattr(one.config, knob, '')}".rstrip() for one in plans)
-
-
 @pytest.mark.parametrize(
     ("shape", "name", "in_ptx", "in_hip"),
     [
@@ -124,7 +118,7 @@ def in_eval(plan: Any, problem: Any, knob: str) -> tuple[str, ...]:
 def test_a_forward_in_eval(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
     """How many images a block writes."""
     problem = BatchNormDescriptor(shape, False, dtype=BY_NAME[name])
-    assert in_eval(BatchNormPlan, problem, "written") == (in_ptx, in_hip)
+    assert chosen(BatchNormPlan, problem, "written", " ") == (in_ptx, in_hip)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +143,7 @@ def test_a_forward_in_eval(shape: Shape, name: str, in_ptx: str, in_hip: str) ->
 def test_a_backward_in_eval(shape: Shape, name: str, knob: str, in_ptx: str, in_hip: str) -> None:
     """How many images, or values, a block adds up."""
     problem = BatchNormBackwardDescriptor(shape, False, dtype=BY_NAME[name])
-    assert in_eval(BatchNormBackwardPlan, problem, knob) == (in_ptx, in_hip)
+    assert chosen(BatchNormBackwardPlan, problem, knob, " ") == (in_ptx, in_hip)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._batch_norm import FAMILY, BatchNormDescriptor, BatchNormPlan, ThreadsConfig, ThreadsInHipConfig
+from ptxrt.ops._batch_norm import FAMILY, BatchNormDescriptor, BatchNormPlan
+from ptxrt.ops._batch_norm_held import ThreadsConfig
 
 FORWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 256)]
 BACKWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 512)]
@@ -25,13 +26,11 @@ BACKWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 12
 
 def by(variant: str, threads: int) -> dict[str, Any]:
     """Return what a run is asked for: a variant and its threads."""
-    of_language = ThreadsInHipConfig if variant.startswith("hip/") else ThreadsConfig
-    return {"variant": variant, "config": of_language(threads)}
+    return {"variant": variant, "config": ThreadsConfig(threads)}
 
 
 def asked(variant: str, threads: int) -> PlanPreference:
-    how = by(variant, threads)
-    return wish(how["variant"], config=how["config"])
+    return wish(variant, config=ThreadsConfig(threads))
 
 
 def rows_for(threads: int, hw: int, values: int = 24) -> Shape:

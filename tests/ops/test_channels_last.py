@@ -161,7 +161,7 @@ def test_no_more_blocks_in_hip_than_it_launches_threads() -> None:
     problem = ops.GroupNormDescriptor(shape, shape[1], strides=channels_last(shape))
     (variant,) = (v for v in ops.GroupNormPlan.variants if (v.name, v.language) == ("channels_last", "hip"))
     limits = Limits.of(Device("sim:0").properties, "hip")
-    found = variant.schedule(problem, variant.config_type.heuristic(problem), limits)  # type: ignore[arg-type]
+    found = variant.schedule(problem, variant.heuristic(problem), limits)  # type: ignore[arg-type]
     assert isinstance(found, Schedule)
     assert found.launches[0].grid[0] < problem.groups
     assert found.refusal(limits) is None
@@ -250,7 +250,7 @@ def test_kernels_of_group_norm_are_for_one_layout(device: Device) -> None:
     ):  # fmt: skip
         for problem in problems:
             for variant in plan.variants:
-                config = variant.config_type.heuristic(problem)
+                config = variant.heuristic(problem)  # type: ignore[arg-type]
                 found = variant.schedule(problem, config, limits)  # type: ignore[arg-type]
                 assert isinstance(found, Schedule) == (problem.channels_last == ("channels_last" in variant.name))
 

@@ -638,7 +638,7 @@ def test_every_launch_is_of_its_own_op_with_arguments_of_the_declared_types() ->
 @each_case
 def test_the_heuristics_config_is_among_the_candidates_and_hashable(case: Case) -> None:
     for variant in case.plan.variants:
-        heuristic = variant.config_type.heuristic(case.problem)
+        heuristic = variant.heuristic(case.problem)
         assert heuristic in variant.config_type.candidates(case.problem), variant
         hash(heuristic)
 

@@ -136,7 +136,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         reasons: list[str] = []
         unwanted: dict[str, list[str]] = {}
         for variant in sorted(cls.variants, key=lambda each: not each.suits(descriptor)):
-            config = variant.config_type.heuristic(descriptor) if wish.config is None else wish.config
+            config = variant.heuristic(descriptor) if wish.config is None else wish.config
             found = cls._schedule(where, descriptor, wish, variant, config)
             if isinstance(found, Schedule):
                 break

@@ -128,7 +128,7 @@ class Choice:
         """Return the variant and its config; None if there is none of that name, or with other knobs."""
         for variant in variants:
             if (variant.name, variant.language) == (self.variant, self.key.language):
-                knobs = asdict(variant.config_type.heuristic(problem))
+                knobs = asdict(variant.heuristic(problem))
                 if _types(knobs) == _types(self.config):
                     return variant, variant.config_type(**self.config)
         return None
@@ -136,7 +136,7 @@ class Choice:
 
 def _runs(variant: Variant[Any, Any], problem: Any, limits: Limits) -> bool:
     """Return whether a variant runs a problem on a device of these limits."""
-    found = variant.schedule(problem, variant.config_type.heuristic(problem), limits)
+    found = variant.schedule(problem, variant.heuristic(problem), limits)
     return isinstance(found, Schedule) and not found.refusal(limits)
 
 

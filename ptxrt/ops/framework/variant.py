@@ -43,6 +43,10 @@ class Variant(ABC, Generic[ProblemT, ConfigT]):
         del problem
         return True
 
+    def heuristic(self, problem: ProblemT) -> ConfigT:
+        """Return the config where a preference names none: the config's own, unless the language counts."""
+        return self.config_type.heuristic(problem)  # type: ignore[return-value]  # a config returns its own type
+
     @abstractmethod
     def schedule(self, problem: ProblemT, config: ConfigT, limits: Limits) -> Schedule | Refusal:
         """Return how it runs a problem that has values, or why it cannot.
