@@ -24,15 +24,20 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
         ("norm_last", "locate", "mov.u64 %address, {{ arrays[0] }};", "// left out"),
-        ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ vector - 1 }};", "// left out"),
+        ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ values - 1 }};", "// left out"),
         (
             "batch_norm_parts",
             "test_wide",
-            "and.b32 %low, {{ size }}, {{ vector - 1 }};",
-            "or.b32 %low, {{ size }}, {{ vector - 1 }};",
+            "and.b32 %low, {{ size }}, {{ values - 1 }};",
+            "or.b32 %low, {{ size }}, {{ values - 1 }};",
         ),
-        ("batch_norm_parts", "test_wide", "and.b64 %address, %address, 15;", "or.b64 %address, %address, 15;"),
-        ("batch_norm_parts", "test_wide", "and.b64 %address, %address, 15;", "// left out"),
+        (
+            "batch_norm_parts",
+            "test_wide",
+            "and.b64 %address, %address, {{ values * T.size - 1 }};",
+            "or.b64 %address, %address, {{ values * T.size - 1 }};",
+        ),
+        ("batch_norm_parts", "test_wide", "and.b64 %address, %address, {{ values * T.size - 1 }};", "// left out"),
         (
             "batch_norm_parts",
             "places_of_thread",
