@@ -329,7 +329,13 @@ class StandIn:
         compile_hip = BACKEND.compile
 
         def compile_and_tell(language: str, text: str, arch: str, **how: Any) -> Binary:
-            binary = compile_hip(language, text, arch, **how)
+            def compiled() -> Binary:
+                return compile_hip(language, text, arch, **how)
+
+            asked = repr((text, arch, how))
+            key = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
+            # Once a run, but for what names a header, which may be another one since.
+            binary = compiled() if "include" in asked else _once_a_run(f"binary-{key}", compiled)
             self.know(binary, text, how)
             return binary
 

@@ -68,7 +68,7 @@ def library(text: str, *objects: str) -> ctypes.CDLL:
 def _output(*options: str) -> bytes:
     """Return the file that the C++ compiler makes."""
     # Hidden, so that shared variables of one name in two libraries stay two.
-    same = ("-std=c++20", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fvisibility=hidden")
+    same = ("-std=c++20", "-O0", "-fPIC", "-w", "-ffp-contract=off", "-fvisibility=hidden")
     with tempfile.NamedTemporaryFile(prefix="waves-") as file:
         command = (compiler() or "c++", *same, *options, f"-I{_HERE}", "-o", file.name)
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,30 +13,28 @@ from ptxrt.sim._text.places import Places
 
 __all__ = ["Source", "Token", "blanked", "outline", "tokenize"]
 
-TokenKind = Literal["word", "dot", "int", "float", "string", "mark", "place", "braces", "newline", "blank", "end"]
+TokenKind = Literal[
+    "word", "dot", "int", "float", "string", "mark", "place", "braces", "newline", "blank", "end", "wrong"
+]
 
 _HIDDEN = r"//[^\n]*|/\*.*?\*/|\#[^\n]*"
 _STRING = r'"(?:[^"\\\n]|\\["\\]|\\(?!["\\]))*"|"[^"\n]*"'
 _PLACE = rf'\.(?:loc|file)\b[^\n/"]*(?:(?:{_STRING})[^\n/"]*)*'
-_TOKEN = re.compile(
-    rf"""
-    [ \t\r\f\v]*
-    (?:
-    (?P<place>{_PLACE})
-  | (?P<dot>\.(?:[A-Za-z_][\w$]*(?:::[\w$]+)*|[123]d\b))
-  | (?P<word>%?[A-Za-z_$][\w$]*|%[0-9][\w$]*)
-  | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||/(?![*/])|[-+*%!~&|^?:=<>(){{}}\[\],;@])
-  | (?P<newline>\n)
-  | (?P<float>0[fF][0-9a-fA-F]{{8}}\b|0[dD][0-9a-fA-F]{{16}}\b
-      |\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-  | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
-  | (?P<blank>{_HIDDEN})
-  | (?P<string>{_STRING})
-  | (?P<end>\Z)
-    )
-    """,
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
+_KINDS = {
+    "place": _PLACE,
+    "dot": r"\.(?:[A-Za-z_][\w$]*(?:::[\w$]+)*|[123]d\b)",
+    "word": r"%?[A-Za-z_$][\w$]*|%[0-9][\w$]*",
+    "mark": r"<<|>>|<=|>=|==|!=|&&|\|\||/(?![*/])|[-+*%!~&|^?:=<>(){}\[\],;@]",
+    "newline": r"\n",
+    "float": r"0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b"
+    r"|\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+",
+    "int": r"0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?",
+    "blank": _HIDDEN,
+    "string": _STRING,
+    "wrong": r"/\*|.",
+}
+_KIND = re.compile("|".join(f"(?P<{kind}>{text})" for kind, text in _KINDS.items()), re.DOTALL | re.ASCII)
+_SPACE_AND_TOKEN = re.compile(rf"([ \t\r\f\v]*)({'|'.join(_KINDS.values())}|\Z)", re.DOTALL | re.ASCII)
 _BRACE = re.compile(rf"[{{}}]|{_HIDDEN}|/\*|{_STRING}|{_PLACE}", re.DOTALL)
 _BLANK = re.compile(rf"{_HIDDEN}|{_STRING}|{_PLACE}", re.DOTALL)
 
@@ -106,7 +104,37 @@ def tokenize(source: Source, text: str, line: int = 1) -> list[Token]:
     CompileError
         For a character that PTX does not know, and for a comment that never ends.
     """
-    return _tokens(source, text, line, whole=False)
+    tokens: list[Token] = []
+    kinds: dict[str, TokenKind] = {}  # by text: most stand there many times
+    new, add = tuple.__new__, tokens.append
+    glued = False
+    for space, found in _SPACE_AND_TOKEN.findall(text):
+        kind = kinds.get(found)
+        if kind is None:
+            kind = kinds[found] = _kind(found)
+        if kind == "newline":
+            line += 1
+            glued = False
+        elif kind == "blank":
+            line += found.count("\n")
+            glued = False
+        elif kind == "end":
+            break
+        elif kind == "wrong":
+            if found == "/*":
+                raise source.error(line, "a comment that never ends")
+            what = "" if found.isascii() else ", which may stand in comments alone"
+            raise source.error(line, f"unexpected character {found!r}{what}")
+        else:
+            add(new(Token, (kind, found, line, glued and not space)))
+            glued = True
+    add(Token("end", "", line, False))
+    return tokens
+
+
+def _kind(text: str) -> TokenKind:
+    match = _KIND.fullmatch(text)
+    return match.lastgroup if match else "end"  # type: ignore[return-value]
 
 
 def outline(source: Source) -> list[Token]:
@@ -119,44 +147,22 @@ def outline(source: Source) -> list[Token]:
     CompileError
         As for :func:`tokenize`, outside of the braces.
     """
-    return _tokens(source, source.text, 1, whole=True)
+    text, tokens, at, line = source.text, list[Token](), 0, 1
+    for match in _BRACE.finditer(text):
+        start = match.start()
+        if match[0] != "{" or start < at or (closing := _closing(text, start)) is None:
+            continue
+        tokens += tokenize(source, text[at:start], line)[:-1]
+        line += text.count("\n", at, start)
+        tokens.append(Token("braces", text[start:closing], line, False))
+        line += text.count("\n", start, closing)
+        at = closing
+    return tokens + tokenize(source, text[at:], line)
 
 
 def blanked(text: str) -> str:
     """Return a text without its comments, strings, ``.loc`` and ``.file``."""
     return _BLANK.sub(" ", text)
-
-
-def _tokens(source: Source, text: str, line: int, *, whole: bool) -> list[Token]:
-    tokens: list[Token] = []
-    at = 0
-    glued = False
-    while (match := _TOKEN.match(text, at)) is not None:
-        kind: TokenKind = match.lastgroup  # type: ignore[assignment]
-        start, end = match.span(kind)
-        if kind == "newline":
-            line += 1
-            glued = False
-        elif kind == "blank":
-            line += text.count("\n", start, end)
-            glued = False
-        elif kind == "end":
-            tokens.append(Token("end", "", line, False))
-            return tokens
-        elif whole and text[start] == "{" and (closing := _closing(text, start)) is not None:
-            end = closing
-            tokens.append(Token("braces", text[start:end], line, False))
-            line += text.count("\n", start, end)
-            glued = False
-        else:
-            tokens.append(Token(kind, text[start:end], line, glued and start == at))
-            glued = True
-        at = end
-    rest = text[at:].lstrip(" \t\r\f\v")
-    if rest.startswith("/*"):
-        raise source.error(line, "a comment that never ends")
-    what = "" if rest[0].isascii() else ", which may stand in comments alone"
-    raise source.error(line, f"unexpected character {rest[0]!r}{what}")
 
 
 def _closing(text: str, at: int) -> int | None:
