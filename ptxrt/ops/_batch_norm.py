@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops._batch_norm_cached import ThreadsConfig, held
 from ptxrt.ops._batch_norm_choice import (
     held_at_once,
     holding_threads,
@@ -18,7 +19,6 @@ from ptxrt.ops._batch_norm_choice import (
     worth_tickets,
 )
 from ptxrt.ops._batch_norm_cluster import ClusterConfig, clusters, worth_clusters
-from ptxrt.ops._batch_norm_held import HOLDING, IN_HIP, ThreadsConfig, held
 from ptxrt.ops._batch_norm_last import (
     ChannelsLast,
     ChannelsLastBackward,
@@ -85,8 +85,6 @@ _GRADIENTS = f"{_INPUTS}, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr"
 _SIGNATURES = {
     "kernel": f"const T* in_ptr, T* out_ptr, {_VECTORS}, P* mean_ptr, P* var_ptr, {_SIZES}, P eps, u32 training",
     "running": f"{_HANDED}, P* rmean_ptr, P* rvar_ptr, {_SIZES}, P momentum",
-    "cached": f"const T* in_ptr, T* out_ptr, {_VECTORS}, P* mean_ptr, P* var_ptr, P*? rmean_ptr, P*? rvar_ptr, "
-    f"{_SIZES}, P eps, P momentum",
     "partial": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
     "columns": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
     "finish": "const T* in_ptr, const P*? w_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, P*? rvar_ptr, "
@@ -96,7 +94,6 @@ _SIGNATURES = {
     "eval_rows": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
     "backward_kernel": f"{_GRADIENTS}, const P*? rmean_ptr, const P*? rvar_ptr, {_SIZES}, P eps, u32 training",
     "backward_handed_kernel": f"{_GRADIENTS}, {_HANDED}, {_SIZES}, P eps",
-    "backward_cached": f"{_GRADIENTS}, const P*? mean_ptr, const P*? var_ptr, {_SIZES}, P eps",
     "backward_partial": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
     "backward_columns": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
     "backward_finish": "const T* in_ptr, const P*? w_ptr, const P*? mean_ptr, const P*? var_ptr, P*? gw_ptr, "
@@ -107,11 +104,9 @@ _SIGNATURES = {
     f"{_TILES}",
     "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
 }
-_SIGNATURES |= {entry: _SIGNATURES[name] for name, entries in HOLDING.items() for entry in entries.values()}
 _IN_HIP = (
     "kernel",
     "running",
-    *IN_HIP,
     "eval",
     "backward_kernel",
     "backward_handed_kernel",

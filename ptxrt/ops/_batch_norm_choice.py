@@ -20,9 +20,11 @@ __all__ = [
 
 _TWO_BLOCKS = 112 << 10  # bytes of which two blocks fit a multiprocessor, and one reads while the other writes
 _LARGEST = 224 << 10  # of one block
-_THREE_BLOCKS = 64 << 10  # of which three fit
+_THREE_BLOCKS = 72 << 10  # of which three fit
 _LITTLE = 40 << 10  # that one multiprocessor reads as soon as two
 _ENOUGH = 96  # channels for all multiprocessors to be busy
+_SOME = 64  # for most of the memory's speed
+_AT_ONCE = 132  # that run at the same time, one a multiprocessor
 _LONG_ROW = 256  # bytes: clusters read shorter ones as one, side by side
 _KEPT_IN_HIP = {128: 49 << 9, 256: 46 << 10, 512: 46 << 10}  # threads of a block -> bytes of its static shared memory
 _REST_IN_HIP = (4, 2)  # values of each array that a thread's registers have besides, forward and backward; not of f64
@@ -65,18 +67,25 @@ def holding_threads(problem: Any, language: str) -> int:
         many = channels >= 128 if arrays == 2 else channels >= 512 and not singly
         few = many and held_bytes(problem, arrays) <= most_in_hip(problem, 128)
         return 128 if few else (256, 512)[arrays - 1]
-    if channels <= 128 and count > 1 << 13:
+    if count > 1 << 14 and (arrays == 2 or problem.dtype.size == 4 or channels <= 256):
         return 512
-    if count > 1 << 14 and (arrays == 2 or channels <= 256):
-        return 512
-    most = 1 << 14 if arrays == 1 else (38 << 10) // (2 * problem.dtype.size)
-    return 128 if channels >= 512 and count <= (most if channels >= 768 else 1 << 11) else 256
+    little = (32 if arrays == 1 else 38) << 10  # of which so many blocks fit that few threads are enough
+    few = held_bytes(problem, arrays) <= little if channels >= 768 else channels >= 512 and count <= 1 << 11
+    return 128 if few else 256
 
 
 def held_at_once(problem: Any, arrays: int) -> bool:
     """Return whether one block a channel is faster than a cluster: where many run at a time, and rows are not short."""
     nbytes, size = held_bytes(problem, arrays), problem.dtype.size
-    if size == 8 or nbytes > _TWO_BLOCKS or (problem.channels < _ENOUGH and nbytes > _LITTLE):
+    if (
+        size != 8
+        and _ENOUGH <= problem.channels <= _AT_ONCE
+        and nbytes <= _LARGEST
+        and problem.hw % problem.vector == 0
+    ):
+        return True
+    few = problem.channels < (_ENOUGH if arrays == 2 and nbytes > _THREE_BLOCKS else _SOME)
+    if size == 8 or nbytes > _TWO_BLOCKS or (few and nbytes > _LITTLE):
         return False
     if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _THREE_BLOCKS):
         return True

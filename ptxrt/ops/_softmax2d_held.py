@@ -33,6 +33,7 @@ CLUSTERS = (1, 2, 4)
 
 _SMALL = 1 << 17  # elements, of which the largest devices have a thread for each
 _LINE = 128  # bytes that the cache has together
+_OF_A_THREAD, _FEW_CHANNELS = 32, 128  # that a thread holds; that clusters hold no sooner than threads read them twice
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _TILE = "u32 channels, u32 hw, u32 positions, u32 lanes, u32 strips, u32 share, u32 per_position, u32 per_lane"
 FAMILY = KernelFamily(
@@ -134,13 +135,13 @@ def _most_threads(problem: ImageDescriptor) -> int:
     return 256 if problem.dtype.name == "f64" else 512
 
 
-def _wide(problem: ImageDescriptor, config: HeldConfig) -> bool:
+def _wide(problem: ImageDescriptor, config: HeldConfig, *, half: bool) -> bool:
     """Return whether a tile is a whole image, or reads whole lines of memory; of a small problem sectors will do.
 
-    So will half lines of 16 bits, forward: as measured on an H200.
+    So will `half` lines of 16 bits.
     """
     tile, least = _tile(problem, config), SECTOR if problem.elements <= _SMALL else _LINE
-    size = problem.dtype.size if problem.op.endswith("backward") else max(problem.dtype.size, 4)
+    size = max(problem.dtype.size, 4) if half else problem.dtype.size
     return tile is not None and (tile.strips == 1 or tile.positions * size >= least)
 
 
@@ -159,13 +160,16 @@ class HeldConfig(Config):
 
     @classmethod
     def candidates(cls, problem: ImageDescriptor) -> Sequence[HeldConfig]:
-        """Return the smallest four whose tile is wide; of a small problem those of few values a thread."""
-        most = _most_threads(problem)
+        """Return the smallest four whose tile is wide; of a small problem those of few values a thread.
+
+        Half lines of 16 bits are wide enough forward; backward they are the last resort: as measured on an H200.
+        """
+        most, half = _most_threads(problem), not problem.op.endswith("backward")
         few = [cls(128, 1, 8), cls(256, 1, 8)] if problem.elements <= _SMALL else []
-        if few := [config for config in few if _wide(problem, config)]:
+        if few := [config for config in few if _wide(problem, config, half=half)]:
             return few
         every = [cls(threads, blocks) for blocks in CLUSTERS for threads in (128, 256, 512) if threads <= most]
-        return [config for config in every if _wide(problem, config)][:4] or every[-1:]
+        return [config for config in every if _wide(problem, config, half=half)][:4] or every[-1:]
 
 
 class Held(Variant[ImageDescriptor, HeldConfig]):
@@ -180,10 +184,15 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         self.entry = f"{way.name}_held"
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Where a tile is a block's work, and wide; of f64 in PTX not forward, as measured on an H200."""
-        enough = problem.channels > _held_values(problem) and problem.channels * problem.hw >= 1 << 12
-        slow = (self.language, problem.op, problem.dtype.name) == ("ptx", "softmax2d", "f64")
-        return enough and not slow and _wide(problem, HeldConfig.heuristic(problem))
+        """Where a tile is a block's work, and wide; of f64 in PTX not forward, as measured on an H200.
+
+        Nor where several blocks have a tile of few channels in f32, which threads keep pace with that read them twice.
+        """
+        config, dtype = HeldConfig.heuristic(problem), problem.dtype.name
+        enough = problem.channels > _OF_A_THREAD and problem.channels * problem.hw >= 1 << 12
+        slow = (self.language, problem.op, dtype) == ("ptx", "softmax2d", "f64")
+        few = dtype == "f32" and config.cluster > 1 and problem.channels < _FEW_CHANNELS
+        return enough and not slow and not few and _wide(problem, config, half=True)
 
     def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -219,10 +228,6 @@ class Anchored(Held):
     def __init__(self, way: Direction) -> None:
         super().__init__(way)
         self.entry = f"{way.name}_anchored"
-
-    def suits(self, problem: ImageDescriptor) -> bool:
-        """Where several blocks have a tile: all run at once, and nothing else overlaps with the reading."""
-        return super().suits(problem) and HeldConfig.heuristic(problem).cluster > 1
 
     def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

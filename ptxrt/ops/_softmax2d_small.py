@@ -36,7 +36,7 @@ FAMILY = KernelFamily(
     targets=ROUNDING_TARGETS,
     op="softmax2d",
 )
-_FEW = 1 << 18  # elements
+_FEW = 1 << 19  # elements
 
 
 class Small(Variant[ImageDescriptor, Config]):
@@ -49,7 +49,7 @@ class Small(Variant[ImageDescriptor, Config]):
         self.way, self.arrays = way, arrays
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Few elements, of rows that fill most of a warp: as measured on an H100."""
+        """Few elements, of rows that fill most of a warp: as measured on an H200."""
         return problem.hw >= 16 and 16 <= problem.channels <= _MOST[-1] and problem.elements <= _FEW
 
     def schedule(self, problem: ImageDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:

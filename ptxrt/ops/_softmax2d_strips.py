@@ -126,7 +126,7 @@ class Strips(Variant[ImageDescriptor, StripsConfig]):
         if problem.channels <= (7 if problem.dtype.name == "f32" else 35):
             return True
         few = problem.channels <= 23 * _THREADS // 32  # of more, threads have so many registers that warps are few
-        return few and problem.dtype.size == 2 and problem.hw >= 1 << 10 and problem.elements >= 1 << 20
+        return few and problem.dtype.size == 2 and problem.hw >= 1 << 8 and problem.elements >= 1 << 18
 
     def schedule(self, problem: ImageDescriptor, config: StripsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

@@ -22,6 +22,7 @@ import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
 from ptxrt.ops._batch_norm import SplitConfig, WriteConfig
+from ptxrt.ops._batch_norm_cached import ThreadsConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
     ShardBackwardPlan,
@@ -32,7 +33,6 @@ from ptxrt.ops._batch_norm_exact import (
     SumsDescriptor,
     SumsPlan,
 )
-from ptxrt.ops._batch_norm_held import ThreadsConfig
 from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
 from ptxrt.ops._group_norm_teams import TeamConfig
@@ -723,23 +723,6 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((batch_norm, ((3, 3, 131), True, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 3, 131), True, False, True, name)) for name in others("batch_norm")),
         *((batch_norm_backward, ((3, 2, 97), True, True, True, name)) for name in others("batch_norm")),
-        *((batch_norm_held, ((11, 2, 36), name)) for name in ("f32", *others("batch_norm"))),
-        *((batch_norm_backward_held, ((11, 2, 37), True, name)) for name in ("f32", *others("batch_norm"))),
-        *((batch_norm_backward_held, ((11, 2, 36), False, name)) for name in ("f16", "bf16")),
-        (batch_norm_by, ("cached", (3, 2, 37))),
-        (batch_norm_by, ("cached", (5, 2, 520), False)),
-        (batch_norm_backward_by, ("cached", (3, 2, 37))),
-        (batch_norm_backward_by, ("cached", (5, 2, 520), True)),
-        *(
-            (batch_norm_by, ("cached", shape, True, name))
-            for name in others("batch_norm")
-            for shape in ((6 if name == "f64" else 21, 1, 400), (29, 2, 37))  # three turns of the block
-        ),
-        *(
-            (batch_norm_backward_by, ("cached", shape, handed, True, name))
-            for name in others("batch_norm")
-            for shape, handed in (((6 if name == "f64" else 21, 1, 400), True), ((29, 2, 37), False))
-        ),
         *(
             (batch_norm_in_eval, (shape, name))
             for name in ("f32", *others("batch_norm"))
@@ -750,6 +733,25 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             (batch_norm_backward_in_slices, (shape, name))
             for name in ("f32", *others("batch_norm"))
             for shape in ((21, 1, 400), (3, 2, 37))  # the latter without vectors
+        ),
+    ],
+    "batch_norm_cached": [
+        *((batch_norm_held, ((11, 2, 36), name)) for name in ("f32", *others("batch_norm_cached"))),
+        *((batch_norm_backward_held, ((11, 2, 37), True, name)) for name in ("f32", *others("batch_norm_cached"))),
+        *((batch_norm_backward_held, ((11, 2, 36), False, name)) for name in ("f16", "bf16")),
+        (batch_norm_by, ("cached", (3, 2, 37))),
+        (batch_norm_by, ("cached", (5, 2, 520), False)),
+        (batch_norm_backward_by, ("cached", (3, 2, 37))),
+        (batch_norm_backward_by, ("cached", (5, 2, 520), True)),
+        *(
+            (batch_norm_by, ("cached", shape, True, name))
+            for name in others("batch_norm_cached")
+            for shape in ((6 if name == "f64" else 21, 1, 400), (29, 2, 37))  # three turns of the block
+        ),
+        *(
+            (batch_norm_backward_by, ("cached", shape, handed, True, name))
+            for name in others("batch_norm_cached")
+            for shape, handed in (((6 if name == "f64" else 21, 1, 400), True), ((29, 2, 37), False))
         ),
     ],
     "batch_norm_small": [

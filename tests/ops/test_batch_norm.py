@@ -579,13 +579,13 @@ def test_denormals_of_them_are_preserved(device: Device, rng: Rng, name: str, tr
 @pytest.mark.parametrize("name", FAMILY.dtypes)
 @pytest.mark.parametrize(
     "role",
-    ["cached", "apply", "eval", "backward_cached", "backward_apply", "backward_eval", "backward_eval_columns"],
+    ["apply", "eval", "backward_apply", "backward_eval", "backward_eval_columns"],
 )
 def test_neighbours_are_read_and_written_by_16_bytes(name: str, role: str) -> None:
     """And by 8, of 16 bits, where rows are no multiples of 16."""
     text = FAMILY.kernel(f"batch_norm_{role}", BY_NAME[name], "ptx").source.text
     word = max(32, 8 * BY_NAME[name].size)
-    halves = {2} if name.endswith("16") and role in ("cached", "backward_cached", "backward_eval") else set()
+    halves = {2} if name.endswith("16") and role == "backward_eval" else set()
     assert {(way, count, word) for way in ("ld", "st") for count in {128 // word} | halves} == {
         (way, int(count), int(bits))
         for way, count, bits in re.findall(r"(ld|st)\.global(?:\.cs)?\.v(\d)\.[bf](\d+)", text)

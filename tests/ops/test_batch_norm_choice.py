@@ -36,7 +36,7 @@ def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") ->
         ((256, 256, 14, 14), "f32", "cluster", "tickets"),  # of which two blocks do not fit a multiprocessor
         ((256, 256, 14, 14), "f16", "cached512", "tickets"),
         ((256, 1024, 14, 14), "f16", "cluster", "tickets"),  # many channels, of which three blocks do not fit
-        ((16, 96, 28, 28), "f16", "cached512", "cached256"),  # few channels
+        ((16, 96, 28, 28), "f16", "cached256", "cached256"),  # few channels
         ((512, 1024, 6, 6), "f16", "cached256", "cached256"),  # too many values a channel for 128 threads
         ((32, 512, 7, 7), "f32", "cached128", "cached128"),
         ((64, 512, 7, 7), "f32", "cached256", "cached128"),
@@ -48,8 +48,11 @@ def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") ->
         ((256, 2048, 7, 7), "f32", "cluster", "cached256"),
         ((256, 2048, 7, 7), "f16", "cluster", "cached256"),  # single values of many channels
         ((256, 1024, 7, 7), "f16", "cluster", "cached128"),
-        ((8, 64, 56, 56), "f16", "cluster", "tickets"),  # of few channels a cluster keeps more of the GPU busy
-        ((16, 64, 24, 24), "f32", "cached512", "cached256"),
+        ((8, 64, 56, 56), "f16", "cached512", "tickets"),
+        ((8, 48, 56, 56), "f16", "cluster", "tickets"),  # of few channels a cluster keeps more of the GPU busy
+        ((32, 512, 28, 28), "f32", "cached512", "tickets"),
+        ((64, 1024, 14, 14), "f32", "cached256", "cached256"),
+        ((16, 64, 24, 24), "f32", "cached256", "cached256"),
         ((32, 64, 112, 112), "f32", "cluster", "tickets"),
         ((32, 512, 7, 7), "f64", "cluster", "cached128"),
         ((4, 1024, 14, 14), "f16", "cached128", "small"),  # 8 bytes at a time
@@ -74,8 +77,10 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
         ((32, 256, 14, 14), "f32", "cached256", "cached512"),
         ((64, 256, 14, 14), "f32", "cached256", "tickets"),
         ((128, 256, 14, 14), "f16", "cached512", "tickets"),
-        ((32, 128, 28, 28), "f32", "cluster", "tickets"),
-        ((16, 96, 28, 28), "f32", "cached512", "tickets"),
+        ((32, 128, 28, 28), "f32", "cached512", "tickets"),  # all channels at a time
+        ((32, 136, 28, 28), "f32", "cluster", "tickets"),
+        ((16, 64, 24, 24), "f32", "cached256", "tickets"),
+        ((16, 96, 28, 28), "f32", "cached256", "tickets"),
         ((128, 1024, 14, 14), "f32", "cluster", "tickets"),
         ((64, 200, 7, 7), "f32", "cached256", "cached128"),
         ((128, 200, 7, 7), "f32", "cluster", "cached512"),  # too few channels for the baseline

@@ -486,9 +486,9 @@ def test_what_cancels_backward_costs_no_accuracy(
     ("shape", "best"),
     [
         ((8, 21, 512, 512), "baseline"),
-        ((257, 32, 32), "baseline"),
-        ((257, 33, 32), "tiled"),
-        ((280, 32, 31), "tiled"),
+        ((600, 32, 32), "baseline"),
+        ((600, 33, 32), "tiled"),
+        ((600, 32, 31), "tiled"),
         ((64, 1000, 7, 7), "held"),
         ((64, 1001, 7, 7), "tiled"),  # whose images are no whole vectors
         ((16, 256, 64, 64), "held"),
@@ -497,7 +497,7 @@ def test_what_cancels_backward_costs_no_accuracy(
     ],
 )
 def test_the_best_variant_is_selected(device: Device, way: Direction, shape: Shape, best: str) -> None:
-    if way is FORWARD and shape == (64, 1000, 7, 7):
+    if way is FORWARD and best == "held":
         best = "anchored"
     assert key_of(plan_for(way, device, shape).variant) == best
 

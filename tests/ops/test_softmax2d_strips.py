@@ -339,11 +339,13 @@ def test_what_it_does_not_take_in_hip(sim: Device, way: Direction, config: Strip
         ((4, 3, 8, 8), "f16", StripsConfig(2, 32)),
         ((4, 3, 9, 7), "f16", None),
         ((4, 16, 16, 16), "f16", None),  # few elements
+        ((8, 36, 32, 31), "f16", StripsConfig(2, 32, 2)),
         ((8, 35, 64, 64), "f16", StripsConfig(2, 128)),
         ((16, 81, 64, 64), "f16", StripsConfig(2, 32, 4)),
         ((16, 184, 64, 64), "f16", StripsConfig(2, 32, 8)),
         ((16, 185, 64, 64), "f16", None),
-        ((64, 128, 31, 32), "f16", None),
+        ((64, 128, 31, 32), "f16", StripsConfig(2, 32, 6)),
+        ((64, 128, 15, 16), "f16", None),
         ((1 << 16, 3, 8, 8), "f16", None),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._batch_norm import FAMILY, BatchNormDescriptor, BatchNormPlan
-from ptxrt.ops._batch_norm_held import ThreadsConfig
+from ptxrt.ops._batch_norm import BatchNormDescriptor, BatchNormPlan
+from ptxrt.ops._batch_norm_cached import FAMILY, ThreadsConfig
 
 FORWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 256)]
 BACKWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 512)]
@@ -54,6 +55,16 @@ def test_backward(device: Device, rng: Rng, variant: str, threads: int, name: st
     values = backward_problem(rng, rows_for(threads, hw, 12), name=name)
     for kind in ("training", "handed"):
         check_backward(device, values, kind=kind, **by(variant, threads))
+
+
+@pytest.mark.ptx
+@pytest.mark.sanitize
+@pytest.mark.parametrize("batch", [1, 6, 56, 57, 64, 65, 73])
+def test_as_many_copies_of_a_thread_as_may_be_under_way_and_more(device: Device, rng: Rng, batch: int) -> None:
+    """Rows of 16 vectors, 128 threads: 57 rows are 8 copies for some threads, 64 for all, 65 one more for some."""
+    shape, how = (batch, 2, 64), by("cached", 128)
+    check_forward(device, forward_problem(rng, shape, name="f32"), training=True, **how)
+    check_backward(device, backward_problem(rng, shape, name="f32"), kind="training", **how)
 
 
 @pytest.mark.parametrize(("offset", "out_offset"), [(4, 4), (4, 0), (0, 4), (2, 0), (0, 2), (1, 1)])
@@ -117,8 +128,12 @@ def test_what_a_small_block_in_hip_does_not_hold_is_refused(device: Device) -> N
         BatchNormPlan.select(device, larger, asked("hip/cached", 128))
 
 
-def test_its_sums_and_results_are_of_half_vectors_where_rows_are_no_whole_ones() -> None:
-    """In the text: 8 bytes at once, in memory and in shared memory."""
-    text = FAMILY.kernel("batch_norm_cached128", BY_NAME["f16"], "ptx").source.text
-    for access in ("ld.global.v2.b32", "st.shared.v2.b32", "ld.shared.v2.b32", "st.global.v2.b32"):
-        assert access in text
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+@pytest.mark.parametrize(("entry", "arrays"), [("batch_norm_cached128", 1), ("batch_norm_backward_cached", 2)])
+def test_vectors_are_copied_and_half_vectors_of_16_bits_loaded_at_once(entry: str, arrays: int, name: str) -> None:
+    text = FAMILY.kernel(entry, BY_NAME[name], "ptx").source.text
+    assert re.findall(r"cp\.async\S+ \[\S+\], \[\S+\], (\d+);", text) == ["16"] * arrays
+    found = set(re.findall(r"(?:ld|st)\.(?:global|shared)\.v\d\.[bf]\d+", text))
+    whole = f"v{min(4, 16 // BY_NAME[name].size)}.{'b32' if name.endswith('16') else name}"
+    halves = {f"{way}.v2.b32" for way in ("ld.global", "st.shared", "ld.shared", "st.global") if name.endswith("16")}
+    assert found == {f"ld.shared.{whole}", f"st.global.{whole}", *halves}
