@@ -18,8 +18,14 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._batch_norm import BatchNormDescriptor, BatchNormPlan
+from ptxrt.ops._batch_norm import (
+    BatchNormBackwardDescriptor,
+    BatchNormBackwardPlan,
+    BatchNormDescriptor,
+    BatchNormPlan,
+)
 from ptxrt.ops._batch_norm_cached import FAMILY, ThreadsConfig
+from ptxrt.ops.framework import Limits
 
 FORWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 256)]
 BACKWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 512)]
@@ -119,6 +125,18 @@ def test_other_numbers_of_threads_are_refused(device: Device, variant: str, thre
     problem = BatchNormDescriptor((2, 3, 8), True)
     with pytest.raises(Unsupported, match=f"no block of {threads} threads holds a channel"):
         BatchNormPlan.select(device, problem, asked(variant, threads))
+
+
+@pytest.mark.parametrize("arrays", [1, 2])
+@pytest.mark.parametrize("name", FAMILY.dtypes)
+def test_its_copies_came_with_sm_80(sim: Device, name: str, arrays: int) -> None:
+    plan: Any = (BatchNormPlan, BatchNormBackwardPlan)[arrays - 1]
+    descriptor: Any = (BatchNormDescriptor, BatchNormBackwardDescriptor)[arrays - 1]
+    variant = next(v for v in plan.variants if (v.name, v.language) == ("cached", "ptx"))
+    problem, limits = descriptor((2, 4, 64), True, dtype=BY_NAME[name]), Limits.of(sim.properties)
+    (launch,) = variant.schedule(problem, ThreadsConfig(256), limits).steps
+    assert launch.refusal(limits._replace(target=80)) is None
+    assert launch.refusal(limits._replace(target=75)) == f"{launch.kernel.entry} needs sm_80, and this is sm_75"
 
 
 def test_what_a_small_block_in_hip_does_not_hold_is_refused(device: Device) -> None:
