@@ -147,16 +147,17 @@ def outline(source: Source) -> list[Token]:
     CompileError
         As for :func:`tokenize`, outside of the braces.
     """
-    text, tokens, at, line = source.text, list[Token](), 0, 1
-    for match in _BRACE.finditer(text):
-        start = match.start()
-        if match[0] != "{" or start < at or (closing := _closing(text, start)) is None:
+    text, tokens, line = source.text, list[Token](), 1
+    at = behind = 0
+    while (match := _BRACE.search(text, behind)) is not None:
+        start, behind = match.span()
+        if match[0] != "{" or (closing := _closing(text, start)) is None:
             continue
         tokens += tokenize(source, text[at:start], line)[:-1]
         line += text.count("\n", at, start)
         tokens.append(Token("braces", text[start:closing], line, False))
         line += text.count("\n", start, closing)
-        at = closing
+        at = behind = closing
     return tokens + tokenize(source, text[at:], line)
 
 
