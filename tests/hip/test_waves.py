@@ -291,11 +291,11 @@ def batch_norm_by(variant: str, shape: Shape, affine: bool = True, name: str = "
     return replace(batch_norm(shape, True, affine, name), variant=variant)
 
 
-def batch_norm_held(shape: Shape, name: str = "f32") -> Case:
+def batch_norm_cached128(shape: Shape, name: str = "f32") -> Case:
     return replace(batch_norm(shape, True, True, name), variant="cached", config=ThreadsConfig(128))
 
 
-def batch_norm_backward_held(shape: Shape, handed: bool, name: str = "f32") -> Case:
+def batch_norm_backward_cached128(shape: Shape, handed: bool, name: str = "f32") -> Case:
     case = batch_norm_backward(shape, True, handed, True, name)
     return replace(case, variant="cached", config=ThreadsConfig(128))
 
@@ -736,9 +736,9 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         ),
     ],
     "batch_norm_cached": [
-        *((batch_norm_held, ((11, 2, 36), name)) for name in ("f32", *others("batch_norm_cached"))),
-        *((batch_norm_backward_held, ((11, 2, 37), True, name)) for name in ("f32", *others("batch_norm_cached"))),
-        *((batch_norm_backward_held, ((11, 2, 36), False, name)) for name in ("f16", "bf16")),
+        *((batch_norm_cached128, ((11, 2, 36), name)) for name in ("f32", *others("batch_norm_cached"))),
+        *((batch_norm_backward_cached128, ((11, 2, 37), True, name)) for name in ("f32", *others("batch_norm_cached"))),
+        *((batch_norm_backward_cached128, ((11, 2, 36), False, name)) for name in ("f16", "bf16")),
         (batch_norm_by, ("cached", (3, 2, 37))),
         (batch_norm_by, ("cached", (5, 2, 520), False)),
         (batch_norm_backward_by, ("cached", (3, 2, 37))),
