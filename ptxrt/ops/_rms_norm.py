@@ -9,9 +9,11 @@ from typing import NamedTuple
 from ptxrt.ops._rms_norm_apart import FAMILY as APART
 from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
+from ptxrt.ops._rms_norm_together import FAMILY as TOGETHER
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldWarpsBackward, forward_variants
+from ptxrt.ops.framework.rows_together import TogetherForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
@@ -67,7 +69,7 @@ class RmsNormGradients(NamedTuple):
 class RmsNormPlan(RowsPlan[RmsNormDescriptor, RmsNormArgs, DeviceArray]):
     """Plan of :func:`rms_norm`; run it with :class:`RmsNormArgs`."""
 
-    variants = forward_variants(FAMILY, HELD)
+    variants = (TogetherForward(TOGETHER), *forward_variants(FAMILY, HELD))
 
 
 class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArgs, RmsNormGradients]):

@@ -1,0 +1,165 @@
+"""layer_norm and rms_norm of short rows, of which a warp has several at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Rng, refused
+from op_testing import Guarded, check_error, on_device, wish
+from test_rows_held import NORMS, every_norm, every_type, forward, problem, select
+from tolerances import bar
+
+import ptxrt
+from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
+from ptxrt.ops import references
+from ptxrt.ops.framework.rows_held import HeldConfig
+from ptxrt.ops.framework.rows_together import shares
+
+pytestmark = pytest.mark.ptx
+
+SHARES = [(name, *share) for name in ("f32", "f16", "bf16") for share in shares(BY_NAME[name])]
+
+
+def width_of(name: str, lanes: int, slots: int) -> int:
+    return lanes * slots * 16 // BY_NAME[name].size
+
+
+def together(device: Device, norm: str, x: Any, *weights: Any, **how: Any) -> Any:
+    return forward(device, norm, x, *weights, variant="together", **how)
+
+
+def check(device: Device, norm: str, x: Any, *weights: Any, eps: float = 1e-5, large_mean: bool = False) -> Any:
+    got = together(device, norm, x, *weights, eps=eps)
+    want = getattr(references, norm)(x, x.shape[1:], *weights, eps=eps)
+    name = ptxrt.dtypes.element_type(x.dtype).name
+    check_error(norm, device, got, want, bar(norm, name, want, large_mean=large_mean), x.shape)
+    return got
+
+
+@every_norm
+@pytest.mark.parametrize(("name", "lanes", "slots"), SHARES)
+@pytest.mark.sanitize
+def test_every_share_of_a_row(device: Device, rng: Rng, norm: str, name: str, lanes: int, slots: int) -> None:
+    """A row, and rows to spare; scaled rows beside others; at any address; in place."""
+    for count in (1, 37):
+        _, x, *weights = problem(norm, rng, (count, width_of(name, lanes, slots)), name)
+        if count > 1:
+            x[0] += 100
+        got = check(device, norm, x, *weights)
+        if lanes == 32:  # whose lanes have what the threads of a block of one warp have
+            held = forward(device, norm, x, *weights, variant="held", config=HeldConfig(32))
+            assert got.tobytes() == held.tobytes()
+        if count > 1 and name != "f16":
+            x[1], x[-1], x[4] = x[1] * x.dtype.type(1e30), x[-1] * x.dtype.type(1e-18), x.dtype.type(2.0**127)
+            scaled = check(device, norm, x, *weights)
+            others = [0, 2, 3, *range(5, count - 1)]
+            assert scaled[others].tobytes() == got[others].tobytes()
+            got = scaled
+        assert together(device, norm, x, *weights, offset=1).tobytes() == got.tobytes()
+        there = [on_device(a, device) for a in (x, *weights)]
+        plan = select(device, norm, "", x, 1e-5, "together")
+        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+        assert there[0].to_host().tobytes() == got.tobytes(), "in place"
+
+
+@every_norm
+def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str) -> None:
+    _, x, *weights = problem(norm, rng, (5, 64))
+    want = together(device, norm, x, *weights)
+    for odd in range(2 + len(weights)):
+        out = Guarded(x.shape, x.dtype, device, int(odd == 0))
+        given = [on_device(a, device, int(odd == i)) for i, a in enumerate((x, *weights), 1)]
+        plan = select(device, norm, "", x, 1e-5, "together")
+        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
+        assert out.host().tobytes() == want.tobytes(), odd
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize("width", [64, 256])
+def test_nan_and_infinity_spoil_no_other_row(device: Device, rng: Rng, norm: str, name: str, width: int) -> None:
+    _, x, *weights = problem(norm, rng, (19, width), name)
+    right = together(device, norm, x, *weights)
+    x[0, 3], x[5, 0], x[18, width - 1] = np.nan, np.inf, -np.inf
+    y = together(device, norm, x, *weights)
+    spoiled = [0, 5, 18]
+    assert np.isnan(y[spoiled].astype("f4")).any(axis=1).all()
+    rest = [i for i in range(19) if i not in spoiled]
+    assert y[rest].tobytes() == right[rest].tobytes()
+
+
+@every_norm
+@pytest.mark.parametrize("width", [64, 384])
+def test_without_weights(device: Device, rng: Rng, norm: str, width: int) -> None:
+    _, x, *weights = problem(norm, rng, (5, width))
+    for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
+        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
+        plan = select(device, norm, "", x, 1e-5, "together")
+        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
+        want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, "f32", want))
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(("mean", "scale"), [(1e4, 1.0), (0.0, 1e-3), (0.0, 100.0)])
+def test_any_mean_and_deviation_costs_no_digits(
+    device: Device, rng: Rng, norm: str, name: str, mean: float, scale: float
+) -> None:
+    _, x, *weights = problem(norm, rng, (4, 256), name, mean, scale)
+    check(device, norm, x, *weights, eps=0.0, large_mean=mean > 0)
+
+
+@every_norm
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 3e37])
+def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str, scale: float) -> None:
+    _, x, *weights = problem(norm, rng, (2, 128), scale=scale)
+    want = getattr(references, norm)(x, (128,), *weights, eps=0.0)
+    check_error(norm, device, together(device, norm, x, *weights, eps=0.0), want, 2e-7)
+
+
+@every_type
+def test_equal_values(device: Device, rng: Rng, name: str) -> None:
+    """Whose deviation is 0, whatever they are, and in each lane's row."""
+    _, x, weight, bias = problem("layer_norm", rng, (9, 96), name)
+    x[1:] = np.linspace(-30, 1000, 8).astype(x.dtype)[:, None]
+    got = check(device, "layer_norm", x, weight, bias)
+    np.testing.assert_array_equal(got[1:], np.broadcast_to(bias.astype(x.dtype), (8, 96)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "why"),
+    [
+        ("f64", (2, 64), "no entries of f64"),
+        ("f32", (2, 66), "rows of 66 values"),
+        ("f32", (2, 8), "4 lanes or more cannot share vectors of rows of 8 values"),
+        ("f16", (2, 1280), "up to 4 vectors of a row, not 5"),
+        ("f32", (2, 512), "up to 3 vectors of a row, not 4"),
+        ("f32", (1 << 40, 64), "blocks are more than"),
+    ],
+)
+def test_what_it_cannot_do(name: str, shape: tuple[int, int], why: str) -> None:
+    descriptor = ops.LayerNormDescriptor(shape, shape[1:], BY_NAME[name])
+    with refused(ptxrt.errors.Unsupported, "layer_norm", "descriptor", why):
+        ops.LayerNormPlan.select(Device("sim:0"), descriptor, wish("together"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "variant"),
+    [
+        ("f32", (2048, 256), "together"),
+        ("f32", (2047, 384), "held_warps"),  # a few rows
+        ("f32", (8191, 64), "held_warps"),  # and values
+        ("f32", (8192, 64), "together"),
+        ("f32", (8192, 512), "held_warps"),
+        ("f16", (2048, 1024), "together"),
+        ("f16", (2048, 1280), "held"),
+        ("f64", (8192, 64), "held"),
+    ],
+)
+def test_what_is_chosen(name: str, shape: tuple[int, int], variant: str) -> None:
+    descriptor = ops.LayerNormDescriptor(shape, shape[1:], BY_NAME[name])
+    assert ops.LayerNormPlan.select(Device("sim:0"), descriptor, wish()).variant.name == variant
