@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.ops._batch_norm_alone import ChannelsLastAlone
 from ptxrt.ops._batch_norm_cached import ThreadsConfig, held
 from ptxrt.ops._batch_norm_choice import (
     held_at_once,
@@ -734,6 +735,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     result_type = BatchNormResult
     variants = (
         Small(),
+        ChannelsLastAlone(),
         ChannelsLastClusters(),
         ChannelsLastHeld(),
         ChannelsLast(),
@@ -744,6 +746,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         Elementwise(),
         Channels(),
         Small("hip"),
+        ChannelsLastAlone("hip"),
         ChannelsLastTickets("hip"),
         ChannelsLast("hip"),
         Cached("hip"),

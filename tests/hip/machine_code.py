@@ -56,6 +56,7 @@ VECTOR = {
     "v_bfrev_b32": "reversed(u32(1))",
     "v_max_u32": "std::max(u32(1), u32(2))",
     "v_alignbit_b32": "(uint64_t(u32(1)) << 32 | u32(2)) >> (u32(3) & 31)",
+    "v_max3_u32": "std::max(std::max(u32(1), u32(2)), u32(3))",
     "v_med3_u32": "std::max(std::min(u32(1), u32(2)), std::min(std::max(u32(1), u32(2)), u32(3)))",
     "v_perm_b32": "permuted(u32(1), u32(2), u32(3))",
     "v_pack_b32_f16": "(u32(1) & 0xffff) | u32(2) << 16",

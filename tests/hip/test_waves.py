@@ -309,6 +309,10 @@ def batch_norm_in_small_eval(shape: Shape, name: str = "f32") -> Case:
     return replace(batch_norm(shape, False, True, name), variant="small")
 
 
+def batch_norm_alone(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
+    return replace(batch_norm(shape, False, affine, name), variant="channels_last_alone")
+
+
 def batch_norm_backward_in_small(shape: Shape, training: bool, name: str = "f32") -> Case:
     return replace(batch_norm_backward(shape, training, training, True, name), variant="small")
 
@@ -764,6 +768,11 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
         *((batch_norm_by, ("small", (3, 3, 37), True, name)) for name in others("batch_norm_small")),
         *((batch_norm_in_small_eval, ((3, 3, 37), name)) for name in others("batch_norm_small")),
         *((batch_norm_backward_in_small, ((3, 3, 37), True, name)) for name in others("batch_norm_small")),
+    ],
+    "batch_norm_alone": [
+        (batch_norm_alone, ((37, 12),)),
+        (batch_norm_alone, ((9, 520), False)),  # more units than a block has threads otherwise
+        *((batch_norm_alone, ((37, 24), True, name)) for name in others("batch_norm_alone")),
     ],
     "batch_norm_exact": [
         (exact_shard, ((3, 3, 37),)),
