@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from ptxrt.dtypes import BY_NAME, ElementType
-from ptxrt.errors import InvalidArgument, ShapeMismatch, shown
+from ptxrt.dtypes import BY_NAME
+from ptxrt.errors import InvalidArgument, shown
 from ptxrt.ops._batch_norm_alone import ChannelsLastAlone
 from ptxrt.ops._batch_norm_cached import ThreadsConfig, held
 from ptxrt.ops._batch_norm_choice import (
@@ -29,30 +29,35 @@ from ptxrt.ops._batch_norm_last import (
     ChannelsLastTickets,
     ChannelsLastTicketsBackward,
 )
+from ptxrt.ops._batch_norm_passes import (
+    TURN,
+    ColumnsConfig,
+    EvalConfig,
+    SplitConfig,
+    WriteConfig,
+    adders,
+    short_rows,
+    slice_values,
+    tiles,
+    too_long,
+    workspace_of,
+)
+from ptxrt.ops._batch_norm_problem import FAMILY, BatchNormBackwardDescriptor, BatchNormDescriptor
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
 from ptxrt.ops.framework import (
-    ROUNDING_TARGETS,
     Argument,
     Config,
-    F64Sums,
-    ImageDescriptor,
-    KernelFamily,
-    KernelSpec,
     Launch,
     Limits,
     Operand,
     Plan,
     Refusal,
-    Region,
-    Role,
     Schedule,
     Variant,
-    Workspace,
     blocks_in_hip,
     ceil_div,
-    number,
     parameter_type,
     plan_cache,
 )
@@ -73,254 +78,6 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
 ]
-
-
-_GRID_Y = 65535
-_SIZES = "u32 batch, u32 channels, u32 hw"
-_TILES = "u32 slices, u32 images, u32 group, u32 lanes"
-_CUT = "u32 slices, u64 values"
-_VECTORS = "const P*? w_ptr, const P*? b_ptr"
-_HANDED = "const P* mean_ptr, const P* var_ptr"
-_INPUTS = "const T* in_ptr, const T* go_ptr"
-_GRADIENTS = f"{_INPUTS}, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr"
-_SIGNATURES = {
-    "kernel": f"const T* in_ptr, T* out_ptr, {_VECTORS}, P* mean_ptr, P* var_ptr, {_SIZES}, P eps, u32 training",
-    "running": f"{_HANDED}, P* rmean_ptr, P* rvar_ptr, {_SIZES}, P momentum",
-    "partial": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
-    "columns": f"const T* in_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
-    "finish": "const T* in_ptr, const P*? w_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, P*? rvar_ptr, "
-    f"const P*? b_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, P eps, P momentum, u32 slices",
-    "apply": f"const T* in_ptr, T* out_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
-    "eval": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
-    "eval_rows": f"const T* in_ptr, T* out_ptr, {_VECTORS}, {_HANDED}, {_SIZES}, P eps, u32 images",
-    "backward_kernel": f"{_GRADIENTS}, const P*? rmean_ptr, const P*? rvar_ptr, {_SIZES}, P eps, u32 training",
-    "backward_handed_kernel": f"{_GRADIENTS}, {_HANDED}, {_SIZES}, P eps",
-    "backward_partial": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_CUT}",
-    "backward_columns": f"{_INPUTS}, const P*? mean_ptr, f64* sums_ptr, {_SIZES}, {_TILES}",
-    "backward_finish": "const T* in_ptr, const P*? w_ptr, const P*? mean_ptr, const P*? var_ptr, P*? gw_ptr, "
-    f"P*? gb_ptr, f64* coefficients_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
-    "backward_apply": f"{_INPUTS}, T* gi_ptr, const f64* coefficients_ptr, {_SIZES}, u32 images",
-    "backward_eval": f"{_INPUTS}, T* gi_ptr, const P*? w_ptr, {_HANDED}, f64* sums_ptr, {_SIZES}, P eps, {_CUT}",
-    "backward_eval_columns": f"{_INPUTS}, T* gi_ptr, const P*? w_ptr, {_HANDED}, f64* sums_ptr, {_SIZES}, P eps, "
-    f"{_TILES}",
-    "backward_eval_finish": f"{_HANDED}, P*? gw_ptr, P*? gb_ptr, const f64* sums_ptr, {_SIZES}, P eps, u32 slices",
-}
-_IN_HIP = (
-    "kernel",
-    "running",
-    "eval",
-    "backward_kernel",
-    "backward_handed_kernel",
-    "backward_eval",
-    "backward_eval_finish",
-)
-FAMILY = KernelFamily(
-    "batch_norm",
-    ("f32", "f16", "bf16", "f64"),
-    {f"batch_norm_{name}": Role(signature, hip=name in _IN_HIP) for name, signature in _SIGNATURES.items()},
-    targets=ROUNDING_TARGETS,
-)
-
-
-class Geometry(F64Sums, ImageDescriptor):
-    """Mixin of a descriptor: the values of a channel, as the kernels go through them."""
-
-    @property
-    def count(self) -> int:
-        """M, the values of a channel."""
-        return self.batch * self.hw
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """As the kernels take them."""
-        return self.batch, self.channels, self.hw
-
-    @property
-    def places(self) -> int:
-        """Of an image, that a block takes where channels lie side by side."""
-        return 1024 // self.parts
-
-    @property
-    def side_by_side(self) -> int:
-        """Threads of such a block, which have a vector each."""
-        return self.places // self.vector
-
-
-@dataclass(frozen=True)
-class _Problem(Geometry):
-    """What both directions' descriptors have."""
-
-    shape: tuple[int, ...]
-    training: bool
-    dtype: ElementType = BY_NAME["f32"]
-    eps: float = 1e-5
-
-    types = FAMILY.dtypes
-    least: ClassVar[int] = 2  # values a channel, in training
-    arrays: ClassVar[int]  # of x's shape, that the sums are of
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.__class__ is not bool:
-            raise InvalidArgument(op=self.op, argument="training", expected="True or False", given=shown(self.training))
-        if self.training and self.count < self.least:
-            raise ShapeMismatch(
-                op=self.op,
-                argument=self.first,
-                expected="at least two values a channel in training",
-                given=f"{self.shape}, which has {self.count}",
-                fix="One value has no variance; training=False reads the running statistics",
-            )
-        self._set(eps=number(self.eps, self.op, "eps", parameter_type(self.dtype)))
-
-    @property
-    def without_statistics(self) -> Refusal | None:
-        """In eval, the answer of a variant that computes them."""
-        return None if self.training else Refusal("has statistics to compute, and eval has none")
-
-    def blocks(self, language: str) -> tuple[int]:
-        """Return a grid of blocks of 256 threads, one a channel; in HIP they take turns where it launches no more."""
-        return (blocks_in_hip(256 * self.channels, 256) if language == "hip" else self.channels,)
-
-    def kernel(self, name: str, language: str) -> KernelSpec:
-        """Return an entry for this element type."""
-        return FAMILY.kernel(f"batch_norm_{name}", self.dtype, language)
-
-
-def _check_save(op: str, save: str) -> None:
-    if save.__class__ is not str or save not in ("variance", "inverse_deviation"):
-        expected = "'variance' or 'inverse_deviation'"
-        raise InvalidArgument(op=op, argument="save", expected=expected, given=shown(save))
-
-
-@dataclass(frozen=True)
-class BatchNormDescriptor(_Problem):
-    """A problem of batch_norm: pure data, hashable.
-
-    Parameters
-    ----------
-    shape
-        Of x, ``[N, C, *]``; in training N times the product of the trailing axes is at least 2.
-    training
-        Whether the statistics are those of x, or the running ones.
-    dtype
-        Of x and y.
-    eps
-        Added to the variance; finite and at least 0.
-    momentum
-        From 0 to 1: the weight of the batch in the running statistics. Outside of that they would be no average, and
-        the running variance could fall below 0. None for the mean over all batches that were counted.
-    running
-        Whether there are running statistics; without training there must be.
-    save
-        What the third result is, ``"variance"`` or ``"inverse_deviation"``.
-    counted
-        Whether the batches are counted, on the device; in training with running statistics only.
-    strides
-        Of x and y, in elements: contiguous if left out, else that or channels-last.
-
-    Raises
-    ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
-    """
-
-    op = "batch_norm"
-    arrays = 1
-
-    momentum: float | None = 0.1
-    running: bool = True
-    save: str = "variance"
-    counted: bool = False
-    strides: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum is not None:
-            self._set(momentum=number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype)))
-        if self.momentum is not None and self.momentum > 1:
-            raise InvalidArgument(
-                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=shown(self.momentum)
-            )
-        if self.running.__class__ is not bool or not (self.running or self.training):
-            raise InvalidArgument(
-                op="batch_norm",
-                argument="running",
-                expected="True or False" if self.training else "True, since eval reads the running statistics",
-                given=shown(self.running),
-            )
-        _check_save(self.op, self.save)
-        updates = self.training and self.running
-        if self.counted.__class__ is not bool or (self.counted and not updates):
-            raise InvalidArgument(
-                op="batch_norm",
-                argument="batches",
-                expected="an array or None" if updates else "None, since only training with running statistics counts",
-                given="an array" if self.counted is True else shown(self.counted),
-            )
-        if self.momentum is None and not self.counted:
-            raise InvalidArgument(
-                op="batch_norm",
-                argument="batches" if updates else "momentum",
-                expected="an int64 array that counts the batches, since momentum is None"
-                if updates
-                else "a number, since only training with running statistics has a mean over all batches",
-                given="None",
-            )
-
-    @property
-    def updated(self) -> tuple[Argument, Argument, float]:
-        """The running statistics that the main kernels update, and the momentum; nulls where another launch does."""
-        return (0, 0, 0.0) if self.momentum is None else ("running_mean", "running_var", self.momentum)
-
-    @property
-    def in_one(self) -> tuple[Argument, ...]:
-        """The arrays of a kernel that computes the statistics and writes."""
-        return "x", "y", "weight", "bias", "batch_mean", "batch_var", *self.updated[:2]
-
-
-@dataclass(frozen=True)
-class BatchNormBackwardDescriptor(_Problem):
-    """A problem of batch_norm_backward: pure data, hashable.
-
-    Parameters
-    ----------
-    shape, training, dtype, eps
-        As in :class:`BatchNormDescriptor`.
-    handed
-        Whether the batch statistics are given; in training only.
-    save
-        What is given beside the mean, as in :class:`BatchNormDescriptor`.
-    strides
-        Of grad_out, x and grad_input, in elements: contiguous if left out, else that or channels-last.
-
-    Raises
-    ------
-    ShapeMismatch, InvalidArgument, DTypeMismatch, LayoutError
-    """
-
-    op = "batch_norm_backward"
-    first = "grad_out"
-    arrays = 2
-
-    handed: bool = False
-    save: str = "variance"
-    strides: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.handed.__class__ is not bool or (self.handed and not self.training):
-            raise InvalidArgument(
-                op="batch_norm_backward",
-                argument="handed",
-                expected="True or False" if self.training else "False, since eval has no batch statistics",
-                given=shown(self.handed),
-            )
-        _check_save(self.op, self.save)
-
-    @property
-    def mean_and_var(self) -> tuple[str, str]:
-        """Operands that the statistics are in; where there are none, their place is null."""
-        return ("batch_mean", "batch_var") if self.training else ("running_mean", "running_var")
 
 
 class BatchNormArgs(NamedTuple):
@@ -369,172 +126,6 @@ class BatchNormGradients(NamedTuple):
     grad_input: DeviceArray
     grad_weight: DeviceArray | None
     grad_bias: DeviceArray
-
-
-# How the work is shared out: functions of the problem alone ----------------------------------------------------------
-
-_ENOUGH_BLOCKS = 512  # more images a block, while so many blocks remain
-_SOME_BLOCKS = 190  # one for each multiprocessor, or two
-_APPLIED = 4  # images a block at most where coefficients are read, the vectors that a thread loads at once
-_TURN = 4096  # values that 256 threads load at once, four vectors each
-_MOST_BLOCKS, _MOST_SLICES = 4096, 1024
-
-
-def _images(batch: int, across: int, least: int, most: int, enough: int = _ENOUGH_BLOCKS) -> int:
-    """Return how many images a block takes, which has some places of each: more, where enough blocks remain."""
-    images = max(1, least)
-    while images < most and across * ceil_div(batch, 2 * images) >= enough:
-        images *= 2
-    return images
-
-
-def _group(problem: Geometry) -> int:
-    """Return the channels of a block that adds up columns."""
-    group = max(1, min(problem.channels, problem.places // max(1, problem.hw)))
-    return group - group % problem.vector if group > problem.vector else group  # whole vectors
-
-
-def slice_values(problem: Geometry, aim: int) -> int:
-    """Return the values of a slice, a multiple of 4096: about `aim`, and more where slices would be many."""
-    most = max(1, min(_MOST_SLICES, _MOST_BLOCKS // max(1, problem.channels)))
-    slices = min(most, ceil_div(problem.count, max(1, aim))) or 1
-    return ceil_div(problem.count, slices * _TURN) * _TURN or _TURN
-
-
-def images_added(problem: Geometry, enough: int = _ENOUGH_BLOCKS) -> int:
-    """Return the images of a block that adds up columns: as many as leave enough blocks."""
-    across = ceil_div(problem.channels, _group(problem))
-    return _images(problem.batch, across, ceil_div(problem.batch, 256), 32, enough)
-
-
-def tiles(problem: Geometry, added: int) -> tuple[int, int, int, int]:
-    """Return slices, images and channels of a block that adds up columns, and the threads that add one channel up."""
-    group = _group(problem)
-    lanes = 1 << min(5, max(0, (problem.side_by_side // group).bit_length() - 1))
-    return ceil_div(problem.batch, added), added, group, lanes
-
-
-@dataclass(frozen=True)
-class WriteConfig(Config):
-    """Knobs of a pass that writes: the images of a block. In eval a block computes coefficients first."""
-
-    written: int
-
-    @staticmethod
-    def images_written(problem: _Problem, most: int = 8) -> int:
-        """Return the images that pay for what a block does first; of eval, so many at most."""
-        across, least = ceil_div(problem.channels * problem.hw, problem.places), ceil_div(problem.batch, _GRID_Y)
-        return _images(problem.batch, across, least, _APPLIED if problem.training else most)
-
-    @staticmethod
-    def in_rows(problem: _Problem) -> bool:
-        """Return whether it is for the entry of rows of whole vectors, whose blocks are half as large."""
-        return False
-
-    @classmethod
-    def blocks(cls, problem: _Problem) -> tuple[int, int]:
-        """Return the blocks of an image, and their threads."""
-        threads = problem.side_by_side // (2 if cls.in_rows(problem) else 1)
-        return ceil_div(problem.channels * problem.hw, threads * problem.vector), threads
-
-    def grid(self, problem: _Problem) -> tuple[int, int]:
-        """Return the grid of the pass."""
-        return self.blocks(problem)[0], ceil_div(problem.batch, self.written)
-
-    @classmethod
-    def of_some(cls, problem: _Problem, most: int) -> int:
-        """Return up to so many images, as long as each multiprocessor has a block: one thread's time counts then."""
-        return _images(problem.batch, cls.blocks(problem)[0], ceil_div(problem.batch, _GRID_Y), most, _SOME_BLOCKS)
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> WriteConfig:
-        """As measured on an H200."""
-        most = cls.images_written(problem) if problem.dtype.size > 2 else 1
-        return cls(max(most, cls.of_some(problem, _APPLIED)))
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[WriteConfig]:
-        """Return 1 image a block to 16, as many as grid.y allows."""
-        least = ceil_div(problem.batch, _GRID_Y)
-        return tuple(cls(max(least, images)) for images in (1, 2, 4, 8, 16))
-
-
-class EvalConfig(WriteConfig):
-    """The same of eval in PTX, where rows of whole vectors have an entry of their own, of half as large blocks."""
-
-    @staticmethod
-    def in_rows(problem: _Problem) -> bool:
-        """Return whether that entry takes the problem."""
-        return problem.hw % problem.vector == 0 and problem.channels * problem.hw < problem.vector << 32
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> EvalConfig:
-        """As measured on an H200: up to 4, but for f64 and rows of no whole vectors, whose coefficients take longer."""
-        if problem.dtype.size <= 4 and cls.in_rows(problem):
-            least = ceil_div(problem.batch, _GRID_Y)
-            return cls(_images(problem.batch, cls.blocks(problem)[0], least, 4, 2 * _ENOUGH_BLOCKS))
-        most = cls.images_written(problem, 16 if problem.dtype.size == 2 else 8)
-        return cls(max(most, cls.of_some(problem, 2 * _APPLIED)))
-
-
-@dataclass(frozen=True)
-class SplitConfig(WriteConfig):
-    """Knobs of sums over any part of a channel: its values, a multiple of 4096, and the images that a block writes."""
-
-    values: int
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> SplitConfig:
-        """Enough blocks, of enough work each."""
-        return cls(cls.images_written(problem), slice_values(problem, 2 * _TURN))
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
-        """Return slices of 4096 values to 32768, and those of a whole channel."""
-        written = cls.images_written(problem)
-        return tuple(cls(written, slice_values(problem, aim)) for aim in (_TURN, 2 * _TURN, 8 * _TURN, problem.count))
-
-
-@dataclass(frozen=True)
-class ColumnsConfig(WriteConfig):
-    """Knobs of sums over columns: the images of a block that adds, and of one that writes."""
-
-    added: int
-
-    @classmethod
-    def heuristic(cls, problem: _Problem) -> ColumnsConfig:
-        """As many images as leave enough blocks: fewer of these where they write, too."""
-        enough = _ENOUGH_BLOCKS if problem.training else _SOME_BLOCKS
-        return cls(cls.images_written(problem), images_added(problem, enough))
-
-    @classmethod
-    def candidates(cls, problem: _Problem) -> Sequence[ColumnsConfig]:
-        """Return 1 image a block to 32, at most 256 blocks."""
-        least, written = ceil_div(problem.batch, 256), cls.images_written(problem)
-        return tuple(cls(written, max(least, images)) for images in (1, 4, 16, 32))
-
-
-def short_rows(problem: Geometry) -> bool:
-    """Return whether columns are added up."""
-    return problem.hw <= 256
-
-
-def too_long(problem: Geometry) -> Refusal | None:
-    """Return why the rows are too long for columns, or None."""
-    most = problem.places - 1  # whose rows the kernel finds without a division
-    return Refusal(f"hw = {problem.hw} is above {most}") if problem.hw > most else None
-
-
-def adders(problem: Geometry, name: str) -> int:
-    """Return the threads of a block that adds up, by the entry `name`."""
-    return problem.side_by_side if name == "columns" else 256
-
-
-def _workspace(problem: _Problem, sums: int, coefficients: int) -> tuple[Workspace, Region, Region]:
-    """Return a workspace with so many sums, and so many f64 of coefficients, for each channel."""
-    workspace = Workspace()
-    added = workspace.region("sums", "f64", problem.parts * sums * problem.channels)
-    return workspace, added, workspace.region("coefficients", "f64", coefficients * problem.channels)
 
 
 # Forward -------------------------------------------------------------------------------------------------------------
@@ -641,7 +232,7 @@ def _summed(
     cut: tuple[int, ...],
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
-    workspace, sums, coefficients = _workspace(problem, 2 * slices, 2 * problem.parts + 1)
+    workspace, sums, coefficients = workspace_of(problem, 2 * slices, 2 * problem.parts + 1)
     running_mean, running_var, momentum = problem.updated
     arrays = ("x", "weight", "batch_mean", "batch_var", running_mean, running_var, "bias", coefficients, sums)
     finish = (*arrays, *problem.sizes, problem.eps, momentum, slices)
@@ -891,7 +482,7 @@ def _backward_summed(
     cut: tuple[int, ...],
 ) -> Schedule:
     """Return the schedule of a variant that first adds up, by the entry `name`, to so many partial sums a channel."""
-    workspace, sums, coefficients = _workspace(problem, 4 * slices, 4 * problem.parts)
+    workspace, sums, coefficients = workspace_of(problem, 4 * slices, 4 * problem.parts)
     threads = adders(problem, name)
     statistics: tuple[Argument, ...] = problem.mean_and_var
     scalars: tuple[Argument, ...] = (*problem.sizes, problem.eps, slices)
@@ -947,7 +538,7 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
     def heuristic(self, problem: BatchNormBackwardDescriptor) -> SplitConfig:
         """In eval in PTX whole channels, where these are many and not large: as measured on an H200."""
         usual = SplitConfig.heuristic(problem)
-        whole = self.language == "ptx" and problem.channels >= 128 and problem.count <= 7 * _TURN
+        whole = self.language == "ptx" and problem.channels >= 128 and problem.count <= 7 * TURN
         if problem.training or not whole:
             return usual
         return replace(usual, values=slice_values(problem, problem.count))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ptxrt.ops._batch_norm_problem import BatchNormDescriptor
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,
     Config,
@@ -19,9 +20,6 @@ from ptxrt.ops.framework import (
     Variant,
     ceil_div,
 )
-
-if TYPE_CHECKING:
-    from ptxrt.ops._batch_norm import BatchNormDescriptor
 
 __all__ = ["FAMILY", "AloneConfig", "ChannelsLastAlone"]
 
@@ -63,7 +61,7 @@ class AloneConfig(Config):
         return cls(128), cls(256), cls(512)
 
 
-class ChannelsLastAlone(Variant["BatchNormDescriptor", AloneConfig]):
+class ChannelsLastAlone(Variant[BatchNormDescriptor, AloneConfig]):
     """In eval, of rows of channels: a thread has vectors of the same channels, and computes what they need."""
 
     name = "channels_last_alone"

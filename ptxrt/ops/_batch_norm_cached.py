@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxrt.ops._batch_norm_choice import held_bytes, most_in_hip
+from ptxrt.ops._batch_norm_problem import BACKWARD_IN_ONE, IN_ONE
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Role, Schedule
 
 __all__ = ["FAMILY", "ThreadsConfig", "held"]
@@ -19,20 +20,12 @@ _BACKWARD = {
     512: "batch_norm_backward_cached",
 }
 _IN_HIP = (_FORWARD[128], _FORWARD[256], _BACKWARD[128], _BACKWARD[512])
-_OF_FORWARD = (
-    "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, "
-    "P*? rvar_ptr, u32 batch, u32 channels, u32 hw, P eps, P momentum"
-)
-_OF_BACKWARD = (
-    "const T* in_ptr, const T* go_ptr, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr, const P*? mean_ptr, "
-    "const P*? var_ptr, u32 batch, u32 channels, u32 hw, P eps"
-)
 FAMILY = KernelFamily(
     "batch_norm_cached",
     ("f32", "f16", "bf16", "f64"),
     {
         entry: Role(signature, hip=entry in _IN_HIP, target=80)
-        for entries, signature in ((_FORWARD, _OF_FORWARD), (_BACKWARD, _OF_BACKWARD))
+        for entries, signature in ((_FORWARD, IN_ONE), (_BACKWARD, BACKWARD_IN_ONE))
         for entry in entries.values()
     },
     op="batch_norm",

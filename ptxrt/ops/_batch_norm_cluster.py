@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ptxrt.ops._batch_norm_problem import BACKWARD_IN_ONE, IN_ONE
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule
 
 __all__ = ["FAMILY", "OF_COLUMNS", "SIZES", "ClusterConfig", "clusters", "worth_clusters"]
@@ -16,22 +17,14 @@ SIZES = (2, 8, 16)
 OF_COLUMNS = (1, 2, 8)
 """The same, where channels lie side by side; backward all but the first."""
 
-_FORWARD = (
-    "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, P* mean_ptr, P* var_ptr, P*? rmean_ptr, "
-    "P*? rvar_ptr, u32 batch, u32 channels, u32 hw, P eps, P momentum, u32 values"
-)
-_BACKWARD = (
-    "const T* in_ptr, const T* go_ptr, T* gi_ptr, P*? gw_ptr, P*? gb_ptr, const P*? w_ptr, const P*? mean_ptr, "
-    "const P*? var_ptr, u32 batch, u32 channels, u32 hw, P eps, u32 values"
-)
 FAMILY = KernelFamily(
     "batch_norm_cluster",
     ("f32", "f16", "bf16", "f64"),
     {
         f"batch_norm_{direction}cluster{size}{columns}": Role(
-            signature + (", u32 group, u32 lanes" if columns else ""), target=90
+            signature + ", u32 values" + (", u32 group, u32 lanes" if columns else ""), target=90
         )
-        for direction, signature in (("", _FORWARD), ("backward_", _BACKWARD))
+        for direction, signature in (("", IN_ONE), ("backward_", BACKWARD_IN_ONE))
         for columns, sizes in (("", SIZES), ("_columns", OF_COLUMNS))
         for size in sizes
         if size > 1 or not direction

@@ -14,17 +14,10 @@ from typing import Any, ClassVar
 from ptxrt.distributed import as_communicator
 from ptxrt.dtypes import BY_NAME, ElementType, element_type
 from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
-from ptxrt.ops._batch_norm import FAMILY as BATCH_NORM
-from ptxrt.ops._batch_norm import (
-    BatchNormBackwardDescriptor,
-    BatchNormBackwardPlan,
-    BatchNormDescriptor,
-    BatchNormGradients,
-    BatchNormPlan,
-    BatchNormResult,
-    Geometry,
-    WriteConfig,
-)
+from ptxrt.ops._batch_norm import BatchNormBackwardPlan, BatchNormGradients, BatchNormPlan, BatchNormResult
+from ptxrt.ops._batch_norm_passes import WriteConfig
+from ptxrt.ops._batch_norm_problem import FAMILY as BATCH_NORM
+from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
 from ptxrt.ops._batch_norm_rounded import VARIANTS as ROUNDED
 from ptxrt.ops._batch_norm_statistics import counted, handed_inverse, inverse_saved
 from ptxrt.ops.framework import (

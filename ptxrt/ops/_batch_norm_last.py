@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
 from ptxrt.ops._norm_last_tickets import TicketRows, TileTicketsConfig
 from ptxrt.ops.framework import Limits, Refusal, Schedule, Variant, Workspace
-
-if TYPE_CHECKING:
-    from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
 
 __all__ = [
     "ChannelsLast",
@@ -46,7 +42,7 @@ def _some_rows(problem: BatchNormDescriptor | BatchNormBackwardDescriptor) -> bo
     return problem.training and 1 << 15 < problem.elements <= most and TileConfig.fits(problem)
 
 
-class ChannelsLast(Variant["BatchNormDescriptor", LastConfig]):
+class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
     """Of rows of channels: sums of slices of them, and a pass that writes, which is all in eval."""
 
     name = "channels_last"
@@ -74,7 +70,7 @@ class ChannelsLast(Variant["BatchNormDescriptor", LastConfig]):
         return Schedule(steps, problem.guarantee, workspace)
 
 
-class ChannelsLastClusters(Variant["BatchNormDescriptor", TileConfig]):
+class ChannelsLastClusters(Variant[BatchNormDescriptor, TileConfig]):
     """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
 
     name = "channels_last_cluster"
@@ -92,7 +88,7 @@ class ChannelsLastClusters(Variant["BatchNormDescriptor", TileConfig]):
         return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays, momentum)
 
 
-class ChannelsLastHeld(Variant["BatchNormDescriptor", HeldConfig]):
+class ChannelsLastHeld(Variant[BatchNormDescriptor, HeldConfig]):
     """In training, of rows of channels: one launch, whose blocks hold what they read last."""
 
     name = "channels_last_held"
@@ -124,7 +120,7 @@ def _ticket_rows(
     return problem.without_statistics or rows.refusal() or rows
 
 
-class ChannelsLastTickets(Variant["BatchNormDescriptor", TileTicketsConfig]):
+class ChannelsLastTickets(Variant[BatchNormDescriptor, TileTicketsConfig]):
     """In training, of rows of channels: one launch, whose blocks add up slices of tiles, and write them soon after."""
 
     name = "channels_last_tickets"
@@ -147,7 +143,7 @@ class ChannelsLastTickets(Variant["BatchNormDescriptor", TileTicketsConfig]):
         return Schedule(steps, problem.guarantee, workspace)
 
 
-class ChannelsLastClustersBackward(Variant["BatchNormBackwardDescriptor", TileConfig]):
+class ChannelsLastClustersBackward(Variant[BatchNormBackwardDescriptor, TileConfig]):
     """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
 
     name = "channels_last_cluster"
@@ -164,7 +160,7 @@ class ChannelsLastClustersBackward(Variant["BatchNormBackwardDescriptor", TileCo
         return problem.without_statistics or HeldTile(problem, config).schedule(limits, arrays)
 
 
-class ChannelsLastTicketsBackward(Variant["BatchNormBackwardDescriptor", TileTicketsConfig]):
+class ChannelsLastTicketsBackward(Variant[BatchNormBackwardDescriptor, TileTicketsConfig]):
     """In training, of rows of channels: one launch, whose blocks add up slices of tiles, and write them soon after."""
 
     name = "channels_last_tickets"
@@ -187,7 +183,7 @@ class ChannelsLastTicketsBackward(Variant["BatchNormBackwardDescriptor", TileTic
         return Schedule(rows.steps(workspace, rows.sums(workspace), arrays), problem.guarantee, workspace)
 
 
-class ChannelsLastBackward(Variant["BatchNormBackwardDescriptor", LastConfig]):
+class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
     """Of rows of channels: sums of slices of them, and a pass that writes grad_input."""
 
     name = "channels_last"

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptxrt.ops._batch_norm import FAMILY as BATCH_NORM
-from ptxrt.ops._batch_norm import adders, images_added, short_rows, slice_values, tiles, too_long
 from ptxrt.ops._batch_norm_last import many_rows, rows_of
+from ptxrt.ops._batch_norm_passes import adders, images_added, short_rows, slice_values, tiles, too_long
+from ptxrt.ops._batch_norm_problem import FAMILY as BATCH_NORM
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops.framework import (
     ROUNDING_TARGETS,

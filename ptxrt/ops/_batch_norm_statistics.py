@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor
 from ptxrt.ops.framework import (
     Argument,
     Config,
@@ -23,9 +24,6 @@ from ptxrt.ops.framework import (
     blocks_in_hip,
     parameter_type,
 )
-
-if TYPE_CHECKING:
-    from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormDescriptor
 
 __all__ = ["FAMILY", "and_statistics", "counted", "handed_inverse", "inverse_saved", "of_inverse"]
 

@@ -47,6 +47,8 @@ HELD = 32
 """Channels that a thread holds in registers."""
 
 _COUNTED = 1 << 32  # columns, which a u32 does not count
+_MANY_COLUMNS = 1 << 15  # of which threads in HIP keep pace, also where they read twice
+_READ_TWICE, _READ_TWICE_HALVES = 48, 100  # channels, up to which they do; of the backward of 16 bits
 
 _FORWARD, _BACKWARD = "const T* in_ptr, T* out_ptr, ", "const T* go_ptr, const T* y_ptr, T* gi_ptr, "
 _COUNTS = "u32 total, u32 channels, u32 hw"
@@ -205,8 +207,8 @@ class Columns(Variant[_Problem, ThreadsConfig]):
     def suits(self, problem: _Problem) -> bool:
         """Columns that registers hold; in HIP, of many, some more, which it reads twice, as measured on an H200."""
         most = HELD
-        if self.language == "hip" and problem.dtype.name != "f64" and problem.positions >= 1 << 15:
-            most = 100 if problem.dtype.size == 2 and problem.op.endswith("backward") else 48
+        if self.language == "hip" and problem.dtype.name != "f64" and problem.positions >= _MANY_COLUMNS:
+            most = _READ_TWICE_HALVES if problem.dtype.size == 2 and problem.op.endswith("backward") else _READ_TWICE
         return problem.channels <= most and problem.hw >= 32
 
     def schedule(self, problem: _Problem, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:

@@ -188,11 +188,13 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
 
         Nor where several blocks have a tile of few channels in f32, which threads keep pace with that read them twice.
         """
-        config, dtype = HeldConfig.heuristic(problem), problem.dtype.name
+        dtype = problem.dtype.name
         enough = problem.channels > _OF_A_THREAD and problem.channels * problem.hw >= 1 << 12
-        slow = (self.language, problem.op, dtype) == ("ptx", "softmax2d", "f64")
+        if not enough or (self.language, problem.op, dtype) == ("ptx", "softmax2d", "f64"):
+            return False
+        config = HeldConfig.heuristic(problem)
         few = dtype == "f32" and config.cluster > 1 and problem.channels < _FEW_CHANNELS
-        return enough and not slow and not few and _wide(problem, config, half=True)
+        return not few and _wide(problem, config, half=True)
 
     def schedule(self, problem: ImageDescriptor, config: HeldConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

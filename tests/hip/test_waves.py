@@ -21,7 +21,6 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops._batch_norm import SplitConfig, WriteConfig
 from ptxrt.ops._batch_norm_cached import ThreadsConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
@@ -33,6 +32,7 @@ from ptxrt.ops._batch_norm_exact import (
     SumsDescriptor,
     SumsPlan,
 )
+from ptxrt.ops._batch_norm_passes import SplitConfig, WriteConfig
 from ptxrt.ops._batch_norm_rounded import SliceConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
 from ptxrt.ops._group_norm_teams import TeamConfig

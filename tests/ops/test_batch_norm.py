@@ -30,7 +30,8 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan, batch_norm, references
-from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, EvalConfig, SplitConfig, WriteConfig, tiles
+from ptxrt.ops._batch_norm_passes import ColumnsConfig, EvalConfig, SplitConfig, WriteConfig, tiles
+from ptxrt.ops._batch_norm_problem import FAMILY
 from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")

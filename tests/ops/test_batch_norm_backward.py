@@ -24,7 +24,8 @@ from ptxrt.ops import (
     batch_norm_backward,
     references,
 )
-from ptxrt.ops._batch_norm import FAMILY, ColumnsConfig, SplitConfig
+from ptxrt.ops._batch_norm_passes import ColumnsConfig, SplitConfig
+from ptxrt.ops._batch_norm_problem import FAMILY
 from ptxrt.ops.framework import parameter_type
 
 TRAINING = ("cached", "columns", "split", "baseline", "hip/baseline")

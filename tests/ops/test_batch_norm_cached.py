@@ -18,12 +18,7 @@ from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._batch_norm import (
-    BatchNormBackwardDescriptor,
-    BatchNormBackwardPlan,
-    BatchNormDescriptor,
-    BatchNormPlan,
-)
+from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
 from ptxrt.ops._batch_norm_cached import FAMILY, ThreadsConfig
 from ptxrt.ops.framework import Limits
 

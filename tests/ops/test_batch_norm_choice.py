@@ -10,12 +10,7 @@ from op_testing import wish
 
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops._batch_norm import (
-    BatchNormBackwardDescriptor,
-    BatchNormBackwardPlan,
-    BatchNormDescriptor,
-    BatchNormPlan,
-)
+from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
 from ptxrt.ops._batch_norm_tickets import TicketsConfig
 
 

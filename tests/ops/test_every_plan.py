@@ -440,7 +440,7 @@ LARGE: list[tuple[Any, Any]] = [
       for slots in range(1, 9)),
     *((plan, kind((9, width), (width,)))  # and for each number of lanes that have a row
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
-      for width in (16, 32, 64, 256)),
+      for width in (16, 32, 48, 64, 96, 192, 256)),
     *((plan, kind((9, width), (width,)))  # and of words
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
       for width in (2, 6, 18, 30, 34, 66, 130, 258)),
