@@ -42,7 +42,7 @@ from ptxrt.ops._batch_norm_passes import (
     too_long,
     workspace_of,
 )
-from ptxrt.ops._batch_norm_problem import FAMILY, BatchNormBackwardDescriptor, BatchNormDescriptor
+from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor
 from ptxrt.ops._batch_norm_small import eval_small, few_values, small
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._batch_norm_tickets import TicketsConfig, in_tickets
@@ -66,7 +66,6 @@ from ptxrt.runtime.interop import as_array
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
-    "FAMILY",
     "BatchNormArgs",
     "BatchNormBackwardArgs",
     "BatchNormBackwardDescriptor",
