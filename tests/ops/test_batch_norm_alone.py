@@ -133,3 +133,13 @@ def test_what_it_cannot_do(shape: Any, training: bool, name: str, threads: int, 
 def test_what_is_chosen(shape: Any, name: str, variant: str, language: str) -> None:
     descriptor = BatchNormDescriptor(shape, False, BY_NAME[name])
     assert BatchNormPlan.select(Device("sim:0"), descriptor, wish(language=language)).variant.name == variant
+
+
+@pytest.mark.parametrize(
+    ("channels", "threads", "block"), [(12, 128, 126), (64, 128, 128), (2048, 128, 512), (4, 1, 1)]
+)
+def test_a_block_has_whole_rows_of_units(channels: int, threads: int, block: int) -> None:
+    preference = wish("channels_last_alone", config=AloneConfig(threads))
+    plan = BatchNormPlan.select(Device("sim:0"), BatchNormDescriptor((1000, channels), False), preference)
+    (launch,) = plan.schedule.launches
+    assert (launch.block, launch.grid) == (block, (-(-1000 * channels // 4 // (2 * block)),))
