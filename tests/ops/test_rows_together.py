@@ -157,6 +157,8 @@ def test_what_it_cannot_do(name: str, shape: tuple[int, int], why: str) -> None:
         ("f32", (8192, 64), "together"),
         ("f32", (8192, 512), "held_warps"),
         ("f16", (2048, 1024), "together"),
+        ("bf16", (2048, 512), "together"),
+        ("bf16", (2048, 768), "held"),
         ("f16", (2048, 1280), "held"),
         ("f64", (8192, 64), "held"),
     ],
