@@ -1124,6 +1124,7 @@ BARRIER = "__syncthreads();"
 # are for blocks that run at once, and here one runs after the other.
 SPARE = {
     ("batch_norm", 0),
+    ("batch_norm_cached", 0),
     ("batch_norm_rounded", 0),
     ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
     ("norm_last", 0),
