@@ -109,6 +109,22 @@ def check(
     return got
 
 
+def check_any_variance(device: Device, rng: Rng, shape: Shape, variant: str) -> None:
+    """Check eval of 12 channels whose variances are from the least number to infinity, and below 0."""
+    x, w, b, mean, _ = problem(rng, shape)
+    var = np.array([1e-45, 1e-40, 2e-38, 7e-31, 9e-31, 1e-12, 1e12, 1e30, 1.5e30, 3e38, np.inf, 0.0], "f4")
+    w *= np.sqrt(np.where(np.isinf(var) | (var == 0), 1, var)).astype("f4")
+    along = (-1, *(1 for _ in shape[2:]))
+    with np.errstate(all="ignore"):
+        xhat = (x.astype("f8") - mean.reshape(along)) / np.sqrt(var.astype("f8")).reshape(along)
+        want = (xhat * w.reshape(along) + b.reshape(along)).astype("f4")
+    got = run(device, (x, w, b, mean, var), training=False, eps=0.0, variant=variant)["y"]
+    check_error("batch_norm y", device, got[:, :-1], want[:, :-1], 2e-7)
+    assert not np.isfinite(got[:, -1]).any()
+    negative = run(device, (x, w, b, mean, -var), training=False, eps=0.0, variant=variant)["y"]
+    assert np.isnan(negative[:, :-1]).all()
+
+
 SHAPES = [
     (2, 3, 4, 4),  # whole vectors
     (2, 1),  # no trailing axes, the fewest values

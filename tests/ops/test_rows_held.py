@@ -76,6 +76,28 @@ def backward(
     return [out.host(), *(None if a is None else a.to_host() for a in results[1:])]
 
 
+def check_one_unaligned(device: Device, norm: str, variant: str, x: Any, *weights: Any) -> None:
+    """One array alone lies at no multiple of 16 bytes, each in turn: the bits are the same."""
+    want = forward(device, norm, x, *weights, variant=variant)
+    for odd in range(2 + len(weights)):
+        out = Guarded(x.shape, x.dtype, device, int(odd == 0))
+        given = [on_device(a, device, int(odd == i)) for i, a in enumerate((x, *weights), 1)]
+        plan = select(device, norm, "", x, 1e-5, variant)
+        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
+        assert out.host().tobytes() == want.tobytes(), odd
+
+
+def check_without_weights(device: Device, norm: str, variant: str, given: Any, config: Any = None) -> None:
+    """Without any weight, and without one of two."""
+    x, *weights = given
+    for some in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
+        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in some)]
+        plan = select(device, norm, "", x, 1e-5, variant, config)
+        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
+        want = getattr(references, norm)(x, x.shape[1:], *some, eps=1e-5)
+        check_error(norm, device, got, want, bar(norm, "f32", want))
+
+
 def check(device: Device, norm: str, given: Any, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> None:
     go, x, *weights = given
     row, name = x.shape[1:], element_type(x.dtype).name
@@ -199,13 +221,7 @@ def test_warps_have_the_same_bits_in_both_languages(device: Device, rng: Rng, no
 @every_language
 def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str, variant: str) -> None:
     go, x, *weights = problem(norm, rng, (5, 64))
-    want = forward(device, norm, x, *weights, variant=variant)
-    for odd in range(2 + len(weights)):
-        out = Guarded(x.shape, x.dtype, device, int(odd == 0))
-        given = [on_device(a, device, int(odd == i)) for i, a in enumerate((x, *weights), 1)]
-        plan = select(device, norm, "", x, 1e-5, variant)
-        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
-        assert out.host().tobytes() == want.tobytes(), odd
+    check_one_unaligned(device, norm, variant, x, *weights)
     want = backward(device, norm, go, x, weights[0], variant=variant)[0]
     for odd in range(4):
         out = Guarded(x.shape, x.dtype, device, int(odd == 0))
@@ -322,14 +338,7 @@ def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: s
 @every_language
 @pytest.mark.parametrize("width", [64, 512])
 def test_warps_without_weights_and_without_a_row(device: Device, rng: Rng, norm: str, variant: str, width: int) -> None:
-    _, x, *weights = problem(norm, rng, (3, width))
-    how: dict[str, Any] = {"variant": variant, "config": WarpsConfig(4, 1)}
-    for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
-        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
-        plan = select(device, norm, "", x, 1e-5, variant, how["config"])
-        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
-        want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
-        check_error(norm, device, got, want, bar(norm, "f32", want))
+    check_without_weights(device, norm, variant, problem(norm, rng, (3, width))[1:], WarpsConfig(4, 1))
 
 
 @every_norm

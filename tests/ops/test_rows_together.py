@@ -7,8 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng, refused
-from op_testing import Guarded, check_error, on_device, wish
-from test_rows_held import NORMS, every_norm, every_type, forward, problem, select
+from op_testing import check_error, on_device, wish
+from test_rows_held import (
+    NORMS,
+    check_one_unaligned,
+    check_without_weights,
+    every_norm,
+    every_type,
+    forward,
+    problem,
+    select,
+)
 from tolerances import bar
 
 import ptxrt
@@ -68,14 +77,7 @@ def test_every_share_of_a_row(device: Device, rng: Rng, norm: str, name: str, la
 
 @every_norm
 def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str) -> None:
-    _, x, *weights = problem(norm, rng, (5, 64))
-    want = together(device, norm, x, *weights)
-    for odd in range(2 + len(weights)):
-        out = Guarded(x.shape, x.dtype, device, int(odd == 0))
-        given = [on_device(a, device, int(odd == i)) for i, a in enumerate((x, *weights), 1)]
-        plan = select(device, norm, "", x, 1e-5, "together")
-        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=out.array))
-        assert out.host().tobytes() == want.tobytes(), odd
+    check_one_unaligned(device, norm, "together", *problem(norm, rng, (5, 64))[1:])
 
 
 @every_norm
@@ -95,13 +97,7 @@ def test_nan_and_infinity_spoil_no_other_row(device: Device, rng: Rng, norm: str
 @every_norm
 @pytest.mark.parametrize("width", [64, 384])
 def test_without_weights(device: Device, rng: Rng, norm: str, width: int) -> None:
-    _, x, *weights = problem(norm, rng, (5, width))
-    for given in ((None,) * len(weights), (None, *weights[1:]), (*weights[:1], *(None,) * len(weights[1:]))):
-        args = [on_device(x, device), *(None if a is None else on_device(a, device) for a in given)]
-        plan = select(device, norm, "", x, 1e-5, "together")
-        got = plan.run(getattr(ops, f"{NORMS[norm]}Args")(*args)).to_host()
-        want = getattr(references, norm)(x, (width,), *given, eps=1e-5)
-        check_error(norm, device, got, want, bar(norm, "f32", want))
+    check_without_weights(device, norm, "together", problem(norm, rng, (5, width))[1:])
 
 
 @every_norm

@@ -65,8 +65,9 @@ class TogetherForward(RowsVariant[Config]):
         """Where rows are many, and registers leave room for many warps: layer_norm of bf16 takes more than of f16."""
         if problem.rows < _MANY_ROWS or problem.rows * problem.width < _MANY:
             return False
-        share, most = self._share(problem), 2 if (problem.op, problem.dtype.name) == ("layer_norm", "bf16") else 4
-        return not isinstance(share, Refusal) and share.slots <= most
+        if isinstance(share := self._share(problem), Refusal):
+            return False
+        return share.slots <= 2 or (problem.op, problem.dtype.name) != ("layer_norm", "bf16")
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
