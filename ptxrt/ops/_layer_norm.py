@@ -8,10 +8,12 @@ from typing import NamedTuple
 from ptxrt.ops._layer_norm_apart import FAMILY as APART
 from ptxrt.ops._layer_norm_few import FAMILY as FEW
 from ptxrt.ops._layer_norm_held import FAMILY as HELD
+from ptxrt.ops._layer_norm_streamed import FAMILY as STREAMED
 from ptxrt.ops._layer_norm_together import FAMILY as TOGETHER
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldWarpsBackward, forward_variants
+from ptxrt.ops.framework.rows_streamed import StreamedBackward, StreamedForward
 from ptxrt.ops.framework.rows_together import TogetherForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -68,7 +70,7 @@ class LayerNormGradients(NamedTuple):
 class LayerNormPlan(RowsPlan[LayerNormDescriptor, LayerNormArgs, DeviceArray]):
     """Plan of :func:`layer_norm`; run it with :class:`LayerNormArgs`."""
 
-    variants = (TogetherForward(TOGETHER), *forward_variants(FAMILY, HELD))
+    variants = (TogetherForward(TOGETHER), StreamedForward(STREAMED), *forward_variants(FAMILY, HELD))
 
 
 class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackwardArgs, LayerNormGradients]):
@@ -77,6 +79,7 @@ class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackw
     variants = (
         FewBackward(FEW, 2),
         HeldWarpsBackward(HELD, 2),
+        StreamedBackward(STREAMED, 2),
         HeldBackward(HELD, 2),
         RowsBackward(FAMILY, 2),
         ApartBackward(APART),

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from ptxrt.ops._rms_norm_apart import FAMILY as APART
 from ptxrt.ops._rms_norm_few import FAMILY as FEW
 from ptxrt.ops._rms_norm_held import FAMILY as HELD
+from ptxrt.ops._rms_norm_streamed import FAMILY as STREAMED
 from ptxrt.ops._rms_norm_together import FAMILY as TOGETHER
 from ptxrt.ops.framework.rows import RowsBackward, RowsDescriptor, RowsPlan, rows_family
 from ptxrt.ops.framework.rows_few import ApartBackward, FewBackward
 from ptxrt.ops.framework.rows_held import HeldBackward, HeldWarpsBackward, forward_variants
+from ptxrt.ops.framework.rows_streamed import StreamedBackward, StreamedForward
 from ptxrt.ops.framework.rows_together import TogetherForward
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
@@ -69,7 +71,7 @@ class RmsNormGradients(NamedTuple):
 class RmsNormPlan(RowsPlan[RmsNormDescriptor, RmsNormArgs, DeviceArray]):
     """Plan of :func:`rms_norm`; run it with :class:`RmsNormArgs`."""
 
-    variants = (TogetherForward(TOGETHER), *forward_variants(FAMILY, HELD))
+    variants = (TogetherForward(TOGETHER), StreamedForward(STREAMED), *forward_variants(FAMILY, HELD))
 
 
 class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArgs, RmsNormGradients]):
@@ -78,6 +80,7 @@ class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArg
     variants = (
         FewBackward(FEW, 1),
         HeldWarpsBackward(HELD, 1),
+        StreamedBackward(STREAMED, 1),
         HeldBackward(HELD, 1),
         RowsBackward(FAMILY, 1),
         ApartBackward(APART),

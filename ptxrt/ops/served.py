@@ -56,8 +56,8 @@ _LAYOUTS: dict[str, Layout] = {
     "channels-last": channels_last,
     "other": lambda shape: tuple(2 * step for step in contiguous(shape)),
 }
-# A small one; many channels at few positions; few channels at many: no variant refuses all three for their size.
-_SHAPES = ((2, 8, 8, 8), (4, 512, 7, 7), (2, 8, 256, 256))
+# A small one; many channels at few positions; few at many; wide rows: no variant refuses all of them for their size.
+_SHAPES = ((2, 8, 8, 8), (4, 512, 7, 7), (2, 8, 256, 256), (2, 8, 2, 1024))
 _LIMITS = Limits((2**31 - 1, 65535, 65535), 2**32 - 1, 1024, 226 << 10, 90, 16)
 
 

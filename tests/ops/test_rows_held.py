@@ -66,9 +66,10 @@ def forward(
 
 def backward(
     device: Device, norm: str, go: Any, x: Any, w: Any, eps: float = 1e-5, variant: str = "held", threads: int = 0,
-    length: int = 1, offset: int = 0, slices: int = 0,
+    length: int = 1, offset: int = 0, slices: int = 0, config: Any = None,
 ) -> list[Any]:  # fmt: skip
-    config: Any = WarpsBackwardConfig(slices) if slices else HeldBackwardConfig(threads, length) if threads else None
+    if slices or threads:
+        config = WarpsBackwardConfig(slices) if slices else HeldBackwardConfig(threads, length)
     plan = select(device, norm, "Backward", x, eps, variant, config)
     out = Guarded(x.shape, x.dtype, device, offset)
     given = [on_device(a, device, offset) for a in (go, x, w)]

@@ -74,8 +74,8 @@ def test_it_stores_what_fits_into_memory(tmp_path: Path, monkeypatch: Patch, cap
     assert [row["op"] for row in record["rows"]] == ["rms_norm", "rms_norm_backward"]
     assert all(list(row["us"]) == ["10", "11"] and min(row["us"].values()) > 0 for row in record["rows"])
     assert {*record["measured"]} == {
-        *(f"rms_norm{kind}.ptx f32" for kind in ("", "_few", "_held", "_together")),
-        *(f"ptxrt/ops/_rms_norm{kind}.py" for kind in ("", "_few", "_held", "_together")),
+        *(f"rms_norm{kind}.ptx f32" for kind in ("", "_few", "_held", "_streamed", "_together")),
+        *(f"ptxrt/ops/_rms_norm{kind}.py" for kind in ("", "_few", "_held", "_streamed", "_together")),
     }
     assert "2**10: odd" in (tmp_path / "scale-ptx-machine.md").read_text()
     assert bench.main(["scale", "--sizes", "12", "11", "--device", "sim:0"]) == 2
