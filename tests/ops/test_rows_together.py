@@ -24,6 +24,7 @@ import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
+from ptxrt.ops.framework import rows_together
 from ptxrt.ops.framework.rows_held import HeldConfig
 from ptxrt.ops.framework.rows_together import shares
 
@@ -73,6 +74,30 @@ def test_every_share_of_a_row(device: Device, rng: Rng, norm: str, name: str, la
             plan = select(device, norm, "", x, 1e-5, "together")
             plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
             assert there[0].to_host().tobytes() == got.tobytes(), f"in place, {offset}"
+
+
+@every_norm
+@pytest.mark.parametrize(("name", "lanes", "slots"), [share for share in SHARES if share[0] != "f32" and share[2] < 3])
+@pytest.mark.sanitize
+def test_warps_take_rows_in_turn(
+    device: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, norm: str, name: str, lanes: int, slots: int
+) -> None:
+    """More turns than a warp has lots of rows under way, and fewer; among them rows that are scaled."""
+    for count in (32 // lanes * 4 * 9 + 3, 32 // lanes * 4 * 3):
+        _, x, *weights = problem(norm, rng, (count, width_of(name, lanes, slots)), name)
+        if name == "bf16":
+            x[count // 2] *= x.dtype.type(1e30)
+        want = check(device, norm, x, *weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(rows_together, "_MULTIPROCESSORS", 1)
+            patch.setattr(rows_together, "_WARPS", {norm: {slots: (2, 2)}})
+            for offset in (0, 1):
+                assert together(device, norm, x, *weights, offset=offset).tobytes() == want.tobytes()
+            there = [on_device(a, device) for a in (x, *weights)]
+            plan = select(device, norm, "", x, 1e-5, "together")
+            assert plan.schedule.launches[0].grid == (2,)
+            plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+            assert there[0].to_host().tobytes() == want.tobytes()
 
 
 @every_norm

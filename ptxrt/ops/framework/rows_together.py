@@ -17,6 +17,14 @@ _LANES = (32, 16, 8, 4)  # that have a row
 _SLOTS = {2: 4, 4: 3}  # vectors of a row that a lane has at most, by the bytes of a value
 _ROWS = {1: 4, 2: 4, 3: 2, 4: 2}  # of a lane, by the vectors of each: as many as keep the memory busy on an H200
 _MANY_ROWS, _MANY = 1 << 11, 1 << 19  # rows, and values in all, from which on several at a time pay
+_IN_TURN, _STAGES = (
+    2,
+    3,
+)  # vectors up to which warps of 16 bits stay, and take rows in turn; lots of rows that they have room for
+_MULTIPROCESSORS = (
+    132  # of an H200, and warps of each that do, by the vectors of a lane: of rows of a warp, and of shorter ones
+)
+_WARPS = {"layer_norm": {1: (16, 16), 2: (12, 12)}, "rms_norm": {1: (28, 20), 2: (16, 16)}}
 
 
 class Share(NamedTuple):
@@ -48,16 +56,17 @@ def together_family(norm: str, kernel: str) -> KernelFamily:
     roles = {
         f"{norm}_together_{share.entry}": Role(
             kernel,
-            parameters={"lanes": str(share.lanes), "slots": str(share.slots), "count": str(share.rows)},
+            parameters={"lanes": str(share.lanes), "slots": str(share.slots), "count": str(share.rows)}
+            | ({"stages": str(_STAGES)} if share.slots <= _IN_TURN else {}),
             dtypes=tuple(name for name, some in of_type.items() if share in some),
         )
         for share in of_type["f16"]
     }
-    return KernelFamily(f"{norm}_together", tuple(of_type), roles, targets=ROUNDING_TARGETS, op=norm)
+    return KernelFamily(f"{norm}_together", tuple(of_type), roles, targets={**ROUNDING_TARGETS, "f16": 80}, op=norm)
 
 
 class TogetherForward(RowsVariant[Config]):
-    """A warp a block, which has several rows at a time."""
+    """A warp a block, which has several rows at a time; of 16 bits and few vectors it stays, and takes rows in turn."""
 
     name = "together"
 
@@ -76,6 +85,8 @@ class TogetherForward(RowsVariant[Config]):
         blocks = ceil_div(problem.rows, WARP // share.lanes * share.rows)
         if blocks > (most := blocks_in_hip(blocks * WARP, WARP)):
             return Refusal(f"{blocks} blocks are more than {most}, and none of them takes turns")
+        if problem.dtype.size == 2 and share.slots <= _IN_TURN:
+            blocks = min(blocks, _MULTIPROCESSORS * _WARPS[problem.op][share.slots][share.lanes < WARP])
         launch = self.launch(share.entry, problem, blocks, WARP, per_value=1 / problem.width)
         return Schedule((launch,), GUARANTEE)
 
