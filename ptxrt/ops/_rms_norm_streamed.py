@@ -1,13 +1,10 @@
-"""The entries of rms_norm's backward whose rows stream through shared memory."""
+"""The entries of rms_norm, and of its backward, whose rows stream through shared memory."""
 
 from __future__ import annotations
 
+from ptxrt.ops._rms_norm_held import KERNEL, PARAMETERS
 from ptxrt.ops.framework.rows_streamed import streamed_family
 
 __all__ = ["FAMILY"]
 
-FAMILY = streamed_family(
-    "rms_norm",
-    kernel="const T* in_ptr, T* out_ptr, const P*? w_ptr, u64 rows, u64 width, P eps, f64 per_value",
-    parameters="const P* partials_ptr, P*? gw_ptr, u64 width, u64 slices",
-)
+FAMILY = streamed_family("rms_norm", kernel=KERNEL, parameters=PARAMETERS)
