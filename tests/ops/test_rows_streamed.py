@@ -186,7 +186,7 @@ def test_forward_at_any_address_in_place_and_without_weights(device: Device, rng
         want = check_forward(device, norm, x, some, 32, 3)
         np.testing.assert_array_equal(streamed_forward(device, norm, x, some, 32, 3, offset=1), want)
         for offset in (0, 1):
-            given = [None if a is None else on_device(a, device, offset) for a in (x, *some)]
+            given: list[Any] = [None if a is None else on_device(a, device, offset) for a in (x, *some)]
             plan = select(device, norm, "", x, 1e-5, "streamed", StreamedConfig(32, 3))
             plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=given[0]))
             np.testing.assert_array_equal(given[0].to_host(), want)

@@ -14,20 +14,9 @@ from ptxrt.ops.framework.schedule import Argument, Config, Launch, Limits, Refus
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
 
-__all__ = [
-    "STAGES",
-    "STAGES_BACKWARD",
-    "StreamedBackward",
-    "StreamedBackwardConfig",
-    "StreamedConfig",
-    "StreamedForward",
-    "streamed_family",
-]
+__all__ = ["StreamedBackward", "StreamedBackwardConfig", "StreamedConfig", "StreamedForward", "streamed_family"]
 
 _THREADS, _FEWEST = 512, 64  # of a block at most, as many as a multiprocessor runs; and those that are worth it
-# Rows that a block has room for, by the vectors of each thread: forward, of 16 bits alone, and backward.
-STAGES, STAGES_BACKWARD = {3: 4, 4: 4}, {1: 4, 2: 3, 3: 2, 4: 2}
-_MOST_ROWS = 64  # that a block adds up in f32, eight at a time
 _MULTIPROCESSORS = 132  # of an H200
 _COLUMNS, _ADDERS = 8, 512  # the columns that a block adds up over the slices, and its threads
 # Where it pays, measured on an H200. Forward: values of a row, and in all; of so many of a row, whatever there is.
@@ -44,10 +33,10 @@ def streamed_family(norm: str, kernel: str, parameters: str) -> KernelFamily:
         "f64 per_value"
     )
     roles = {f"{norm}_streamed_backward_parameters_kernel": Role(parameters, target=90)}
-    for slots, stages in STAGES.items():
+    for slots, stages in StreamedConfig.stages.items():
         given = {"slots": str(slots), "stages": str(stages), "way": "forward"}
         roles[f"{norm}_streamed_{slots}_kernel"] = Role(kernel, parameters=given, dtypes=types[1:], target=80)
-    for slots, stages in STAGES_BACKWARD.items():
+    for slots, stages in StreamedBackwardConfig.stages.items():
         given = {"slots": str(slots), "stages": str(stages), "way": "backward"}
         fitting = tuple(name for name in types if slots * _vector(BY_NAME[name]) <= StreamedBackwardConfig.values)
         roles[f"{norm}_streamed_backward_{slots}_kernel"] = Role(backward, parameters=given, dtypes=fitting, target=90)
@@ -70,8 +59,12 @@ class StreamedConfig(Config):
 
     Attributes
     ----------
+    sizes
+        Bytes of the element types that there are entries for.
     values
         Of a row that a thread has at most.
+    stages
+        Vectors of a row that a thread has -> rows that a block has room for.
     cluster
         Blocks that come together.
     most_rows
@@ -80,7 +73,9 @@ class StreamedConfig(Config):
 
     threads: int
     blocks: int
+    sizes: ClassVar[tuple[int, ...]] = (2,)
     values: ClassVar[int] = 32
+    stages: ClassVar[dict[int, int]] = {3: 4, 4: 4}
     cluster: ClassVar[int] = 1
     most_rows: ClassVar[int] = 1 << 62
 
@@ -109,8 +104,7 @@ class StreamedConfig(Config):
     def _widths(cls, problem: RowsDescriptor) -> list[int]:
         """Return the threads of a block that there are entries for, few first."""
         vector = _vector(problem.dtype)
-        counts = STAGES if cls is StreamedConfig else STAGES_BACKWARD
-        fitting = [slots for slots in sorted(counts, reverse=True) if slots * vector <= cls.values]
+        fitting = [slots for slots in sorted(cls.stages, reverse=True) if slots * vector <= cls.values]
         widths = dict.fromkeys(WARP * ceil_div(max(1, problem.width), WARP * vector * slots) for slots in fitting)
         able = [threads for threads in widths if threads <= _THREADS and _slots(problem, threads) in fitting]
         return [threads for threads in able if threads >= _FEWEST] or able[-1:] or [_THREADS]
@@ -118,18 +112,19 @@ class StreamedConfig(Config):
 
 @dataclass(frozen=True)
 class StreamedBackwardConfig(StreamedConfig):
-    """Knobs of the backward, as of the forward; blocks are pairs, since two add up their columns together."""
+    """Knobs of the backward, as of the forward; blocks are pairs, and add up columns in f32, eight rows at a time."""
 
+    sizes: ClassVar[tuple[int, ...]] = (2, 4)
     values: ClassVar[int] = 16
+    stages: ClassVar[dict[int, int]] = {1: 4, 2: 3, 3: 2, 4: 2}
     cluster: ClassVar[int] = 2
-    most_rows: ClassVar[int] = _MOST_ROWS
+    most_rows: ClassVar[int] = 64
 
 
 class _Streamed(RowsVariant[ConfigT]):
     """Blocks take rows in turn, and copy the next ones while they compute one."""
 
     name = "streamed"
-    stages: ClassVar[dict[int, int]]
 
     def rows(
         self, entry: str, problem: RowsDescriptor, config: StreamedConfig, arrays: int, **given: Argument
@@ -139,20 +134,22 @@ class _Streamed(RowsVariant[ConfigT]):
         launch = self.launch(
             f"{entry}{slots}_kernel", problem, config.blocks, config.threads, per_value=1 / problem.width, **given
         )
-        ring = 16 * arrays * slots * self.stages[slots] * config.threads
+        ring = 16 * arrays * slots * config.stages[slots] * config.threads
         return replace(launch, grid=(config.blocks,), shared_bytes=ring)
 
     def refusal(self, problem: RowsDescriptor, config: StreamedConfig) -> Refusal | None:
         """Return why these blocks cannot do it, or None."""
         vector, threads, blocks = _vector(problem.dtype), config.threads, config.blocks
+        if problem.dtype.size not in config.sizes:
+            return Refusal(f"there are no entries of {problem.dtype.name}")
         if problem.width % vector:
             return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}")
         if threads % WARP or not 0 < threads <= _THREADS:
             return Refusal(f"a block has whole warps, up to {_THREADS} threads, not {threads}")
         if threads * config.values < problem.width:
             return Refusal(f"{threads} threads hold {threads * config.values} values, not {problem.width}")
-        if (slots := _slots(problem, threads)) not in self.stages:
-            return Refusal(f"a thread has {' or '.join(map(str, self.stages))} vectors of a row, not {slots}")
+        if (slots := _slots(problem, threads)) not in config.stages:
+            return Refusal(f"a thread has {' or '.join(map(str, config.stages))} vectors of a row, not {slots}")
         if blocks < 1 or blocks % config.cluster:
             return Refusal(f"blocks are {'pairs' if config.cluster > 1 else 'at least one'}, not {blocks}")
         if (rows := ceil_div(problem.rows, blocks)) > config.most_rows:
@@ -164,19 +161,16 @@ class StreamedForward(_Streamed[StreamedConfig]):
     """The forward, of 16 bits."""
 
     config_type = StreamedConfig
-    stages = STAGES
 
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where rows are wide: of fewer values others are as fast, and of more the memory is what is waited for."""
         some = problem.width >= _WIDE and _SOME <= problem.rows * problem.width <= _LAST
-        if problem.dtype.size != 2 or not (some or problem.width >= _VERY_WIDE):
+        if not some and problem.width < _VERY_WIDE:
             return False
         return self.refusal(problem, StreamedConfig.heuristic(problem)) is None
 
     def schedule(self, problem: RowsDescriptor, config: StreamedConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if problem.dtype.size != 2:
-            return Refusal(f"there are no entries of {problem.dtype.name}")
         if refusal := self.refusal(problem, config):
             return refusal
         return Schedule((self.rows("", problem, config, 1),), GUARANTEE)
@@ -192,7 +186,6 @@ class StreamedBackward(_Streamed[StreamedBackwardConfig]):
     """
 
     config_type = StreamedBackwardConfig
-    stages = STAGES_BACKWARD
 
     def __init__(self, family: KernelFamily, numbers: int) -> None:
         super().__init__(family)
@@ -201,14 +194,12 @@ class StreamedBackward(_Streamed[StreamedBackwardConfig]):
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where there is enough to copy: rows are wide, and values many."""
         some = _FEWER_BACKWARD if problem.width >= _WIDER_BACKWARD else _SOME_BACKWARD
-        if problem.dtype.size > 4 or problem.width < _WIDE_BACKWARD or problem.rows * problem.width < some:
+        if problem.width < _WIDE_BACKWARD or problem.rows * problem.width < some:
             return False
         return self.refusal(problem, StreamedBackwardConfig.heuristic(problem)) is None
 
     def schedule(self, problem: RowsDescriptor, config: StreamedBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return two launches."""
-        if problem.dtype.size > 4:
-            return Refusal(f"there are no entries of {problem.dtype.name}")
         if refusal := self.refusal(problem, config):
             return refusal
         slices, workspace = config.blocks // config.cluster, Workspace()
