@@ -73,8 +73,14 @@ def backward(
     plan = select(device, norm, "Backward", x, eps, variant, config)
     out = Guarded(x.shape, x.dtype, device, offset)
     given = [on_device(a, device, offset) for a in (go, x, w)]
-    results = plan.run(getattr(ops, f"{NORMS[norm]}BackwardArgs")(*given, grad_input=out.array))
-    return [out.host(), *(None if a is None else a.to_host() for a in results[1:])]
+    real, names = (
+        parameter_type(element_type(x.dtype)).numpy,
+        ["grad_weight", "grad_bias"][: 1 + (norm == "layer_norm")],
+    )
+    sums = {name: Guarded(x.shape[1:], real, device) for name in (names if w is not None else names[1:])}
+    arrays = {name: some.array for name, some in sums.items()}
+    plan.run(getattr(ops, f"{NORMS[norm]}BackwardArgs")(*given, grad_input=out.array, **arrays))
+    return [out.host(), *(sums[name].host() if name in sums else None for name in names)]
 
 
 def check_one_unaligned(device: Device, norm: str, variant: str, x: Any, *weights: Any) -> None:

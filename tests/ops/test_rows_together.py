@@ -170,6 +170,22 @@ def test_what_it_cannot_do(name: str, shape: tuple[int, int], why: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "width", "blocks"),
+    [
+        ("f32", 256, 1 << 15),
+        ("f16", 768, 1 << 16),
+        ("f16", 512, 132 * 12),
+        ("bf16", 256, 132 * 16),
+        ("f16", 64, 132 * 16),
+    ],
+)
+def test_warps_are_as_few_as_run_at_a_time_where_they_take_turns(name: str, width: int, blocks: int) -> None:
+    descriptor = ops.LayerNormDescriptor((1 << 17, width), (width,), BY_NAME[name])
+    plan = ops.LayerNormPlan.select(Device("sim:0"), descriptor, wish("together"))
+    assert plan.schedule.launches[0].grid == (blocks,)
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "variant"),
     [
         ("f32", (2048, 256), "together"),
