@@ -204,6 +204,19 @@ def test_nan_and_infinity_spoil_their_row_alone_forward(device: Device, rng: Rng
 
 
 @every_norm
+@pytest.mark.parametrize(("name", "threads"), [("f32", 32), ("f32", 64), ("bf16", 32), ("bf16", 64)])
+def test_no_copy_comes_before_a_row_has_been_read(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, norm: str, name: str, threads: int
+) -> None:
+    """And no thread touches what is another's: sim's checks say so, values do not. Of each number of rows under way."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    check(sim, norm, problem(norm, rng, (25, 264), name), threads, 2)
+    if name != "f32":
+        _, x, *weights = problem(norm, rng, (13, 776), name)
+        check_forward(sim, norm, x, weights, 32, 1)
+
+
+@every_norm
 @pytest.mark.parametrize(("width", "name", "config", "reason"), [
     (130, "f4", StreamedBackwardConfig(64, 2), "rows of 130 values are not whole vectors of 4"),
     (256, "f8", StreamedBackwardConfig(64, 2), "there are no entries of f64"),

@@ -101,6 +101,19 @@ def test_warps_take_rows_in_turn(
 
 
 @every_norm
+@pytest.mark.parametrize("width", [64, 256, 512])
+def test_no_copy_comes_before_rows_have_been_read(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, norm: str, width: int
+) -> None:
+    """Sim's checks say so; values do not."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    monkeypatch.setattr(rows_together, "_MULTIPROCESSORS", 1)
+    monkeypatch.setattr(rows_together, "_WARPS", {norm: {1: (1, 1), 2: (1, 1)}})
+    _, x, *weights = problem(norm, rng, (4 * max(256 // width, 1) * 7, width), "f16")
+    check(sim, norm, x, *weights)
+
+
+@every_norm
 def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str) -> None:
     check_one_unaligned(device, norm, "together", *problem(norm, rng, (5, 64))[1:])
 
