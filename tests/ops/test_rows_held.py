@@ -83,6 +83,15 @@ def backward(
     return [out.host(), *(sums[name].host() if name in sums else None for name in names)]
 
 
+def in_place(
+    device: Device, norm: str, variant: str, x: Any, *weights: Any, offset: int = 0, config: Any = None
+) -> Any:
+    """Return what a norm makes of x where x is."""
+    there = [on_device(a, device, offset) for a in (x, *weights)]
+    select(device, norm, "", x, 1e-5, variant, config).run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+    return there[0].to_host()
+
+
 def check_one_unaligned(device: Device, norm: str, variant: str, x: Any, *weights: Any) -> None:
     """One array alone lies at no multiple of 16 bytes, each in turn: the bits are the same."""
     want = forward(device, norm, x, *weights, variant=variant)
@@ -162,10 +171,8 @@ def test_warps_have_the_bits_of_blocks(
         # By one block, in place, where a row that is taken twice shows.
         with monkeypatch.context() as patch:
             patch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)
-            plan = select(device, norm, "", x, 1e-5, variant, config)
-        there = [on_device(a, device, 1) for a in (x, *weights)]
-        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
-        assert there[0].to_host().tobytes() == blocks.tobytes(), slots
+            there = in_place(device, norm, variant, x, *weights, offset=1, config=config)
+        assert there.tobytes() == blocks.tobytes(), slots
 
 
 @every_language
@@ -194,10 +201,8 @@ def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, variant: st
         alone = forward(device, norm, x[-1:], *weights, variant=variant, config=WarpsConfig(1, 1))
         assert got[-1:].tobytes() == alone.tobytes(), "a row's place shows"
         assert forward(device, norm, x, *weights, offset=1, **how).tobytes() == got.tobytes()
-        there = [on_device(a, device) for a in (x, *weights)]
-        plan = select(device, norm, "", x, 1e-5, variant, WarpsConfig(1, count))
-        plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
-        assert there[0].to_host().tobytes() == got.tobytes(), "in place"
+        there = in_place(device, norm, variant, x, *weights, config=WarpsConfig(1, count))
+        assert there.tobytes() == got.tobytes(), "in place"
 
 
 @pytest.mark.parametrize(("norm", "name"), [("layer_norm", "f32"), ("rms_norm", "bf16")])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import Rng, refused
-from op_testing import check_error, on_device
-from test_rows_held import NORMS, backward, every_norm, forward, problem, select
+from op_testing import check_error
+from test_rows_held import backward, every_norm, forward, in_place, problem, select
 from tolerances import bar
 
 import ptxrt
@@ -24,9 +25,7 @@ every_half = pytest.mark.parametrize("name", ["f16", "bf16"])
 
 
 def streamed(device: Device, norm: str, go: Any, x: Any, w: Any, *config: int, **how: Any) -> list[Any]:
-    return backward(
-        device, norm, go, x, w, variant="streamed", config=StreamedBackwardConfig(*config) if config else None, **how
-    )
+    return backward(device, norm, go, x, w, variant="streamed", config=StreamedBackwardConfig(*config), **how)
 
 
 def check(
@@ -186,10 +185,8 @@ def test_forward_at_any_address_in_place_and_without_weights(device: Device, rng
         want = check_forward(device, norm, x, some, 32, 3)
         np.testing.assert_array_equal(streamed_forward(device, norm, x, some, 32, 3, offset=1), want)
         for offset in (0, 1):
-            given: list[Any] = [None if a is None else on_device(a, device, offset) for a in (x, *some)]
-            plan = select(device, norm, "", x, 1e-5, "streamed", StreamedConfig(32, 3))
-            plan.run(getattr(ops, f"{NORMS[norm]}Args")(*given, out=given[0]))
-            np.testing.assert_array_equal(given[0].to_host(), want)
+            got = in_place(device, norm, "streamed", x, *some, offset=offset, config=StreamedConfig(32, 3))
+            np.testing.assert_array_equal(got, want)
 
 
 @every_norm
@@ -266,12 +263,15 @@ def test_blocks_are_as_many_as_run_at_a_time(count: int, width: int, name: str, 
     assert all(type(config).candidates(x).count(each) == 1 for each in type(config).candidates(x))
 
 
+def variant_of(device: Device, norm: str, way: str, count: int, width: int, name: str = "f2") -> str:
+    """Return which variant is chosen for so many rows."""
+    x = np.broadcast_to(np.zeros(1, name), (count, width))
+    return str(select(device, norm, way, x, 1e-5, None).key.variant)
+
+
 @every_norm
 def test_it_is_for_wide_rows_and_not_for_the_largest_problems(sim: Device, norm: str) -> None:
-    def chosen(count: int, width: int, name: str = "f2") -> str:
-        x = np.broadcast_to(np.zeros(1, name), (count, width))
-        return str(select(sim, norm, "", x, 1e-5, None).key.variant)
-
+    chosen = partial(variant_of, sim, norm, "")
     for width, least, most in ((1280, 820, 26214), (4096, 256, 8192)):
         assert [chosen(count, width) for count in (least - 1, least, most)] == ["held", "streamed", "streamed"]
     assert [chosen(count, 4096) for count in (8193, 1 << 15)] == ["held", "held"]
@@ -281,10 +281,7 @@ def test_it_is_for_wide_rows_and_not_for_the_largest_problems(sim: Device, norm:
 
 @every_norm
 def test_the_backward_is_for_many_values_of_wide_rows(sim: Device, norm: str) -> None:
-    def chosen(count: int, width: int, name: str = "f2") -> str:
-        x = np.broadcast_to(np.zeros(1, name), (count, width))
-        return str(select(sim, norm, "Backward", x, 1e-5, None).key.variant)
-
+    chosen = partial(variant_of, sim, norm, "Backward")
     for width, least in ((512, 6144), (768, 4096), (3072, 683), (8192, 256)):
         assert [chosen(count, width) for count in (least, least - 1)] == ["streamed", "held"]
     assert [chosen(1 << 13, width) for width in (504, 1 << 13, (1 << 13) + 8)] == ["held", "streamed", "baseline"]

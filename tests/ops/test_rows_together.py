@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng, refused
-from op_testing import check_error, on_device, wish
+from op_testing import check_error, wish
 from test_rows_held import (
-    NORMS,
     check_one_unaligned,
     check_without_weights,
     every_norm,
     every_type,
     forward,
+    in_place,
     problem,
     select,
 )
@@ -70,10 +70,8 @@ def test_every_share_of_a_row(device: Device, rng: Rng, norm: str, name: str, la
             got = scaled
         assert together(device, norm, x, *weights, offset=1).tobytes() == got.tobytes()
         for offset in (0, 1):  # by one loop and by the other
-            there = [on_device(a, device, offset) for a in (x, *weights)]
-            plan = select(device, norm, "", x, 1e-5, "together")
-            plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
-            assert there[0].to_host().tobytes() == got.tobytes(), f"in place, {offset}"
+            there = in_place(device, norm, "together", x, *weights, offset=offset)
+            assert there.tobytes() == got.tobytes(), f"in place, {offset}"
 
 
 @every_norm
@@ -93,11 +91,8 @@ def test_warps_take_rows_in_turn(
             patch.setattr(rows_together, "_WARPS", {norm: {slots: (2, 2)}})
             for offset in (0, 1):
                 assert together(device, norm, x, *weights, offset=offset).tobytes() == want.tobytes()
-            there = [on_device(a, device) for a in (x, *weights)]
-            plan = select(device, norm, "", x, 1e-5, "together")
-            assert plan.schedule.launches[0].grid == (2,)
-            plan.run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
-            assert there[0].to_host().tobytes() == want.tobytes()
+            assert select(device, norm, "", x, 1e-5, "together").schedule.launches[0].grid == (2,)
+            assert in_place(device, norm, "together", x, *weights).tobytes() == want.tobytes()
 
 
 @every_norm

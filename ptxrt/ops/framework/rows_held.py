@@ -10,7 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
 from ptxrt.ops.framework.rows import RowsDescriptor, RowsForward, RowsVariant
-from ptxrt.ops.framework.schedule import Argument, Config, Limits, PrecisionGuarantee, Refusal, Schedule, Workspace
+from ptxrt.ops.framework.schedule import (
+    Argument,
+    Config,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Schedule,
+    Workspace,
+)
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
 
@@ -26,6 +35,7 @@ __all__ = [
     "WarpsConfig",
     "forward_variants",
     "held_family",
+    "launch_of_columns",
 ]
 
 _WARP, _COLUMNS, _THREADS = 32, 8, 512  # the columns that a block adds up over the slices, and its threads
@@ -137,6 +147,12 @@ def _add(roles: dict[str, Role], entry: str, signature: str, dtype: str, **param
     dtypes = (*(roles[entry].dtypes if entry in roles else ()), dtype)
     named = {name: str(value) for name, value in parameters.items()}
     roles[entry] = Role(signature, hip=True, parameters=named, dtypes=dtypes)
+
+
+def launch_of_columns(variant: RowsVariant[Any], problem: RowsDescriptor, **given: Argument) -> Launch:
+    """Return the second launch of a backward, which adds up the columns of slices, eight a block."""
+    blocks = -(-problem.width // _COLUMNS)
+    return variant.launch("backward_parameters_kernel", problem, blocks, _THREADS, **given)
 
 
 @dataclass(frozen=True)
@@ -353,8 +369,7 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         if of_type == "f64":  # a vector of weights, and one of each of the sums, of each slot of a thread
             shared = 16 * slots * config.threads * (1 + self.numbers)
             rows = replace(rows, shared_bytes=shared, own_bytes=_OWN_BYTES)
-        blocks = -(-problem.width // _COLUMNS)
-        columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
+        columns = launch_of_columns(self, problem, **cut)
         return Schedule((rows, columns), _guarantee(problem), workspace)
 
 
@@ -410,8 +425,7 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
         kind, bytes_at_once = ("rows", 16) if whole else ("words", 4)
         entry = f"backward_{_OF_WARPS_BACKWARD * problem.dtype.size // bytes_at_once}_{kind}{lanes}_kernel"
         rows = self.launch(entry, problem, slices, _WARPS * _WARP, **cut)
-        blocks = -(-problem.width // _COLUMNS)
-        columns = self.launch("backward_parameters_kernel", problem, blocks, _THREADS, **cut)
+        columns = launch_of_columns(self, problem, **cut)
         return Schedule((rows, columns), GUARANTEE, workspace)
 
     def _refused(self, problem: RowsDescriptor, config: WarpsBackwardConfig) -> Refusal | None:

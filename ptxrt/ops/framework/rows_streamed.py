@@ -9,7 +9,7 @@ from typing import ClassVar
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework.kernels import KernelFamily, Role
 from ptxrt.ops.framework.rows import WARP, RowsDescriptor, RowsVariant
-from ptxrt.ops.framework.rows_held import GUARANTEE
+from ptxrt.ops.framework.rows_held import GUARANTEE, launch_of_columns
 from ptxrt.ops.framework.schedule import Argument, Config, Launch, Limits, Refusal, Schedule, Workspace, ceil_div
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
@@ -18,7 +18,6 @@ __all__ = ["StreamedBackward", "StreamedBackwardConfig", "StreamedConfig", "Stre
 
 _THREADS, _FEWEST = 512, 64  # of a block at most, as many as a multiprocessor runs; and those that are worth it
 _MULTIPROCESSORS = 132  # of an H200
-_COLUMNS, _ADDERS = 8, 512  # the columns that a block adds up over the slices, and its threads
 # Where it pays, measured on an H200. Forward: values of a row, and in all; of so many of a row, whatever there is.
 _WIDE, _SOME, _LAST, _VERY_WIDE = 1280, 1 << 20, 1 << 25, 12288
 # Backward: values of a row and in all, and of a wider row.
@@ -206,7 +205,5 @@ class StreamedBackward(_Streamed[StreamedBackwardConfig]):
         partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
         rows = self.rows("backward_", problem, config, 2, partials_ptr=partials)
         rows = replace(rows, shared_bytes=rows.shared_bytes + 4 * self.numbers * problem.width)
-        blocks = ceil_div(problem.width, _COLUMNS)
-        given: dict[str, Argument] = {"slices": slices, "partials_ptr": partials}
-        columns = self.launch("backward_parameters_kernel", problem, blocks, _ADDERS, **given)
+        columns = launch_of_columns(self, problem, slices=slices, partials_ptr=partials)
         return Schedule((rows, columns), GUARANTEE, workspace)

@@ -17,13 +17,8 @@ _LANES = (32, 16, 8, 4)  # that have a row
 _SLOTS = {2: 4, 4: 3}  # vectors of a row that a lane has at most, by the bytes of a value
 _ROWS = {1: 4, 2: 4, 3: 2, 4: 2}  # of a lane, by the vectors of each: as many as keep the memory busy on an H200
 _MANY_ROWS, _MANY = 1 << 11, 1 << 19  # rows, and values in all, from which on several at a time pay
-_IN_TURN, _STAGES = (
-    2,
-    3,
-)  # vectors up to which warps of 16 bits stay, and take rows in turn; lots of rows that they have room for
-_MULTIPROCESSORS = (
-    132  # of an H200, and warps of each that do, by the vectors of a lane: of rows of a warp, and of shorter ones
-)
+_IN_TURN, _STAGES = 2, 3  # vectors of 16 bits up to which warps take turns; lots that they have room for
+_MULTIPROCESSORS = 132  # of an H200; warps of each, by a lane's vectors: of rows of a warp, of shorter ones
 _WARPS = {"layer_norm": {1: (16, 16), 2: (12, 12)}, "rms_norm": {1: (28, 20), 2: (16, 16)}}
 
 
