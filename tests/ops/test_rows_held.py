@@ -17,6 +17,7 @@ from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops.framework import parameter_type, rows
 from ptxrt.ops.framework.rows_held import HeldBackwardConfig, HeldConfig, WarpsBackwardConfig, WarpsConfig
+from ptxrt.ops.framework.schedule import Limits
 
 NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RmsNorm"}
 every_norm = pytest.mark.parametrize("norm", NORMS)
@@ -316,6 +317,31 @@ def test_the_gradients_of_several_rows_of_a_warp(
 
 
 @every_norm
+@every_type
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.ptx
+def test_no_copy_comes_before_a_row_has_been_read(
+    sim: Device, rng: Rng, monkeypatch: Patch, norm: str, name: str, offset: int
+) -> None:
+    """Of gradients whose rows are on their way: sim's checks say so, values do not."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    go, x, w, *_ = problem(norm, rng, (100, 72), name)
+    got = backward(sim, norm, go, x, w, variant="held_warps", slices=1, offset=offset)
+    assert got[0].tobytes() == backward(sim, norm, go, x, w, variant="held_warps", slices=100)[0].tobytes()
+
+
+@every_norm
+def test_where_copies_cannot_be_under_way_words_are_taken(sim: Device, norm: str) -> None:
+    plan = getattr(ops, f"{NORMS[norm]}BackwardPlan")
+    variant = next(some for some in plan.variants if (some.name, some.language) == ("held_warps", "ptx"))
+    of = getattr(ops, f"{NORMS[norm]}BackwardDescriptor")((9, 128), (128,))
+    limits, config = Limits.of(sim.properties), WarpsBackwardConfig.heuristic(of)
+    for target, entry, needs in ((None, "2_rows16", 80), (80, "2_rows16", 80), (75, "8_words16", None)):
+        rows_of, _ = variant.schedule(of, config, limits._replace(target=target)).steps
+        assert (rows_of.kernel.entry, rows_of.kernel.target) == (f"{norm}_held_backward_{entry}_kernel", needs)
+
+
+@every_norm
 @every_language
 @every_type
 def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: str, variant: str, name: str) -> None:
@@ -330,6 +356,19 @@ def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: st
     spoiled = backward(device, norm, go, x, w, eps=0.0, variant=variant, slices=1)
     assert np.isnan(spoiled[0][2].astype("f4")).all()
     assert spoiled[0][[0, 1, 3, 4]].tobytes() == got[0][[0, 1, 3, 4]].tobytes()
+
+
+@every_norm
+@every_language
+def test_rows_of_a_warp_have_first_values_far_apart(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    """Sums of differences from the first value of another row would have no digits left."""
+    go, x, w, *_ = problem(norm, rng, (32, 64))
+    x[::4] = 2.0**30 + 128 * np.rint(8 * x[::4])
+    got = backward(device, norm, go, x, w, variant=variant, slices=1)
+    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
+    for i, (a, want) in enumerate(zip(got, wants, strict=True)):
+        if a is not None:
+            check_error(f"{norm} gradient {i}", device, a, want, bar(norm, "f32", want))
 
 
 @every_norm
@@ -612,6 +651,7 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
               for count in (0, 9, 8 * 132, 8 * 4 * 200, 8 * 2000, 8 * 64 * 400)]  # fmt: skip
     assert slices == [1, 2, 132, 200, 396, 400]
+    assert WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((8 * 2200, 126), (126,))).slices == 4 * 132
     assert [chosen(width, "f8") for width in (2, 63, 1 << 13, (1 << 13) + 2)] == [
         "held", "baseline", "held", "baseline",
     ]  # fmt: skip

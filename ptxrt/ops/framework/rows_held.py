@@ -49,7 +49,9 @@ _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the reg
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
 _LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
 _OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
-_ACCESSES: dict[str, dict[str, int]] = {"rows": {}, "words": {"access": 4}}  # whole vectors, or words of 4 bytes
+# By whole vectors, of which the lane's next rows are on their way in the backward, or by words of 4 bytes.
+_ACCESSES: dict[str, dict[str, int]] = {"rows": {"stages": 4}, "words": {"access": 4}}
+_COPYING = 80  # sm_80, which these copies need
 _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _KEPT = 16  # values of a row for which a lane keeps weights, at most
@@ -134,19 +136,22 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
             for lanes in (*_LANES, _WARP) if slots == _words(BY_NAME[name])[0] else (_WARP,):
                 entry = f"{norm}_held_{slots}_words{lanes}_kernel"
                 _add(roles, entry, kernel, name, slots=slots, lanes=lanes, **_ACCESSES["words"])
-        for kind, access in _ACCESSES.items():
-            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // access.get("access", 16)
+        for kind, given in _ACCESSES.items():
+            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // given.get("access", 16)
             for lanes in _LANES_BACKWARD:
                 entry = f"{norm}_held_backward_{slots}_{kind}{lanes}_kernel"
-                _add(roles, entry, by_warps, name, slots=slots, lanes=lanes, **access)
+                target = _COPYING if kind == "rows" else None
+                _add(roles, entry, by_warps, name, target, slots=slots, lanes=lanes, **given)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
 
-def _add(roles: dict[str, Role], entry: str, signature: str, dtype: str, **parameters: int) -> None:
+def _add(
+    roles: dict[str, Role], entry: str, signature: str, dtype: str, target: int | None = None, **parameters: int
+) -> None:
     """Add an entry's role, or an element type to it."""
     dtypes = (*(roles[entry].dtypes if entry in roles else ()), dtype)
     named = {name: str(value) for name, value in parameters.items()}
-    roles[entry] = Role(signature, hip=True, parameters=named, dtypes=dtypes)
+    roles[entry] = Role(signature, hip=True, parameters=named, dtypes=dtypes, target=target)
 
 
 def launch_of_columns(variant: RowsVariant[Any], problem: RowsDescriptor, **given: Argument) -> Launch:
@@ -381,9 +386,9 @@ class WarpsBackwardConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsBackwardConfig:
-        """A block a multiprocessor, or up to three where each has turns; more where f32 would add up many rows."""
+        """A block a multiprocessor, or three or four where each has turns; more where f32 would add up many rows."""
         turns = -(-problem.rows // (_WARPS * _WARP // _lanes_backward(problem)))
-        few, many = min(turns, _MULTIPROCESSORS), 3 * _MULTIPROCESSORS
+        few, many = min(turns, _MULTIPROCESSORS), (3 if _by_vectors(problem) else 4) * _MULTIPROCESSORS
         return cls(max(1, few, min(turns // 4, many), -(-turns // _TURNS)))
 
     @classmethod
@@ -420,9 +425,8 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
         slices, lanes, workspace = config.slices, _lanes_backward(problem), Workspace()
         partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
         cut: dict[str, Argument] = {"slices": slices, "partials_ptr": partials, "per_value": 1 / problem.width}
-        # All slots but the last one are to be full, of vectors.
-        whole = not problem.width % _vector(problem) and problem.width >= _LANES_BACKWARD[0] * _vector(problem)
-        kind, bytes_at_once = ("rows", 16) if whole else ("words", 4)
+        old = self.language == "ptx" and limits.target is not None and limits.target < _COPYING
+        kind, bytes_at_once = ("rows", 16) if _by_vectors(problem) and not old else ("words", 4)
         entry = f"backward_{_OF_WARPS_BACKWARD * problem.dtype.size // bytes_at_once}_{kind}{lanes}_kernel"
         rows = self.launch(entry, problem, slices, _WARPS * _WARP, **cut)
         columns = launch_of_columns(self, problem, **cut)
@@ -440,6 +444,11 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
         if problem.width > most:
             return Refusal(f"a warp holds {most} values, not {problem.width}")
         return None
+
+
+def _by_vectors(problem: RowsDescriptor) -> bool:
+    """Whether lanes have vectors in the backward: all slots but the last one are to be full."""
+    return not problem.width % _vector(problem) and problem.width >= _LANES_BACKWARD[0] * _vector(problem)
 
 
 def _lanes_backward(problem: RowsDescriptor) -> int:
