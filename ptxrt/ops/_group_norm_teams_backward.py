@@ -33,6 +33,9 @@ _THREADS_OF_MORE, _VALUES = LARGEST_BACKWARD
 _OF_16_BITS, _OF_PARTS = 16, 8  # the same of vectors of 16 bits, and of a part of a warp
 _USUAL = 8  # values of a thread, where these are enough for a block
 _PARTS = (4, 16)  # lanes of a part of a warp at most: exchanges take as many steps as these need
+_OF_PART, _OF_WARPS = 4, 2  # groups under way or read, of vectors in PTX: of a team within a warp, of one of warps
+_OWN_BYTES = 2048  # of shared memory that a block takes beside them, at most
+_COPYING = 80  # sm_80, which copies that are under way need
 _TURNS = 16  # images of a team at most: so many terms are added up in f32
 _ENOUGH = 128  # blocks of most threads that teams take another image for: nearly one a multiprocessor of an H200
 _SLICES = 65535  # along y of a grid
@@ -67,6 +70,10 @@ def _part(lanes: int) -> int:
     return next((most for most in _PARTS if lanes <= most), 0)
 
 
+def _stages(part: int) -> int:
+    return _OF_PART if part else _OF_WARPS
+
+
 def _entry(slots: int, width: int, part: int) -> str:
     """Return the name of the entry for so many slots, and so many lanes."""
     kind = ("singles_" if width == 1 else "") + (f"parts{part}_" if part else "")
@@ -85,8 +92,10 @@ FAMILY = KernelFamily(
         _entry(slots, width, part): Role(
             _TEAMS,
             hip=True,
-            parameters={"slots": str(slots), "part": str(part)} | ({"width": "1"} if width == 1 else {}),
+            parameters={"slots": str(slots), "part": str(part)}
+            | ({"width": "1"} if width == 1 else {"stages": str(_stages(part))}),
             dtypes=dtypes,
+            target=None if width == 1 else _COPYING,
         )
         for part in (0, *_PARTS)
         for width, numbers in ((0, range(1, 6)), (1, _SINGLES))
@@ -183,11 +192,13 @@ class InTeamsBackward(Variant["GroupNormBackwardDescriptor", TeamBackwardConfig]
             *(problem.eps, 1 / problem.group),
         )
         grid = (ceil_div(problem.groups, block.groups), slices)
+        copies = self.language == "ptx" and width(problem) > 1
+        ring = 32 * slots * _stages(_part(lanes)) * block.threads if copies else 0
         parameters = FAMILY.kernel("group_norm_backward_teams_parameters_kernel", problem.dtype, self.language)
         last = (partials, "grad_weight", "grad_bias", channels, slices)
         return Schedule(
             (
-                Launch(kernel, grid, block.threads, arguments),
+                Launch(kernel, grid, block.threads, arguments, ring, _OWN_BYTES),
                 Launch(parameters, (ceil_div(channels, _COLUMNS),), _OF_PARAMETERS, last),
             ),
             _GUARANTEE,

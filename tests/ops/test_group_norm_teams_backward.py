@@ -216,6 +216,24 @@ def test_as_many_images_as_a_team_may_have(
 
 
 @every_type
+@pytest.mark.parametrize(("shape", "lanes"), [((130, 32), 4), ((9, 32, 31), 64)], ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_no_copy_comes_before_a_group_has_been_read(
+    sim: Device, rng: Rng, monkeypatch: Patch, name: str, shape: Shape, lanes: int, offset: int
+) -> None:
+    """Nor when its place has sums of columns: sim's checks say so, values do not."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    check(sim, problem(rng, shape, name), 1, way=TeamBackwardConfig(lanes, 1), offset=offset)
+
+
+def test_copies_that_are_under_way_need_sm_80() -> None:
+    needs = {"vectors": 80, "singles": None}
+    for kernel in FAMILY.kernels():
+        if kernel.language == "ptx" and kernel.dtype != "bf16" and "parameters" not in kernel.entry:
+            assert kernel.target == needs["singles" if "singles" in kernel.entry else "vectors"], kernel.entry
+
+
+@every_type
 @pytest.mark.parametrize("shape", [(5, 32), (3, 32, 3), (3, 48, 5), (3, 32, 49), (3, 34, 7)], ids=str)
 @pytest.mark.parametrize("values", [4, 8])
 @pytest.mark.sanitize
