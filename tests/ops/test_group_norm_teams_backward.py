@@ -216,7 +216,7 @@ def test_as_many_images_as_a_team_may_have(
 
 
 @every_type
-@pytest.mark.parametrize(("shape", "lanes"), [((130, 32), 4), ((9, 32, 31), 64)], ids=str)
+@pytest.mark.parametrize(("shape", "lanes"), [((100, 32), 4), ((8, 32, 31), 64)], ids=str)
 @pytest.mark.parametrize("offset", [0, 1])
 def test_no_copy_comes_before_a_group_has_been_read(
     sim: Device, rng: Rng, monkeypatch: Patch, name: str, shape: Shape, lanes: int, offset: int

@@ -109,6 +109,20 @@ def test_no_copy_comes_before_rows_have_been_read(
 
 
 @every_norm
+@every_type
+@pytest.mark.parametrize("count", [1, 5])
+def test_in_place_a_row_is_read_before_it_is_written(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, norm: str, name: str, count: int
+) -> None:
+    """One by one, too, where rows behind the last one are the last one: sim's checks say so."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    _, x, *weights = problem(norm, rng, (count, 128), name)
+    want = together(sim, norm, x, *weights)
+    for offset in (0, 1):
+        assert in_place(sim, norm, "together", x, *weights, offset=offset).tobytes() == want.tobytes()
+
+
+@every_norm
 def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str) -> None:
     check_one_unaligned(device, norm, "together", *problem(norm, rng, (5, 64))[1:])
 

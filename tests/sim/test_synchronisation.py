@@ -15,11 +15,14 @@ mov.u32 a, s; mad.lo.u32 a, t, 4, a; mov.u32 v, 1;
 """
 
 
-def launch(body: str, blocks: int = 1, threads: int = 64, after: str = "", out: np.ndarray | None = None) -> np.ndarray:
+def launch(
+    body: str, blocks: int = 1, threads: int = 64, after: str = "", out: np.ndarray | None = None,
+    checks: tuple[str, ...] = ("global-races", "shuffles"),
+) -> np.ndarray:  # fmt: skip
     """Run with the checks of races and of masks, and return the output."""
     out = np.zeros(256, np.uint32) if out is None else out
     text = kernel(START + body, head=HEAD).replace("k(.param .u64 out)", f"k(.param .u64 out) {after}")
-    run(text, out, grid=(blocks, 1, 1), block=(threads, 1, 1), checks=["global-races", "shuffles"])
+    run(text, out, grid=(blocks, 1, 1), block=(threads, 1, 1), checks=checks)
     return out
 
 
@@ -197,6 +200,25 @@ def test_copies_of_some_bytes_that_are_wrong(code: str, words: str) -> None:
     with pytest.raises(MemoryFault, match=words):
         launch("setp.eq.u32 q, t, 0; " + code)
     launch("mov.u32 x, 0; mov.u64 h, 0; setp.eq.u32 q, t, 0; @q cp.async.ca.shared.global [s], [h], 16, x;")
+
+
+COPY = "cp.async.ca.shared.global [a], [p], 4;"
+
+
+@pytest.mark.parametrize("code", ["ld.shared.u32 w, [a];", "st.shared.u32 [a], t;", "atom.shared.add.u32 w, [a], 1;",
+                                  "cp.async.commit_group; " + COPY, "st.shared.u8 [a+3], t;",
+                                  "st.shared.v2.u32 [a], {t, t};"])  # fmt: skip
+@pytest.mark.parametrize("wait", ["cp.async.wait_all;", "cp.async.commit_group; cp.async.wait_group 0;"])
+def test_bytes_to_which_a_copy_is_under_way_are_left_alone(code: str, wait: str) -> None:
+    with pytest.raises(MemoryFault, match="copy is under way") as caught:
+        launch(COPY + "\n" + code, threads=1, checks=("uninitialised",))
+    assert caught.value.text.strip() == code
+    launch(COPY + wait + code + "cp.async.wait_all;", threads=1, checks=("uninitialised",))
+
+
+def test_a_copy_that_nobody_waits_for_stays_under_way() -> None:
+    with pytest.raises(MemoryFault, match="copy is under way"):
+        launch(COPY + "cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 w, [a];", checks=("uninitialised",))
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _copy(op: Op) -> None:
     wanted = _bytes_wanted(op, size)
     reading = op.builder.access(op.ins, "global", size, 4, False, source_offset)
     writing = op.builder.access(op.ins, "shared", size, 4, True, to_offset)
-    announced = writing._replace(pending=True)
+    announced, writing = writing._replace(pending=True), writing._replace(arrives=True)
 
     def step(m: Machine) -> None:
         where = to(m)

@@ -28,6 +28,8 @@ class Access(NamedTuple):
     strong: bool = False
     pending: bool = False
     """The bytes arrive later, and have no value until then (cp.async)."""
+    arrives: bool = False
+    """They arrive now."""
     float_type: str = ""
     """The floating-point type that memory must have; empty for an access that moves bytes of any."""
 

@@ -10,7 +10,8 @@ from ptxrt.errors import InvalidArgument
 __all__ = ["BY_DEFAULT", "CHECKS", "OFF_SWITCH", "VARIABLE", "Allowance", "chosen"]
 
 CHECKS = {
-    "uninitialised": "reads of bytes of global or shared memory that nobody has written (MemoryFault)",
+    "uninitialised": "reads of bytes of global or shared memory that nobody has written, and accesses to bytes to "
+    "which a copy is under way (MemoryFault)",
     "global-races": "data races in global memory between the threads of one launch (DataRace)",
     "shuffles": "shfl that reads a lane which takes no part, and .sync in a lane outside its own mask (SimFault)",
 }

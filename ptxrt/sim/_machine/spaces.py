@@ -17,6 +17,7 @@ __all__ = ["locate"]
 
 _MASK64 = (1 << 64) - 1
 _WINDOWS = {0: "global", 1: "shared::cluster", 2: "local", 4: "param"}
+_UNDER_WAY = 2  # the mark of a byte to which a copy is under way; of one that is written 1, of any other 0
 _SORTED_FROM = 16
 """From so many allocations on it is faster to sort the lanes by them than to look for those of each."""
 _BASES = {"shared::cluster": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
@@ -148,28 +149,31 @@ def _check_written(
     m: Spaces, access: Access, marks: Store, at: Array, lanes: Array | None, place: Array,
     allocation: Allocation | None = None,
 ) -> None:  # fmt: skip
-    """Check that every byte read has been written once, and mark those that are written now."""
+    """Check that every byte read has been written, and that no copy to any is under way; mark those written now."""
     word = min(access.size, 8)
     full = 0x0101010101010101 & ((1 << 8 * word) - 1)
+    under_way = _UNDER_WAY * full
     words, first = marks.words(word), at // word
     for index in (first + step for step in range(access.size // word)):
-        if access.atomic or not access.writes:
-            bad = words[index] != full
-            if bad.any():
-                lane = _first(bad)
-                known = lane if lanes is None else int(lanes[lane])
-                address = int(place[lane if place.shape[0] > 1 else 0])
-                if allocation is None:
-                    near = m.layout.nearest("shared", address & ((1 << RANK_SHIFT) - 1), m.shape.shared_total)
-                else:
-                    address += allocation.base
-                    near = m.memory.describe(address)
-                what = "shared" if allocation is None else "global"
-                m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory that nobody has "
-                               "written, or not all of them", _lane(m, known, at.shape[0]), address, access.size,
-                               near, m.off_switch)  # fmt: skip
+        found = words[index]
+        wrong = found != full if access.atomic or not access.writes else (found & under_way) != 0
+        if wrong.any() and not access.arrives:
+            lane = _first(wrong)
+            known = lane if lanes is None else int(lanes[lane])
+            address = int(place[lane if place.shape[0] > 1 else 0])
+            if allocation is None:
+                near = m.layout.nearest("shared", address & ((1 << RANK_SHIFT) - 1), m.shape.shared_total)
+            else:
+                address += allocation.base
+                near = m.memory.describe(address)
+            what = "shared" if allocation is None else "global"
+            why = "that nobody has written, or not all of them"
+            if int(found[lane]) & under_way:
+                why = "to which an asynchronous copy is under way: its thread has to wait for it first"
+            m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory {why}",
+                           _lane(m, known, at.shape[0]), address, access.size, near, m.off_switch)  # fmt: skip
         if access.writes:
-            words[index] = 0 if access.pending else full
+            words[index] = under_way if access.pending else full
 
 
 def _private(m: Spaces, access: Access, address: Array) -> Piece:
