@@ -664,6 +664,17 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     ]  # fmt: skip
 
 
+def test_warps_take_as_many_turns_as_leave_no_wave_nearly_empty() -> None:
+    def warps(op: str, name: str, *shape: int) -> WarpsConfig:
+        return WarpsConfig.heuristic(getattr(ops, f"{op}Descriptor")(shape, shape[1:], BY_NAME[name]))
+
+    assert [warps("LayerNorm", "f16", 1 << 15, width).turns for width in (36, 100, 250)] == [2, 4, 7]
+    assert [warps("LayerNorm", name, 1 << 15, 66).turns for name in ("f16", "f32")] == [4, 7]
+    assert [warps("RmsNorm", "f16", rows, 100).turns for rows in (1 << 15, 1 << 16, 1 << 20)] == [3, 6, 7]
+    assert warps("LayerNorm", "f16", 8192, 100) == WarpsConfig(4, 1)
+    assert warps("LayerNorm", "f16", 1 << 15, 520) == WarpsConfig(2, 1)  # whose weights no lane keeps
+
+
 @every_norm
 @every_way
 def test_a_column_of_equal_gradients_costs_no_digits(
