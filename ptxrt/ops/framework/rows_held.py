@@ -56,7 +56,7 @@ _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _KEPT = 16  # values of a row for which a lane keeps weights, at most
 _PAIRS = {"layer_norm": 10, "rms_norm": 12}  # of warps that keep weights: how many a multiprocessor runs at a time
-_OF_LANE, _MOST_TURNS = 32, 8  # bytes of a row that a lane has where several rows share a warp; turns that are worth it
+_MOST_TURNS = 8
 _MANY = 1 << 20  # values, from which on warps take more than one turn
 _SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
@@ -259,15 +259,18 @@ class WarpsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsConfig:
-        """Four of few rows. Of many two, and where weights are kept as many turns as take the least time.
+        """Four of few rows. Of many two, and where weights are kept of 16 bits as many turns as take the least time.
 
-        All blocks that run at a time take so many turns, and what a block does before them is about one more.
+        All blocks that run at a time take so many turns, and what a block does before them is about one more. Of f32
+        turns gain little.
         """
         if problem.rows * problem.width < _MANY:
             return cls(4, 1)
         if problem.width > _KEPT * _WARP:
             return cls(2, 1)
-        lanes = next((lanes for lanes in _LANES if problem.width * problem.dtype.size <= _OF_LANE * lanes), _WARP)
+        if problem.dtype.size > 2:
+            return cls(2, 1 + (problem.op == "layer_norm"))
+        lanes = next((lanes for lanes in _LANES if problem.width <= _KEPT * lanes), _WARP)
         turns, at_once = -(-problem.rows // (_WARP // lanes * 2)), _MULTIPROCESSORS * _PAIRS[problem.op]
         waves = {each: -(-turns // (each * at_once)) for each in range(_MOST_TURNS, 0, -1)}
         return cls(2, min(waves, key=lambda each: waves[each] * (each + 1)))
