@@ -65,6 +65,29 @@ def test_one_array_alone_is_unaligned_or_not_there(device: Device, rng: Rng, var
     assert in_place.to_host().tobytes() == want
 
 
+@pytest.mark.parametrize(
+    "variant",
+    [
+        LANGUAGES[0],
+        pytest.param(
+            LANGUAGES[1],
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=ptxrt.DataRace,
+                reason="threads behind the last vector read one that another thread writes; nothing depends on it",
+            ),
+        ),
+    ],
+)
+def test_in_place_no_thread_reads_what_another_one_writes(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    x, *vectors = (on_device(a, sim) for a in problem(rng, (9, 16)))
+    plan = BatchNormPlan.select(sim, BatchNormDescriptor((9, 16), False), wish(variant))
+    plan.run(BatchNormArgs(x, *vectors)._replace(y=x))
+
+
 @every_language
 def test_any_variance(device: Device, rng: Rng, variant: str) -> None:
     check_any_variance(device, rng, (7, 12), variant)
