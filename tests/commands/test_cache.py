@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import re
 from collections.abc import Callable
@@ -14,10 +13,10 @@ import pytest
 from helpers import refused
 
 import ptxrt
-from ptxrt import ops
 from ptxrt.commands._snapshot import read_snapshot
 from ptxrt.commands._snapshot_report import KEYS, inspect
 from ptxrt.commands.tables import printable
+from ptxrt.runtime.modules import ModuleCache
 
 Rewrite: TypeAlias = Callable[[Callable[[Any], object]], Path]
 
@@ -40,19 +39,17 @@ def source(name: str, body: str = "") -> ptxrt.KernelSource:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshot of a cache with two loaded modules, one held by a live Kernel, and one failure."""
-    cache = ptxrt.Device("sim:1").modules
-    ops.forget_plans()  # of other tests, which would hold their modules
-    gc.collect()  # as would their exceptions, and what these point to in a circle
-    cache.clear()
-    held = ptxrt.load(source("inspect_first"), "inspect_first", "f32* x, f32 a", "sim:1")
-    for _ in range(3):
-        ptxrt.load(source("inspect_second"), "inspect_second", "f32* x, f32 a", "sim:1", options=("-O3",))
-    with pytest.raises(ptxrt.CompileError):
-        ptxrt.load(source("inspect_wrong", "frobnicate.u32;"), "inspect_wrong", "f32* x, f32 a", "sim:1")
-    path = tmp_path_factory.mktemp("cache") / "snapshot.json"
-    cache.snapshot(path)
+    device, path = ptxrt.Device("sim:1"), tmp_path_factory.mktemp("cache") / "snapshot.json"
+    cache = ModuleCache(str(device), device.backend, device.ordinal, device.properties)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "modules", cache)  # the device's own has what other tests hold
+        held = ptxrt.load(source("inspect_first"), "inspect_first", "f32* x, f32 a", device)
+        for _ in range(3):
+            ptxrt.load(source("inspect_second"), "inspect_second", "f32* x, f32 a", device, options=("-O3",))
+        with pytest.raises(ptxrt.CompileError):
+            ptxrt.load(source("inspect_wrong", "frobnicate.u32;"), "inspect_wrong", "f32* x, f32 a", device)
+        cache.snapshot(path)
     del held
-    cache.clear()
     return path
 
 
