@@ -115,6 +115,18 @@ def check_without_weights(device: Device, norm: str, variant: str, given: Any, c
         check_error(norm, device, got, want, bar(norm, "f32", want))
 
 
+def check_gradients(
+    device: Device, norm: str, got: Any, go: Any, x: Any, w: Any, eps: float = 1e-5, large_mean: bool = False,
+    where: Any = None,
+) -> None:  # fmt: skip
+    wants = getattr(references, f"{norm}_backward")(go, x, x.shape[1:], w, eps=eps)
+    for place, (a, want) in enumerate(zip(got, wants, strict=True)):
+        assert (a is None) == (want is None)
+        if a is not None:
+            limit = bar(norm, element_type(a.dtype).name, want, large_mean=large_mean)
+            check_error(f"{norm} gradient {place}", device, a, want, limit, where)
+
+
 def check(device: Device, norm: str, given: Any, large_mean: bool = False, eps: float = 1e-5, **how: Any) -> None:
     go, x, *weights = given
     row, name = x.shape[1:], element_type(x.dtype).name
@@ -124,13 +136,8 @@ def check(device: Device, norm: str, given: Any, large_mean: bool = False, eps: 
     check_error(norm, device, got, want, bar(norm, name, want, large_mean=large_mean), (x.shape, how))
     values = 256 if name == "f64" else 512  # of a warp in the backward
     how["threads"] = max(how.get("threads", 0), 32 * -(-row[0] // values)) if "threads" in how else 0
-    wants = getattr(references, f"{norm}_backward")(go, x, row, weights[0], eps=eps)
     results = backward(device, norm, go, x, weights[0], eps=eps, **how)
-    for place, (a, ref) in enumerate(zip(results, wants, strict=True)):
-        assert (a is None) == (ref is None)
-        if a is not None:
-            limit = bar(norm, element_type(a.dtype).name, ref, large_mean=large_mean)
-            check_error(f"{norm} gradient {place}", device, a, ref, limit, (x.shape, how))
+    check_gradients(device, norm, results, go, x, weights[0], eps, large_mean, (x.shape, how))
 
 
 @every_norm
@@ -301,11 +308,7 @@ def test_the_gradients_of_several_rows_of_a_warp(
         x[0], x[3] = x[0] * x.dtype.type(1e30), x[3] * x.dtype.type(1e-18)
     how: dict[str, Any] = {"variant": variant, "slices": slices}
     got = backward(device, norm, go, x, weights[0], **how)
-    wants = getattr(references, f"{norm}_backward")(go, x, (width,), weights[0], eps=1e-5)
-    for i, (a, want) in enumerate(zip(got, wants, strict=True)):
-        if a is not None:
-            limit = bar(norm, element_type(a.dtype).name, want)
-            check_error(f"{norm} gradient {i}", device, a, want, limit, (x.shape, how))
+    check_gradients(device, norm, got, go, x, weights[0], where=(x.shape, how))
     again = backward(device, norm, go, x, weights[0], offset=1, **how)
     monkeypatch.setattr(rows, "blocks_in_hip", lambda count, threads: 1)  # which has all slices in turn
     ops.forget_plans()
@@ -352,10 +355,7 @@ def test_a_row_that_is_not_there_adds_nothing(device: Device, rng: Rng, norm: st
     """Nor does a bad one to any other row; without eps, with which what is not there would be 0 / 0."""
     go, x, w, *_ = problem(norm, rng, (5, 64), name)
     got = backward(device, norm, go, x, w, eps=0.0, variant=variant, slices=1)
-    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=0.0)
-    for a, want in zip(got, wants, strict=True):
-        if a is not None:
-            check_error(norm, device, a, want, bar(norm, element_type(a.dtype).name, want))
+    check_gradients(device, norm, got, go, x, w, eps=0.0)
     x[2, 7] = np.nan
     spoiled = backward(device, norm, go, x, w, eps=0.0, variant=variant, slices=1)
     assert np.isnan(spoiled[0][2].astype("f4")).all()
@@ -369,10 +369,7 @@ def test_rows_of_a_warp_have_first_values_far_apart(device: Device, rng: Rng, no
     go, x, w, *_ = problem(norm, rng, (32, 64))
     x[::4] = 2.0**30 + 128 * np.rint(8 * x[::4])
     got = backward(device, norm, go, x, w, variant=variant, slices=1)
-    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
-    for i, (a, want) in enumerate(zip(got, wants, strict=True)):
-        if a is not None:
-            check_error(f"{norm} gradient {i}", device, a, want, bar(norm, "f32", want))
+    check_gradients(device, norm, got, go, x, w)
 
 
 @every_norm
@@ -383,10 +380,7 @@ def test_long_columns_of_equal_values_in_warps(device: Device, rng: Rng, norm: s
     count = 64 * 16
     go, x = np.tile(go, (count, 1)), np.tile(x, (count, 1))
     got = backward(device, norm, go, x, w, variant=variant, slices=1)
-    wants = getattr(references, f"{norm}_backward")(go, x, (64,), w, eps=1e-5)
-    for a, want in zip(got, wants, strict=True):
-        if a is not None:
-            check_error(f"{norm} long columns", device, a, want, bar(norm, "f32", want))
+    check_gradients(device, norm, got, go, x, w)
 
 
 @every_norm

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import Rng, refused
 from op_testing import check_error
-from test_rows_held import backward, every_norm, forward, in_place, problem, select
+from test_rows_held import backward, check_gradients, every_norm, forward, in_place, problem, select
 from tolerances import bar
 
 import ptxrt
@@ -33,12 +33,7 @@ def check(
 ) -> list[Any]:
     go, x, w = given[:3]
     got = streamed(device, norm, go, x, w, *config, eps=eps)
-    wants = getattr(references, f"{norm}_backward")(go, x, x.shape[1:], w, eps=eps)
-    for place, (a, want) in enumerate(zip(got, wants, strict=True)):
-        assert (a is None) == (want is None)
-        if a is not None:
-            limit = bar(norm, element_type(a.dtype).name, want, large_mean=large_mean)
-            check_error(f"{norm} gradient {place}", device, a, want, limit, (x.shape, config))
+    check_gradients(device, norm, got, go, x, w, eps, large_mean, (x.shape, config))
     return got
 
 

@@ -19,6 +19,7 @@ from ptxrt.ops.framework.schedule import (
     Refusal,
     Schedule,
     Workspace,
+    ceil_div,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT
@@ -56,7 +57,7 @@ _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _KEPT = 16  # values of a row for which a lane keeps weights, at most
 _PAIRS = {"layer_norm": 10, "rms_norm": 12}  # of warps that keep weights: how many a multiprocessor runs at a time
-_MOST_TURNS = 8
+_MOST_TURNS = 8  # of these warps
 _MANY = 1 << 20  # values, from which on warps take more than one turn
 _SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
@@ -84,7 +85,7 @@ class _Registers(NamedTuple):
 
     def needs(self, problem: RowsDescriptor, values: int | None = None) -> int:
         """Return how many threads, whole warps, have a row, with at most `values` each."""
-        return _WARP * -(-problem.width // (_WARP * (values or self.most(problem.dtype))))
+        return _WARP * ceil_div(problem.width, _WARP * (values or self.most(problem.dtype)))
 
     def widths(self, problem: RowsDescriptor) -> list[int]:
         """Return the threads of a block that are worth measuring, few first, down to one vector each."""
@@ -158,7 +159,7 @@ def _add(
 
 def launch_of_columns(variant: RowsVariant[Any], problem: RowsDescriptor, **given: Argument) -> Launch:
     """Return the second launch of a backward, which adds up the columns of slices, eight a block."""
-    blocks = -(-problem.width // _COLUMNS)
+    blocks = ceil_div(problem.width, _COLUMNS)
     return variant.launch("backward_parameters_kernel", problem, blocks, _THREADS, **given)
 
 
@@ -195,7 +196,8 @@ class HeldBackwardConfig(Config):
         """Many values a thread; as many slices as run at a time, but short ones where their sums would be many."""
         threads = _BACKWARD.widths(problem)[0]
         if problem.dtype.name == "f64":
-            return cls(threads, min(4 * _SLICE, max(1, -(-problem.rows // (_MULTIPROCESSORS * (_THREADS // threads))))))
+            each = ceil_div(problem.rows, _MULTIPROCESSORS * (_THREADS // threads))
+            return cls(threads, min(4 * _SLICE, max(1, each)))
         length = math.ceil(max(problem.rows * threads / _AT_ONCE, min(_SHORTEST, problem.rows / _SLICES)))
         return cls(threads, min(_SLICE, 1 << max(0, length - 1).bit_length()))
 
@@ -219,7 +221,7 @@ class _Held(RowsVariant[ConfigT]):
 
     def slots(self, problem: RowsDescriptor, threads: int) -> int:
         """Return how many vectors of a row a thread has at most."""
-        return -(-problem.width // (_vector(problem) * threads))
+        return ceil_div(problem.width, _vector(problem) * threads)
 
     def refusal(self, problem: RowsDescriptor, threads: int) -> Refusal | None:
         """Return why blocks of `threads` cannot do it, or None."""
@@ -270,9 +272,8 @@ class WarpsConfig(Config):
             return cls(2, 1)
         if problem.dtype.size > 2:
             return cls(2, 1 + (problem.op == "layer_norm"))
-        lanes = next((lanes for lanes in _LANES if problem.width <= _KEPT * lanes), _WARP)
-        turns, at_once = -(-problem.rows // (_WARP // lanes * 2)), _MULTIPROCESSORS * _PAIRS[problem.op]
-        waves = {each: -(-turns // (each * at_once)) for each in range(_MOST_TURNS, 0, -1)}
+        turns, at_once = ceil_div(problem.rows, _WARP // _lanes(problem) * 2), _MULTIPROCESSORS * _PAIRS[problem.op]
+        waves = {each: ceil_div(turns, each * at_once) for each in range(_MOST_TURNS, 0, -1)}
         return cls(2, min(waves, key=lambda each: waves[each] * (each + 1)))
 
     @classmethod
@@ -313,7 +314,7 @@ class HeldWarps(_Held[WarpsConfig]):
         if isinstance(shared := self._share(problem), Refusal):
             return shared
         slots, lanes, words = shared
-        blocks = -(-problem.rows // (_WARP // lanes * config.warps * config.turns))
+        blocks = ceil_div(problem.rows, _WARP // lanes * config.warps * config.turns)
         entry = f"{slots}_words{lanes}" if words else f"{slots}_rows{'' if lanes == _WARP else lanes}"
         launch = self.launch(f"{entry}_kernel", problem, blocks, config.warps * _WARP, per_value=1 / problem.width)
         return Schedule((launch,), GUARANTEE)
@@ -325,10 +326,9 @@ class HeldWarps(_Held[WarpsConfig]):
         if not problem.width % _vector(problem) and problem.width >= 2 * _vector(problem):
             if refusal := self.refusal(problem, _WARP):
                 return refusal
-            lanes = next((lanes for lanes in _LANES if self.slots(problem, lanes) <= _SLOTS), _WARP)
             if self.language == "hip" and problem.width > _KEPT * _WARP:
                 return Refusal(f"in HIP a warp holds {_KEPT * _WARP} values, not {problem.width}")
-            return _Share(max(_SLOTS, self.slots(problem, _WARP)), lanes, False)
+            return _Share(max(_SLOTS, self.slots(problem, _WARP)), _lanes(problem), False)
         words, rest = divmod(problem.width * problem.dtype.size, 4)
         slots = next((slots for slots in _words(problem.dtype) if words <= slots * _WARP), None)
         if rest:
@@ -336,7 +336,7 @@ class HeldWarps(_Held[WarpsConfig]):
         if slots is None:
             most = max(_words(problem.dtype)) * _WARP * 4 // problem.dtype.size
             return Refusal(f"of rows that are not whole vectors a warp holds {most} values, not {problem.width}")
-        return _Share(slots, next((lanes for lanes in _LANES if words <= slots * lanes), _WARP), True)
+        return _Share(slots, _lanes(problem), True)
 
 
 def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVariant[Any], ...]:
@@ -375,7 +375,7 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         """Return two launches."""
         if refusal := self.refusal(problem, config.threads):
             return refusal
-        slices, slots = -(-problem.rows // config.length), self.slots(problem, config.threads)
+        slices, slots = ceil_div(problem.rows, config.length), self.slots(problem, config.threads)
         workspace = Workspace()
         of_type = parameter_type(problem.dtype).name
         partials = workspace.region("partials", of_type, self.numbers * problem.width * slices)
@@ -399,15 +399,15 @@ class WarpsBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> WarpsBackwardConfig:
         """A block a multiprocessor, or three or four where each has turns; more where f32 would add up many rows."""
-        turns = -(-problem.rows // (_WARPS * _WARP // _lanes_backward(problem)))
+        turns = ceil_div(problem.rows, _WARPS * _WARP // _lanes_backward(problem))
         few, many = min(turns, _MULTIPROCESSORS), (3 if _by_vectors(problem) else 4) * _MULTIPROCESSORS
-        return cls(max(1, few, min(turns // 4, many), -(-turns // _TURNS)))
+        return cls(max(1, few, min(turns // 4, many), ceil_div(turns, _TURNS)))
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[WarpsBackwardConfig]:
         """Return half and twice as many, too."""
         slices = cls.heuristic(problem).slices
-        return tuple(dict.fromkeys([cls(slices), cls(-(-slices // 2)), cls(2 * slices)]))
+        return tuple(dict.fromkeys([cls(slices), cls(ceil_div(slices, 2)), cls(2 * slices)]))
 
 
 class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
@@ -461,6 +461,11 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
 def _by_vectors(problem: RowsDescriptor) -> bool:
     """Whether lanes have vectors in the backward: all slots but the last one are to be full."""
     return not problem.width % _vector(problem) and problem.width >= _LANES_BACKWARD[0] * _vector(problem)
+
+
+def _lanes(problem: RowsDescriptor) -> int:
+    """Return how many lanes have a row in the forward: as few as hold it with two vectors, or eight words, each."""
+    return next((lanes for lanes in _LANES if problem.width * problem.dtype.size <= 16 * _SLOTS * lanes), _WARP)
 
 
 def _lanes_backward(problem: RowsDescriptor) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -153,27 +153,38 @@ def _check_written(
     word = min(access.size, 8)
     full = 0x0101010101010101 & ((1 << 8 * word) - 1)
     under_way = _UNDER_WAY * full
+    reads = access.atomic or not access.writes
+    looks = reads or (allocation is None and not access.arrives)  # copies are under way to shared memory alone
     words, first = marks.words(word), at // word
     for index in (first + step for step in range(access.size // word)):
-        found = words[index]
-        wrong = found != full if access.atomic or not access.writes else (found & under_way) != 0
-        if wrong.any() and not access.arrives:
-            lane = _first(wrong)
-            known = lane if lanes is None else int(lanes[lane])
-            address = int(place[lane if place.shape[0] > 1 else 0])
-            if allocation is None:
-                near = m.layout.nearest("shared", address & ((1 << RANK_SHIFT) - 1), m.shape.shared_total)
-            else:
-                address += allocation.base
-                near = m.memory.describe(address)
-            what = "shared" if allocation is None else "global"
-            why = "that nobody has written, or not all of them"
-            if int(found[lane]) & under_way:
-                why = "to which an asynchronous copy is under way: its thread has to wait for it first"
-            m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory {why}",
-                           _lane(m, known, at.shape[0]), address, access.size, near, m.off_switch)  # fmt: skip
+        if looks:
+            found = words[index]
+            wrong = found != full if reads else (found & under_way) != 0
+            if wrong.any():
+                lane = _first(wrong)
+                _no_value(m, access, lane, at, lanes, place, allocation, bool(int(found[lane]) & under_way))
         if access.writes:
             words[index] = under_way if access.pending else full
+
+
+def _no_value(
+    m: Spaces, access: Access, lane: int, at: Array, lanes: Array | None, place: Array, allocation: Allocation | None,
+    under_way: bool,
+) -> NoReturn:  # fmt: skip
+    """Raise MemoryFault for bytes that nobody has written, or to which a copy is under way, of a lane of `at`."""
+    address = int(place[lane if place.shape[0] > 1 else 0])
+    if allocation is None:
+        near = m.layout.nearest("shared", address & ((1 << RANK_SHIFT) - 1), m.shape.shared_total)
+    else:
+        address += allocation.base
+        near = m.memory.describe(address)
+    what = "shared" if allocation is None else "global"
+    why = "that nobody has written, or not all of them"
+    if under_way:
+        why = "to which an asynchronous copy is under way: its thread has to wait for it first"
+    known = lane if lanes is None else int(lanes[lane])
+    m.memory_fault(access.ins, f"{access.verb} of {access.size} bytes of {what} memory {why}",
+                   _lane(m, known, at.shape[0]), address, access.size, near, m.off_switch)  # fmt: skip
 
 
 def _private(m: Spaces, access: Access, address: Array) -> Piece:
