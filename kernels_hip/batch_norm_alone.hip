@@ -29,6 +29,8 @@ __device__ inline void of_unit(float (&values)[VECTOR], const float* array, unsi
 template <bool ALIGNED>
 __device__ inline void write(const Element* in_ptr, Element* out_ptr, const float* w_ptr, const float* b_ptr,
                              const float* mean_ptr, const float* var_ptr, unsigned vectors, unsigned unit, float eps) {
+    // Behind the array's end a thread reads means: no load is conditional, and nobody reads what another one writes.
+    const auto* behind = reinterpret_cast<const Element*>(mean_ptr);
     size_t places[TURNS];
     bool there[TURNS];
     float x[TURNS][VECTOR];
@@ -36,8 +38,8 @@ __device__ inline void write(const Element* in_ptr, Element* out_ptr, const floa
     for (unsigned turn = 0; turn < TURNS; ++turn) {
         const unsigned i = (blockIdx.x * TURNS + turn) * blockDim.x + threadIdx.x;
         there[turn] = i < vectors;
-        places[turn] = size_t(there[turn] ? i : unit) * VECTOR;  // those of a unit that is there, so that no load is conditional
-        load<ALIGNED>(x[turn], in_ptr + places[turn]);
+        places[turn] = size_t(i) * VECTOR;
+        load<ALIGNED>(x[turn], there[turn] ? in_ptr + places[turn] : behind);
     }
     float var[VECTOR], mean[VECTOR], weight[VECTOR], bias[VECTOR];
     of_unit<ALIGNED>(var, var_ptr, unit, 1);

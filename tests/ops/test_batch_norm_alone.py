@@ -65,20 +65,7 @@ def test_one_array_alone_is_unaligned_or_not_there(device: Device, rng: Rng, var
     assert in_place.to_host().tobytes() == want
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        LANGUAGES[0],
-        pytest.param(
-            LANGUAGES[1],
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=ptxrt.DataRace,
-                reason="threads behind the last vector read one that another thread writes; nothing depends on it",
-            ),
-        ),
-    ],
-)
+@every_language
 def test_in_place_no_thread_reads_what_another_one_writes(
     sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
