@@ -38,8 +38,9 @@ def changed(measured: Mapping[str, str]) -> list[str]:
 
 
 def kernel_keys(family: str, dtype: str, language: str) -> list[str]:
-    """Return the keys of a family's kernels and of the op's Python file."""
-    return [f"{family}.{language} {dtype}", f"ptxrt/ops/_{family}.py"]
+    """Return the keys of a family's kernels and of the Python file that has it, an op's or the framework's."""
+    framework = f"ptxrt/ops/framework/{family}.py"
+    return [f"{family}.{language} {dtype}", framework if (ROOT / framework).is_file() else f"ptxrt/ops/_{family}.py"]
 
 
 def _of_files(key: str) -> str:

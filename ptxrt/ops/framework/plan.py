@@ -22,6 +22,7 @@ from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
+from ptxrt.ops.framework.zeros import SMALL, zeros
 from ptxrt.runtime.array import DeviceArray, empty, to_device
 from ptxrt.runtime.binding import ArrayRule, DisjointPair, FillStep, LaunchStep, Run, binder, runner
 from ptxrt.runtime.device import Device, as_device
@@ -278,15 +279,18 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         limits = Limits.of(self.device.properties)
         steps: list[LaunchStep | FillStep] = []
         tables: list[DeviceArray] = []
-        for i, step in enumerate(self.schedule.steps):
+        for i, planned in enumerate(self.schedule.steps):
+            step = planned
             if isinstance(step, Zero):
                 place, offset = self._place(step.where)
                 nbytes = step.where.nbytes if isinstance(step.where, Region) else self.operands[place].nbytes
-                steps.append(FillStep(place, offset, nbytes))
-                continue
+                if nbytes not in SMALL or not self.schedule.follows(i + 1, limits):
+                    steps.append(FillStep(place, offset, nbytes))
+                    continue
+                step = zeros(step.where, nbytes)
             x, y, z = (*step.grid, 1, 1)[:3]
             given = [self._given(argument, tables) for argument in step.arguments]
-            follows = self.schedule.follows(i, limits)
+            follows = bool(steps) and isinstance(steps[-1], LaunchStep) and self.schedule.follows(i, limits)
             kernel = step.kernel.load(self.device, follows=follows)
             steps.append(kernel.step((x, y, z, step.block, 1, 1), step.shared_bytes, given, follows=follows))
         if tables:

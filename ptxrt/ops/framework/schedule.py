@@ -224,7 +224,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Zero:
-    """A step in a launch's place: zeros for all of an operand, where there is one, or of a region of the workspace."""
+    """A step in a launch's place: zeros for all of an operand, where there is one, or of a region of the workspace.
+
+    A plan has them made by a launch where that helps the next one (`zeros`), else by the driver.
+    """
 
     where: str | Region
 
@@ -280,9 +283,9 @@ class Schedule:
         return next((reason for launch in self.launches if (reason := launch.refusal(limits))), None)
 
     def follows(self, index: int, limits: Limits) -> bool:
-        """Return whether a step is a launch that may begin while the one before it ends: it waits for it by itself."""
-        before, step = (None, *self.steps)[index : index + 2]
-        launches = isinstance(before, Launch) and isinstance(step, Launch) and step.kernel.language == "ptx"
+        """Return whether a step is a launch that may begin while one before it ends: it waits for it by itself."""
+        step = self.steps[index] if 0 < index < len(self.steps) else None
+        launches = isinstance(step, Launch) and step.kernel.language == "ptx"
         return launches and limits.target is not None and limits.target >= FOLLOWING_TARGET
 
 
