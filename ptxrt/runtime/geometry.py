@@ -51,7 +51,8 @@ def checked_geometry(
         static = f"a kernel of at most {limits.max_shared_static} bytes of static shared memory"
         raise refused("kernel", static, resources.shared_bytes)
     available = limits.max_shared_dynamic - resources.shared_bytes
-    if not isinstance(shared, (int, np.integer)) or not 0 <= shared <= available:
+    whole = isinstance(shared, (int, np.integer)) and not isinstance(shared, bool)
+    if not whole or not 0 <= shared <= available:
         raise refused("shared_bytes", f"0 to {available} beside {resources.shared_bytes} static bytes", shared)
     return (*blocks, *threads), int(shared)
 

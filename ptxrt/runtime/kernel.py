@@ -99,8 +99,7 @@ def load(
             given=type(source).__name__,
             fix=(isinstance(source, str) and file_hint(source)) or "KernelSource.from_file(path) reads one",
         )
-    if not isinstance(entry, str) or not entry:
-        raise InvalidArgument(op="load", argument="entry", expected="the entry's name", given=shown(entry))
+    _check_entry(entry, "load")
     signature = _as_signature(signature, structs, "load")
     if not isinstance(options, (tuple, list)) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(op="load", argument="options", expected="a sequence of strings", given=shown(options))
@@ -127,6 +126,11 @@ def load(
         return make(where, module, KernelIdentity(source, entry, signature, tuple(options)))
     finally:
         where.modules.trim()  # here, where the new Kernel holds its module
+
+
+def _check_entry(entry: Any, op: str) -> None:
+    if not isinstance(entry, str) or not entry:
+        raise InvalidArgument(op=op, argument="entry", expected="the entry's name", given=shown(entry))
 
 
 def _as_signature(
@@ -204,6 +208,12 @@ class Kernel:
         self._submit_cooperative: Submit | None = None
         self._cooperative_geometry: tuple[Dims, int] | None = None  # the last that was checked
         module.add_kernel(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy would not count among those that keep the module.
+        raise InvalidArgument(
+            op="copy", argument="kernel", expected="the object itself", given=shown(self), fix="Load it again"
+        )
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"
@@ -359,6 +369,7 @@ class Kernel:
         SignatureMismatch, InvalidArgument, Unsupported
             As for :func:`load`.
         """
+        _check_entry(entry, "sibling")
         declared = _as_signature(signature, structs, "sibling")
         module, (source, *_, options) = self._module, self.identity
         binary = module.binary
@@ -476,6 +487,10 @@ class Kernel:
                 factors = [factor if isinstance(factor, int) else operator.index(sizes[factor]) for factor in p.length]
             except TypeError:
                 raise self.signature.explain(values, self.entry) from None
+            if min(factors) < 0:
+                raise InvalidArgument(
+                    op=self.entry, argument=p.name, expected=f"a length of 0 or more ({p})", given=f"{factors}"
+                )
             if not array.is_contiguous:
                 raise LayoutError(
                     op=self.entry, argument=p.name, expected="a contiguous array", given=f"strides {array.strides}"

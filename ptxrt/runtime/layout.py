@@ -134,7 +134,7 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape
             count = len(range(start, end, stride))
             offset += start * step if count else 0
             lengths.append(count)
-            steps.append(step * stride)
+            steps.append(step * stride if count > 1 else step)  # of fewer any is right: one that DLPack can hold
         elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
             if not -length <= item < length:
                 raise wrong(f"an index from {-length} to {length - 1} for axis {axis}")

@@ -408,6 +408,11 @@ def test_a_slice_goes_forward_between_integers(x: DeviceArray, index: Any) -> No
         x[index]
 
 
+def test_a_step_past_the_end_leaves_one_element_and_its_stride(device: Device) -> None:
+    x = ptxrt.to_device(np.arange(8, dtype=np.float32), device)[:: 2**63]
+    assert (x.shape, x.strides, x.to_host().tolist()) == ((1,), (1,), [0.0])
+
+
 def test_an_index_adds_no_more_axes_than_there_may_be(x: DeviceArray) -> None:
     assert x[(None,) * 29].to_host().ndim == 32
     with refused(ptxrt.InvalidArgument, "DeviceArray[...]", "index", "at most 32 axes"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import struct
 from pathlib import Path
@@ -360,7 +362,13 @@ def test_each_axis_has_its_own_limit(saxpy: Kernel, x: DeviceArray, y: DeviceArr
 
 @pytest.mark.parametrize(
     ("argument", "grid", "block", "shared"),
-    [("grid", 4.0, 256, 0), ("grid", (4.0,), 256, 0), ("block", 4, 256.0, 0), ("shared_bytes", 4, 256, 0.0)],
+    [
+        ("grid", 4.0, 256, 0),
+        ("grid", (4.0,), 256, 0),
+        ("block", 4, 256.0, 0),
+        ("shared_bytes", 4, 256, 0.0),
+        ("shared_bytes", 4, 256, True),
+    ],
 )
 def test_what_equals_a_good_launch_but_is_no_whole_number_is_refused(
     saxpy: Kernel, x: DeviceArray, y: DeviceArray, argument: str, grid: Any, block: Any, shared: Any
@@ -369,6 +377,12 @@ def test_what_equals_a_good_launch_but_is_no_whole_number_is_refused(
     with pytest.raises(ptxrt.LaunchError) as caught:
         saxpy.launch(grid, block, x, y, 1000, 1.0, shared_bytes=shared)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_a_kernel_is_neither_copied_nor_pickled(saxpy: Kernel, again: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "copy", "kernel", "the object itself", "Load it again"):
+        again(saxpy)
 
 
 def test_a_list_that_changed_is_looked_at_again(saxpy: Kernel, x: DeviceArray, y: DeviceArray) -> None:

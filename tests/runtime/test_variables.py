@@ -233,6 +233,8 @@ def test_a_sibling_that_is_not_there_or_not_so(device: Device, parts: Kernel) ->
         parts.sibling("turns", "")
     with pytest.raises(ptxrt.SignatureMismatch, match="halved"):
         parts.sibling("halved<float>", "f32* y, u32 n")
+    with refused(ptxrt.InvalidArgument, "sibling", "entry", "the entry's name", "None"):
+        parts.sibling(None, "")  # type: ignore[arg-type]
     with refused(ptxrt.InvalidArgument, "sibling", "signature", "a Signature, its text"):
         parts.sibling("turn", 3)  # type: ignore[arg-type]
     if device.kind != "hip":  # whose code objects tell the types of all entries

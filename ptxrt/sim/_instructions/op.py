@@ -213,7 +213,7 @@ class Op:
             if operand.is_float:
                 self.fail("a floating-point constant where a predicate stands")
             return np.array([operand.value != 0], np.bool_)
-        if operand.pattern is not None and kind.kind == "b" and operand.pattern[0] == kind.bits:
+        if operand.pattern is not None and kind.kind in ("b", "f") and operand.pattern[0] == kind.bits:
             return np.array([operand.pattern[1]], f"u{kind.dtype.itemsize}").view(kind.dtype)
         if operand.is_float != kind.is_float or kind.kind == "packed" or kind.bits == 128:
             what = "a floating-point" if operand.is_float else "an integer"

@@ -190,7 +190,7 @@ class BodyReader(OperandReader):
                 self.found.local.append(variable)
             elif space in ("global", "const"):
                 # Function-scope globals live as long as the module's; the name gets the function's in front.
-                self.module.variables[f"{self.function}.{variable.name}.{variable.line}"] = variable
+                self.module.variables[f"{self.function}.{variable.name}.{len(self.module.variables)}"] = variable
 
     def _label(self, token: Token) -> None:
         self.stream.take()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from ptxrt.sim._text.expressions import TokenStream, constant
-from ptxrt.sim._text.lexer import Source, blanked
-from ptxrt.sim._text.syntax import Function, Variable
+from ptxrt.sim._text.expressions import TokenStream, constant, integer_literal, pattern
+from ptxrt.sim._text.lexer import Source, Token, blanked
+from ptxrt.sim._text.syntax import Function, Pointer, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
 from ptxrt.sim._text.windows import FUNCTION_WINDOW
 
@@ -22,6 +23,8 @@ __all__ = ["Declarations", "Module", "align_up", "pack"]
 _MAX_BYTES = 1 << 63
 _CALL = re.compile(r"(?:^|[\s{}:])call(?:\.\w+)*\s*[(\w$%]|\.calltargets\b")
 _WORD = re.compile(r"[\w$%]+")
+_FLOATS: dict[int, np.dtype[Any]] = {32: np.dtype(np.float32), 64: np.dtype(np.float64)}
+_MASKS = [0xFF << 8 * byte for byte in range(8)]
 _REFERENCES = (".texref", ".surfref", ".samplerref")  # read as 8 bytes, so that what does not use them runs
 
 
@@ -54,12 +57,23 @@ class Module:
 
         The statements are searched and not read: a function that is not asked for may be one that cannot be read.
         """
-        names = {name for variable in self.variables.values() for _, name, _ in variable.pointers}
+        names = {name for variable in self.variables.values() for _, name, *_ in variable.pointers}
         for function in self.functions.values():
             for statement in blanked(function.text).split(";"):
                 if not _CALL.search(statement):
                     names.update(_WORD.findall(statement))
         return [f for f in self.functions.values() if f.name in names and f.defined and not f.is_entry]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The initial values of a variable, as far as they are read."""
+
+    name: Token
+    kind: PtxType
+    lanes: int
+    data: bytearray
+    pointers: list[Pointer]
 
 
 def align_up(value: int, align: int) -> int:
@@ -107,9 +121,11 @@ class Declarations:
 
         `place` takes size and alignment and answers the offset in the space's window.
         """
-        align = self.alignment()
-        if self.stream.accept(".attribute"):
-            self.skip_parentheses()
+        align = 0
+        while self.stream.now.text in (".align", ".attribute"):
+            if self.stream.accept(".attribute"):
+                self.skip_parentheses()
+            align = max(align, self.alignment())
         lanes = 1
         if self.stream.now.text in (".v2", ".v4"):
             lanes = int(self.stream.take().text[2:])
@@ -128,70 +144,95 @@ class Declarations:
         self, space: str, kind: PtxType, lanes: int, align: int, place: Callable[[int, int], int], extern: bool
     ) -> Variable:
         name = self.stream.word("the name of a variable")
-        count, open_ended, is_array = lanes, False, False
+        lengths: list[int] = []
+        open_ended = False
         while self.stream.accept("["):
-            is_array = True
-            if self.stream.accept("]"):
+            if not lengths and not open_ended and self.stream.accept("]"):
                 open_ended = True
                 continue
             length = self.integer()
             if length <= 0:
                 self.stream.source.fail(name.line, f"the array {name.text} has the length {length}")
-            count *= length
-            if count * kind.size > _MAX_BYTES:
+            lengths.append(length)
+            if lanes * math.prod(lengths) * kind.size > _MAX_BYTES:
                 self.stream.source.fail(name.line, f"the array {name.text} has more than 2**63 bytes")
             self.stream.expect("]")
-        data = b""
-        pointers: tuple[tuple[int, str, int], ...] = ()
+        count = lanes * math.prod(lengths)
+        data = bytearray()
+        pointers: list[Pointer] = []
         if self.stream.accept("="):
             if space not in ("global", "const"):
                 self.stream.source.fail(name.line, f"a variable in .{space} cannot have an initial value")
             self.stream.open()
-            data, pointers = self._initial(kind)
-            if open_ended:
-                count, open_ended = max(count, len(data) // kind.size), False
-            if len(data) > count * kind.size:
-                self.stream.source.fail(name.line, f"too many initial values for {name.text}")
-        if open_ended and not (extern and is_array):
+            levels = [*([None] if open_ended else []), *lengths, *([lanes] if lanes > 1 else [])]
+            values = _Values(name, kind, lanes, data, pointers)
+            outer = self._values(values, levels)
+            if open_ended and outer:
+                count, open_ended = count * outer, False
+        if open_ended and not extern:
             self.stream.source.fail(name.line, f"the array {name.text} needs a length")
         size = 0 if open_ended else count * kind.size
         align = max(align, kind.size * lanes)
-        return Variable(name.text, space, kind, size, align, place(size, align), name.line, data, pointers)
+        place_of = place(size, align)
+        return Variable(name.text, space, kind, size, align, place_of, name.line, bytes(data), tuple(pointers))
 
-    def _initial(self, kind: PtxType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
-        data = bytearray()
-        pointers: list[tuple[int, str, int]] = []
-        depth = 0
-        while True:
-            if self.stream.accept("{"):
-                depth += 1
-                if self.stream.accept("}"):
-                    depth -= 1
-                else:
-                    continue
+    def _values(self, values: _Values, levels: Sequence[int | None]) -> int:
+        """Read initial values, in as many braces as there are `levels`; return how many stand in the outer ones.
+
+        They are taken one behind the other, whatever braces hold fewer of them than there is room for, as ptxas does.
+        """
+        if not levels:
+            self._value(values)
+            return 1
+        name, most, count = values.name, levels[0], 0
+        self.stream.expect("{")
+        while not (count == 0 and self.stream.accept("}")):
+            if len(levels) == 1:
+                self._value(values)
             else:
-                token = self.stream.now
-                generic = token.text == "generic" and self.stream.ahead().text == "("
-                if generic:
-                    self.stream.take()
-                    self.stream.expect("(")
-                    token = self.stream.now
-                if token.kind == "word" and token.text != "WARP_SZ":
-                    self.stream.take()
-                    if generic:
-                        self.stream.expect(")")
-                    addend = self.integer() if self.stream.now.text in ("+", "-") else 0
-                    pointers.append((len(data), token.text, addend))
-                    data += bytes(kind.size)
-                else:
-                    data += pack(kind, constant(self.stream), self.stream.source, token.line)
-                    if generic:
-                        self.stream.expect(")")
-            while depth and self.stream.accept("}"):
-                depth -= 1
-            if not depth:
-                return bytes(data), tuple(pointers)
+                with self.stream.nested():
+                    self._values(values, levels[1:])
+            count += 1
+            if most is not None and count > most:
+                self.stream.source.fail(name.line, f"too many initial values for {name.text}")
+            if self.stream.accept("}"):
+                break
             self.stream.expect(",")
+        if len(levels) == 1 and values.lanes > 1 and count != values.lanes:
+            vector = f"a vector of {name.text} has {values.lanes} values, not {count}"
+            self.stream.source.fail(name.line, f"{vector}, in its initial value")
+        return count
+
+    def _value(self, values: _Values) -> None:
+        """Read one initial value: a constant, an address, or a byte of one of these, ``0xFF00(generic(name))``."""
+        stream, kind, data = self.stream, values.kind, values.data
+        start = stream.now
+        shift, mask = 0, (1 << 64) - 1
+        if masked := start.kind == "int" and stream.ahead().text == "(":
+            mask = integer_literal(stream.take().text)
+            if mask not in _MASKS:
+                stream.source.fail(start.line, f"{start.text} is no mask of a byte: 0xFF, 0xFF00 and so on")
+            shift = _MASKS.index(mask) * 8
+            stream.expect("(")
+        if generic := stream.now.text == "generic" and stream.ahead().text == "(":
+            stream.take()
+            stream.expect("(")
+        token = stream.now
+        if token.kind == "word" and token.text != "WARP_SZ":
+            stream.take()
+            if generic:
+                stream.expect(")")
+            addend = self.integer() if stream.now.text in ("+", "-") else 0
+            values.pointers.append(Pointer(len(data), token.text, addend, shift, mask))
+            data += bytes(kind.size)
+        else:
+            number = self.integer() if masked else constant(stream)
+            written = pattern(token) if not masked and stream.before is token else None
+            data += pack(kind, (int(number) & mask) >> shift if masked else number, stream.source, token.line, written)
+            if generic:
+                stream.expect(")")
+        if masked:
+            stream.expect(")")
 
     def skip_parentheses(self) -> None:
         """Step over ``( ... )``."""
@@ -204,15 +245,21 @@ class Declarations:
             depth += (token.text == "(") - (token.text == ")")
 
 
-def pack(kind: PtxType, value: int | float, source: Source, line: int) -> bytes:
-    """Return the bytes of a constant of this type; integers wrap, as assemblers let them."""
-    if kind.is_float:
-        if isinstance(value, int):
-            source.fail(line, f"an integer where .{kind.name} wants a floating-point constant")
+def pack(kind: PtxType, value: int | float, source: Source, line: int, written: tuple[int, int] | None = None) -> bytes:
+    """Return the bytes of a constant of this type; integers wrap, as assemblers let them.
+
+    `written` is the width and the bits of a float that the text has in hexadecimal, a signalling NaN's too.
+    """
+    if isinstance(value, float):
+        kept_in = kind.dtype if kind.is_float else _FLOATS.get(kind.bits) if kind.kind == "b" else None
+        if kept_in is None:
+            source.fail(line, f"a floating-point constant where .{kind.name} wants an integer")
+        if written and written[0] == kind.bits:
+            return written[1].to_bytes(kind.size, "little")
         if kind.bits == 32 and math.isnan(value):
             return struct.pack("<f", value)
         with np.errstate(all="ignore"):
-            return np.array([value], np.float64).astype(kind.dtype).tobytes()
-    if isinstance(value, float):
-        source.fail(line, f"a floating-point constant where .{kind.name} wants an integer")
+            return np.array([value], np.float64).astype(kept_in).tobytes()
+    if kind.is_float:
+        source.fail(line, f"an integer where .{kind.name} wants a floating-point constant")
     return (int(value) & ((1 << kind.bits) - 1)).to_bytes(kind.size, "little")

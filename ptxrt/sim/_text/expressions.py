@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from ptxrt.sim._text.lexer import Source, Token, tokenize
 
-__all__ = ["TokenStream", "constant", "float_literal", "integer_literal"]
+__all__ = ["TokenStream", "constant", "float_literal", "integer_literal", "pattern"]
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",),
@@ -23,29 +26,19 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     ("+", "-"),
     ("*", "/", "%"),
 )
-_BINARY: dict[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: int(bool(a) or bool(b)),
-    "&&": lambda a, b: int(bool(a) and bool(b)),
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    "<=": lambda a, b: int(a <= b),
-    ">": lambda a, b: int(a > b),
-    ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << (b if 0 <= b < 64 else 64),
-    ">>": lambda a, b: a >> (b if 0 <= b < 64 else 64),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    # C's division, toward zero.
-    "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
-    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
+_ADD: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_BITS: dict[str, Callable[[int, int], int]] = {"|": operator.or_, "^": operator.xor, "&": operator.and_}
 _STRENGTH = {operator: level for level, operators in enumerate(_LEVELS) for operator in operators}
 
+_MASK = (1 << 64) - 1
 _MAX_NESTING = 64
 """Parentheses, braces or signs around one another; C asks its compilers for 63. Python's own stack ends far behind."""
 
@@ -60,6 +53,11 @@ class TokenStream:
         self.now = tokens[0]
         """The token at the cursor; the last one is of kind ``end``."""
         self._nesting = 0
+
+    @property
+    def before(self) -> Token | None:
+        """The token before the cursor."""
+        return self.tokens[self.place - 1] if self.place else None
 
     def ahead(self, count: int = 1) -> Token:
         """The token `count` places further."""
@@ -157,37 +155,99 @@ def float_literal(text: str) -> float:
     return float(text)
 
 
-def constant(stream: TokenStream, weakest: int = 0) -> int | float:
-    """Read one constant expression; integers of 64 bits as in C, floats only with unary signs.
+def pattern(token: Token) -> tuple[int, int] | None:
+    """Return width and bits of a float that is written as 0f or 0d."""
+    width = {"0f": 32, "0d": 64}.get(token.text[:2].lower()) if token.kind == "float" else None
+    return (width, int(token.text[2:], 16)) if width else None
 
-    Parameters
-    ----------
-    weakest
-        Level of the operators that end the expression, and do not belong to it, if they are weaker.
+
+class _Whole(NamedTuple):
+    """An integer of 64 bits, .s64 or .u64, as each part of a constant expression is one of them."""
+
+    value: int
+    signed: bool
+
+    @classmethod
+    def of(cls, value: int, *, signed: bool) -> _Whole:
+        """Wrap a number to 64 bits."""
+        bits = value & _MASK
+        return cls(bits - (1 << 64) if signed and bits >> 63 else bits, signed)
+
+
+def constant(stream: TokenStream) -> int | float:
+    """Read one constant expression: integers of 64 bits, .s64 or .u64 as the PTX manual has it, or floats.
+
+    What the manual leaves open is as ptxas 13 has it: ``~`` and ``%`` make a .u64 of anything, ``? :`` has the type of
+    what it takes, and a shift's count is taken modulo 64.
 
     Raises
     ------
     CompileError
         For anything that is not a constant.
     """
+    found = _choice(stream)
+    return found.value if isinstance(found, _Whole) else found
+
+
+def _choice(stream: TokenStream) -> _Whole | float:
+    """Read an expression with the weakest operator, ``? :``."""
+    condition = _binary(stream, 0)
+    mark = stream.now
+    if not stream.accept("?"):
+        return condition
+    if isinstance(condition, float):
+        stream.source.fail(mark.line, "a floating-point constant before '?'")
+    with stream.nested():
+        first = _choice(stream)
+        stream.expect(":")
+        second = _choice(stream)
+    return first if condition.value else second
+
+
+def _binary(stream: TokenStream, weakest: int) -> _Whole | float:
+    """Read an expression of operators that are not weaker than a level."""
     left = _unary(stream)
     while stream.now.kind == "mark" and _STRENGTH.get(stream.now.text, -1) >= weakest:
-        operator = stream.take()
-        right = constant(stream, _STRENGTH[operator.text] + 1)
-        if isinstance(left, float) or isinstance(right, float):
-            stream.source.fail(operator.line, f"{operator.text!r} between floating-point constants")
-        if operator.text in ("/", "%") and right == 0:
-            stream.source.fail(operator.line, "division by zero in a constant expression")
-        left = _wrapped(_BINARY[operator.text](left, right))
+        mark = stream.take()
+        right = _binary(stream, _STRENGTH[mark.text] + 1)
+        if mark.text in ("/", "%") and (right.value if isinstance(right, _Whole) else right) == 0:
+            stream.source.fail(mark.line, "division by zero in a constant expression")
+        if isinstance(left, _Whole) and isinstance(right, _Whole):
+            left = _of_wholes(mark.text, left, right)
+        elif isinstance(left, float) and isinstance(right, float) and mark.text in _OF_FLOATS:
+            left = _of_floats(mark.text, left, right)
+        else:
+            stream.source.fail(mark.line, f"{mark.text!r} between floating-point constants, or one and an integer")
     return left
 
 
-def _wrapped(value: int) -> int:
-    """Return a number of 64 bits, signed or not; what is neither wraps to an unsigned one."""
-    return value if -(1 << 63) <= value < 1 << 64 else value & ((1 << 64) - 1)
+_OF_FLOATS = {*_ADD, "/", *_COMPARE}
 
 
-def _unary(stream: TokenStream) -> int | float:
+def _of_floats(sign: str, left: float, right: float) -> _Whole | float:
+    if sign in _COMPARE:
+        return _Whole(int(_COMPARE[sign](left, right)), signed=True)
+    with np.errstate(all="ignore"):
+        return float(np.float64(left) / np.float64(right) if sign == "/" else _ADD[sign](np.float64(left), right))
+
+
+def _of_wholes(sign: str, left: _Whole, right: _Whole) -> _Whole:
+    if sign in ("&&", "||"):
+        both = (bool(left.value), bool(right.value))
+        return _Whole(int(all(both) if sign == "&&" else any(both)), signed=True)
+    if sign in ("<<", ">>"):
+        count = right.value % 64
+        return _Whole.of(left.value << count if sign == "<<" else left.value >> count, signed=left.signed)
+    signed = left.signed and right.signed and sign != "%"
+    a, b = (_Whole.of(each.value, signed=signed).value for each in (left, right))
+    if sign in _COMPARE:
+        return _Whole(int(_COMPARE[sign](a, b)), signed=True)
+    if sign == "/":  # toward zero, as in C
+        return _Whole.of(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1), signed=signed)
+    return _Whole.of(a % b if sign == "%" else (_ADD | _BITS)[sign](a, b), signed=signed)
+
+
+def _unary(stream: TokenStream) -> _Whole | float:
     token = stream.now
     if token.kind == "mark" and token.text in ("-", "+", "~", "!", "("):
         stream.take()
@@ -201,31 +261,36 @@ def _unary(stream: TokenStream) -> int | float:
         except ValueError:
             stream.fail(f"{token.text:.30} is not a number")
         stream.take()
-        return value
+        return _Whole(value, signed=not token.text.endswith("U") and not value >> 63)
     if token.kind == "float":
         return float_literal(stream.take().text)
     if token.text == "WARP_SZ":
         stream.take()
-        return 32
+        return _Whole(32, signed=True)
     raise stream.source.error(token.line, f"expected a constant, found {stream.found()}")
 
 
-def _signed(stream: TokenStream, sign: Token) -> int | float:
+def _signed(stream: TokenStream, sign: Token) -> _Whole | float:
     value = _unary(stream)
     if sign.text == "+":
         return value
-    if sign.text == "-":
-        return -value if isinstance(value, float) else _wrapped(-value)
     if isinstance(value, float):
-        stream.source.fail(sign.line, f"{sign.text!r} of a floating-point constant")
-    return _wrapped(~value) if sign.text == "~" else int(not value)
+        if sign.text != "-":
+            stream.source.fail(sign.line, f"{sign.text!r} of a floating-point constant")
+        return -value
+    if sign.text == "-":
+        return _Whole.of(-value.value, signed=value.signed)
+    return _Whole.of(~value.value, signed=False) if sign.text == "~" else _Whole(int(not value.value), signed=True)
 
 
-def _parenthesised(stream: TokenStream) -> int | float:
+def _parenthesised(stream: TokenStream) -> _Whole | float:
     if stream.now.kind == "dot" and stream.now.text in (".s64", ".u64"):
-        stream.take()
+        cast = stream.take()
         stream.expect(")")
-        return _unary(stream)
-    value = constant(stream)
+        value = _unary(stream)
+        if isinstance(value, float):
+            stream.source.fail(cast.line, f"({cast.text}) of a floating-point constant")
+        return _Whole.of(value.value, signed=cast.text == ".s64")
+    value = _choice(stream)
     stream.expect(")")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ptxrt.sim._text.declarations import Declarations, Module
-from ptxrt.sim._text.expressions import TokenStream, constant
+from ptxrt.sim._text.expressions import TokenStream, constant, pattern
 from ptxrt.sim._text.lexer import Token
 from ptxrt.sim._text.scopes import Scope
 from ptxrt.sim._text.specials import SPECIAL_TYPES
@@ -83,10 +83,10 @@ class OperandReader:
         return Tuple(tuple(items))
 
     def _immediate(self) -> Immediate:
-        text = self.stream.now.text
+        token = self.stream.now
         value = constant(self.stream)
-        width = {"0f": 32, "0d": 64}.get(text[:2].lower()) if isinstance(value, float) else None
-        return Immediate(value, isinstance(value, float), (width, int(text[2:], 16)) if width else None)
+        written = pattern(token) if self.stream.before is token else None
+        return Immediate(value, isinstance(value, float), written)
 
     def _named(self) -> Operand:
         token = self.stream.take()

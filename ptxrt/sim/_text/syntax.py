@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ptxrt.sim._text.types import PtxType
 
@@ -38,6 +39,16 @@ class Register:
     type: PtxType
 
 
+class Pointer(NamedTuple):
+    """An address in initial data, or a byte of one: ``(address of symbol + addend & mask) >> shift`` at a place."""
+
+    place: int
+    symbol: str
+    addend: int
+    shift: int = 0
+    mask: int = (1 << 64) - 1
+
+
 @dataclass(frozen=True, eq=False)
 class Variable:
     """A variable in a state space.
@@ -53,7 +64,7 @@ class Variable:
     data
         Initial bytes (global and const).
     pointers
-        (place in the data, symbol, addend) where an initialiser names another variable.
+        Where an initial value names another variable.
     """
 
     name: str
@@ -64,7 +75,7 @@ class Variable:
     offset: int
     line: int
     data: bytes = b""
-    pointers: tuple[tuple[int, str, int], ...] = ()
+    pointers: tuple[Pointer, ...] = ()
 
 
 @dataclass(frozen=True)
