@@ -584,6 +584,13 @@ def test_a_launch_behind_another_step_may_begin_early(
     assert [schedule.follows(i, limits) for i in range(4)] == expected
 
 
+@pytest.mark.parametrize(("grid", "block"), [((0,), 256), ((-64,), 256), ((1, 0), 256), ((1,), 0)])
+def test_a_launch_of_nothing_is_refused(sim: Device, grid: tuple[int, ...], block: int) -> None:
+    kernel = next(spec for spec in ops.kernels() if spec.entry == "softmax2d_kernel")
+    launch = Launch(kernel, grid, block, ("x", "out", 1, 8, 6))
+    assert "has none" in str(launch.refusal(Limits.of(sim.properties)))
+
+
 def test_no_launch_leaves_an_entry_less_shared_memory_than_its_own_variables_take() -> None:
     sizes = {"b16": 2, "b32": 4, "f32": 4, "b64": 8, "f64": 8}
     launches = [launch for _, _, schedule in schedules() for launch in schedule.launches if launch.shared_bytes]

@@ -12,6 +12,7 @@ from helpers import Patch, refused
 import ptxrt
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.ops._batch_norm_cluster import ClusterConfig
 from ptxrt.ops.framework import (
     Config,
     KernelSpec,
@@ -493,3 +494,15 @@ def test_numbers_that_python_does_not_print_are_refused(argument: str, make: Any
     with pytest.raises(ptxrt.PtxrtError) as caught:
         make(10**5000)
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("value", [-1, 2.0, True, "8", None])
+def test_a_knob_of_a_config_is_a_whole_number(value: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "ClusterConfig", "turns", "an int, 0 or more", repr(value)):
+        ClusterConfig(8, value)
+
+
+def test_a_knob_of_0_is_refused_in_words(sim: Device) -> None:
+    problem = ops.BatchNormDescriptor((4, 16, 40), True, running=False)
+    with refused(ptxrt.Unsupported, "batch_norm", "descriptor", "of which a number is 0"):
+        ops.BatchNormPlan.select(sim, problem, PlanPreference(variant="cluster", config=ClusterConfig(8, 0)))

@@ -709,6 +709,22 @@ def test_what_hip_has_no_entries_of_is_refused(
 
 
 @every_norm
+def test_in_f64_gradients_of_rows_of_two_values_are_left_to_pairs(sim: Device, norm: str) -> None:
+    select(sim, norm, "Backward", np.zeros((64, 4)), 1e-5, "held")
+    with refused(ptxrt.errors.Unsupported, f"{norm}_backward", "descriptor", "rows of 2 values cancel"):
+        select(sim, norm, "Backward", np.zeros((64, 2)), 1e-5, "held")
+
+
+@every_norm
+def test_what_equals_a_shape_that_was_taken_is_looked_at(sim: Device, norm: str) -> None:
+    x = ptxrt.ones((3, 4), device=sim)
+    getattr(ops, norm)(x, (4,))
+    for given in ((4.0,), 4.0):
+        with refused(ptxrt.InvalidArgument, norm, "normalized_shape", repr(given)):
+            getattr(ops, norm)(x, given)
+
+
+@every_norm
 def test_hip_has_short_rows_by_warps(sim: Device, norm: str) -> None:
     def chosen(width: int, dtype: str, way: str = "", count: int = 4) -> str:
         problem = getattr(ops, f"{NORMS[norm]}{way}Descriptor")((count, width), (width,), element_type(np.dtype(dtype)))

@@ -177,7 +177,12 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         if reason := wish.refusal(variant):
             return Refusal(reason)
         limits = Limits.of(device.properties, variant.language)
-        found = _NOTHING if descriptor.empty else variant.schedule(descriptor, config, limits)
+        try:
+            found = _NOTHING if descriptor.empty else variant.schedule(descriptor, config, limits)
+        except ZeroDivisionError:
+            if 0 not in vars(config).values():
+                raise
+            return Refusal(f"has no schedule for {config}, of which a number is 0")
         if isinstance(found, Schedule) and (reason := found.refusal(limits) or wish.refusal_of(found)):
             return Refusal(reason)
         return found

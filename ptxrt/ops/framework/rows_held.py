@@ -59,6 +59,7 @@ _KEPT = 16  # values of a row for which a lane keeps weights, at most
 _PAIRS = {"layer_norm": 10, "rms_norm": 12}  # of warps that keep weights: how many a multiprocessor runs at a time
 _MOST_TURNS = 8  # of these warps
 _MANY = 1 << 20  # values, from which on warps take more than one turn
+_FEWEST = 4  # values of a row of f64, of whose gradients less is left than f64 is good for
 _SHORT = 512  # values of a row that a warp is fast for, however few rows there are
 
 GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
@@ -375,6 +376,8 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         """Return two launches."""
         if refusal := self.refusal(problem, config.threads):
             return refusal
+        if problem.dtype.name == "f64" and problem.width < _FEWEST:
+            return Refusal(f"gradients of rows of {problem.width} values cancel, which wants pairs of f64")
         slices, slots = ceil_div(problem.rows, config.length), self.slots(problem, config.threads)
         workspace = Workspace()
         of_type = parameter_type(problem.dtype).name

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ptxrt.backends import DeviceProperties
 from ptxrt.dtypes import BY_NAME, ElementType
+from ptxrt.errors import InvalidArgument, shown
 from ptxrt.ops.framework.kernels import KernelSpec
 from ptxrt.ops.framework.texts import FOLLOWING_TARGET
 
@@ -204,6 +205,8 @@ class Launch:
         needs = self.kernel.target
         if needs is not None and limits.target is not None and limits.target < needs:
             return f"{self.kernel.entry} needs sm_{needs}, and this is sm_{limits.target}"
+        if min(self.block, *self.grid) < 1:
+            return f"a grid of {self.grid} blocks of {self.block} threads has none"
         if self.block > limits.max_threads_per_block:
             return f"{self.block} threads are more than the {limits.max_threads_per_block} that a block may have"
         for axis, blocks, most in zip("xyz", self.grid, limits.max_grid, strict=False):
@@ -239,9 +242,22 @@ Step = Launch | Zero
 class Config:
     """The knobs of a variant, such as how many slices there are; this one has none.
 
-    A variant with knobs derives a frozen dataclass from it. Both methods see the problem alone, so that results do not
-    depend on how large a device is.
+    A variant with knobs derives a frozen dataclass from it, of whole numbers. Both methods see the problem alone, so
+    that results do not depend on how large a device is.
+
+    Raises
+    ------
+    InvalidArgument
+        For a knob that is no int, or negative. What else a variant cannot take it refuses.
     """
+
+    def __post_init__(self) -> None:
+        for knob in fields(self):
+            value = getattr(self, knob.name)
+            if type(value) is not int or value < 0:
+                raise InvalidArgument(
+                    op=type(self).__name__, argument=knob.name, expected="an int, 0 or more", given=shown(value)
+                )
 
     @classmethod
     def heuristic(cls, problem: Any) -> Config:
