@@ -48,6 +48,23 @@ def test_a_sum_of_an_upper_half_that_saturates() -> None:
     assert got.tolist() == [2**31 - 1, 2**28 + 5, -(2**31), -(2**31), 2**30 - 1]
 
 
+def test_a_sum_of_an_upper_half_of_24_bits_that_saturates() -> None:
+    a = np.array([2**23 - 1, 2**23 - 1, -(2**23), 2**24 + 3], np.int32)
+    b = np.array([2**23 - 1, 2**23 - 1, 2**23 - 1, 2**20], np.int32)
+    c = np.array([2**31 - 1, 5, -(2**31), 7], np.int32)
+    got = apply("mad24.hi.sat.s32 d, a, b, c;", "s32", a, b, c, types=("s32",) * 3).view(np.int32)
+    assert got.tolist() == [2**31 - 1, ((2**23 - 1) ** 2 >> 16) + 5, -(2**31), 48 + 7]
+    for code in ("mad24.lo.sat.s32 d, a, b, c;", "mad24.hi.sat.u32 d, a, b, c;"):
+        with pytest.raises(CompileError, match="mad24 takes [.]sat with [.]hi[.]s32 only"):
+            apply(code, "s32", a, b, c, types=("s32",) * 3)
+
+
+def test_events_of_a_mask_are_nothing() -> None:
+    zero = np.zeros(1, np.int32)
+    got = apply("pmevent.mask 0xff; pmevent 1; mov.b32 d, a;", "s32", zero + 7, types=("s32",)).view(np.int32)
+    assert got.tolist() == [7]
+
+
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_extremes_of_magnitudes_with_both_signs(kind: str) -> None:
     dtype = np.dtype({"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[kind])

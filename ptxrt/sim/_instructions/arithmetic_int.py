@@ -131,9 +131,12 @@ def _low24(a: Array) -> Array:
 def mul24(op: Op) -> None:
     """The 48-bit product of the low 24 bits: bits 0 to 31, or 16 to 47."""
     part = op.choice("lo", "hi")
+    saturated = op.ins.name == "mad24" and op.flag("sat")
     kind = op.type("u32", "s32")
     if part is None:
         op.fail(f"{op.ins.name} takes .lo or .hi")
+    if saturated and (part != "hi" or kind.name != "s32"):
+        op.fail("mad24 takes .sat with .hi.s32 only")
 
     def product(a: Array, b: Array) -> Array:
         whole = _low24(a) * _low24(b)
@@ -141,6 +144,8 @@ def mul24(op: Op) -> None:
 
     if op.ins.name == "mul24":
         op.lanewise(kind, (kind, kind), product)
+    elif saturated:
+        op.lanewise(kind, (kind, kind, kind), lambda a, b, c: _saturated(product(a, b), c, np.add))
     else:
         op.lanewise(kind, (kind, kind, kind), lambda a, b, c: product(a, b) + c)
 

@@ -96,7 +96,7 @@ def fence(op: Op) -> None:
 @instruction("griddepcontrol", "pmevent", "discard", "applypriority")
 def no_op(op: Op) -> None:
     """Nothing to do: launches follow each other, and there are no counters and no caches."""
-    op.flag("wait", "launch_dependents", "global")
+    op.flag("wait", "launch_dependents", "global", "mask")
     op.drop_prefixed("L2")
     op.done(0, 2)
 
