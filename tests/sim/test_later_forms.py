@@ -55,7 +55,7 @@ def test_a_sum_of_an_upper_half_of_24_bits_that_saturates() -> None:
     got = apply("mad24.hi.sat.s32 d, a, b, c;", "s32", a, b, c, types=("s32",) * 3).view(np.int32)
     assert got.tolist() == [2**31 - 1, ((2**23 - 1) ** 2 >> 16) + 5, -(2**31), 48 + 7]
     for code in ("mad24.lo.sat.s32 d, a, b, c;", "mad24.hi.sat.u32 d, a, b, c;"):
-        with pytest.raises(CompileError, match="mad24 takes [.]sat with [.]hi[.]s32 only"):
+        with pytest.raises(CompileError, match=r"mad24 takes [.]sat with [.]hi[.]s32 only"):
             apply(code, "s32", a, b, c, types=("s32",) * 3)
 
 
