@@ -42,6 +42,7 @@ REFUSED = {
     ".u32 x[2] = {{1},{2}}": "expected a constant",
     ".u8 x[2] = {1,2,}": "expected a constant",
     ".u8 x[1] = {0xFF0(0x1234)}": "no mask",
+    ".u8 x[1] = {0x1FFFFFFFFFFFFFFFFFF(1)}": "does not fit 64 bits",
     ".u32 x = 1.5": "wants an integer",
     ".f32 x = 1": "wants a floating-point",
     ".b16 x = 1.5": "wants an integer",

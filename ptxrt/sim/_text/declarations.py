@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxrt.sim._text.expressions import TokenStream, constant, integer_literal, pattern
+from ptxrt.sim._text.expressions import TokenStream, constant, pattern
 from ptxrt.sim._text.lexer import Source, Token, blanked
 from ptxrt.sim._text.syntax import Function, Pointer, Variable
 from ptxrt.sim._text.types import TYPES, PtxType
@@ -209,7 +209,7 @@ class Declarations:
         start = stream.now
         shift, mask = 0, (1 << 64) - 1
         if masked := start.kind == "int" and stream.ahead().text == "(":
-            mask = integer_literal(stream.take().text)
+            mask = self.integer()
             if mask not in _MASKS:
                 stream.source.fail(start.line, f"{start.text} is no mask of a byte: 0xFF, 0xFF00 and so on")
             shift = _MASKS.index(mask) * 8
