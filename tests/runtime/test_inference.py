@@ -70,8 +70,8 @@ def test_lengths_are_added_by_name(device: Device, load: Any) -> None:
     x = ptxrt.zeros(8, np.float32, device)
     with refused(ptxrt.ShapeMismatch, "scale<float, 4>", "y", "at least 10 elements"):
         kernel.launch(1, 32, x, x, 5, 1.0)
-    signed = load("plain", lengths={"x": "arg1"})
-    with refused(ptxrt.InvalidArgument, "plain", "x", "a length of 0 or more", "[-5]"):
+    signed = load("plain", lengths={"x": "16*arg1"})
+    with refused(ptxrt.InvalidArgument, "plain", "x", "a length of 0 or more", "[16, -5]"):
         signed.launch(1, 32, x, -5, True)
     assert str(load("plain", lengths={"x": 16}).signature) == "f32* x[16], i32 arg1, bool flag"
 
