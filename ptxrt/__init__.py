@@ -168,7 +168,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if os.environ.get("PTXRT_SHADOW"):
+if os.environ.get("PTXRT_SHADOW", "") not in ("", "0"):
     from ptxrt.check.shadowing import shadow_process
 
     shadow_process()

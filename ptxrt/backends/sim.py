@@ -388,7 +388,7 @@ def run(loaded: sim.Loaded, *args: Any, **how: Any) -> sim.LaunchReport:
 
 
 def _arch() -> str:
-    arch = os.environ.get("PTXRT_SIM_ARCH", "sm_90")
+    arch = os.environ.get("PTXRT_SIM_ARCH") or "sm_90"
     if not re.fullmatch(r"sm_[0-9]{1,4}[af]?", arch):
         raise InvalidArgument(
             op="PTXRT_SIM_ARCH", argument="environment", expected="an architecture such as sm_90", given=shown(arch)
@@ -429,7 +429,7 @@ def _kind(param: sim.Param) -> Literal["float", "int", "bits"]:
 
 
 def _setting(name: str, default: int, least: int = 0) -> int:
-    text = os.environ.get(name, str(default))
+    text = os.environ.get(name) or str(default)
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) < least:
         raise InvalidArgument(
             op=name, argument="environment", expected=f"a whole number of at least {least}", given=shown(text)

@@ -185,20 +185,21 @@ def check(
     _check_kinds(source, entry, signature, arguments, checks, arch)
     compiled = compiled_program(source, entry, arch)
     program, symbol = compiled.program, compiled.symbol
+    name = function_name(symbol)
     found = program.entries[symbol]
     dims = _dims(found, "grid", grid), _dims(found, "block", block)
     _check_limits(found, *dims, shared_bytes)
     if cooperative:
         device = Device("sim:0")
         most = blocks_at_a_time(device.arch, math.prod(dims[1]), found.shared_bytes + shared_bytes)
-        check_cooperative(found.name, device, dims[0], most)
+        check_cooperative(name, device, dims[0], most)
     if budget is not None and not (_is_whole(budget) and budget >= 1):
-        raise InvalidArgument(op=symbol, argument="budget", expected="1 or more instructions", given=shown(budget))
+        raise InvalidArgument(op=name, argument="budget", expected="1 or more instructions", given=shown(budget))
     if not (_is_whole(seed) and seed >= 0):
-        raise InvalidArgument(op=symbol, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
+        raise InvalidArgument(op=name, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
     if arch is not None and source.language == "ptx":
-        raise InvalidArgument(op=symbol, argument="arch", expected="none for PTX, which names its target", given=arch)
-    given = Given(function_name(symbol), arguments)
+        raise InvalidArgument(op=name, argument="arch", expected="none for PTX, which names its target", given=arch)
+    given = Given(name, arguments)
     from_text = signature is None
     if signature is None:
         signature = _signature(compiled, source, given, structs)
@@ -207,7 +208,7 @@ def check(
     typed = None if compiled.binary is None else compiled.binary.entries[symbol].params
     table = param_table(found) if typed is None else typed
     signature = signature.placed(table)
-    signature.agree(symbol, table)
+    signature.agree(name, table)
     values = given.values(signature, seed)
     names, _ = chosen_checks(checks)
     machine = Device("sim:0")
@@ -215,7 +216,7 @@ def check(
     addresses = [value.place(memory) for value in values]
     loaded = sim.load(program, memory)
     profile = sim.Profile() if counts else None
-    params = _pack(symbol, signature, [v.packed(memory, at) for v, at in zip(values, addresses, strict=True)])
+    params = _pack(name, signature, [v.packed(memory, at) for v, at in zip(values, addresses, strict=True)])
     arrays = [
         sim.ArrayParam(offset, p.name, p.type.name, p.const)
         for p, offset in zip(signature.parameters, signature.offsets, strict=True)
@@ -334,7 +335,7 @@ def compiled_program(
         binary = hip_on_nvrtc.compile_one(
             source.language,
             text,
-            arch or os.environ.get("PTXRT_SIM_ARCH", "sm_90"),
+            arch or os.environ.get("PTXRT_SIM_ARCH") or "sm_90",
             defines=dict(source.defines),
             options=options,
             entry=entry,
@@ -395,36 +396,32 @@ def _is_whole(value: object) -> TypeGuard[int]:
 def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = whole_numbers(value) or ()
     if not 1 <= len(sizes) <= 3:
-        raise LaunchError(op=entry.name, argument=argument, expected="one to three whole numbers", given=shown(value))
+        raise LaunchError(
+            op=function_name(entry.name), argument=argument, expected="one to three whole numbers", given=shown(value)
+        )
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
 def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
-    limits = Device("sim:0").properties
+    name, limits = function_name(entry.name), Device("sim:0").properties
     for argument, given, most in (("grid", grid, limits.max_grid), ("block", block, limits.max_block)):
         if not all(1 <= n <= bound for n, bound in zip(given, most, strict=True)):
-            raise LaunchError(
-                op=entry.name, argument=argument, expected=f"each at least 1 and at most {most}", given=given
-            )
+            raise LaunchError(op=name, argument=argument, expected=f"each at least 1 and at most {most}", given=given)
     threads = block[0] * block[1] * block[2]
     most_threads = min(limits.max_threads_per_block, entry.max_threads)
     if threads > most_threads:
         raise LaunchError(
-            op=entry.name, argument="block", expected=f"at most {most_threads} threads", given=f"{block}, {threads}"
+            op=name, argument="block", expected=f"at most {most_threads} threads", given=f"{block}, {threads}"
         )
     if entry.required_block not in (None, block):
-        raise LaunchError(
-            op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=block
-        )
+        raise LaunchError(op=name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=block)
     if entry.cluster is not None and any(n % part for n, part in zip(grid, entry.cluster, strict=True)):
-        raise LaunchError(
-            op=entry.name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid
-        )
+        raise LaunchError(op=name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid)
     available = limits.max_shared_dynamic - entry.shared_bytes
     if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= available):
         raise LaunchError(
-            op=entry.name,
+            op=name,
             argument="shared_bytes",
             expected=f"0 to {available} beside {entry.shared_bytes} static bytes",
             given=shown(shared_bytes),
@@ -432,7 +429,7 @@ def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int
     if entry.shared_bytes > limits.max_shared_static:
         raise CompileError(
             f"{entry.shared_bytes} bytes of static shared memory; {limits.max_shared_static} is the most",
-            kernel=entry.name,
+            kernel=name,
             fix="Declare the rest as .extern .shared and give it as dynamic shared memory",
         )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import io
 import math
+import os
 import re
 import sys
 import threading
@@ -90,7 +91,18 @@ def shadow(
 
 
 def shadow_process() -> None:
-    """Put all GPUs in the shadow until the process ends, and then say on standard error how many launches it was."""
+    """Put all GPUs in the shadow until the process ends, and then say on standard error how many launches it was.
+
+    Raises
+    ------
+    InvalidArgument
+        If PTXRT_SHADOW is not 1.
+    """
+    given = os.environ["PTXRT_SHADOW"]
+    if given != "1":
+        raise InvalidArgument(
+            op="shadow", argument="PTXRT_SHADOW", expected="0 or 1", given=shown(given), fix="Or leave it out"
+        )
     whole = shadow().__enter__()
     atexit.register(lambda: print(f"ptxrt: {whole.summary()}", file=sys.stderr))
 

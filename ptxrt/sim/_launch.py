@@ -23,6 +23,7 @@ from ptxrt.sim._machine.memory import READ_ONLY_BIT, GlobalMemory
 from ptxrt.sim._machine.profile import Profile, instrument
 from ptxrt.sim._machine.shape import Shape
 from ptxrt.sim._machine.visits import Visits
+from ptxrt.symbols import function_name
 
 __all__ = ["LaunchReport", "launch"]
 
@@ -126,7 +127,10 @@ def launch(
         )
     if len(params) != found.params_bytes:
         raise InvalidArgument(
-            op=entry, argument="params", expected=f"{found.params_bytes} bytes", given=f"{len(params)} bytes"
+            op=function_name(entry),
+            argument="params",
+            expected=f"{found.params_bytes} bytes",
+            given=f"{len(params)} bytes",
         )
     total = found.code.dynamic_offset + shared_bytes if shared_bytes else found.shared_bytes
     # Behind the kernel's own bytes, at a multiple of 16.
@@ -136,10 +140,12 @@ def launch(
         grid, block, found.shared_bytes, total + reserved, cluster, found.cluster is not None, reserved, shared_bytes
     )
     if any(size % part for size, part in zip(grid, shape.cluster, strict=True)):
-        raise LaunchError(op=entry, argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid)
+        raise LaunchError(
+            op=function_name(entry), argument="grid", expected=f"a multiple of the cluster {found.cluster}", given=grid
+        )
     if found.code.local_bytes > _MOST_LOCAL:
         raise LaunchError(
-            op=entry,
+            op=function_name(entry),
             argument="local memory",
             expected=f"at most {_MOST_LOCAL} bytes a thread",
             given=found.code.local_bytes,
@@ -224,7 +230,7 @@ def _check_memory(entry: str, code: Code, shape: Shape) -> None:
     wanted = _block_bytes(code, shape) * shape.blocks
     if wanted > _MOST_AT_ONCE:
         raise LaunchError(
-            op=entry,
+            op=function_name(entry),
             argument="grid",
             expected=f"a cooperative launch whose blocks take at most {_MOST_AT_ONCE} bytes of the host together",
             given=f"{shape.blocks} blocks, some {wanted} bytes",

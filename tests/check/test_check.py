@@ -488,6 +488,18 @@ def test_a_text_of_a_template_alone_says_how_it_is_named() -> None:
     assert "__nv_name_map" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"block": 2048}, {"block": "x"}, {"shared_bytes": 1 << 30}, {"budget": 0}, {"cooperative": True}]
+)
+def test_an_error_names_a_template_as_it_is_written(changes: dict[str, Any]) -> None:
+    need_nvrtc()
+    text = "template <class T> __global__ void fill(T* y, T value) { y[threadIdx.x] = value; }"
+    how: dict[str, Any] = {"grid": 1 << 20, "block": 4, "arguments": {"y": "empty:f64:4", "value": 2.5}, **changes}
+    with pytest.raises(ptxrt.PtxrtError) as caught:
+        check(ptxrt.KernelSource.cuda(text), "fill<double>", **how)
+    assert str(caught.value).startswith("fill<double>: ")
+
+
 def test_errors_over_arguments_have_the_kernels_plain_name() -> None:
     need_nvrtc()
     with refused(ptxrt.InvalidArgument, "scale", "z", "x, y, n"):

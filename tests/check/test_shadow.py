@@ -198,6 +198,15 @@ def test_a_limit_is_a_whole_number(limits: Any) -> None:
 def test_a_process_says_at_its_end_how_many_launches_it_was() -> None:
     done = run_script("import ptxrt\nprint(ptxrt.__version__)", PTXRT_SHADOW="1")
     assert "Shadow: 0 launches compared" in done.stderr
+    for off in ("", "0"):
+        assert run_script("import ptxrt\nprint(ptxrt.__version__)", PTXRT_SHADOW=off).stderr == ""
+
+
+@pytest.mark.parametrize("given", ["false", "off", "2", " 1"])
+def test_a_switch_of_the_shadow_that_is_neither_0_nor_1_is_refused(given: str) -> None:
+    done = run_script("import ptxrt", PTXRT_SHADOW=given)
+    assert done.returncode == 1
+    assert f"InvalidArgument: shadow: PTXRT_SHADOW: expected 0 or 1, given {given!r}" in done.stderr
 
 
 # Comparing ------------------------------------------------------------------------------------------------------------

@@ -215,6 +215,13 @@ def test_the_environment_sets_the_architecture_of_sim() -> None:
     assert printed_by("import ptxrt; print(ptxrt.Device('sim').arch)", PTXRT_SIM_ARCH="sm_75") == "sm_75"
 
 
+def test_a_setting_of_sim_that_is_empty_counts_as_unset(monkeypatch: Patch) -> None:
+    for name in ("PTXRT_SIM_DEVICES", "PTXRT_SIM_ARCH", "PTXRT_SIM_MEMORY"):
+        monkeypatch.setenv(name, "")
+    properties = sim_backend.SimBackend().properties(0)
+    assert (sim_backend.BACKEND.device_count(), properties.arch, properties.total_memory) == (2, "sm_90", 8 << 30)
+
+
 @pytest.mark.parametrize("arch", ["sm90", "sm_", "90", "sm_90 ", "sm_90x", "sm_" + "9" * 5000], ids=range(6))
 def test_an_architecture_of_sim_that_is_none_is_refused(monkeypatch: Patch, arch: Any) -> None:
     monkeypatch.setenv("PTXRT_SIM_ARCH", arch)
