@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,17 +41,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     SystemExit
         From argparse, with code 2 for arguments that it does not take, 0 for --help and --version.
     """
-    given = _parser().parse_args(cache_command.with_word(sys.argv[1:] if arguments is None else arguments))
+    parser = _parser()
+    given, rest = parser.parse_known_args(cache_command.with_word(sys.argv[1:] if arguments is None else arguments))
+    if rest and (given.run is not _tune or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        tune_command.add_words(given, rest)
     try:
         code: int = given.run(given)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a reader that has gone can still be answered
+            with _writing():
+                sys.stdout.flush()  # here, where a reader that has gone can still be answered
     except BrokenPipeError:
         _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
         _discard_output()
-        return _complain(f"cannot write: {error}", 1)
+        return _complain(str(error), 1)
+    except MemoryError:
+        return _complain("this machine has not enough memory", 2)
     except InvalidArgument as error:
         return _complain(str(error), 2)
     except PtxrtError as error:
@@ -63,11 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(text: str) -> None:
     """Print text that came from files or from a driver, whatever characters the terminal has."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(coloured(printable(text).encode(encoding, "backslashreplace").decode(encoding), sys.stdout), flush=True)
+    with _writing():
+        print(coloured(printable(text).encode(encoding, "backslashreplace").decode(encoding), sys.stdout), flush=True)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Say of what standard output does not take that it cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise PtxrtError(f"cannot write: {error}") from error
 
 
 def _complain(message: str, code: int) -> int:
-    print(coloured(f"ptxrt: {printable(message)}", sys.stderr), file=sys.stderr)
+    if sys.stderr is not None:  # where it is closed, print would take standard output
+        print(coloured(f"ptxrt: {printable(message)}", sys.stderr), file=sys.stderr)
     return code
 
 

@@ -49,7 +49,8 @@ def run(device: Device, say: Callable[[str], None], *, as_json: bool = False) ->
     say(layout.format("op", "network", "shape", "compile ms", "2nd call", "error", "bar", f"warm {unit}", "").rstrip())
     rows: list[dict[str, Any]] = []
     # On stderr, and only where that is a terminal.
-    with tqdm(cases(device), unit="row", leave=False, disable=None, file=sys.stderr) as progress:
+    hidden = sys.stderr is None or None
+    with tqdm(cases(device), unit="row", leave=False, disable=hidden, file=sys.stderr) as progress:
 
         def tell(line: str) -> None:
             with progress.external_write_mode(file=sys.stdout):

@@ -16,7 +16,7 @@ from ptxrt.ops import tuning
 from ptxrt.ops.framework import Limits, forget_plans, tuned
 from ptxrt.runtime.device import Device, as_device
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "add_words", "run"]
 
 HELP = "measure which variant and config of an op is the fastest for a problem, and store it for later selections"
 DESCRIPTION = (
@@ -46,6 +46,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="what is stored as a JSON array")
 
 
+def add_words(given: argparse.Namespace, words: Sequence[str]) -> None:
+    """Add the words behind an option, which argparse leaves over: it takes all or none of OP, SHAPE and FIELD=VALUE."""
+    found: list[str] = [*given.words, *words]
+    given.op, given.words = (found[0], found[1:]) if given.op is None else (given.op, found)
+
+
 def run(given: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Tune or list, print through `say`, and return the exit code.
 
@@ -55,6 +61,10 @@ def run(given: argparse.Namespace, say: Callable[[str], None]) -> int:
         InvalidArgument before anything has run; WrongResult and what a device raises.
     """
     if given.list:
+        if (beside := given.op or given.file) is not None:
+            raise InvalidArgument(
+                op="tune", argument="--list", expected="neither OP nor --file beside it", given=shown(beside)
+            )
         return _list(given, say)
     device = as_device(given.device)
     rounds = given.rounds if given.rounds is not None else _ROUNDS_ON_SIM if device.kind == "sim" else _ROUNDS
@@ -86,7 +96,17 @@ def _problems(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         yield from ((f"problem {number} of {given.file}", words) for number, words in enumerate(_read(given.file), 1))
         return
     shapes = [word for word in given.words if "=" not in word]
-    fields = dict(word.split("=", 1) for word in given.words if "=" in word)
+    fields: dict[str, str] = {}
+    for name, text in (word.split("=", 1) for word in given.words if "=" in word):
+        if name in ("op", "shape"):
+            raise InvalidArgument(
+                op="tune", argument=name, expected="OP and SHAPE as words of their own", given=f"{name}={text}"
+            )
+        if name in fields:
+            raise InvalidArgument(
+                op="tune", argument=name, expected="each field once", given=f"{name}={fields[name]} and {name}={text}"
+            )
+        fields[name] = text
     if not shapes:
         raise InvalidArgument(op="tune", argument="SHAPE", expected="sizes such as 8x320x64x64", given="none")
     for shape in shapes:
@@ -141,7 +161,7 @@ def _path(given: argparse.Namespace) -> Path:
         raise InvalidArgument(
             op="tune",
             argument="--out",
-            expected="a file, since PTXRT_CACHE_DISABLE is 1 and there is no cache",
+            expected="a file, since PTXRT_CACHE_DISABLE is 1, or the cache's folder is not used",
             given="none",
         )
     return path

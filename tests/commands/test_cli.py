@@ -92,6 +92,21 @@ def test_ctrl_c_exits_as_a_shell_has_it(monkeypatch: Patch, capsys: Capture) -> 
     assert capsys.readouterr().err == "ptxrt: interrupted\n"
 
 
+def test_what_cannot_be_read_is_not_called_an_output(monkeypatch: Patch, capsys: Capture) -> None:
+    def fail(_: object) -> int:
+        raise PermissionError(13, "Permission denied", "/a/folder")
+
+    monkeypatch.setattr(cli, "_devices", fail)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr() == ("", "ptxrt: [Errno 13] Permission denied: '/a/folder'\n")
+
+
+def test_complaints_go_nowhere_where_standard_error_is_closed(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["kernels", "frob"]) == 1
+    assert capsys.readouterr().out == ""
+
+
 # devices ----------------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +362,13 @@ def test_the_demo_ends_in_a_parity_table(monkeypatch: Patch, capsys: Capture) ->
     assert [row[2] for row in cells] == ["16384", "2x96x8x8"]
     assert all(row[4] == "hit" and float(row[5]) <= float(row[6]) for row in cells)
     assert "parity: 2 of 2 agree with the float64 reference" in out.splitlines()
+
+
+def test_the_demo_runs_where_standard_error_is_closed(monkeypatch: Patch, capsys: Capture) -> None:
+    few(monkeypatch, "_saxpy")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["demo", "--device", "sim:1"]) == 0
+    assert "parity: 1 of 1" in capsys.readouterr().out
 
 
 def test_the_demo_has_every_op() -> None:

@@ -15,6 +15,7 @@ from ptxrt.commands import tables
 from ptxrt.commands.cli import main
 from ptxrt.ops import tuning
 from ptxrt.ops.framework import forget_plans, tuned
+from ptxrt.store.store import _STORES
 
 ON_SIM = ["--device", "sim:0"]
 
@@ -43,6 +44,50 @@ def test_shapes_are_tuned_and_used_in_the_same_process(file: Path, capsys: Captu
     assert lines[1][4] == "2x16x8/1"
     assert lines[2] == ["stored", "in", str(file)]
     assert ops.Softmax2dPlan.select("sim:0", problem).chosen_by == str(file)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["softmax2d", "2x8x7x6", "--dtype", "f16", *ON_SIM, "layout=channels-last"],
+        ["softmax2d", "--dtype", "f16", "2x8x7x6", *ON_SIM, "layout=channels-last"],
+        ["--dtype", "f16", "softmax2d", *ON_SIM, "2x8x7x6", "layout=channels-last"],
+    ],
+    ids=range(3),
+)
+def test_words_may_stand_behind_options(file: Path, arguments: list[str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(tuning, "events_of", lambda device: lambda plan, run: 10.0)
+    assert main(["tune", *arguments]) == 0
+    (choice,) = tuned.read(file).values()
+    assert choice.key[2:5] == ("softmax2d", "f16", "channels-last")
+
+
+def test_an_option_that_there_is_not_is_refused_beside_words(capsys: Capture) -> None:
+    for command in (["tune", "softmax2d", "--frob", "2x3"], ["kernels", "softmax2d", "2x3"]):
+        with pytest.raises(SystemExit) as left:
+            main(command)
+        assert left.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+
+
+def test_too_little_memory_exits_with_2(capsys: Capture, monkeypatch: Patch) -> None:
+    def run_out(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(tuning, "tune", run_out)
+    assert main(["tune", "softmax2d", "2x3", *ON_SIM]) == 2
+    assert capsys.readouterr().err == "ptxrt: this machine has not enough memory\n"
+
+
+def test_a_folder_that_others_may_write_to_has_no_table(file: Path, capsys: Capture) -> None:
+    assert main(["tune", "softmax2d", "2x8x6", *ON_SIM]) == 0
+    file.parent.chmod(0o777)
+    forget_plans()
+    _STORES.clear()
+    assert ops.Softmax2dPlan.select("sim:0", ops.Softmax2dDescriptor((2, 8, 6))).chosen_by == "heuristic"
+    assert main(["tune", "--list"]) == 1
+    assert main(["tune", "softmax2d", "2x8x6", *ON_SIM]) == 2
+    assert "--out: expected a file" in capsys.readouterr().err
 
 
 def test_a_file_of_problems_another_table_and_json(file: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -96,6 +141,10 @@ def test_what_is_stored_is_listed_in_the_terminals_width(file: Path, capsys: Cap
      (["softmax2d", "2x3", "size=5"], "'size'"), (["group_norm", "2x4", "groups=3"], "divisor"),
      (["softmax2d", "2x3", "--dtype", "u8"], "2x3: softmax2d"), (["softmax2d", "2x3", "--device", "sm:0"], "sim:0"),
      (["softmax2d", "2x3", "--device", "sim:99"], "sim:99"), (["softmax2d", "2x3", "--file", "x"], "both"),
+     (["softmax2d", "2x3", "op=rms_norm"], "op: expected OP and SHAPE as words"),
+     (["softmax2d", "2x3", "shape=[4,8]"], "shape: expected OP and SHAPE as words"),
+     (["group_norm", "2x4", "groups=2", "groups=4"], "each field once, given groups=2 and groups=4"),
+     (["--list", "softmax2d"], "--list: expected neither"), (["--list", "--file", "x"], "--list: expected neither"),
      (["softmax2d", "2x3", "--rounds", "0"], "rounds"), (["--file", "missing.json"], "missing.json")],
     ids=str,
 )  # fmt: skip

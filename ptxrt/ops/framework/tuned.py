@@ -228,13 +228,17 @@ def forget() -> None:
 def users_file(*, shared: bool = False) -> Path | None:
     """Return the user's table, beside the store of compiled kernels, or the shared store's; None where there is none.
 
+    That is so where the store's folder is not used either, since others may write to it, say.
+
     Raises
     ------
     InvalidArgument
         If a variable of the environment that says so is wrong: :func:`ptxrt.store.current`.
     """
     binaries = store.current()
-    folder = binaries and (binaries.shared if shared else binaries.folder)
+    if binaries is None:
+        return None
+    folder = binaries.shared if shared else binaries.folder if binaries.usable else None
     return folder / FILE if folder else None
 
 
