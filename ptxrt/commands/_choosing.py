@@ -87,7 +87,8 @@ class Keys(Generic[Item]):
         low, high = bounds
         if key in self.numbers:
             return lambda item: low <= self.numbers[key](item) <= high
-        return lambda item: low <= now - self.moments[key](item) <= high
+        # A moment to come, of a clock that was set back since, counts as now.
+        return lambda item: low <= max(now - self.moments[key](item), 0) <= high
 
     def ordered(self, items: list[Item], key: str | None, reverse: bool) -> list[Item]:
         """Return them by a key, moments from the youngest to the oldest; as they are without one."""

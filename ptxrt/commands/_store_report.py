@@ -15,13 +15,13 @@ from ptxrt.commands._choosing import Keys, only_one
 from ptxrt.commands._sections import machine_code, parameters, resources
 from ptxrt.commands.tables import counted, first_two, fitted, printable, size_in_words, span_in_words
 from ptxrt.compilers import Binary
-from ptxrt.errors import BackendUnavailable, InvalidArgument
+from ptxrt.errors import BackendUnavailable, InvalidArgument, PtxrtError
 from ptxrt.ops.framework import KernelSpec
 from ptxrt.runtime.modules import iso_time
 from ptxrt.store import BinaryStore, Request, StoredEntry, current
 from ptxrt.symbols import demangled
 
-__all__ = ["KEYS", "listing", "open_store", "show", "spec_of"]
+__all__ = ["KEYS", "listing", "open_store", "readable_store", "show", "spec_of"]
 
 Row = dict[str, Any]
 """An entry as ``--json`` prints it; docs/cache.md has the schema."""
@@ -57,6 +57,23 @@ def open_store() -> BinaryStore:
     store = current()
     if store is None:
         raise InvalidArgument(op="cache", argument="PTXRT_CACHE_DISABLE", expected="0 or nothing", given="'1'")
+    return store
+
+
+def readable_store() -> BinaryStore:
+    """Return the store that the environment names, once all that is in it can be listed.
+
+    Raises
+    ------
+    InvalidArgument
+        As :func:`open_store`.
+    PtxrtError
+        If it cannot be.
+    """
+    store = open_store()
+    why = store.unreadable()
+    if why is not None:
+        raise PtxrtError(op="cache", argument="store", expected="folders that can be listed", given=why)
     return store
 
 

@@ -15,7 +15,7 @@ from ptxrt.commands.tables import counted, fitted, printable, size_in_words
 from ptxrt.compilers import ParamInfo
 from ptxrt.errors import SignatureMismatch, shown
 from ptxrt.ops.framework import tuned
-from ptxrt.store import FOLDERS, BinaryStore, Record, bytes_in, is_entry, root_of
+from ptxrt.store import FOLDERS, BinaryStore, Record, bytes_in, inside, is_entry, root_of
 
 __all__ = ["clear", "path", "prune", "verify"]
 
@@ -34,15 +34,19 @@ def path(store: BinaryStore, as_json: bool, say: Say) -> int:
             "folder": str(store.shared),
             "usable": os.access(root_of(store.shared) / "entries", os.R_OK | os.X_OK),
         }
-    record = {"folder": str(store.folder), "usable": store.usable, "max_bytes": store.max_bytes, "shared": shared}
+    why = store.unreadable()
+    usable = store.usable and why is None
+    record = {"folder": str(store.folder), "usable": usable, "max_bytes": store.max_bytes, "shared": shared}
     if as_json:
         say(json.dumps(record, indent=1))
     else:
         say(f"folder  {store.folder}")
-        say(f"        {'usable' if store.usable else 'not usable'}, at most {size_in_words(store.max_bytes)}")
+        if why is not None:
+            say(f"        {why}")
+        say(f"        {'usable' if usable else 'not usable'}, at most {size_in_words(store.max_bytes)}")
         if shared is not None:
             say(f"shared  {shared['folder']}\n        {'usable' if shared['usable'] else 'no store that can be read'}")
-    return 0 if store.usable and (shared is None or shared["usable"]) else 1
+    return 0 if usable and (shared is None or shared["usable"]) else 1
 
 
 # verify -----------------------------------------------------------------------------------------------------------
@@ -109,9 +113,9 @@ def _leftovers(store: BinaryStore, requests: set[str]) -> Iterator[tuple[Path, s
     root = root_of(store.folder)
     beside = {root.name, tuned.FILE, f"{tuned.FILE}.lock"}
     for where, names in ((store.folder, beside), (root, {*FOLDERS, store.memos.name})):
-        yield from ((path, "of another version, or not ptxrt's") for path in _in(where) if path.name not in names)
-    for path in _in(root / "entries"):
-        for inner in _in(path) if path.is_dir() else [path]:
+        yield from ((path, "of another version, or not ptxrt's") for path in inside(where) if path.name not in names)
+    for path in inside(root / "entries"):
+        for inner in inside(path) if os.path.isdir(path) else [path]:
             if not is_entry(inner):
                 yield inner, "not ptxrt's"
     for name, what in (
@@ -119,14 +123,10 @@ def _leftovers(store: BinaryStore, requests: set[str]) -> Iterator[tuple[Path, s
         ("quarantine", "was damaged, and put aside"),
         ("locks", "the lock of a compile that is under way, or of a process that was ended"),
     ):
-        yield from ((path, what) for path in _in(root / name))
-    for path in _in(root / "headers"):
+        yield from ((path, what) for path in inside(root / name))
+    for path in inside(root / "headers"):
         if path.name not in requests:
             yield path, "the headers of an entry that was removed"
-
-
-def _in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*"))
 
 
 # prune and clear --------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import wait
 from typing import NamedTuple
 
 from tqdm import tqdm
@@ -185,12 +187,25 @@ def _outcome(job: Job) -> Outcome:
     return Outcome(bool(compiles), size, None if is_there else _NOT_STORED)
 
 
+def _begin() -> None:
+    """Leave Ctrl-C to the parent, and end when it has ended, however that came."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_behind, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_behind(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
 def _outcomes(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
     if processes == 1:
         yield from map(_outcome, jobs)
         return
     spawned = multiprocessing.get_context("spawn")  # a forked child has no driver
-    pool = ProcessPoolExecutor(processes, spawned, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(processes, spawned, initializer=_begin)
     try:
         yield from pool.map(_outcome, jobs, chunksize=4)
     except BrokenProcessPool as error:
@@ -234,7 +249,7 @@ def run(
     done, failed, size = [0, 0], [], 0
     with tqdm(
         zip(jobs, _outcomes(jobs, min(workers, len(jobs))), strict=True),
-        total=len(jobs), unit="kernel", leave=False, disable=None, file=sys.stderr,
+        total=len(jobs), unit="kernel", leave=False, disable=sys.stderr is None or None, file=sys.stderr,
     ) as progress:  # fmt: skip
         for job, outcome in progress:
             size += outcome.size

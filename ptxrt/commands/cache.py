@@ -143,7 +143,7 @@ def _path(given: argparse.Namespace, say: Say, _: Complain) -> int:
 
 
 def _list(given: argparse.Namespace, say: Say, _: Complain) -> int:
-    store = _store_report.open_store()
+    store = _store_report.readable_store()
     text, matched = _store_report.listing(
         store, filters=given.filter, sort=given.sort, reverse=given.reverse, as_json=given.json
     )
@@ -153,7 +153,7 @@ def _list(given: argparse.Namespace, say: Say, _: Complain) -> int:
 
 def _show(given: argparse.Namespace, say: Say, complain: Complain) -> int:
     text, missing, found = _store_report.show(
-        _store_report.open_store(), given.key, disassembly=given.disassemble, as_json=given.json
+        _store_report.readable_store(), given.key, disassembly=given.disassemble, as_json=given.json
     )
     say(text)
     if missing:
@@ -162,16 +162,16 @@ def _show(given: argparse.Namespace, say: Say, complain: Complain) -> int:
 
 
 def _verify(given: argparse.Namespace, say: Say, _: Complain) -> int:
-    return _store_upkeep.verify(_store_report.open_store(), given.json, say)
+    return _store_upkeep.verify(_store_report.readable_store(), given.json, say)
 
 
 def _prune(given: argparse.Namespace, say: Say, complain: Complain) -> int:
-    store = _store_report.open_store()
+    store = _store_report.readable_store()
     return _store_upkeep.prune(store, given.max_bytes, given.older_than, given.json, say, complain)
 
 
 def _clear(given: argparse.Namespace, say: Say, complain: Complain) -> int:
-    return _store_upkeep.clear(_store_report.open_store(), given.yes, given.json, say, complain)
+    return _store_upkeep.clear(_store_report.readable_store(), given.yes, given.json, say, complain)
 
 
 def _warm_up(given: argparse.Namespace, say: Say, complain: Complain) -> int:

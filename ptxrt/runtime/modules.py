@@ -36,6 +36,7 @@ SCHEMA = 1
 """Version of the snapshot."""
 
 _NONE = Included()
+_FIRST, _LAST = -62135596800.0, 253402300799.0  # of the years that a datetime has, 1 to 9999
 
 
 class _Record:
@@ -493,5 +494,8 @@ def _complete(error: CompileError, arch: str, options: tuple[str, ...]) -> None:
 
 
 def iso_time(seconds: float) -> str:
-    """Return a moment, in seconds since 1970, as snapshots have it: ISO 8601, in UTC, with milliseconds."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+    """Return a moment, in seconds since 1970, as snapshots have it: ISO 8601, in UTC, with milliseconds.
+
+    One outside of the years 1 to 9999, which a file can have, is the nearest in them.
+    """
+    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), timezone.utc).isoformat(timespec="milliseconds")

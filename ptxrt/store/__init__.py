@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxrt.store._files import replace
+from ptxrt.store._files import inside, replace
 from ptxrt.store._locks import locked
 from ptxrt.store._record import SCHEMA, Record, Request
 from ptxrt.store.store import FOLDERS, BinaryStore, StoredEntry, bytes_in, current, is_entry, root_of
@@ -16,6 +16,7 @@ __all__ = [
     "StoredEntry",
     "bytes_in",
     "current",
+    "inside",
     "is_entry",
     "locked",
     "replace",

@@ -272,6 +272,17 @@ class BinaryStore:
                 problem = str(damage)
             yield StoredEntry(path.name, path, read[0] if read else None, problem, _files.sizes(path), last_used)
 
+    def unreadable(self) -> str | None:
+        """Return in words which of its folders cannot be listed, None where all can; what is in one counts as gone."""
+        folders = [self.folder, self._root, self.memos, *(self._root / name for name in FOLDERS)]
+        for folder in (*folders, *_files.inside(self._root / "entries")):
+            try:
+                os.listdir(folder)
+            except OSError as error:
+                if not _files.is_gone(error):
+                    return f"{folder} cannot be read: {error.strerror}"
+        return None
+
     def _paths(self) -> list[Path]:
         return [path for folder in _files.inside(self._root / "entries") for path in _files.inside(folder)]
 
@@ -397,7 +408,7 @@ def _changed(path: Path) -> float:
 def _touch(file: str) -> None:
     """Note the use, for what is pruned first."""
     try:
-        if time.time() - os.stat(file).st_mtime > _TOUCHED:
+        if abs(time.time() - os.stat(file).st_mtime) > _TOUCHED:  # it may be a moment to come
             os.utime(file)
     except OSError:
         pass

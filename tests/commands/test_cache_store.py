@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ROOT, Capture, Patch, need_nvrtc, refused
+from helpers import ROOT, Capture, Patch, need_nvrtc, refused, run_script
 from store_testing import cache_of
 
 import ptxrt
@@ -182,6 +183,30 @@ def test_path_tells_whether_the_shared_store_can_be_read(tmp_path: Path, monkeyp
     assert f"shared  {shared}\n        usable\n" in run(capsys, "path")[1]
 
 
+@pytest.mark.parametrize("below", ["", "entries", "entries/xx", "quarantine"])
+def test_folders_that_cannot_be_listed_are_no_empty_store(
+    folder: Path, below: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    key = put()
+    closed = folder / "v1" / below.replace("xx", key[:2])
+    listdir = os.listdir
+
+    def refusing(path: Any) -> list[str]:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    why = f"{closed} cannot be read: Permission denied"
+    for word in (("list",), ("show", key), ("verify",), ("prune",), ("clear", "--yes")):
+        code, out, err = run(capsys, *word)
+        assert (code, out, why in err) == (1, "", True)
+    code, out, _ = run(capsys, "path")
+    assert (code, f"{why}\n        not usable" in out) == (1, True)
+    assert printed(capsys, "path", code=1)["usable"] is False
+    assert path_of(key).is_dir()
+
+
 # list -------------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +230,24 @@ def test_an_empty_store_is_no_error(capsys: Capture) -> None:
     code, out, _ = run(capsys, "list")
     assert (code, "the store is empty" in out) == (0, True)
     assert printed(capsys, "list") == []
+
+
+@pytest.mark.parametrize(("used", "shown"), [(1e15, "9999-12-31T"), (-1e15, "0001-01-01T")])
+def test_a_time_that_no_calendar_has_is_shown_as_the_nearest(
+    used: float, shown: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    key = put()
+    entries = [dataclasses.replace(entry, last_used=used) for entry in store().entries()]
+    monkeypatch.setattr(BinaryStore, "entries", lambda _: iter(entries))
+    assert printed(capsys, "list")[0]["last_used"].startswith(shown)
+    assert run(capsys, "list")[0] == 0
+    assert f"last used     {shown}" in run(capsys, "show", key)[1]
+
+
+def test_a_time_to_come_counts_as_now(capsys: Capture) -> None:
+    put(days=-3)
+    assert len(printed(capsys, "list", "--filter", "idle=..1h")) == 1
+    assert printed(capsys, "list", "--filter", "idle=1h..", code=1) == []
 
 
 def documented(head: str) -> set[str]:
@@ -478,6 +521,19 @@ def test_verify_lists_what_is_left_over(folder: Path, tmp_path: Path, capsys: Ca
     code, out, _ = run(capsys, "verify")
     assert (code, "files or folders left over: 8\n" in out) == (0, True)
     assert re.search(rf"^{root}/quarantine/b +was damaged, and put aside$", out, re.MULTILINE)
+
+
+def test_verify_passes_over_a_folder_that_cannot_be_looked_at_any_more(
+    folder: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    put()
+
+    def refusing(path: Path, **_: Any) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refusing)
+    monkeypatch.setattr(Path, "glob", refusing)
+    assert printed(capsys, "verify")["leftovers"] == []
 
 
 # prune and clear ----------------------------------------------------------------------------------------------------
@@ -802,3 +858,36 @@ def test_a_process_that_ends_is_an_error_of_ours(two: list[_warm.Job], monkeypat
     monkeypatch.setattr(_warm, "ProcessPoolExecutor", Pool)
     with refused(ptxrt.PtxrtError, "cache", "warm", "it was killed", "--jobs"):
         list(_warm._outcomes(two, 2))
+
+
+def test_a_warm_runs_where_standard_error_is_closed(two: list[_warm.Job], monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr(_warm, "_outcomes", lambda jobs, _: (_warm.Outcome(True, 1, None) for _ in jobs))
+    monkeypatch.setattr(_warm.Job, "request", lambda _: None)
+    monkeypatch.setattr("sys.stderr", None)
+    code, out, _ = run(capsys, "warm", "--file", str(two[0].source.file), "--arch", "sm_90", "--jobs", "1")
+    assert (code, "1 compiled" in out) == (0, True)
+
+
+def test_processes_end_with_the_one_that_started_them() -> None:
+    done = run_script(
+        """
+        import multiprocessing, os, signal
+        from concurrent.futures import ProcessPoolExecutor
+        from ptxrt.commands import _warm
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_warm._begin)
+        print(pool.submit(os.getpid).result(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert done.returncode == -signal.SIGKILL
+    ends = time.monotonic() + 20
+    while is_running(int(done.stdout)) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not is_running(int(done.stdout))
+
+
+def is_running(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False

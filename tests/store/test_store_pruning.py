@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,13 @@ def test_a_use_within_a_minute_changes_nothing_on_the_disk(filled: Path) -> None
     before = file.stat().st_mtime_ns
     assert BinaryStore(filled).find(request("f"), TEXT)
     assert file.stat().st_mtime_ns == before
+
+
+def test_a_use_moves_a_time_to_come_back_to_now(filled: Path) -> None:
+    file = path_of(filled, "f") / "entry.json"
+    aged(file, -3600)
+    assert BinaryStore(filled).find(request("f"), TEXT)
+    assert file.stat().st_mtime < time.time() + 60
 
 
 def test_a_store_prunes_itself_when_it_has_grown_past_its_bound(filled: Path) -> None:
