@@ -197,7 +197,7 @@ class HeldBackwardConfig(Config):
         """Many values a thread; as many slices as run at a time, but short ones where their sums would be many."""
         threads = _BACKWARD.widths(problem)[0]
         if problem.dtype.name == "f64":
-            each = ceil_div(problem.rows, _MULTIPROCESSORS * (_THREADS // threads))
+            each = ceil_div(problem.rows, _MULTIPROCESSORS * (_THREADS // max(threads, 1)))  # none of an empty row
             return cls(threads, min(4 * _SLICE, max(1, each)))
         length = math.ceil(max(problem.rows * threads / _AT_ONCE, min(_SHORTEST, problem.rows / _SLICES)))
         return cls(threads, min(_SLICE, 1 << max(0, length - 1).bit_length()))
