@@ -92,16 +92,17 @@ class CxxJob:
         there_are = f"the text has {', '.join(names)}" if names else "the text has no __global__ function"
         bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
         rest = (self.entry or "").partition(bare)[2] if bare else ""
-        return self.error(
-            f"no entry {self.entry!r} ({why}); {there_are}",
-            log,
-            # NVRTC's words and clang's for a template without its arguments.
-            fix=f"Name its template arguments: {bare}<...>"
-            if "function template" in why or "overloaded function" in why
-            else suggestion(f"{bare}{rest}", [f"{name}{rest}" for name in names if name != bare]),
-            expected=names,
-            given=self.entry,
-        )
+        # NVRTC's words and clang's, for a template without its arguments among others.
+        if "function template" in why or ("overloaded function" in why and re.search(r"\btemplate\b", self.text)):
+            fix: str | None = f"Name its template arguments: {bare}<...>"
+        elif "overloaded function" in why:
+            fix = f"Say which of them: (void (*)(its parameters' types)) {bare}"
+        elif bare in names and ("undefined" in why or "undeclared" in why):
+            fix = f"If it stands in a namespace, name that: namespace::{bare}{rest}"
+        else:
+            fix = suggestion(f"{bare}{rest}", [f"{name}{rest}" for name in names if name != bare])
+        message = f"no entry {self.entry!r} ({why}); {there_are}"
+        return self.error(message, log, fix=fix, expected=names, given=self.entry)
 
     def front_end(
         self, problems: Sequence[Problem], log: str, fix: str | None, *, at_end: bool = False

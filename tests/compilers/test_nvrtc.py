@@ -165,6 +165,27 @@ def test_a_missing_entry_names_those_there_are(rtc: ModuleType, entry: str, word
     assert error.expected == ["scale", "plain", "mangled", "typed"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "entry"),
+    [
+        (
+            "__global__ void k(float* y) {} __global__ void k(double* y) {}",
+            r"Say which of them: \(void \(\*\)\(its parameters' types\)\) k",
+            "(void (*)(float*)) k",
+        ),
+        (
+            "namespace a { __global__ void k(float* y) {} }",
+            "If it stands in a namespace, name that: namespace::k",
+            "a::k",
+        ),
+    ],
+)
+def test_an_entry_that_is_not_named_as_a_whole_is_told_how(rtc: ModuleType, text: str, words: str, entry: str) -> None:
+    with pytest.raises(CompileError, match=words):
+        raise failure(rtc, text, entry="k")
+    assert entry in rtc.compile_cuda(text, "sm_90", entry=entry).symbols
+
+
 def test_a_fault_in_the_text_comes_before_a_missing_entry(rtc: ModuleType) -> None:
     assert failure(rtc, "int x = ;\n" + TEXT, entry="nope", name="mine.cu").line == 1
 
