@@ -187,8 +187,8 @@ def check(
     program, symbol = compiled.program, compiled.symbol
     name = function_name(symbol)
     found = program.entries[symbol]
-    dims = _dims(found, "grid", grid), _dims(found, "block", block)
-    _check_limits(found, *dims, shared_bytes)
+    dims = _dims(name, "grid", grid), _dims(name, "block", block)
+    _check_limits(name, found, *dims, shared_bytes)
     if cooperative:
         device = Device("sim:0")
         most = blocks_at_a_time(device.arch, math.prod(dims[1]), found.shared_bytes + shared_bytes)
@@ -393,18 +393,18 @@ def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _dims(entry: sim.Entry, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+def _dims(name: str, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = whole_numbers(value) or ()
     if not 1 <= len(sizes) <= 3:
-        raise LaunchError(
-            op=function_name(entry.name), argument=argument, expected="one to three whole numbers", given=shown(value)
-        )
+        raise LaunchError(op=name, argument=argument, expected="one to three whole numbers", given=shown(value))
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
 
-def _check_limits(entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
-    name, limits = function_name(entry.name), Device("sim:0").properties
+def _check_limits(
+    name: str, entry: sim.Entry, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int
+) -> None:
+    limits = Device("sim:0").properties
     for argument, given, most in (("grid", grid, limits.max_grid), ("block", block, limits.max_block)):
         if not all(1 <= n <= bound for n, bound in zip(given, most, strict=True)):
             raise LaunchError(op=name, argument=argument, expected=f"each at least 1 and at most {most}", given=given)

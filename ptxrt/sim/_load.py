@@ -18,7 +18,7 @@ from ptxrt.sim._machine.program import Entry, Program
 from ptxrt.sim._text.declarations import Module, align_up
 from ptxrt.sim._text.lexer import Source
 from ptxrt.sim._text.parser import parse_module
-from ptxrt.sim._text.syntax import Function, Variable
+from ptxrt.sim._text.syntax import Function, Variable, byte_of
 from ptxrt.symbols import variable_name
 
 __all__ = ["Loaded", "load", "parse", "unload"]
@@ -182,7 +182,7 @@ def load(program: Program, memory: GlobalMemory) -> Loaded:
                 data[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
                 memory.view(address, variable.size, writable=True)[:] = data
         for variable, address in loaded.addresses.items():
-            for place, name, addend, shift, mask in variable.pointers:
+            for place, name, addend, byte in variable.pointers:
                 target = program.variables.get(name)
                 start = program.functions.get(name) if target is None else loaded.addresses.get(target)
                 if start is None:
@@ -192,7 +192,7 @@ def load(program: Program, memory: GlobalMemory) -> Loaded:
                         source=program.source.text,
                     )
                 width = variable.type.size
-                value = (start + addend & mask) >> shift & (1 << 8 * width) - 1
+                value = byte_of(start + addend, byte) & ((1 << 8 * width) - 1)
                 memory.view(address + place, width, writable=True)[:] = np.frombuffer(
                     value.to_bytes(width, "little"), np.uint8
                 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine import kernel, run
 
 import ptxrt
 from ptxrt import sim
@@ -69,11 +70,10 @@ def test_what_an_assembler_refuses_is_refused(text: Any) -> None:
 
 def results(top: str, body: str, count: int = 2) -> list[int]:
     """Return what a kernel stores to %out, of 32 bits each."""
-    code = f"{HEAD}{top}\n.visible .entry k(.param .u64 out) {{\n.reg .b32 %r<4>; .reg .b64 %out, %a; .reg .f32 %f;\n"
-    source = ptxrt.KernelSource.ptx(f"{code}ld.param.u64 %out, [out];\n{body}\nret; }}")
-    out = ptxrt.zeros(count, np.uint32, "sim:0")
-    ptxrt.load(source, "k", "u32* out", "sim:0")[1, 1](out)
-    return [int(value) for value in out.to_host()]
+    opening = ".reg .b32 %r<4>; .reg .b64 %out, %a; .reg .f32 %f;\nld.param.u64 %out, [out];\n"
+    out = np.zeros(count, np.uint32)
+    run(kernel(opening + body, head=HEAD, module=top), out, block=(1, 1, 1))
+    return [int(value) for value in out]
 
 
 def test_a_signalling_nan_keeps_its_bits() -> None:

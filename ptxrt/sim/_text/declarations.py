@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ptxrt.sim._text.expressions import TokenStream, constant, pattern
+from ptxrt.sim._text.expressions import TokenStream, constant, written_constant
 from ptxrt.sim._text.lexer import Source, Token, blanked
-from ptxrt.sim._text.syntax import Function, Pointer, Variable
+from ptxrt.sim._text.syntax import Function, Pointer, Variable, byte_of
 from ptxrt.sim._text.types import TYPES, PtxType
 from ptxrt.sim._text.windows import FUNCTION_WINDOW
 
@@ -57,7 +57,7 @@ class Module:
 
         The statements are searched and not read: a function that is not asked for may be one that cannot be read.
         """
-        names = {name for variable in self.variables.values() for _, name, *_ in variable.pointers}
+        names = {pointer.symbol for variable in self.variables.values() for pointer in variable.pointers}
         for function in self.functions.values():
             for statement in blanked(function.text).split(";"):
                 if not _CALL.search(statement):
@@ -173,8 +173,8 @@ class Declarations:
             self.stream.source.fail(name.line, f"the array {name.text} needs a length")
         size = 0 if open_ended else count * kind.size
         align = max(align, kind.size * lanes)
-        place_of = place(size, align)
-        return Variable(name.text, space, kind, size, align, place_of, name.line, bytes(data), tuple(pointers))
+        offset = place(size, align)
+        return Variable(name.text, space, kind, size, align, offset, name.line, bytes(data), tuple(pointers))
 
     def _values(self, values: _Values, levels: Sequence[int | None]) -> int:
         """Read initial values, in as many braces as there are `levels`; return how many stand in the outer ones.
@@ -186,7 +186,8 @@ class Declarations:
             return 1
         name, most, count = values.name, levels[0], 0
         self.stream.expect("{")
-        while not (count == 0 and self.stream.accept("}")):
+        done = self.stream.accept("}")
+        while not done:
             if len(levels) == 1:
                 self._value(values)
             else:
@@ -195,9 +196,9 @@ class Declarations:
             count += 1
             if most is not None and count > most:
                 self.stream.source.fail(name.line, f"too many initial values for {name.text}")
-            if self.stream.accept("}"):
-                break
-            self.stream.expect(",")
+            done = self.stream.accept("}")
+            if not done:
+                self.stream.expect(",")
         if len(levels) == 1 and values.lanes > 1 and count != values.lanes:
             vector = f"a vector of {name.text} has {values.lanes} values, not {count}"
             self.stream.source.fail(name.line, f"{vector}, in its initial value")
@@ -206,13 +207,12 @@ class Declarations:
     def _value(self, values: _Values) -> None:
         """Read one initial value: a constant, an address, or a byte of one of these, ``0xFF00(generic(name))``."""
         stream, kind, data = self.stream, values.kind, values.data
-        start = stream.now
-        shift, mask = 0, (1 << 64) - 1
-        if masked := start.kind == "int" and stream.ahead().text == "(":
+        start, byte = stream.now, None
+        if start.kind == "int" and stream.ahead().text == "(":
             mask = self.integer()
             if mask not in _MASKS:
                 stream.source.fail(start.line, f"{start.text} is no mask of a byte: 0xFF, 0xFF00 and so on")
-            shift = _MASKS.index(mask) * 8
+            byte = _MASKS.index(mask)
             stream.expect("(")
         if generic := stream.now.text == "generic" and stream.ahead().text == "(":
             stream.take()
@@ -223,15 +223,14 @@ class Declarations:
             if generic:
                 stream.expect(")")
             addend = self.integer() if stream.now.text in ("+", "-") else 0
-            values.pointers.append(Pointer(len(data), token.text, addend, shift, mask))
+            values.pointers.append(Pointer(len(data), token.text, addend, byte))
             data += bytes(kind.size)
         else:
-            number = self.integer() if masked else constant(stream)
-            written = pattern(token) if not masked and stream.before is token else None
-            data += pack(kind, (int(number) & mask) >> shift if masked else number, stream.source, token.line, written)
+            value, pattern = written_constant(stream) if byte is None else (byte_of(self.integer(), byte), None)
+            data += pack(kind, value, stream.source, token.line, pattern)
             if generic:
                 stream.expect(")")
-        if masked:
+        if byte is not None:
             stream.expect(")")
 
     def skip_parentheses(self) -> None:
@@ -245,17 +244,17 @@ class Declarations:
             depth += (token.text == "(") - (token.text == ")")
 
 
-def pack(kind: PtxType, value: int | float, source: Source, line: int, written: tuple[int, int] | None = None) -> bytes:
+def pack(kind: PtxType, value: int | float, source: Source, line: int, pattern: tuple[int, int] | None = None) -> bytes:
     """Return the bytes of a constant of this type; integers wrap, as assemblers let them.
 
-    `written` is the width and the bits of a float that the text has in hexadecimal, a signalling NaN's too.
+    `pattern` is the width and the bits of a float that the text has in hexadecimal, a signalling NaN's too.
     """
     if isinstance(value, float):
         kept_in = kind.dtype if kind.is_float else _FLOATS.get(kind.bits) if kind.kind == "b" else None
         if kept_in is None:
             source.fail(line, f"a floating-point constant where .{kind.name} wants an integer")
-        if written and written[0] == kind.bits:
-            return written[1].to_bytes(kind.size, "little")
+        if pattern and pattern[0] == kind.bits:
+            return pattern[1].to_bytes(kind.size, "little")
         if kind.bits == 32 and math.isnan(value):
             return struct.pack("<f", value)
         with np.errstate(all="ignore"):

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-
 from ptxrt.sim._text.lexer import Source, Token, tokenize
 
-__all__ = ["TokenStream", "constant", "float_literal", "integer_literal", "pattern"]
+__all__ = ["TokenStream", "constant", "float_literal", "integer_literal", "written_constant"]
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",),
@@ -34,9 +32,10 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_ADD: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-_BITS: dict[str, Callable[[int, int], int]] = {"|": operator.or_, "^": operator.xor, "&": operator.and_}
-_STRENGTH = {operator: level for level, operators in enumerate(_LEVELS) for operator in operators}
+_COMPUTE: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_OF_WHOLES = _COMPUTE | {"%": operator.mod, "|": operator.or_, "^": operator.xor, "&": operator.and_}
+_OF_FLOATS = _COMPUTE | {"/": operator.truediv}
+_STRENGTH = {mark: level for level, marks in enumerate(_LEVELS) for mark in marks}
 
 _MASK = (1 << 64) - 1
 _MAX_NESTING = 64
@@ -155,12 +154,6 @@ def float_literal(text: str) -> float:
     return float(text)
 
 
-def pattern(token: Token) -> tuple[int, int] | None:
-    """Return width and bits of a float that is written as 0f or 0d."""
-    width = {"0f": 32, "0d": 64}.get(token.text[:2].lower()) if token.kind == "float" else None
-    return (width, int(token.text[2:], 16)) if width else None
-
-
 class _Whole(NamedTuple):
     """An integer of 64 bits, .s64 or .u64, as each part of a constant expression is one of them."""
 
@@ -189,6 +182,14 @@ def constant(stream: TokenStream) -> int | float:
     return found.value if isinstance(found, _Whole) else found
 
 
+def written_constant(stream: TokenStream) -> tuple[int | float, tuple[int, int] | None]:
+    """Read a constant as :func:`constant` does; return width and bits, too, of a float that is written as 0f or 0d."""
+    token = stream.now
+    value = constant(stream)
+    width = {"0f": 32, "0d": 64}.get(token.text[:2].lower()) if token.kind == "float" else None
+    return value, (width, int(token.text[2:], 16)) if width and stream.before is token else None
+
+
 def _choice(stream: TokenStream) -> _Whole | float:
     """Read an expression with the weakest operator, ``? :``."""
     condition = _binary(stream, 0)
@@ -214,21 +215,13 @@ def _binary(stream: TokenStream, weakest: int) -> _Whole | float:
             stream.source.fail(mark.line, "division by zero in a constant expression")
         if isinstance(left, _Whole) and isinstance(right, _Whole):
             left = _of_wholes(mark.text, left, right)
+        elif isinstance(left, float) and isinstance(right, float) and mark.text in _COMPARE:
+            left = _Whole(int(_COMPARE[mark.text](left, right)), signed=True)
         elif isinstance(left, float) and isinstance(right, float) and mark.text in _OF_FLOATS:
-            left = _of_floats(mark.text, left, right)
+            left = _OF_FLOATS[mark.text](left, right)
         else:
             stream.source.fail(mark.line, f"{mark.text!r} between floating-point constants, or one and an integer")
     return left
-
-
-_OF_FLOATS = {*_ADD, "/", *_COMPARE}
-
-
-def _of_floats(sign: str, left: float, right: float) -> _Whole | float:
-    if sign in _COMPARE:
-        return _Whole(int(_COMPARE[sign](left, right)), signed=True)
-    with np.errstate(all="ignore"):
-        return float(np.float64(left) / np.float64(right) if sign == "/" else _ADD[sign](np.float64(left), right))
 
 
 def _of_wholes(sign: str, left: _Whole, right: _Whole) -> _Whole:
@@ -244,7 +237,7 @@ def _of_wholes(sign: str, left: _Whole, right: _Whole) -> _Whole:
         return _Whole(int(_COMPARE[sign](a, b)), signed=True)
     if sign == "/":  # toward zero, as in C
         return _Whole.of(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1), signed=signed)
-    return _Whole.of(a % b if sign == "%" else (_ADD | _BITS)[sign](a, b), signed=signed)
+    return _Whole.of(_OF_WHOLES[sign](a, b), signed=signed)
 
 
 def _unary(stream: TokenStream) -> _Whole | float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ptxrt.sim._text.declarations import Declarations, Module
-from ptxrt.sim._text.expressions import TokenStream, constant, pattern
+from ptxrt.sim._text.expressions import TokenStream, written_constant
 from ptxrt.sim._text.lexer import Token
 from ptxrt.sim._text.scopes import Scope
 from ptxrt.sim._text.specials import SPECIAL_TYPES
@@ -83,10 +83,8 @@ class OperandReader:
         return Tuple(tuple(items))
 
     def _immediate(self) -> Immediate:
-        token = self.stream.now
-        value = constant(self.stream)
-        written = pattern(token) if self.stream.before is token else None
-        return Immediate(value, isinstance(value, float), written)
+        value, pattern = written_constant(self.stream)
+        return Immediate(value, isinstance(value, float), pattern)
 
     def _named(self) -> Operand:
         token = self.stream.take()

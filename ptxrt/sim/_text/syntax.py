@@ -20,6 +20,7 @@ __all__ = [
     "Operand",
     "Pair",
     "Part",
+    "Pointer",
     "Prototype",
     "Register",
     "Sink",
@@ -28,6 +29,7 @@ __all__ = [
     "Texel",
     "Tuple",
     "Variable",
+    "byte_of",
 ]
 
 
@@ -40,13 +42,17 @@ class Register:
 
 
 class Pointer(NamedTuple):
-    """An address in initial data, or a byte of one: ``(address of symbol + addend & mask) >> shift`` at a place."""
+    """The address of a symbol, plus an addend, at a place in initial data; or one byte of it, 0 the lowest."""
 
     place: int
     symbol: str
     addend: int
-    shift: int = 0
-    mask: int = (1 << 64) - 1
+    byte: int | None = None
+
+
+def byte_of(value: int, byte: int | None) -> int:
+    """Return a byte of a value, 0 the lowest; all of the value for none."""
+    return value if byte is None else value >> 8 * byte & 0xFF
 
 
 @dataclass(frozen=True, eq=False)
