@@ -40,8 +40,8 @@ FAMILY = KernelFamily(
 )
 
 _POINTS = 4  # of a thread
-_ENOUGH_BLOCKS = 512
-_OWN = 9 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
+_THREADS = 256  # at most
+_OWN = 7 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,27 @@ class CellsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> CellsConfig:
-        """As many channels as leave enough blocks, several for each multiprocessor of the largest devices."""
-        blocks = _tiles(problem, 256) * problem.n
-        enough = (count for count in (64, 32, 16) if blocks * -(-problem.c // count) >= _ENOUGH_BLOCKS)
-        return cls(256, 36, next(enough, 8))
+        """As many channels as leave enough blocks, for two or more a multiprocessor of the largest devices.
+
+        An image's boxes hold eight channels or four where neighbouring points are some pixels apart, which leaves a
+        third of an H200's shared memory to its L1 cache, where boxes meet.
+        """
+        tiles = _tiles(problem, _THREADS) * problem.n
+        if problem.volume:
+            kib, blocks = 36, 512
+        else:
+            kib, blocks = 80 if problem.dtype.size == 4 else 72, 256
+        counts = (64, 32, 16) if problem.volume else (32, 16)
+        enough = (count for count in counts if tiles * -(-problem.c // count) >= blocks)
+        return cls(_THREADS, kib, next(enough, 8))
 
     @classmethod
     def candidates(cls, problem: GridSampleDescriptor) -> Sequence[CellsConfig]:
-        """Return other parts of the channels, too."""
+        """Return other parts of the channels and, of images, other boxes, too."""
         best = cls.heuristic(problem)
-        return best, *(cls(256, 36, count) for count in (8, 16, 32) if count != best.channels)
+        sizes = (best.kib,) if problem.volume else (best.kib, 36, 100)
+        every = (cls(_THREADS, kib, count) for kib in sizes for count in (best.channels, 8, 16, 32))
+        return tuple(dict.fromkeys(every))
 
 
 def _tiles(problem: GridSampleDescriptor, threads: int) -> int:

@@ -214,19 +214,32 @@ def nearly_all(rng: Rng, shape: Shape, size: Shape, name: str, scale: float, noi
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
 @pytest.mark.ptx
 @pytest.mark.sanitize
-def test_tiles_of_other_modes_give_the_bits_of_the_general_one(
+def test_tiles_of_other_modes_give_the_same_bits_whatever_is_in_the_box(
     device: Device, rng: Rng, name: str, padding: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
 ) -> None:
+    """Points in a box, outside of a small one and folded by the padding, from lanes of every kind."""
     x, grid = nearly_all(rng, shape, size, name, scale, noise)
     how: Any = {
         "mode": "bicubic" if len(size) == 2 else "bilinear",
         "padding_mode": padding,
         "align_corners": len(shape) > 4,
     }
-    want = sampled(device, "general", x, grid, **how)
+    want = sampled(device, "general_tiled", x, grid, config=CellsConfig(64, 1, 4), **how)
+    exact = references.grid_sample(x, grid, **how)
+    check_error("grid_sample, tiles", device, want, exact, bar(name, shape, exact), str(how))
+    if len(size) == 3:
+        assert want.tobytes() == sampled(device, "general", x, grid, **how).tobytes()
     for offset in (0, 1):
         got = sampled(device, "general_tiled", x, grid, offset, CellsConfig(*config), **how)
         assert got.tobytes() == want.tobytes()
+    turned = np.roll(grid, 1, axis=-2)  # each point by another lane
+    got = sampled(device, "general_tiled", x, turned, 0, CellsConfig(*config), **how)
+    assert np.roll(got, -1, axis=-1).tobytes() == want.tobytes()
+    x.reshape(-1)[::77] = np.nan
+    want, got = (
+        sampled(device, "general_tiled", x, grid, 0, CellsConfig(*each), **how) for each in ((64, 1, 4), config)
+    )
+    assert got.tobytes() == want.tobytes()
 
 
 def test_who_serves_large_results() -> None:
