@@ -85,11 +85,12 @@ def backward(
 
 
 def in_place(
-    device: Device, norm: str, variant: str, x: Any, *weights: Any, offset: int = 0, config: Any = None
-) -> Any:
+    device: Device, norm: str, variant: str, x: Any, *weights: Any, eps: float = 1e-5, offset: int = 0,
+    config: Any = None,
+) -> Any:  # fmt: skip
     """Return what a norm makes of x where x is."""
     there = [on_device(a, device, offset) for a in (x, *weights)]
-    select(device, norm, "", x, 1e-5, variant, config).run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
+    select(device, norm, "", x, eps, variant, config).run(getattr(ops, f"{NORMS[norm]}Args")(*there, out=there[0]))
     return there[0].to_host()
 
 
@@ -335,6 +336,26 @@ def test_no_copy_comes_before_a_row_has_been_read(
     in_turn = backward(sim, norm, go, x, w, variant="held_warps", slices=3, offset=offset)
     ops.forget_plans()
     assert got[0].tobytes() == in_turn[0].tobytes()
+
+
+@every_norm
+@every_language
+@every_type
+@pytest.mark.parametrize("width", [20, 64])
+def test_in_place_no_lane_without_a_row_reads_one(
+    sim: Device, rng: Rng, monkeypatch: Patch, norm: str, variant: str, name: str, width: int
+) -> None:
+    """All rows of a wave are taken once more for one of large numbers, or for lanes without a row if eps is 0."""
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
+    for count in (1, 3, 9):
+        _, x, *weights = problem(norm, rng, (count, width), name)
+        if name != "f16":
+            x[count // 2] *= x.dtype.type(1e30)
+        for eps in (0.0, 1e-5):
+            want = forward(sim, norm, x, *weights, eps=eps, variant=variant, config=WarpsConfig(2, 1))
+            for offset in (0, 1):
+                there = in_place(sim, norm, variant, x, *weights, eps=eps, offset=offset, config=WarpsConfig(2, 1))
+                assert there.tobytes() == want.tobytes()
 
 
 @every_norm
