@@ -297,7 +297,6 @@ typedef Slanted Sloped;
 
 template <bool BACKWARD>
 struct Written {
-    typedef typename Choice<BACKWARD>::Formula Other;
     const typename Turns<BACKWARD>::At& at;
     const Element *x, *go;
     Element* to;
