@@ -20,7 +20,18 @@ from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMisma
 from ptxrt.ops.framework import tuned
 from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
-from ptxrt.ops.framework.schedule import ALIGN, Config, Limits, PrecisionGuarantee, Refusal, Region, Schedule, Zero
+from ptxrt.ops.framework.schedule import (
+    ALIGN,
+    Config,
+    Launch,
+    Limits,
+    PrecisionGuarantee,
+    Refusal,
+    Region,
+    Schedule,
+    Step,
+    Zero,
+)
 from ptxrt.ops.framework.variant import PlanKey, PlanPreference, Variant
 from ptxrt.ops.framework.zeros import SMALL, zeros
 from ptxrt.runtime.array import DeviceArray, empty, to_device
@@ -282,20 +293,17 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
     def _load(self) -> Run:
         """Load the kernels, upload the tables, and return what runs the steps."""
         limits = Limits.of(self.device.properties)
+        planned = self.schedule.steps
         steps: list[LaunchStep | FillStep] = []
         tables: list[DeviceArray] = []
-        for i, planned in enumerate(self.schedule.steps):
-            step = planned
-            if isinstance(step, Zero):
-                place, offset = self._place(step.where)
-                nbytes = step.where.nbytes if isinstance(step.where, Region) else self.operands[place].nbytes
-                if nbytes not in SMALL or not self.schedule.follows(i + 1, limits):
-                    steps.append(FillStep(place, offset, nbytes))
-                    continue
-                step = zeros(step.where, nbytes)
+        for each, behind in zip(planned, (*planned[1:], None), strict=False):  # planned may be empty
+            step = self._zeros(each, behind, limits) if isinstance(each, Zero) else each
+            if isinstance(step, FillStep):
+                steps.append(step)
+                continue
             x, y, z = (*step.grid, 1, 1)[:3]
             given = [self._given(argument, tables) for argument in step.arguments]
-            follows = bool(steps) and isinstance(steps[-1], LaunchStep) and self.schedule.follows(i, limits)
+            follows = bool(steps) and isinstance(steps[-1], LaunchStep) and step.may_follow(limits)
             kernel = step.kernel.load(self.device, follows=follows)
             steps.append(kernel.step((x, y, z, step.block, 1, 1), step.shared_bytes, given, follows=follows))
         if tables:
@@ -312,6 +320,14 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             tables=tables,
             result=self.result_type if len(self._outputs) > 1 else None,
         )
+
+    def _zeros(self, step: Zero, behind: Step | None, limits: Limits) -> Launch | FillStep:
+        """Return what makes zeros: a launch where few are wanted and the next step may follow it, else a memset."""
+        place, offset = self._place(step.where)
+        nbytes = step.where.nbytes if isinstance(step.where, Region) else self.operands[place].nbytes
+        if nbytes in SMALL and isinstance(behind, Launch) and behind.may_follow(limits):
+            return zeros(step.where, nbytes)
+        return FillStep(place, offset, nbytes)
 
     def _place(self, where: str | Region) -> tuple[int, int]:
         """Return the place of an operand, or of the workspace, which comes behind them, with an offset."""

@@ -200,6 +200,11 @@ class Launch:
     shared_bytes: int = 0
     own_bytes: int = _OWN
 
+    def may_follow(self, limits: Limits) -> bool:
+        """Return whether it may begin while a launch before it ends: it waits for that by itself."""
+        ptx = self.kernel.language == "ptx"
+        return ptx and limits.target is not None and limits.target >= FOLLOWING_TARGET
+
     def refusal(self, limits: Limits) -> str | None:
         """Return in words what does not fit the device or the entry's own parameters, or None."""
         needs = self.kernel.target
@@ -256,7 +261,11 @@ class Config:
             value = getattr(self, knob.name)
             if type(value) is not int or value < 0:
                 raise InvalidArgument(
-                    op=type(self).__name__, argument=knob.name, expected="an int, 0 or more", given=shown(value)
+                    op=type(self).__name__,
+                    argument=knob.name,
+                    expected="an int, 0 or more",
+                    given=shown(value),
+                    fix=f"Take one of {type(self).__name__}.candidates(descriptor), or leave the config out",
                 )
 
     @classmethod
@@ -297,12 +306,6 @@ class Schedule:
     def refusal(self, limits: Limits) -> str | None:
         """Return in words why a device cannot run it, or None."""
         return next((reason for launch in self.launches if (reason := launch.refusal(limits))), None)
-
-    def follows(self, index: int, limits: Limits) -> bool:
-        """Return whether a step is a launch that may begin while one before it ends: it waits for it by itself."""
-        step = self.steps[index] if 0 < index < len(self.steps) else None
-        launches = isinstance(step, Launch) and step.kernel.language == "ptx"
-        return launches and limits.target is not None and limits.target >= FOLLOWING_TARGET
 
 
 @dataclass(frozen=True)
