@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ptxrt.check.shadowing import Shadow, shadow
 from ptxrt.errors import InvalidArgument
@@ -26,10 +26,11 @@ def chosen(names: Iterable[str]) -> frozenset[str]:
 
 
 @contextmanager
-def checked(names: Iterable[str] = ("all",)) -> Iterator[Shadow]:
+def checked(names: Iterable[str] = ("all",)) -> Iterator[Shadow | None]:
     """Run launches under these checks, in processes that are started meanwhile too.
 
-    Gives the :class:`ptxrt.check.shadowing.Shadow` of the GPUs, which counts their launches.
+    Gives the :class:`ptxrt.check.shadowing.Shadow` of the GPUs, which counts their launches; None under no checks,
+    which are those that a launch on sim makes where nobody says which, too.
 
     Raises
     ------
@@ -38,8 +39,9 @@ def checked(names: Iterable[str] = ("all",)) -> Iterator[Shadow]:
     """
     checks = chosen(names)
     before = os.environ.get(CHECKS_VARIABLE)
-    with shadow(checks=checks) as watching:
-        os.environ[CHECKS_VARIABLE] = ",".join(sorted(checks))
+    watched: AbstractContextManager[Shadow | None] = shadow(checks=checks) if checks else nullcontext()
+    with watched as watching:
+        os.environ[CHECKS_VARIABLE] = ",".join(sorted(checks)) or "none"
         try:
             yield watching
         finally:

@@ -62,14 +62,16 @@ def _of_the_run(config: pytest.Config) -> list[str]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Turn the checks on before the test's fixtures, which may launch too."""
     mark = item.get_closest_marker(_MARK)
-    names = _of_the_run(item.config) if mark is None else [*mark.args] or ["all"]
-    if not names or names == ["none"]:
+    # A keyword is no name of a check either, and is refused as one.
+    names = _of_the_run(item.config) if mark is None else [*mark.args, *mark.kwargs] or ["all"]
+    if not names:
         return
     counts = item.config.stash[_COUNTS]
     with ExitStack() as stack:
         shadow = stack.enter_context(_checking().checked(names))
-        counts[_TESTS] += 1
-        stack.callback(_count, counts, shadow)
+        if shadow is not None:
+            counts[_TESTS] += 1
+            stack.callback(_count, counts, shadow)
         item.stash[_OPEN] = stack.pop_all()
 
 

@@ -116,6 +116,18 @@ def test_a_mark_is_stronger_than_the_option(tests: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("ptxrt:*")
 
 
+@pytest.mark.parametrize("environment", ["", "all"])
+def test_none_are_none_whatever_a_launch_makes_by_itself(
+    tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, environment: str
+) -> None:
+    monkeypatch.setenv("PTXRT_SIM_CHECKS", environment)
+    ran(tests, PLAIN).assert_outcomes(failed=1)
+    result = ran(tests, "@pytest.mark.ptxrt_checks('none')\n" + textwrap.dedent(PLAIN))
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("ptxrt:*")
+    ran(tests, PLAIN, "--ptxrt-checks=none").assert_outcomes(passed=1)
+
+
 def test_what_the_environment_said_before_is_there_again(
     tests: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +151,16 @@ def test_a_name_that_there_is_not_is_refused(tests: pytest.Pytester) -> None:
     result = ran(tests, '@pytest.mark.ptxrt_checks("shuffle")\ndef test_it(): ...')
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*InvalidArgument*given 'shuffle'*"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "given"),
+    [("checks='none'", "given 'checks'"), ("['shuffles']", "given*shuffles*"), ("None", "given None")],
+)
+def test_a_mark_takes_names_one_by_one(tests: pytest.Pytester, mark: str, given: str) -> None:
+    result = ran(tests, f"@pytest.mark.ptxrt_checks({mark})\ndef test_it(): ...")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*InvalidArgument*checks: expected names out of*{given}*"])
 
 
 def test_launches_on_gpus_are_compared_and_those_that_are_not_are_counted(

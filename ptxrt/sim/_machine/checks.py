@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ptxrt.errors import InvalidArgument
+from ptxrt.errors import InvalidArgument, shown
 
 __all__ = ["BY_DEFAULT", "CHECKS", "OFF_SWITCH", "VARIABLE", "Allowance", "chosen"]
 
@@ -71,9 +71,9 @@ def chosen(checks: Iterable[str] | None) -> tuple[frozenset[str], Allowance | No
         op, checks = VARIABLE, [name.strip() for name in text.split(",") if name.strip()]
         if checks == ["none"]:
             return frozenset(), None
-    names = frozenset([checks] if isinstance(checks, str) else checks)
-    unknown = sorted(names - CHECKS.keys() - {"all"})
-    if unknown:
-        known = f"names out of {', '.join(CHECKS)}, all" + (", none" if op == VARIABLE else "")
-        raise InvalidArgument(op=op, argument="checks", expected=known, given=repr(unknown[0]))
-    return frozenset(CHECKS) if "all" in names else names, None
+    names = [*checks] if isinstance(checks, Iterable) and not isinstance(checks, str) else [checks]
+    for name in names:
+        if not isinstance(name, str) or name not in (*CHECKS, "all"):
+            known = f"names out of {', '.join(CHECKS)}, all" + (", none" if op == VARIABLE else "")
+            raise InvalidArgument(op=op, argument="checks", expected=known, given=shown(name))
+    return frozenset(CHECKS if "all" in names else names), None
