@@ -36,10 +36,12 @@ class Communicator(ABC):
     """
 
     def __init__(self, rank: int, size: int, device: Device, timeout: float) -> None:
-        if timeout.__class__ not in (int, float) or not timeout > 0:
+        number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
+        if not number or not timeout > 0:
             expected = "a number of seconds above 0"
             raise InvalidArgument(op="Communicator", argument="timeout", expected=expected, given=shown(timeout))
-        self.rank, self.size, self.device, self.timeout = rank, size, device, timeout
+        self.rank, self.size, self.device = rank, size, device
+        self.timeout = float(min(timeout, threading.TIMEOUT_MAX))  # more is no number of seconds for Python's locks
         self._agreed: set[tuple[object, ...]] = set()
         self._lock = threading.Lock()
 

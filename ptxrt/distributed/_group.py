@@ -108,17 +108,20 @@ class Group:
     """
 
     def __init__(self, size: int, device: Device | str | None = None, timeout: float = 60.0) -> None:
-        if size.__class__ is not int or not 1 <= size <= _MOST_RANKS:
+        whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+        if not whole or not 1 <= size <= _MOST_RANKS:
             expected = f"a whole number from 1 to {_MOST_RANKS}"
             raise InvalidArgument(op="Group", argument="size", expected=expected, given=shown(size))
-        self.device, self._timeout = as_device(device), timeout
+        self.device = as_device(device)
         self._changed = threading.Condition()
         self._came: dict[int, tuple[DeviceArray, Event]] = {}
         self._turn = 0
         self._done: Event | None = None
         self._refusal: RanksDisagree | None = None
         self._lost: dict[int, str] = {}
-        self.ranks = tuple(_Rank(self, rank, size, timeout) for rank in range(size))
+        self._missed = ""  # in words, who did not come in time: a rank has given up, and nobody goes on without it
+        self.ranks = tuple(_Rank(self, rank, int(size), timeout) for rank in range(size))
+        self._timeout = self.ranks[0].timeout
 
     def __repr__(self) -> str:
         return f"<Group: {len(self.ranks)} ranks on {self.device}>"
@@ -158,30 +161,39 @@ class Group:
         """Wait for all ranks' arrays, and have them added up on the stream of the rank that comes last."""
         event = stream.record()
         with self._changed:
+            if self._missed or self._lost:
+                raise self._lost_error()
             turn = self._turn
             self._came[rank] = array, event
             if len(self._came) == len(self.ranks):
-                self._add_up(stream)
+                try:
+                    self._add_up(stream)
+                except BaseException as error:
+                    self.lose(rank, f"{type(error).__name__}: {error}")
+                    raise
                 self._turn += 1
                 self._came = {}
                 self._changed.notify_all()
-            elif not self._changed.wait_for(lambda: self._turn != turn or self._lost, self._timeout):
+            elif not self._changed.wait_for(lambda: self._turn != turn or self._lost or self._missed, self._timeout):
                 missing = sorted({each.rank for each in self.ranks} - self._came.keys())
-                raise self._lost_error(f"nothing of rank {', '.join(map(str, missing))}")
+                self._missed = f"nothing of rank {', '.join(map(str, missing))}"
+                self._came = {}
+                self._changed.notify_all()
             if self._turn == turn:
-                raise self._lost_error("; ".join(f"rank {one} ended with {why}" for one, why in self._lost.items()))
+                raise self._lost_error()
             done, refusal = self._done, self._refusal
         if refusal is not None:
             raise refusal
         if done is not None:
             stream.wait(done)
 
-    def _lost_error(self, given: str) -> RankLost:
+    def _lost_error(self) -> RankLost:
+        ended = "; ".join(f"rank {one} ended with {why}" for one, why in self._lost.items())
         return RankLost(
             op="Group",
             argument="communicator",
             expected=f"all {len(self.ranks)} ranks within {self._timeout:g} s",
-            given=given,
+            given=self._missed or ended,
             fix="Make another Group",
         )
 

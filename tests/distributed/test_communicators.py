@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from ctypes import c_int
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import pytest
 from helpers import Patch, need_hip_compilers, refused
 
 import ptxrt
-from ptxrt.distributed import Communicator, Group, NcclCommunicator, _nccl, as_communicator
+from ptxrt.distributed import Communicator, Group, NcclCommunicator, _group, _nccl, as_communicator
 from ptxrt.runtime.stream import Event
 
 
@@ -78,6 +80,54 @@ def test_arrays_of_two_sizes_are_refused_on_all_ranks(device: Any) -> None:
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     with refused(ptxrt.InvalidArgument, "Group", "size", "from 1 to 4096"):
         Group(size, "sim")
+
+
+def test_a_rank_that_comes_too_late_is_told_so_and_changes_nothing() -> None:
+    early, late, third = Group(3, "sim", 0.05).ranks
+    device = early.device
+    arrays = [ptxrt.ones(3, "int64", device) for _ in range(3)]
+    for rank, array in ((early, arrays[0]), (late, arrays[1]), (third, arrays[2]), (early, arrays[0])):
+        with refused(ptxrt.RankLost, "Group", "communicator", "within 0.05 s", "nothing of rank 1, 2", "another Group"):
+            rank.all_reduce(array, device.default_stream)
+    assert all((array.to_host() == 1).all() for array in arrays)
+
+
+def test_what_goes_wrong_in_the_sum_is_told_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any) -> Any:
+        raise ptxrt.OutOfDeviceMemory("no room", op="load", argument="kernel")
+
+    monkeypatch.setattr(_group, "load", load)
+    errors: list[Any] = []
+
+    def work(rank: Communicator) -> None:
+        try:
+            rank.all_reduce(ptxrt.ones(3, "int64", "sim"), rank.device.default_stream)
+        except ptxrt.PtxrtError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in Group(2, "sim", 20).ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(type(error).__name__ for error in errors) == ["OutOfDeviceMemory", "RankLost"]
+    assert any("ended with OutOfDeviceMemory: no room" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize(
+    ("size", "timeout"), [(np.int64(2), np.float32(20)), (np.uint8(2), np.int64(20)), (2, float("inf")), (2, 10**400)]
+)
+def test_numbers_of_numpy_and_no_time_limit(size: Any, timeout: Any) -> None:
+    group = Group(size, "sim", timeout)
+    array = [ptxrt.ones(3, "int64", "sim") for _ in group.ranks]
+
+    def work(rank: Communicator) -> Any:
+        time.sleep(0.02 * rank.rank)  # so that the first one waits
+        rank.all_reduce(array[rank.rank], group.device.default_stream)
+        return array[rank.rank].to_host()[0]
+
+    assert group.run(work) == [2, 2]
+    assert (type(group.ranks[0].size), type(group.ranks[0].timeout)) == (int, float)
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), None, True])
