@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -154,6 +155,18 @@ def _check_save(op: str, save: str) -> None:
         raise InvalidArgument(op=op, argument="save", expected=expected, given=shown(save))
 
 
+def _checked_momentum(momentum: float, kind: ElementType) -> float:
+    """Return a momentum as a float; InvalidArgument for what is no number from 0 to 1."""
+    try:
+        found = number(momentum, "batch_norm", "momentum", kind)
+    except InvalidArgument:
+        found = math.inf  # refused by bounds that are not the momentum's
+    if found > 1:
+        expected = "a number from 0 to 1"
+        raise InvalidArgument(op="batch_norm", argument="momentum", expected=expected, given=shown(momentum))
+    return found
+
+
 @dataclass(frozen=True)
 class BatchNormDescriptor(Problem):
     """A problem of batch_norm: pure data, hashable.
@@ -197,11 +210,7 @@ class BatchNormDescriptor(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum is not None:
-            self._set(momentum=number(self.momentum, "batch_norm", "momentum", parameter_type(self.dtype)))
-        if self.momentum is not None and self.momentum > 1:
-            raise InvalidArgument(
-                op="batch_norm", argument="momentum", expected="a number from 0 to 1", given=shown(self.momentum)
-            )
+            self._set(momentum=_checked_momentum(self.momentum, parameter_type(self.dtype)))
         if self.running.__class__ is not bool or not (self.running or self.training):
             raise InvalidArgument(
                 op="batch_norm",

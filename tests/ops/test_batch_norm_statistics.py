@@ -316,6 +316,12 @@ def given(device: Device, rng: Rng) -> list[Any]:
     return [on_device(a, device) for a in (made(rng), *vectors(rng, 4))]
 
 
+@pytest.mark.parametrize("momentum", [-0.1, 1.5, float("nan"), "0.1", True])
+def test_a_momentum_outside_of_its_bounds_is_told_them(given: list[Any], momentum: Any) -> None:
+    said = refused(ptxrt.InvalidArgument, "momentum", batch_norm, *given, training=True, momentum=momentum)
+    assert f"expected a number from 0 to 1, given {momentum!r}" in said
+
+
 def test_a_mean_over_all_batches_needs_a_counter(given: list[Any]) -> None:
     said = refused(ptxrt.InvalidArgument, "batches", batch_norm, *given, training=True, momentum=None)
     assert "since momentum is None" in said
