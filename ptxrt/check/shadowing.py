@@ -20,6 +20,7 @@ import re
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -36,7 +37,7 @@ from ptxrt.runtime.device import WHEN_OPENED, Device, opened_devices
 from ptxrt.runtime.layout import contiguous, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from ptxrt.backends import Backend, Imported, Recorded
@@ -52,7 +53,7 @@ _ALIGN = 512  # the PTX machine gives its memory addresses that are multiples of
 
 
 def shadow(
-    devices: Iterable[Device | str] | None = None,
+    devices: Iterable[Device | str] | Device | str | None = None,
     *,
     max_threads: int = 1 << 17,
     max_bytes: int = 64 << 20,
@@ -70,7 +71,7 @@ def shadow(
     Parameters
     ----------
     devices
-        Those to watch; every GPU if left out. It holds for all threads.
+        Those to watch, or one; every GPU if left out. It holds for all threads.
     max_threads, max_bytes
         Launches of more threads, or whose pointers point into more bytes of memory, are not compared, but counted in
         ``skipped``; so are those that the machine cannot run.
@@ -84,8 +85,10 @@ def shadow(
         For limits that are no whole numbers, or devices or checks that there are not.
     """
     for argument, value in (("max_threads", max_threads), ("max_bytes", max_bytes)):
-        if not isinstance(value, int) or value < 0:
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
             raise InvalidArgument(op="shadow", argument=argument, expected="0 or more", given=shown(value))
+    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
+        devices = [devices]
     chosen = None if devices is None else [Device(device) for device in devices]
     return Shadow(chosen, max_threads, max_bytes, sim.chosen_checks(checks)[0])
 

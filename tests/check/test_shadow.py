@@ -188,7 +188,19 @@ def test_a_launch_that_fails_leaves_the_device_as_it_was(device: Device) -> None
     assert device.backend is before
 
 
-@pytest.mark.parametrize("limits", [{"max_threads": -1}, {"max_bytes": 1.5}])
+def test_a_device_may_be_given_alone(sim: Device) -> None:
+    kernel, (x, y) = load(sim, "add"), arrays(sim)
+    for one in (sim, str(sim)):
+        with ptxrt.shadow(one, max_threads=np.int64(64)) as shadow:
+            kernel.launch(1, 64, x, y, 64)
+        assert shadow.compared == 1
+    wrong: Any
+    for wrong in (3, "nope", [3]):
+        with pytest.raises(ptxrt.InvalidArgument, match="a name such as"):
+            ptxrt.shadow(wrong)
+
+
+@pytest.mark.parametrize("limits", [{"max_threads": -1}, {"max_bytes": 1.5}, {"max_bytes": True}])
 def test_a_limit_is_a_whole_number(limits: Any) -> None:
     with pytest.raises(ptxrt.InvalidArgument) as caught:
         ptxrt.shadow(**limits)
