@@ -23,6 +23,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1e-5, 1e-2
 class Communicator(ABC):
     """One rank's end of what connects all ranks; a subclass has :meth:`all_reduce`.
 
+    Parameters
+    ----------
+    rank, size, device, timeout
+        As the attributes; of the device its name is enough.
+
     Attributes
     ----------
     rank : int
@@ -33,14 +38,27 @@ class Communicator(ABC):
         Where this rank's arrays are.
     timeout : float
         Seconds after which a rank that waits for another one gives up.
+
+    Raises
+    ------
+    InvalidArgument
+        For a rank that is none of `size`, and a timeout that is no number above 0.
     """
 
-    def __init__(self, rank: int, size: int, device: Device, timeout: float) -> None:
+    def __init__(self, rank: int, size: int, device: Device | str, timeout: float) -> None:
+        whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in (rank, size))
+        if not whole or not 0 <= rank < size:
+            raise InvalidArgument(
+                op="Communicator",
+                argument="rank",
+                expected="a whole number from 0, below the number of ranks",
+                given=f"rank {shown(rank)} of {shown(size)}",
+            )
         number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
         if not number or not timeout > 0:
             expected = "a number of seconds above 0"
             raise InvalidArgument(op="Communicator", argument="timeout", expected=expected, given=shown(timeout))
-        self.rank, self.size, self.device = rank, size, device
+        self.rank, self.size, self.device = int(rank), int(size), Device(device)
         self.timeout = float(min(timeout, threading.TIMEOUT_MAX))  # more is no number of seconds for Python's locks
         self._agreed: set[tuple[object, ...]] = set()
         self._lock = threading.Lock()

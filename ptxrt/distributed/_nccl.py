@@ -149,7 +149,7 @@ def as_communicator(given: Any, op: str = "as_communicator") -> Communicator:
     if isinstance(given, Communicator):
         return given
     origin = type(given).__module__.partition(".")[0]
-    if origin not in ("nccl", "torch"):
+    if origin != "torch" and not (origin == "nccl" and hasattr(given, "ptr")):
         raise InvalidArgument(
             op=op,
             argument="communicator",

@@ -136,6 +136,27 @@ def test_a_time_limit_that_is_none_is_refused(timeout: Any) -> None:
         Group(2, "sim", timeout)
 
 
+class Alone(Communicator):
+    """One of a user's own, of one rank."""
+
+    def all_reduce(self, array: Any, stream: Any) -> None: ...
+
+
+def test_a_communicator_of_ones_own_takes_a_device_by_its_name() -> None:
+    own = Alone(np.int64(0), np.int64(1), "sim:0", 5)
+    assert (own.rank, own.size, own.device) == (0, 1, ptxrt.Device("sim:0"))
+    x = ptxrt.to_device(np.arange(8, dtype=np.float32).reshape(4, 2), "sim:0")
+    result = ptxrt.ops.batch_norm(x, None, None, None, None, training=True, communicator=own)
+    assert result.batch_mean is not None
+    assert result.batch_mean.to_host().tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 1), (0.0, 1), (False, 1), (0, None)])
+def test_a_rank_that_is_none_is_refused(rank: Any, size: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "Communicator", "rank", "below the number of ranks", f"rank {rank!r} of"):
+        Alone(rank, size, "sim:0", 5)
+
+
 def test_an_all_reduce_is_one_call_on_the_stream(library: Library) -> None:
     communicator = NcclCommunicator(0x1234)
     assert (communicator.rank, communicator.size, str(communicator.device)) == (2, 4, "sim:0")
@@ -237,7 +258,7 @@ def test_a_group_that_does_not_tell_its_handle_is_refused(monkeypatch: Patch) ->
         as_communicator(theirs, "batch_norm")
 
 
-@pytest.mark.parametrize("given", [1, "nccl", object()])
+@pytest.mark.parametrize("given", [1, "nccl", object(), type("UniqueId", (), {"__module__": "nccl.core.utils"})()])
 def test_what_is_no_communicator_is_refused(given: Any) -> None:
     x = ptxrt.ones((2, 3, 4), "f4", "sim:0")
     with refused(ptxrt.InvalidArgument, "batch_norm", "communicator", "nccl.core", type(given).__name__):
