@@ -19,6 +19,8 @@ _VARIABLE = re.compile(
 )
 _DIMENSION = re.compile(r"\[([^\]]*)\]")
 _NUMBER = re.compile(r"\s*(\d{1,18})[uU]?\s*")
+_OF_HEADERS = re.compile(r"(?:_INTERNAL_\w+::)?(?:cuda|cooperative_groups|std|__\w+)::")
+_MOST_LISTED = 20
 
 
 def variables_of(text: str, *, signed: bool = True) -> dict[str, VariableInfo]:
@@ -49,6 +51,8 @@ def variables_of(text: str, *, signed: bool = True) -> dict[str, VariableInfo]:
 def find_variable(binary: Binary, name: str, op: str) -> VariableInfo:
     """Return a variable by its name in the binary, or, in C++, by its own: ``"table"``, ``"ns::table"``.
 
+    What a text declares itself comes before what CUDA's headers do, which may be hundreds.
+
     Raises
     ------
     InvalidArgument
@@ -57,13 +61,19 @@ def find_variable(binary: Binary, name: str, op: str) -> VariableInfo:
     if isinstance(name, str) and name in binary.variables:
         return binary.variables[name]
     words = {demangled(symbol): found for symbol, found in binary.variables.items()}
-    ends = [word for word in words if isinstance(name, str) and name and f"::{word}".endswith(f"::{name}")]
-    if name in ends or len(ends) == 1:
-        return words[name if name in ends else ends[0]]
+    own = [word for word in words if not _OF_HEADERS.match(word)]
+    for among in (own, [*words]):
+        ends = [word for word in among if isinstance(name, str) and name and f"::{word}".endswith(f"::{name}")]
+        if name in ends or len(ends) == 1:
+            return words[name if name in ends else ends[0]]
+        if ends:
+            break
+    listed = ends or own
+    more = f" ... ({len(listed)})" if len(listed) > _MOST_LISTED else ""
     raise InvalidArgument(
         op=op,
         argument="name",
-        expected=f"one of the module's variables: {', '.join(words) or 'it has none'}",
+        expected=f"one of the module's variables: {', '.join(listed[:_MOST_LISTED]) or 'it has none'}{more}",
         given=f"{shown(name)}{f', which is {len(ends)} of them' if ends else ''}",
-        fix=None if ends else suggestion(str(name), words),
+        fix=None if ends else suggestion(str(name), own),
     )

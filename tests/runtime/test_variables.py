@@ -126,6 +126,26 @@ def test_a_name_of_several_variables_wants_its_namespace(kernel: Kernel) -> None
     assert ".kd" not in str(caught.value), "AMD's descriptor of a kernel is no variable"
 
 
+def test_the_variables_of_headers_do_not_stand_in_the_way(sim: Device) -> None:
+    need_nvrtc()
+    text = """
+        namespace cuda { namespace std { __device__ int value = 1, digits = 3; } }  // as headers have
+        namespace mine { __device__ int value = 2; }
+        __global__ void k(int* y) { y[0] = cuda::std::value + cuda::std::digits + mine::value; }"""
+    kernel = ptxrt.load(KernelSource.cuda(text), "k", device=sim)
+    for name, held in (("value", 2), ("std::value", 1), ("digits", 3)):
+        assert kernel.variable(name, np.int32).to_host() == held
+    with refused(ptxrt.InvalidArgument, "k.variable", "name", "variables: mine::value, given 'valve'"):
+        kernel.variable("valve", np.int32)
+
+
+def test_of_very_many_variables_a_few_are_listed(sim: Device) -> None:
+    many = "".join(f".visible .global .u32 v{number};\n" for number in range(99))
+    kernel = ptxrt.load(KernelSource.ptx(f"{HEAD}{many}.visible .entry k() {{ ret; }}"), "k", "", sim)
+    with refused(ptxrt.InvalidArgument, "k.variable", "name", "v0, v1, ", ", v19 ... (99), given 'x'"):
+        kernel.variable("x")
+
+
 def test_a_type_that_does_not_divide_the_bytes_is_refused(sim: Device) -> None:
     text = f"{HEAD}.visible .global .b8 odd[10];\n.visible .entry k() {{ ret; }}"
     kernel = ptxrt.load(KernelSource.ptx(text), "k", "", sim)
