@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ptxrt.dtypes import element_type
 from ptxrt.errors import InvalidArgument, shown
+from ptxrt.runtime.layout import checked_shape
 
 __all__ = ["arrays", "shapes", "sizes", "special_values"]
 
@@ -45,6 +46,7 @@ def sizes(most: int = 1024, *, least: int = 1, block: int = 256) -> st.SearchStr
     InvalidArgument
         For bounds between which there is no whole number, or a block of less than one thread.
     """
+    least, most, block = _whole(least), _whole(most), _whole(block)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
         raise InvalidArgument(
             op="sizes", argument="most", expected=f"a whole number, {shown(least)} or more", given=shown(most)
@@ -75,6 +77,7 @@ def shapes(axes: int, *, most: int = 4096, least: int = 1, block: int = 256) -> 
     InvalidArgument
         For numbers of which there is no shape.
     """
+    axes, most, least = _whole(axes), _whole(most), _whole(least)
     if not (isinstance(axes, int) and axes >= 0):
         raise InvalidArgument(op="shapes", argument="axes", expected="0 axes or more", given=shown(axes))
     if not (isinstance(least, int) and isinstance(most, int) and least >= 0 and most >= max(least**axes, 1)):
@@ -93,6 +96,11 @@ def shapes(axes: int, *, most: int = 4096, least: int = 1, block: int = 256) -> 
         return tuple(draw(st.permutations(found)))  # or the first axis would be the longest
 
     return shape()
+
+
+def _whole(number: Any) -> Any:
+    """Return a whole number of NumPy as Python's own, which it is told apart by; all else as it is."""
+    return int(number) if isinstance(number, np.integer) else number
 
 
 def special_values(dtype: Any, *, finite: bool = False) -> st.SearchStrategy[Any]:
@@ -131,22 +139,24 @@ def _specials(kind: np.dtype[Any], finite: bool) -> list[Any]:
         tiny, normal = about.smallest_subnormal, about.smallest_normal
         both = [float(n) for n in (0, 1, tiny, normal - tiny, normal, about.max, np.inf)]
         wanted = [*both, *(-n for n in both), 9999.0, 10000.0, 10001.0, np.nan]
-    return [value for value in np.array(wanted).astype(kind) if not finite or np.isfinite(value)]
+    # Of the type at once: an array of both 0 and 2**64 - 1 is one of float64 to NumPy.
+    return [value for value in np.array(wanted, kind) if not finite or np.isfinite(value)]
 
 
 @st.composite
 def _arrays(
     draw: st.DrawFn, kind: np.dtype[Any], shape: Any, special: st.SearchStrategy[Any], most_special: int
 ) -> NDArray[Any]:
-    extents = draw(shape) if isinstance(shape, st.SearchStrategy) else tuple(shape)
+    extents = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    found = np.empty(extents, kind)  # without axes NumPy's generator gives a number, which no place can be set in
     if kind == np.bool_:
-        found = rng.integers(0, 2, extents).astype(kind)
+        found[...] = rng.integers(0, 2, extents)
     elif kind.kind in "iu":
         bounds = np.iinfo(kind)
-        found = rng.integers(bounds.min, bounds.max, extents, kind, endpoint=True)
+        found[...] = rng.integers(bounds.min, bounds.max, extents, kind, endpoint=True)
     else:
-        found = (rng.standard_normal(extents) + draw(st.sampled_from([0.0, 1e4]))).astype(kind)
+        found[...] = rng.standard_normal(extents) + draw(st.sampled_from([0.0, 1e4]))
     if found.size:
         at = st.integers(0, found.size - 1)
         for index, value in draw(st.lists(st.tuples(at, special), max_size=most_special)):
@@ -156,7 +166,7 @@ def _arrays(
 
 def arrays(
     dtype: Any,
-    shape: st.SearchStrategy[tuple[int, ...]] | Iterable[int],
+    shape: st.SearchStrategy[tuple[int, ...]] | Iterable[int] | int,
     *,
     special: st.SearchStrategy[Any] | None = None,
     most_special: int = 4,
@@ -181,6 +191,10 @@ def arrays(
     ------
     DTypeMismatch
         For a type that no kernel parameter has.
+    InvalidArgument
+        For what is no shape.
     """
     kind = element_type(dtype, op="arrays").numpy
+    if not isinstance(shape, st.SearchStrategy):
+        shape = checked_shape(shape, "arrays")  # type: ignore[arg-type]
     return _arrays(kind, shape, special_values(kind) if special is None else special, most_special)

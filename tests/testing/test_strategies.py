@@ -91,6 +91,8 @@ def test_finite_special_values(name: str) -> None:
     [
         ("i8", {-128, -127, -1, 0, 1, 126, 127}),
         ("u16", {0, 1, 9999, 10000, 10001, 65534, 65535}),
+        ("u64", {0, 1, 9999, 10000, 10001, 2**64 - 2, 2**64 - 1}),
+        ("i64", {-(2**63), 1 - 2**63, -1, 0, 1, 9999, 10000, 10001, 2**63 - 2, 2**63 - 1}),
         ("bool", {False, True}),
     ],
 )
@@ -110,6 +112,23 @@ def test_arrays_have_special_values_and_few_of_them() -> None:
     found = drawn(arrays("f32", (16,), special=st.just(np.float32(np.nan)), most_special=2))
     assert {int(np.isnan(array).sum()) for array in found} == {0, 1, 2}
     assert any(np.nanmean(array) > 5000 for array in found)  # and some lie around 1e4
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "int8", "bool"])
+def test_arrays_without_axes_are_arrays_and_have_special_values(name: str) -> None:
+    special = next(iter(drawn(special_values(name), 1)))
+    for found in drawn(arrays(name, (), special=st.just(special), most_special=1), 20):
+        assert isinstance(found, np.ndarray)
+        assert (found.shape, found.dtype) == ((), special.dtype)
+    assert find(arrays("f32", shapes(0), special=st.just(7)), lambda found: found == 7).shape == ()
+
+
+def test_numbers_of_numpy_are_sizes_and_a_number_is_a_shape() -> None:
+    three = np.int64(3)
+    assert {*drawn(sizes(three, least=three, block=three))} == {3}
+    assert {len(shape) for shape in drawn(shapes(three, most=np.int32(9), least=np.uint8(2)), 20)} == {3}
+    for shape in (5, np.int64(5), [5], iter([5])):
+        assert {found.shape for found in drawn(arrays("f32", shape), 5)} == {(5,)}
 
 
 def test_a_failing_array_gets_small() -> None:
