@@ -67,7 +67,8 @@ def _edges(array: DeviceArray, edge: int | None) -> np.ndarray[Any, Any]:
     """Return a host array in which each axis longer than twice `edge` has its ends, and one value between them."""
     whole = edge is None or max(array.shape, default=0) <= 2 * edge
     length = span(array.shape, array.strides)
-    if length * array.dtype.itemsize <= _AT_ONCE or (whole and length <= 4 * array.size):
+    # Of a view that repeats a few elements the whole may be more than the host has.
+    if max(length, array.size) * array.dtype.itemsize <= _AT_ONCE or (whole and length <= 4 * array.size):
         host = array.to_host(array.device.default_stream)
         for axis, length in enumerate(host.shape):
             host = host.take(_places(length, edge), axis)

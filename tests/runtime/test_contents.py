@@ -52,6 +52,14 @@ def test_views_are_shown_as_numpy_shows_them(device: Device, view: Any) -> None:
     looks(view(ptxrt.to_device(host, device)), view(host))
 
 
+@pytest.mark.parametrize("shape", [(2**50,), (2**40, 2**40), (3, 2**40, 2)], ids=str)
+def test_a_view_that_repeats_more_than_the_host_holds_is_shown(device: Device, shape: tuple[int, ...]) -> None:
+    one = ptxrt.ones(1, device=device)
+    shown_as = repr(one.broadcast_to(shape))
+    rows = [min(length, 4096) for length in shape]
+    assert shown_as.partition(", shape=")[0] == repr(one.broadcast_to(rows)).partition(", shape=")[0]
+
+
 def test_numpys_print_options_are_followed(device: Device) -> None:
     host = np.linspace(0, 1, 60, dtype=np.float64)
     x = ptxrt.to_device(host, device)
