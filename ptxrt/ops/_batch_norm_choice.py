@@ -70,7 +70,8 @@ def holding_threads(problem: Any, language: str) -> int:
     if count > 1 << 14 and (arrays == 2 or problem.dtype.size == 4 or channels <= 256):
         return 512
     little = (32 if arrays == 1 else 38) << 10  # of which so many blocks fit that few threads are enough
-    few = held_bytes(problem, arrays) <= little if channels >= 768 else channels >= 512 and count <= 1 << 11
+    short = 1 << (12 if problem.dtype.size == 2 and in_vectors(problem) else 11)
+    few = held_bytes(problem, arrays) <= little if channels >= 768 else channels >= 512 and count <= short
     return 128 if few else 256
 
 
