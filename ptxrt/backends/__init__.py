@@ -7,7 +7,7 @@ machines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -288,6 +288,9 @@ class Backend(Protocol):
     def destroy_stream(self, ordinal: int, stream: int) -> None: ...
     def stream_ordinal(self, stream: int) -> int:
         """Return the device of a stream that another library made."""
+
+    def idle(self, ordinal: int, streams: Sequence[int]) -> list[int]:
+        """Return those of the streams that have done all that they were given."""
 
     def synchronize(self, ordinal: int, stream: int | None) -> None:
         """Wait for one stream, or for the whole device if `stream` is None."""

@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -284,19 +284,25 @@ class CudaBackend(CudaTextures):
             self._call("cuStreamSynchronize", stream)
 
     @contextmanager
-    def looking(self, ordinal: int, streams: tuple[int, ...]) -> Iterator[bool]:
+    def _beside_captures(self, ordinal: int) -> Iterator[None]:
+        """Let calls disturb no graph that is being captured."""
         relaxed = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         with self._current(ordinal):
             before = self._call("cuThreadExchangeStreamCaptureMode", relaxed)[1]
             try:
-                # The default stream answers with an error where a stream that synchronises with it is being captured.
-                states = [self._driver.cuStreamIsCapturing(stream) for stream in (0, *streams)]
-                idle = all(state[0] is self._success and not int(state[1]) for state in states)
-                for stream in streams if idle else ():
-                    self._call("cuStreamSynchronize", stream)
-                yield idle
+                yield
             finally:
                 self._call("cuThreadExchangeStreamCaptureMode", before)
+
+    @contextmanager
+    def looking(self, ordinal: int, streams: tuple[int, ...]) -> Iterator[bool]:
+        with self._beside_captures(ordinal):
+            # The default stream answers with an error where a stream that synchronises with it is being captured.
+            states = [self._driver.cuStreamIsCapturing(stream) for stream in (0, *streams)]
+            idle = all(state[0] is self._success and not int(state[1]) for state in states)
+            for stream in streams if idle else ():
+                self._call("cuStreamSynchronize", stream)
+            yield idle
 
     def copy(self, ordinal: int, dst: int, src: int, nbytes: int, stream: int) -> None:
         with self._current(ordinal):
@@ -330,6 +336,10 @@ class CudaBackend(CudaTextures):
             return int(self._call("cuCtxGetDevice")[1])
         finally:
             self._call("cuCtxPopCurrent")
+
+    def idle(self, ordinal: int, streams: Sequence[int]) -> list[int]:
+        with self._beside_captures(ordinal):
+            return [stream for stream in streams if self._driver.cuStreamQuery(stream)[0] is self._success]
 
     def synchronize(self, ordinal: int, stream: int | None) -> None:
         with self._current(ordinal), self._recent.waiting(ordinal, stream):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NoReturn
@@ -294,6 +294,13 @@ class HipBackend:
 
     def stream_ordinal(self, stream: int) -> int:
         return int(self._call("hipStreamGetDevice", stream)[1])
+
+    def idle(self, ordinal: int, streams: Sequence[int]) -> list[int]:
+        with self._current(ordinal):
+            found = [stream for stream in streams if self._ask("hipStreamQuery", stream)[0] is self._success]
+            if len(found) < len(streams):
+                self._driver.hipGetLastError()  # or another library's next look for errors finds hipErrorNotReady
+        return found
 
     def synchronize(self, ordinal: int, stream: int | None) -> None:
         with self._current(ordinal), self._recent.waiting(ordinal, stream):

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Literal
@@ -190,6 +190,9 @@ class SimBackend:
 
     def stream_ordinal(self, stream: int) -> int:
         raise Unsupported(op="sim", argument="stream", expected="a stream of ptxrt", given=f"{stream:#x}")
+
+    def idle(self, ordinal: int, streams: Sequence[int]) -> list[int]:
+        return list(streams)
 
     def synchronize(self, ordinal: int, stream: int | None) -> None: ...
 

@@ -48,9 +48,9 @@ def values_as_text(array: DeviceArray, prefix: str) -> str:
         if edge == 1:
             return "<many axes>"
         edge -= 1
-    device, streams = array.device, tuple(user.handle for user in array.memory.users)
+    device = array.device
     try:
-        with device.backend.looking(device.ordinal, streams) as readable:
+        with device.backend.looking(device.ordinal, array.memory.users) as readable:
             if not readable:
                 return "<its stream is being captured>"
             part = _edges(array, edge)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from ptxrt.errors import BackendUnavailable, InvalidArgument, OutOfDeviceMemory, shown
 from ptxrt.runtime.device import Device
-from ptxrt.runtime.stream import Stream
+from ptxrt.runtime.stream import Queue, Stream
 
 __all__ = ["Memory"]
+
+_MANY = 16  # streams: then those that are done are let go
 
 
 class Memory:
@@ -31,7 +32,7 @@ class Memory:
     __slots__ = ("_holds", "_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
 
     def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
-        self._used_on: dict[int, Stream] = {}
+        self._used_on: dict[Queue | int, Queue | Stream] = {}  # by handle only those of other libraries
         # One for the arrays and, above it, one for each graph. Whoever takes away the first one gives the memory back:
         # taking one away and seeing which it was is a single step.
         self._holds = [True]
@@ -61,13 +62,32 @@ class Memory:
         if stream.capture is not None:
             stream.capture.hold(self)
             stream = stream.capture.stream
-        if stream.handle != self.stream.handle:
+        if stream.handle != self.stream.handle and stream.queue not in self._used_on:
+            self._note(stream)
+
+    def _note(self, stream: Stream) -> None:
+        """Note a stream; at 16, 32, 64 ... of them, let go of those that are done for good.
+
+        These are idle, and their Streams are gone. A Stream that is there may be on the way to a launch, which was
+        noted and has not begun.
+        """
+        queue = stream.queue
+        if queue is None:  # another library's, which may have the handle of one that is gone
             self._used_on[stream.handle] = stream
+            return
+        count = len(self._used_on)
+        if count >= _MANY and not count & (count - 1):
+            dropped = [one for one in tuple(self._used_on.values()) if isinstance(one, Queue) and one.dropped]
+            idle = self.device.backend.idle(self.device.ordinal, [one.handle for one in dropped])
+            for one in dropped:
+                if one.handle in idle:
+                    self._used_on.pop(one, None)
+        self._used_on[queue] = queue
 
     @property
-    def users(self) -> Iterable[Stream]:
-        """The streams with work on this memory, its own first."""
-        return (self.stream, *self._used_on.values())
+    def users(self) -> tuple[int, ...]:
+        """The handles of the streams with work on this memory, its own first."""
+        return (self.stream.handle, *[one.handle for one in tuple(self._used_on.values())])
 
     def hold(self) -> None:
         """Let the memory outlive :meth:`free`, until :meth:`release`: a graph has its address."""
@@ -88,8 +108,8 @@ class Memory:
     def _give_back(self) -> None:
         if self.owner is None and self.ptr:
             backend, ordinal = self.device.backend, self.device.ordinal
-            if all(stream.alive for stream in self.users):
-                backend.free(ordinal, self.ptr, self.stream.handle, tuple(self._used_on))
+            if self.stream.alive and all(user.alive for user in tuple(self._used_on.values())):
+                backend.free(ordinal, self.ptr, self.stream.handle, self.users[1:])
             else:  # nothing is left to order the free by but the whole device
                 with suppress(BackendUnavailable):  # a forked child has none, and nothing to free
                     backend.synchronize(ordinal, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ptxrt import backends, memos
 from ptxrt.errors import BackendUnavailable, InvalidArgument, shown
 from ptxrt.runtime.modules import ModuleCache
-from ptxrt.runtime.stream import Stream
+from ptxrt.runtime.stream import Queue, Stream
 from ptxrt.store import current
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Device:
         device.kind, device.ordinal, device.backend = kind, ordinal, backend
         device.properties = backend.properties(ordinal)
         device.modules = ModuleCache(str(device), backend, ordinal, device.properties)
-        device.default_stream = Stream._wrap(device, 0)
+        device.default_stream = Stream._wrap(device, 0, queue=Queue(device, 0))
         if file := os.environ.get("PTXRT_CACHE_SNAPSHOT"):
             from ptxrt.runtime._snapshots import watch  # noqa: PLC0415 (for few)
 

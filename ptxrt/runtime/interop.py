@@ -211,5 +211,5 @@ def _consumer_waits(array: DeviceArray, consumer: int) -> None:
     # 0 and 1 are both the legacy default stream.
     consumer = 0 if consumer == 1 else consumer
     for user in array.memory.users:
-        if user.handle not in (consumer, 1 if consumer == 0 else consumer):
-            array.device.backend.wait_stream(array.device.ordinal, consumer, user.handle)
+        if user not in (consumer, 1 if consumer == 0 else consumer):
+            array.device.backend.wait_stream(array.device.ordinal, consumer, user)

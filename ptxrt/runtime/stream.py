@@ -17,6 +17,7 @@ __all__ = [
     "ENTERED",
     "Capturing",
     "Event",
+    "Queue",
     "Stream",
     "as_stream",
     "captured_stream",
@@ -40,6 +41,39 @@ class Capturing(Protocol):
         """Keep memory that the graph uses, as long as the graph is there."""
 
 
+class Queue:
+    """What the driver has of a Stream that is not another library's.
+
+    Memory keeps this, and not the Stream: so it can tell a stream that may be given more work from one that never will.
+
+    Attributes
+    ----------
+    device : Device
+    handle : int
+    alive : bool
+        False once its destructor has run, which in a garbage cycle may come before that of an array used on it.
+    """
+
+    __slots__ = ("alive", "device", "handle")
+
+    def __init__(self, device: Device, handle: int | None = None) -> None:
+        self.alive = False
+        self.device = device
+        self.handle = device.backend.create_stream(device.ordinal) if handle is None else handle
+        self.alive = True
+
+    def __del__(self) -> None:
+        # The default stream is the driver's own; at exit the driver may be gone before this object.
+        if self.alive and self.handle and not sys.is_finalizing():
+            self.alive = False
+            self.device.backend.destroy_stream(self.device.ordinal, self.handle)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether its Stream is gone, so that no more work can be given to it."""
+        return self.handle != 0 and (self.device.kind, self.handle) not in _made
+
+
 class Stream:
     """A queue of work on one device.
 
@@ -57,38 +91,43 @@ class Stream:
     device : Device
     handle : int
         The driver's handle; 0 is the default stream.
-    alive : bool
-        False once its destructor has run, which in a garbage cycle may come before that of an array used on it.
+    queue : Queue or None
+        Internal: what the driver has of it; None of another library's, and of one that stands for another one.
     capture : Capturing or None
         Internal: of a stream that stands for another one, whose work is being captured, by what.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_owner", "alive", "capture", "device", "handle")
+    __slots__ = ("__weakref__", "_owner", "capture", "device", "handle", "queue")
 
     def __init__(self, device: Device | str) -> None:
-        self.alive = True
         self.capture: Capturing | None = None
         self.device = _opened(device)
-        self.handle = self.device.backend.create_stream(self.device.ordinal)
+        self.queue: Queue | None = Queue(self.device)
+        self.handle = self.queue.handle
         self._owner: object = None
-        self._owned = True
         _made[self.device.kind, self.handle] = self
 
     @classmethod
-    def _wrap(cls, device: Device, handle: int, owner: object = None, capture: Capturing | None = None) -> Stream:
+    def _wrap(
+        cls,
+        device: Device,
+        handle: int,
+        owner: object = None,
+        capture: Capturing | None = None,
+        queue: Queue | None = None,
+    ) -> Stream:
         stream = cls.__new__(cls)
-        stream.device, stream.handle, stream._owner, stream._owned = device, handle, owner, False
-        stream.alive, stream.capture = True, capture
+        stream.device, stream.handle, stream._owner = device, handle, owner
+        stream.queue, stream.capture = queue, capture
         return stream
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise _no_copy(self)
 
-    def __del__(self) -> None:
-        # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
-        if getattr(self, "_owned", False) and not sys.is_finalizing():
-            self._owned = self.alive = False
-            self.device.backend.destroy_stream(self.device.ordinal, self.handle)
+    @property
+    def alive(self) -> bool:
+        """False once its destructor has run, which in a garbage cycle may come before that of an array used on it."""
+        return self.queue is None or self.queue.alive
 
     def __repr__(self) -> str:
         name = "the default stream" if self.handle == 0 else f"stream {self.handle:#x}"
@@ -163,6 +202,7 @@ class Event:
         raise _no_copy(self)
 
     def __del__(self) -> None:
+        # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
         if getattr(self, "_owned", False) and not sys.is_finalizing():
             self._owned = False
             self.device.backend.destroy_event(self.device.ordinal, self.handle)

@@ -471,6 +471,7 @@ CHOICES = SimpleNamespace(
     CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED="pools"),
     CUmemPool_attribute=SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD="threshold"),
     CUevent_flags=SimpleNamespace(CU_EVENT_DISABLE_TIMING=2),
+    CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed"),
     cuuint64_t=int,
 )
 
@@ -543,6 +544,23 @@ def test_a_stream_waits_by_an_event_that_is_given_back_though_the_wait_fails(bac
     with refused(ptxrt.DriverError, "cuStreamWaitEvent", None, "INVALID_VALUE"):
         backend.wait_stream(0, 5, 6)
     assert driver.calls == waited
+
+
+def test_streams_are_idle_that_say_so_and_no_capture_is_disturbed(backend: CudaBackend) -> None:
+    class Streams(Answering):
+        def cuStreamQuery(self, stream: int) -> tuple[Status]:
+            assert self.stack == [OURS]
+            self.calls.append(("cuStreamQuery", stream))
+            return (list(Status)[stream],)
+
+    driver = Streams(cuThreadExchangeStreamCaptureMode="before")
+    driver.stack = [THEIRS]
+    backend._use(driver)
+    assert backend.idle(0, [1, 0, 2]) == [0], "neither a busy one, nor one with an error"
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    asked = [("cuStreamQuery", stream) for stream in (1, 0, 2)]
+    assert driver.calls == [(exchange, "relaxed"), *asked, (exchange, "before")]
+    assert driver.stack == [THEIRS]
 
 
 @pytest.mark.parametrize("status", list(Status)[:3], ids=lambda status: status.name)

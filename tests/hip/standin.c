@@ -37,6 +37,7 @@ FORWARD(hipMemGetAddressRange, (P start, P bytes, P address), (start, bytes, add
 FORWARD(hipStreamCreateWithFlags, (P out, U flags), (out, flags))
 FORWARD(hipStreamDestroy, (P stream), (stream))
 FORWARD(hipStreamGetDevice, (P stream, P device), (stream, device))
+FORWARD(hipStreamQuery, (P stream), (stream))
 FORWARD(hipStreamSynchronize, (P stream), (stream))
 FORWARD(hipStreamWaitEvent, (P stream, P event, U flags), (stream, event, flags))
 

@@ -59,6 +59,7 @@ FUNCTIONS = {
     "hipStreamCreateWithFlags": "PU",
     "hipStreamDestroy": "P",
     "hipStreamGetDevice": "PP",
+    "hipStreamQuery": "P",
     "hipStreamSynchronize": "P",
     "hipStreamWaitEvent": "PPU",
     "hipEventCreate": "P",
@@ -487,6 +488,12 @@ class StandIn:
         if not isinstance(queue, Queue):
             raise Refused(INVALID_HANDLE)
         _store(ctypes.c_int, device, queue.device)
+
+    def hipStreamQuery(self, stream: int | None) -> None:
+        queue = self._queue(stream)
+        if queue.work:
+            queue.run(queue.done + 1)  # a GPU goes on by itself, too
+            raise Refused(NOT_READY)
 
     def hipStreamSynchronize(self, stream: int | None) -> None:
         self._queue(stream).run()

@@ -778,6 +778,19 @@ def test_an_event_is_done_when_its_work_is(hip: Device, stand_in: StandIn, saxpy
         _ = event.done
 
 
+def test_a_stream_is_idle_when_its_work_is_done(hip: Device, stand_in: StandIn, saxpy: Kernel) -> None:
+    busy, free = hip.create_stream(), hip.create_stream()
+    x = ptxrt.zeros(4, "f4", hip)
+    hip.synchronize()
+    saxpy.launch(1, 32, x, x, 4, 1.0, stream=busy)
+    assert BACKEND.idle(hip.ordinal, [busy.handle, free.handle]) == [free.handle]
+    assert stand_in.last_error == 0
+    busy.synchronize()
+    stand_in.fail_next("hipStreamQuery", 719)
+    assert BACKEND.idle(hip.ordinal, [busy.handle, free.handle]) == [free.handle]
+    assert BACKEND.idle(hip.ordinal, [busy.handle, free.handle]) == [busy.handle, free.handle]
+
+
 def test_elapsed_time_is_in_milliseconds(hip: Device) -> None:
     import time
 

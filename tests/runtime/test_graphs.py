@@ -161,7 +161,7 @@ def test_a_replay_on_another_stream_waits_for_the_last_one(device: Device, saxpy
         graph.replay(queue)
     assert_array_equal(y.to_host(other), np.arange(100, 100 + N) + 4 * np.arange(N))
     for array in (x, y, z):
-        assert {stream, other, device.default_stream} <= set(array.memory.users)
+        assert {stream.handle, other.handle, 0} <= set(array.memory.users)
 
 
 def test_a_graph_is_replayed_from_other_threads(device: Device, saxpy: Kernel, stream: Stream) -> None:
@@ -434,7 +434,7 @@ def test_an_update_changes_arrays_numbers_and_grids(device: Device, saxpy: Kerne
     assert holds(old, x, y, x2, y2, z) == [0, 0, 0, 1, 1, 1]
     want = np.arange(500, 500 + N) + np.where(np.arange(N) < 16, 4 * np.arange(50, 50 + N), 0)
     graph.replay(device.default_stream)
-    assert device.default_stream in z.memory.users
+    assert 0 in z.memory.users
     assert_array_equal(y2.to_host(), want)
     assert_array_equal(y.to_host(), np.arange(100, 100 + N) + 2 * np.arange(N))
 

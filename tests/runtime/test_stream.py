@@ -7,7 +7,6 @@ import gc
 import pickle
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -373,17 +372,94 @@ def test_pain28_the_default_stream_is_waited_for_too(device: Device, saxpy: Kern
     assert (ptr, stream.handle, {0}) in freed
 
 
-def test_pain28_a_stream_in_use_lives_as_long_as_the_memory(device: Device, freed: Freed) -> None:
+@pytest.fixture
+def ended(device: Device, monkeypatch: Patch) -> list[int]:
+    """The streams that the backend is asked to destroy."""
+    calls: list[int] = []
+    destroy = device.backend.destroy_stream
+
+    def noted(ordinal: int, stream: int) -> None:
+        calls.append(stream)
+        destroy(ordinal, stream)
+
+    monkeypatch.setattr(device.backend, "destroy_stream", noted, raising=False)
+    return calls
+
+
+def test_pain28_a_stream_in_use_lives_as_long_as_the_memory(device: Device, freed: Freed, ended: list[int]) -> None:
     x = ptxrt.zeros(64, np.float32, device)
     stream = device.create_stream()
-    alive = weakref.ref(stream)
     x.fill_bytes(1, stream)
     ptr, handle = x.ptr, stream.handle
     del stream
     gc.collect()
-    assert alive() is not None
+    assert handle not in ended
     x.free()
     assert (ptr, 0, {handle}) in freed
+    del x
+    assert handle in ended
+
+
+def test_streams_that_are_done_do_not_pile_up_on_an_array(device: Device, freed: Freed, ended: list[int]) -> None:
+    x = ptxrt.zeros(64, np.float32, device)
+    device.synchronize()
+    ptr, kept, made = x.ptr, device.create_stream(), []
+    for _ in range(300):
+        x.fill_bytes(1, kept)
+        stream = device.create_stream()
+        made.append(stream.handle)
+        x.fill_bytes(1, stream)
+        stream.synchronize()
+    assert len(x.memory.users) <= 18
+    assert {kept.handle, stream.handle} <= set(x.memory.users)
+    assert len(ended) >= 300 - 18
+    x.free()
+    assert any(at == ptr and {kept.handle, stream.handle} <= used and len(used) <= 17 for at, _, used in freed)
+
+
+def test_a_stream_stays_noted_while_it_is_busy_or_may_be_given_work(device: Device, monkeypatch: Patch) -> None:
+    """A launch is noted before it begins, and in between another thread may note its own."""
+    x = ptxrt.zeros(64, np.float32, device)
+    device.synchronize()
+    busy: list[int] = []
+    asked: list[int] = []
+
+    def idle(ordinal: int, streams: Any) -> list[int]:
+        asked.extend(streams)
+        return [stream for stream in streams if stream not in busy]
+
+    monkeypatch.setattr(device.backend, "idle", idle, raising=False)
+    mine = [device.create_stream() for _ in range(3)]
+    for stream in mine:
+        x.fill_bytes(1, stream)
+    for number in range(100):
+        stream = device.create_stream()
+        x.fill_bytes(1, stream)
+        stream.synchronize()
+        if number % 10 == 0:
+            busy.append(stream.handle)
+    del stream
+    held = {stream.handle for stream in mine}
+    assert held | set(busy) <= set(x.memory.users)
+    assert not held & set(asked)
+    assert asked
+    mine.clear()
+    busy.clear()
+    for _ in range(64):
+        x.fill_bytes(1, device.create_stream())
+    assert not held & set(x.memory.users)
+
+
+def test_a_stream_is_noted_beside_another_librarys_that_had_its_handle(device: Device, ended: list[int]) -> None:
+    x = ptxrt.zeros(64, np.float32, device)
+    stream = device.create_stream()
+    handle = stream.handle
+    for queue in (ptxrt.Stream._wrap(device, handle, owner=Foreign(handle)), stream):
+        x.memory.used_on(queue)
+    del queue, stream
+    gc.collect()
+    assert handle not in ended
+    x.free()
 
 
 def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_done(device: Device) -> None:
@@ -419,7 +495,7 @@ def test_an_array_outlives_its_streams_in_a_garbage_cycle(device: Device, monkey
         stream.synchronize()
         calls.clear()
         ptr = array.ptr
-        stream.__del__()
+        stream.queue.__del__()  # type: ignore[union-attr]
         array.free()
         assert calls == [("synchronize", device.ordinal, None), ("free", device.ordinal, ptr, 0, ())]
 
@@ -429,7 +505,7 @@ def test_a_forked_child_frees_such_an_array_without_a_word(device: Device, monke
     array = ptxrt.zeros(4, np.float32, device, stream=stream)
     stream.synchronize()
     ptr = array.ptr
-    stream.__del__()
+    stream.queue.__del__()  # type: ignore[union-attr]
     with monkeypatch.context() as child:
         child.setattr(device, "backend", Forked(device.kind))
         array.free()
@@ -466,7 +542,7 @@ def test_within_a_block_work_that_names_no_stream_goes_to_the_blocks(
         z[...] = y
         w = ptxrt.ops.group_norm(ptxrt.ones((1, 2, 2), device=device), None, None, 1)
         assert [array.memory.stream for array in (z, w)] == [stream] * 2
-        assert set(y.memory.users) == {device.default_stream, stream, named}
+        assert set(y.memory.users) == {0, stream.handle, named.handle}
         z.to_host()
     saxpy.launch(1, 64, x, y, 64, 2.0)
     assert [launched[0], launched[1], launched[-1]] == [stream.handle, named.handle, 0]

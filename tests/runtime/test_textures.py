@@ -513,7 +513,7 @@ def test_a_handle_used_on_a_stream_orders_the_end_of_its_memory(device: ptxrt.De
     stream = device.create_stream()
     with stream:
         run(ptxrt.Texture.from_memory(array), tex("1d", "f32", "s32"), [[0]], "s32")
-    assert stream in array.memory.users
+    assert stream.handle in array.memory.users
 
 
 @pytest.mark.parametrize(
