@@ -16,7 +16,7 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import references
 from ptxrt.ops._layer_norm import FAMILY
-from ptxrt.ops.framework import parameter_type, rows
+from ptxrt.ops.framework import forget_plans, parameter_type, rows
 from ptxrt.ops.framework.rows import RowsBackwardConfig, RowsConfig
 
 BASELINE = ("baseline", "hip/baseline")  # test_rows_held.py has the others
@@ -244,6 +244,24 @@ def test_a_row_is_an_int_or_a_tuple_of_the_last_axes(device: Device, rng: Rng) -
     assert len({y.tobytes() for y in results}) == 1
     descriptor = ops.LayerNormDescriptor((2, 3, 4), (3, 4))
     assert (descriptor.rows, descriptor.width, descriptor.op) == (2, 12, "layer_norm")
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_a_row_that_is_a_list_selects_one_plan(device: Device, monkeypatch: Patch, norm: str) -> None:
+    forget_plans()
+    plan = getattr(ops, {"layer_norm": "LayerNormPlan", "rms_norm": "RmsNormPlan"}[norm])
+    select: Any = plan.select
+    selected: list[Any] = []
+
+    def noted(*given: Any) -> Any:
+        selected.append(given)
+        return select(*given)
+
+    monkeypatch.setattr(plan, "select", noted)
+    x = ptxrt.zeros((2, 3, 4), "float32", device)
+    for row in ([3, 4], (3, 4), [3, 4], np.array([3, 4])):
+        getattr(ops, norm)(x, row)
+    assert len(selected) == 1
 
 
 @pytest.mark.parametrize("row", [3, 8, (), (3,), (2, 4), (4, 3), (1, 2, 3, 4)], ids=str)

@@ -266,8 +266,9 @@ class RowsPlan(Plan[RowsT, ArgsT, ResultT]):
         """Return x as a DeviceArray, and its plan, of which 256 are kept."""
         if type(x) is not DeviceArray:
             x = as_array(x, None, cls.op, "x", stream)
-        if isinstance(normalized_shape, tuple) and not all(type(size) is int for size in normalized_shape):
-            # Equal to one that is in the cache, perhaps, and not as good: the descriptor tells.
+        row = normalized_shape
+        if type(row) is not int and not (type(row) is tuple and all(type(size) is int for size in row)):
+            # No key, as a list is none, or equal to one in the cache, perhaps, and not as good: the descriptor tells.
             normalized_shape = cls.descriptor_type(x.shape, normalized_shape, x.dtype, eps).normalized_shape
         return x, cls._find(x.device, x.shape, normalized_shape, x.dtype, eps)  # type: ignore[attr-defined]
 
