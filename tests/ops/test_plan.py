@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -167,6 +169,12 @@ def test_a_plan_says_what_it_needs_and_is(sim: Device) -> None:
     assert plan.workspace_size == 256
     assert plan.precision_guarantee is SURE
     assert plan.key == plan.sku == ("test", "made_up", "f16", sim.arch, "sim", "spacious", "ptx")
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_a_plan_is_neither_copied_nor_pickled(sim: Device, again: Any) -> None:
+    with refused(ptxrt.InvalidArgument, "copy", "plan", "the object itself", "MadeUpPlan", "Select it again"):
+        again(select(sim))
 
 
 @pytest.mark.parametrize("nbytes", [255, 256])

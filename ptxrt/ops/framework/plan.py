@@ -213,6 +213,16 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
             )
         return out
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It has generated functions, and kernels, which a copy would share.
+        raise InvalidArgument(
+            op="copy",
+            argument="plan",
+            expected="the object itself",
+            given=shown(self),
+            fix="Select it again, of the same descriptor, which may be pickled",
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key}>"
 
