@@ -34,7 +34,7 @@ def check_scalar(value: Any, p: Parameter, op: str) -> Any:
         raise scalar_error(p, value, op)
     try:
         if p.type.kind == "int":
-            return operator.index(value)
+            return operator.index(bool(value) if isinstance(value, np.bool_) else value)
         number = math.ldexp(value, 0)  # float() would read texts and buffers, too
         if math.isinf(number) and number != value:
             raise OverflowError

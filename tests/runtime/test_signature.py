@@ -438,6 +438,12 @@ def test_a_bfloat16_is_rounded_once_to_the_nearest(value: int, bits: int) -> Non
     assert scalar("bf16", value) == bits.to_bytes(2, "little")
 
 
+@pytest.mark.parametrize("name", ["u8", "i32", "i64", "f32", "bf16"])
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_of_numpy_is_a_number_as_pythons_is(name: str, value: bool) -> None:
+    assert scalar(name, np.bool_(value)) == scalar(name, value) == scalar(name, int(value))
+
+
 @pytest.mark.parametrize("value", [True, 1, np.bool_(True), np.uint8(1)], ids=repr)
 def test_one_and_true_pack_as_true(value: Any) -> None:
     assert scalar("bool", value) == b"\1"
