@@ -126,7 +126,7 @@ def struct_type(name: str, dtype: Any, *, op: str | None = None) -> ElementType:
         known = np.dtype("void" if dtype is None else dtype)
     except (TypeError, ValueError, SyntaxError):
         known = np.dtype("void")
-    if known.type is not np.void or not known.itemsize or not all(map(_known, _leaves(known))):
+    if not issubclass(known.type, np.void) or not known.itemsize or not all(map(_known, _leaves(known))):
         raise DTypeMismatch(
             op=op,
             argument=name,
@@ -156,14 +156,14 @@ def _leaves(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
 
 
 def _known(leaf: np.dtype[Any]) -> bool:
-    return leaf in BY_NUMPY or leaf.type is np.void
+    return leaf in BY_NUMPY or issubclass(leaf.type, np.void)
 
 
 def _alignment(dtype: np.dtype[Any]) -> int:
     if dtype.subdtype:
         return _alignment(dtype.subdtype[0])
     if dtype.names is None:
-        return 1 if dtype.type is np.void else dtype.itemsize
+        return 1 if issubclass(dtype.type, np.void) else dtype.itemsize
     fields = [(offset, _alignment(field)) for field, offset, *_ in (dtype.fields or {}).values()]
     most = max(align for _, align in fields)
     # A packed struct may be anywhere.

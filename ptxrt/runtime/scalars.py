@@ -25,7 +25,7 @@ def check_scalar(value: Any, p: Parameter, op: str) -> Any:
     """
     if isinstance(value, (np.generic, np.ndarray)) and (
         # V is bfloat16's kind, and that of raw bytes.
-        value.ndim or value.dtype.kind not in "biufV" or value.dtype.type is np.void or np.ma.is_masked(value)
+        value.ndim or value.dtype.kind not in "biufV" or issubclass(value.dtype.type, np.void) or np.ma.is_masked(value)
     ):
         raise scalar_error(p, value, op)
     if p.type.name == "bool":

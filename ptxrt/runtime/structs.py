@@ -57,9 +57,9 @@ def packed_struct(value: Any, p: Parameter, op: str) -> bytes:
     Parameters
     ----------
     value
-        A NumPy scalar of the parameter's dtype (``np.void``, or an array without axes), a tuple with a value for each
-        field, or a mapping of them; for an array a sequence; for a field that is a struct or an array the same. Or its
-        bytes as they are.
+        A NumPy scalar of the parameter's dtype (``np.void``, ``np.record``, or an array without axes), a tuple with a
+        value for each field, or a mapping of them; for an array a sequence; for a field that is a struct or an array
+        the same. Or its bytes as they are.
     p, op
         The parameter, and the kernel's name for messages.
 
@@ -87,7 +87,7 @@ def _write(packed: bytearray, at: int, dtype: np.dtype[Any], value: Any, name: s
             raise _wrong(op, name, f"{dtype.itemsize} bytes", value)
         packed[at : at + dtype.itemsize] = value
         return
-    if isinstance(value, (np.void, np.ndarray)) and value.dtype.type is np.void and not value.shape:
+    if isinstance(value, (np.void, np.ndarray)) and issubclass(value.dtype.type, np.void) and not value.shape:
         if value.dtype != dtype:
             raise DTypeMismatch(op=op, argument=name, expected=f"{dtype}", given=f"{value.dtype}")
         packed[at : at + dtype.itemsize] = value.tobytes()

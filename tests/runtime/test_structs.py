@@ -18,6 +18,7 @@ import ptxrt
 from ptxrt import Device, Kernel, KernelSource, Signature
 from ptxrt.backends import hip
 from ptxrt.compilers import ParamInfo
+from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.structs import check_members, packed_struct
 
 PAIR = np.dtype([("a", "f4"), ("b", "i4")])
@@ -260,6 +261,25 @@ def changed(**fields: Any) -> dict[str, Any]:
 def test_a_value_that_does_not_fit_is_named_by_its_field(value: Any, argument: str, words: str) -> None:
     with refused(ptxrt.InvalidArgument, "k", argument, words):
         packed_struct(value, PARAMETER, "k")
+
+
+def test_a_record_of_numpys_is_a_struct_and_declares_one() -> None:
+    rows = np.rec.array([(1, 2), (3, 4)], dtype=PAIR)
+    record, without_axes = rows[1], np.rec.array(np.array((3, 4), PAIR))
+    assert (type(record), rows.dtype.type) == (np.record, np.record)
+    nested = np.dtype([("n", "u1"), ("inner", rows.dtype)])
+    declared = Signature.parse("Pair p, Nested q", {"Pair": rows.dtype, "Nested": nested})
+    plain = Signature.parse("Pair p, Nested q", {"Pair": PAIR, "Nested": [("n", "u1"), ("inner", PAIR)]})
+    assert declared.offsets == plain.offsets
+    for signature in (declared, plain):
+        p, q = signature.parameters
+        for value in (record, without_axes):
+            assert packed_struct(value, p, "k") == packed_struct((3, 4), p, "k")
+            assert packed_struct((7, value), q, "k") == packed_struct((7, (3, 4)), q, "k")
+        with refused(ptxrt.DTypeMismatch, "k", "p", "'a'", "'c'"):
+            packed_struct(np.rec.array([(3, 4)], dtype=[("c", "f4"), ("d", "i4")])[0], p, "k")
+    with refused(ptxrt.DTypeMismatch, "k", "n", "an integer that fits i32"):
+        check_scalar(record, Signature.parse("i32 n").parameters[0], "k")
 
 
 def test_a_record_of_another_dtype_is_refused() -> None:
