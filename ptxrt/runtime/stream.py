@@ -169,6 +169,14 @@ class Stream:
         if isinstance(event_or_stream, Event):
             _need_event(event_or_stream, "Stream.wait", "event_or_stream", self.device)
             backend.wait(ordinal, self.handle, event_or_stream.handle)
+        elif event_or_stream is None:  # where work is given, it is the current stream; here it says nothing
+            raise InvalidArgument(
+                op="Stream.wait",
+                argument="event_or_stream",
+                expected="a ptxrt.Event or Stream, or an object with __cuda_stream__",
+                given="None",
+                fix="device.default_stream is the default stream",
+            )
         else:
             awaited = as_stream(event_or_stream, self.device, "Stream.wait", "event_or_stream")
             backend.wait_stream(ordinal, self.handle, awaited.handle)

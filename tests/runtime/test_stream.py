@@ -105,7 +105,7 @@ def test_the_default_stream_can_wait_and_be_waited_for(device: Device, x: Device
     x.fill_bytes(0, stream)
     device.default_stream.wait(stream)
     assert not x.to_host().any()
-    stream.wait(None)  # type: ignore[arg-type]
+    stream.wait(device.default_stream)
     assert not x.to_host(stream).any()
 
 
@@ -246,6 +246,14 @@ def test_what_is_no_stream_is_refused(x: DeviceArray, saxpy: Kernel, op: str, st
         ptxrt.InvalidArgument, op, "stream", "a ptxrt.Stream, or an object with __cuda_stream__", "(0, handle)"
     ):
         TAKERS[op](x, stream, saxpy)
+
+
+def test_a_stream_waits_for_none_of_the_streams_where_none_is_said(device: Device) -> None:
+    with (
+        device.create_stream(),
+        refused(ptxrt.InvalidArgument, "Stream.wait", "event_or_stream", "a ptxrt.Event or Stream", "default_stream"),
+    ):
+        device.default_stream.wait(None)  # type: ignore[arg-type]
 
 
 def test_a_stream_waits_for_no_integer(device: Device) -> None:
