@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,6 +101,8 @@ class SimBackend:
     def trim_memory(self, ordinal: int) -> None: ...
 
     def import_array(self, ordinal: int, array: Any, stream: int) -> Imported:
+        if "numpy.ma" in sys.modules and np.ma.is_masked(array):  # whose mask a kernel would not see
+            raise BufferError("elements of it are masked")
         # NumPy's own arrays need no DLPack, which NumPy 1 reads as read-only.
         host = array if isinstance(array, np.ndarray) else capsules.as_numpy(array.__dlpack__)
         if host.dtype not in BY_NUMPY:  # refused by whoever asked

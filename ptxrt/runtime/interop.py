@@ -18,7 +18,7 @@ from ptxrt.errors import DeviceMismatch, InvalidArgument, LayoutError, PtxrtErro
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.array import DeviceArray
 from ptxrt.runtime.device import Device
-from ptxrt.runtime.layout import contiguous, span
+from ptxrt.runtime.layout import MAX_AXES, contiguous, span
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 from ptxrt.runtime.stream import as_stream
 
@@ -123,6 +123,11 @@ def _imported(array: Any, device: Device | None, op: str, argument: str, stream:
     element = element_type(found.dtype, op=op, argument=argument)
     strides = contiguous(found.shape) if found.strides is None else found.strides
     memory = Memory(where, found.ptr, span(found.shape, strides) * element.size, queue, found.owner)
+    if len(found.shape) > MAX_AXES:
+        memory.free()  # or the error would hold it
+        raise InvalidArgument(
+            op=op, argument=argument, expected=f"at most {MAX_AXES} axes", given=f"{len(found.shape)}: {found.shape}"
+        )
     if any(step < 0 for step in strides) or found.ptr % element.size:
         raise LayoutError(
             op=op,

@@ -187,7 +187,10 @@ REFUSED = {
     "object": (np.ones(3, object), ptxrt.DTypeMismatch, "one of f32"),
     "text": (np.array(["a", ""]), ptxrt.DTypeMismatch, "one of f32"),
     "odd strides": (np.zeros(3, [("a", "f4"), ("b", "i2")])["a"], ptxrt.InvalidArgument, "no multiples of 4"),
+    "masked": (np.ma.array([1.0, 2.0], mask=[True, False]), ptxrt.InvalidArgument, "elements of it are masked"),
 }
+if NUMPY_2:  # NumPy 1 has no more axes than we
+    REFUSED["axes"] = (np.ones((1,) * 33), ptxrt.InvalidArgument, "at most 32 axes")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -198,6 +201,10 @@ def test_a_numpy_array_that_no_kernel_can_take_is_refused_and_not_held(sim: Devi
     with refused(kind, "from_dlpack", "x", word):
         ptxrt.from_dlpack(host)
     assert mapped(sim) == before
+
+
+def test_a_masked_array_without_a_masked_element_is_shared(sim: Device) -> None:
+    assert_array_equal(ptxrt.from_dlpack(np.ma.array([1.0, 2.0])).to_host(), [1, 2])
 
 
 # bfloat16 on the host, which NumPy's DLPack has not ---------------------------------------------------------------
