@@ -42,6 +42,8 @@ def values_as_text(array: DeviceArray, prefix: str) -> str:
     """
     if not array.memory.alive:
         return "<freed>"
+    if not array.size:
+        return "[]"  # as NumPy, of any shape, some of which it has not
     options = np.get_printoptions()
     edge = None if array.size <= options["threshold"] else int(options["edgeitems"])
     while edge is not None and math.prod(min(n, 2 * edge) for n in array.shape) > _MOST_SHOWN:

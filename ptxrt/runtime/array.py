@@ -234,6 +234,7 @@ class DeviceArray:
     def to_host(self, stream: StreamLike | None = None) -> np.ndarray[Any, Any]:
         """Copy to a new, contiguous NumPy array, after the work on `stream`; waits for it."""
         self.check("DeviceArray.to_host")
+        self._need_host_shape("DeviceArray.to_host")
         queue = as_stream(stream, self.device, "DeviceArray.to_host")
         flat = np.empty(span(self.shape, self.strides), self.dtype)
         if flat.size:
@@ -412,6 +413,17 @@ class DeviceArray:
                 argument=argument,
                 expected="an array that may be written",
                 given="a read-only one (a broadcast view, or imported as read-only)",
+            )
+
+    def _need_host_shape(self, op: str) -> None:
+        """Raise InvalidArgument for a shape that no array of NumPy has, though ours holds few elements, or none."""
+        if math.prod(length or 1 for length in self.shape) * self.dtype.itemsize >= 1 << 63:
+            raise InvalidArgument(
+                op=op,
+                argument="array",
+                expected="lengths that make below 2**63 bytes, those of 0 left out, as NumPy has them",
+                given=f"{self.shape} of {self.dtype}",
+                fix="Take the part that is wanted, or view() an empty array in another shape",
             )
 
     def _need_contiguous(self, op: str, argument: str = "array", fix: str | None = None) -> None:

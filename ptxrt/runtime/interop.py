@@ -183,6 +183,7 @@ def dlpack_device(array: DeviceArray) -> tuple[int, int]:
 def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:
     """Return a DLPack capsule of `array`; `stream` is the consumer's, as DLPack numbers them (-1: do not order)."""
     array.check("__dlpack__")
+    array._need_host_shape("__dlpack__")
     if stream != -1:
         _consumer_waits(array, stream or 0)
     backend, ordinal = array.device.backend, array.device.ordinal

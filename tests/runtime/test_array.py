@@ -718,6 +718,31 @@ def test_a_shallow_copy_is_a_view(x: DeviceArray, host: np.ndarray) -> None:
     assert_array_equal(y.to_host(), host)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: ptxrt.empty((0, 1 << 62, 4), np.float32, device),
+        lambda device: ptxrt.empty((1 << 60, 0, 2), np.float32, device),
+        lambda device: ptxrt.zeros(1, np.float32, device).broadcast_to((1 << 40, 1 << 40)),
+    ],
+    ids=["empty", "just too large", "repeated"],
+)
+def test_an_array_of_a_shape_that_numpy_has_not_stays_on_the_device(device: Device, make: Any) -> None:
+    x = make(device)
+    with refused(ptxrt.InvalidArgument, "DeviceArray.to_host", "array", "below 2**63 bytes", str(x.shape)):
+        x.to_host()
+    with refused(ptxrt.InvalidArgument, "__dlpack__", "array", "below 2**63 bytes", str(x.shape)):
+        x.__dlpack__()
+    assert str(x.shape) in repr(x)
+
+
+def test_a_shape_that_numpy_just_has_comes_to_the_host(device: Device) -> None:
+    shape = (0, 1 << 60)
+    x = ptxrt.empty(shape, np.float32, device)
+    assert x.to_host().shape == shape
+    assert repr(x).startswith("DeviceArray([], ")
+
+
 SIZES: dict[str, Any] = {
     "a driver knows": 1 << 50,
     "no driver can count": (1 << 40, 1 << 40),
