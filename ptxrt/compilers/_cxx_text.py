@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ptxrt.compilers._included import Included
 from ptxrt.compilers._logs import Problem, summary
-from ptxrt.compilers.ptx_text import file_hint, suggestion
+from ptxrt.compilers.ptx_text import file_hint, listed, suggestion
 from ptxrt.errors import CompileError, InvalidArgument, shown
 
 __all__ = ["CxxJob", "Defines", "check_text", "define_options", "hidden", "program_name"]
@@ -89,7 +89,7 @@ class CxxJob:
     def no_entry(self, why: str, log: str = "") -> CompileError:
         """Return the error for an entry that the text does not define."""
         names = self._global_names()
-        there_are = f"the text has {', '.join(names)}" if names else "the text has no __global__ function"
+        there_are = f"the text has {listed(names)}" if names else "the text has no __global__ function"
         bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
         rest = (self.entry or "").partition(bare)[2] if bare else ""
         # NVRTC's words and clang's, for a template without its arguments among others.

@@ -7,15 +7,26 @@ the assembler. Grammar: PTX ISA, "Directives" and "Kernel Function Parameters".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ptxrt.compilers._binary import EntryInfo, ParamInfo
 from ptxrt.errors import CompileError
 
-__all__ = ["PtxHeader", "blanked", "entries_of", "file_hint", "output_arch", "require_entry", "scan", "suggestion"]
+__all__ = [
+    "PtxHeader",
+    "blanked",
+    "entries_of",
+    "file_hint",
+    "listed",
+    "output_arch",
+    "require_entry",
+    "scan",
+    "suggestion",
+]
 
+_MOST_LISTED = 20
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\[^\n]|[^"\\\n])*"?', re.DOTALL)
 _NOT_ASCII = re.compile("[^\0-\x7f]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -124,13 +135,19 @@ def require_entry(
     names = list(entries)
     if entry in names:
         return
-    there_are = f"the text has {', '.join(names)}" if names else "the text has no entry at all"
+    there_are = f"the text has {listed(names)}" if names else "the text has no entry at all"
     fix = suggestion(entry, names)
     if fix is None and re.search(rf"\.func\b[^{{;]*?(?<![\w$]){re.escape(entry)}(?![\w$])", blanked(text)):
         fix = f"{entry} is a .func: only an .entry can be launched"
     raise CompileError(
         f"no entry {entry!r}: {there_are}", kernel=kernel or entry, arch=arch, expected=names, given=entry, fix=fix
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message lists them: the first ones, and of many how many they are."""
+    more = f" ... ({len(names)})" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more
 
 
 def suggestion(word: str, words: Iterable[str]) -> str | None:

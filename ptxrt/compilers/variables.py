@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ptxrt.compilers._binary import Binary, VariableInfo
-from ptxrt.compilers.ptx_text import blanked, suggestion
+from ptxrt.compilers.ptx_text import blanked, listed, suggestion
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.symbols import demangled
 
@@ -20,7 +20,6 @@ _VARIABLE = re.compile(
 _DIMENSION = re.compile(r"\[([^\]]*)\]")
 _NUMBER = re.compile(r"\s*(\d{1,18})[uU]?\s*")
 _OF_HEADERS = re.compile(r"(?:_INTERNAL_\w+::)?(?:cuda|cooperative_groups|std|__\w+)::")
-_MOST_LISTED = 20
 
 
 def variables_of(text: str, *, signed: bool = True) -> dict[str, VariableInfo]:
@@ -68,12 +67,10 @@ def find_variable(binary: Binary, name: str, op: str) -> VariableInfo:
             return words[name if name in ends else ends[0]]
         if ends:
             break
-    listed = ends or own
-    more = f" ... ({len(listed)})" if len(listed) > _MOST_LISTED else ""
     raise InvalidArgument(
         op=op,
         argument="name",
-        expected=f"one of the module's variables: {', '.join(listed[:_MOST_LISTED]) or 'it has none'}{more}",
+        expected=f"one of the module's variables: {listed(ends or own) or 'it has none'}",
         given=f"{shown(name)}{f', which is {len(ends)} of them' if ends else ''}",
         fix=None if ends else suggestion(str(name), own),
     )

@@ -376,6 +376,15 @@ class Kernel:
         named = [symbol for symbol in binary.entries if function_name(symbol) == entry]
         if len(named) == 1:
             binary.symbols.setdefault(entry, named[0])
+        elif binary.symbols.get(entry, entry) not in binary.entries:
+            from ptxrt.compilers.ptx_text import require_entry  # noqa: PLC0415 (for the message alone)
+
+            words = [function_name(symbol) for symbol in binary.entries]
+            # Of overloaded ones the symbol, by which they are found.
+            names = [
+                word if words.count(word) == 1 else symbol for symbol, word in zip(binary.entries, words, strict=True)
+            ]
+            require_entry(entry, names, source.name, binary.arch, text=source.text)
         if declared is None:
             from ptxrt.runtime.inference import declared_signature  # noqa: PLC0415 (as above)
 

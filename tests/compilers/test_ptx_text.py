@@ -134,6 +134,16 @@ def test_a_missing_entry_names_those_there_are_and_the_closest() -> None:
     assert (error.kernel, error.arch, error.given, error.expected) == ("mine.ptx", "sm_90", "saxpi", ["saxpy", "scale"])
 
 
+def test_a_missing_entry_of_many_names_some() -> None:
+    names = [f"entry_{number}" for number in range(21)]
+    error = missing("other", names)
+    assert "entry_18, entry_19 ... (21)" in str(error)
+    assert "entry_20" not in str(error)
+    assert error.expected == names
+    assert "entry_19" in str(missing("other", names[:20]))
+    assert "..." not in str(missing("other", names[:20]))
+
+
 def test_a_missing_entry_in_a_text_of_none_says_so() -> None:
     assert "no entry at all" in str(missing("k", []))
 

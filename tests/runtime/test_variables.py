@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -248,8 +248,22 @@ def test_a_sibling_has_the_same_variables(device: Device, parts: Kernel) -> None
     assert turn.variable("corner", "float4").ptr == parts.variable("corner", "float4").ptr
 
 
+def test_a_sibling_of_several_is_named_by_its_symbol(device: Device) -> None:
+    need_hip_compilers() if device.kind == "hip" else need_nvrtc()
+    twice = "".join(f"__global__ void twice({t}* y) {{ *y *= 2; }}" for t in ("float", "double"))
+    one = ptxrt.load(KernelSource.hip(f'{twice} extern "C" __global__ void one() {{}}'), "one", "", device)
+    with pytest.raises(ptxrt.CompileError, match=r"no entry 'twice': .*_Z5twicePf") as caught:
+        one.sibling("twice", "f32* y")
+    assert set(cast("list[str]", caught.value.expected)) == {"_Z5twicePd", "_Z5twicePf", "one"}
+    y = ptxrt.ones(1, device=device)
+    one.sibling("_Z5twicePf", "f32* y")[1, 1](y)
+    assert y.to_host() == 2
+
+
 def test_a_sibling_that_is_not_there_or_not_so(device: Device, parts: Kernel) -> None:
-    with pytest.raises(ptxrt.CompileError, match="turns"):
+    with pytest.raises(
+        ptxrt.CompileError, match=r"no entry 'turns': the text has .*halved<float>.*Did you mean turn\?"
+    ):
         parts.sibling("turns", "")
     with pytest.raises(ptxrt.SignatureMismatch, match="halved"):
         parts.sibling("halved<float>", "f32* y, u32 n")
