@@ -268,23 +268,25 @@ class DeviceArray:
 
         Shape and dtype must be the same, and the device side contiguous. A host array may be changed on return.
         """
-        op = "DeviceArray.copy_from"
+        self._copy_from(source, stream, "DeviceArray.copy_from", "source")
+
+    def _copy_from(self, source: Any, stream: StreamLike | None, op: str, argument: str) -> None:
         self.check(op, writable=True)
         self._need_contiguous(op)
         queue = as_stream(stream, self.device, op)
-        values = source if isinstance(source, DeviceArray) else _host(source, op, "source")
+        values = source if isinstance(source, DeviceArray) else _host(source, op, argument)
         if values.shape != self.shape:
-            raise ShapeMismatch(op=op, argument="source", expected=str(self.shape), given=str(values.shape))
+            raise ShapeMismatch(op=op, argument=argument, expected=str(self.shape), given=str(values.shape))
         if values.dtype != self.dtype:
-            raise DTypeMismatch(op=op, argument="source", expected=str(self.dtype), given=str(values.dtype))
+            raise DTypeMismatch(op=op, argument=argument, expected=str(self.dtype), given=str(values.dtype))
         backend, ordinal = self.device.backend, self.device.ordinal
         if isinstance(values, DeviceArray):
-            values.check(op, "source")
-            values._need_contiguous(op, "source", fix=_THROUGH_OTHERS)
+            values.check(op, argument)
+            values._need_contiguous(op, argument, fix=_THROUGH_OTHERS)
             if values.device is not self.device:
                 raise DeviceMismatch(
                     op=op,
-                    argument="source",
+                    argument=argument,
                     expected=str(self.device),
                     given=str(values.device),
                     fix="Copy through to_host()",
@@ -293,7 +295,7 @@ class DeviceArray:
             if values.ptr != start and values.ptr < end and start < values.ptr + values.nbytes:
                 raise LayoutError(
                     op=op,
-                    argument="source",
+                    argument=argument,
                     expected="memory that does not overlap the array's",
                     given=f"{self.nbytes} bytes at {values.ptr:#x}, over those at {start:#x}",
                     fix="Copy by way of a third array",
@@ -313,7 +315,9 @@ class DeviceArray:
         InvalidArgument
             For a value that the dtype cannot hold: 2.5 or 2**31 for int32. Rounding to the dtype's precision is none.
         """
-        op = "DeviceArray.fill"
+        self._fill(value, stream, "DeviceArray.fill")
+
+    def _fill(self, value: Any, stream: StreamLike | None, op: str) -> None:
         self.check(op, writable=True)
         self._need_contiguous(op, fix="Fill the whole array, or launch a kernel")
         queue = as_stream(stream, self.device, op)
@@ -343,7 +347,7 @@ class DeviceArray:
         view.check(op, writable=True)
         view._need_contiguous(op, fix="Write to a contiguous part, x[2] or x[2:4], or launch a kernel")
         if isinstance(value, (int, float, np.generic)) and not isinstance(value, np.void):
-            view.fill(value)
+            view._fill(value, None, op)
             return
         if not isinstance(value, DeviceArray):
             value = _host(value, op, "value")
@@ -353,7 +357,7 @@ class DeviceArray:
                 raise ShapeMismatch(
                     op=op, argument="value", expected=f"one that broadcasts to {view.shape}", given=str(value.shape)
                 ) from None
-        view.copy_from(value)
+        view._copy_from(value, None, op, "value")
 
     def fill_bytes(self, byte: int, stream: StreamLike | None = None) -> None:
         """Set every byte; the array must be contiguous. 0xFF in each is a NaN in every floating type."""

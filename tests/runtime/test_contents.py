@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 from contextlib import nullcontext
 from typing import Any
 
@@ -321,7 +320,7 @@ def test_assignment_of_a_device_array(device: Device) -> None:
     x, y = ptxrt.zeros((3, 4), np.float32, device), ptxrt.full(4, 2, np.float32, device)
     x[1] = y
     assert x.numpy().sum(1).tolist() == [0, 8, 0]
-    with refused(ptxrt.ShapeMismatch, "DeviceArray.copy_from", "source", "(3, 4)", "(4,)"):
+    with refused(ptxrt.ShapeMismatch, "DeviceArray[...] =", "value", "(3, 4)", "(4,)"):
         x[...] = y
 
 
@@ -335,11 +334,11 @@ def test_assignment_to_a_strided_view_is_refused(device: Device) -> None:
 
 @pytest.mark.parametrize(("value", "kind", "words"), [
     (np.ones(3, np.float32), ptxrt.ShapeMismatch, "broadcasts to (2, 4)"), (np.ones(4), ptxrt.DTypeMismatch, "float64"),
-    (None, ptxrt.InvalidArgument, "NoneType"), ("1", ptxrt.DTypeMismatch, "<U1"),
+    (None, ptxrt.InvalidArgument, "NoneType"), ("1", ptxrt.DTypeMismatch, "<U1"), (1e39, ptxrt.InvalidArgument, "f32"),
 ], ids=str)  # fmt: skip
 def test_an_assignment_that_cannot_be_is_refused(device: Device, value: Any, kind: Any, words: str) -> None:
     x = ptxrt.zeros((2, 4), np.float32, device)
-    with pytest.raises(kind, match=re.escape(words)):
+    with refused(kind, "DeviceArray[...] =", "value", words):
         x[...] = value
     assert not x.numpy().any()
 
