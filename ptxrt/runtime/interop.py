@@ -128,12 +128,20 @@ def _imported(array: Any, device: Device | None, op: str, argument: str, stream:
         raise InvalidArgument(
             op=op, argument=argument, expected=f"at most {MAX_AXES} axes", given=f"{len(found.shape)}: {found.shape}"
         )
-    if any(step < 0 for step in strides) or found.ptr % element.size:
+    if any(step < 0 for step in strides):
         raise LayoutError(
             op=op,
             argument=argument,
-            expected=f"strides of 0 or more and an address that is a multiple of {element.size}",
-            given=f"strides {strides}, address {found.ptr:#x}",
+            expected="strides of 0 or more",
+            given=f"{strides}, in elements",
+            fix="Copy it: the copy runs forwards",
+        )
+    if found.ptr % element.size:
+        raise LayoutError(
+            op=op,
+            argument=argument,
+            expected=f"an address that is a multiple of {element.size}",
+            given=f"{found.ptr:#x}",
         )
     return DeviceArray(memory, found.ptr, element.numpy, found.shape, strides, found.readonly)
 
