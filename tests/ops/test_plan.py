@@ -188,6 +188,12 @@ def test_a_workspace_must_have_the_bytes_that_the_plan_says(sim: Device, nbytes:
             plan.run((y,), workspace=workspace)
 
 
+def test_a_workspace_with_strides_is_told_so(sim: Device) -> None:
+    y, wide = ptxrt.zeros(4, np.float16, sim), ptxrt.zeros(512, np.uint8, sim)
+    with refused(ptxrt.ShapeMismatch, "made_up", "workspace", "256 contiguous bytes", "given 256 with strides (2,)"):
+        select(sim, deterministic=True).run((y,), workspace=wide[::2])
+
+
 @pytest.mark.parametrize("start", [0, 128])
 def test_a_workspace_must_not_overlap_the_operands(sim: Device, start: int) -> None:
     whole = ptxrt.zeros(512, np.uint8, sim)

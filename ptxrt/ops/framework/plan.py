@@ -448,8 +448,9 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
         array.check(self.op, "workspace", writable=True)
         need = self.workspace_size
         if array.nbytes < need or not array.is_contiguous:
+            strided = "" if array.is_contiguous else f" with strides {array.strides} in elements"
             raise ShapeMismatch(
-                op=self.op, argument="workspace", expected=f"{need} contiguous bytes", given=f"{array.nbytes}"
+                op=self.op, argument="workspace", expected=f"{need} contiguous bytes", given=f"{array.nbytes}{strided}"
             )
         wrong = need and array.ptr % ALIGN
         for o, operand in zip(self.operands, arrays, strict=True):
