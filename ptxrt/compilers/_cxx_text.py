@@ -88,15 +88,19 @@ class CxxJob:
 
     def no_entry(self, why: str, log: str = "") -> CompileError:
         """Return the error for an entry that the text does not define."""
-        names = self._global_names()
+        names = list(dict.fromkeys(self._globals()))
         there_are = f"the text has {listed(names)}" if names else "the text has no __global__ function"
         bare = re.split(r"[<(]", self.entry or "")[0].split("::")[-1].strip()
         rest = (self.entry or "").partition(bare)[2] if bare else ""
         # NVRTC's words and clang's, for a template without its arguments among others.
-        if "function template" in why or ("overloaded function" in why and re.search(r"\btemplate\b", self.text)):
+        which = f"(void (*)(its parameters' types)) {bare}"
+        is_template = re.search(rf"\btemplate\s*<[^;{{}}]*\b{re.escape(bare)}\s*\(", hidden(self.text))
+        if "function template" in why or ("overloaded function" in why and is_template):
             fix: str | None = f"Name its template arguments: {bare}<...>"
+        elif "overloaded function" in why and self._globals().count(bare) == 1:
+            fix = f"The compiler has functions of that name: call the kernel otherwise, or say which is meant: {which}"
         elif "overloaded function" in why:
-            fix = f"Say which of them: (void (*)(its parameters' types)) {bare}"
+            fix = f"Say which of them: {which}"
         elif bare in names and ("undefined" in why or "undeclared" in why):
             fix = f"If it stands in a namespace, name that: namespace::{bare}{rest}"
         else:
@@ -153,8 +157,9 @@ class CxxJob:
             return "It looks like PTX: use KernelSource.ptx"
         return file_hint(self.text)
 
-    def _global_names(self) -> list[str]:
-        return list(dict.fromkeys(match[1] for match in _GLOBAL.finditer(hidden(self.text))))
+    def _globals(self) -> list[str]:
+        """Return the name of each ``__global__`` function, as often as there is one."""
+        return [match[1] for match in _GLOBAL.finditer(hidden(self.text))]
 
 
 def hidden(text: str) -> str:

@@ -174,6 +174,17 @@ def test_a_missing_entry_names_those_there_are(rtc: ModuleType, entry: str, word
             "(void (*)(float*)) k",
         ),
         (
+            "template <class T> __device__ T one(T x) { return 1; } // k(\n__global__ void k(float* y) {}"
+            "__device__ float k(float y) { return one(y); }",
+            r"functions of that name: call the kernel otherwise, or say which is meant: \(void \(\*\)",
+            "(void (*)(float*)) k",
+        ),
+        (
+            "template <class T> __launch_bounds__(32) __global__ void k(T* y) {} __global__ void k(float* y) {}",
+            r"Name its template arguments: k<\.\.\.>",
+            "k<int>",
+        ),
+        (
             "namespace a { __global__ void k(float* y) {} }",
             "If it stands in a namespace, name that: namespace::k",
             "a::k",
@@ -184,6 +195,12 @@ def test_an_entry_that_is_not_named_as_a_whole_is_told_how(rtc: ModuleType, text
     with pytest.raises(CompileError, match=words):
         raise failure(rtc, text, entry="k")
     assert entry in rtc.compile_cuda(text, "sm_90", entry=entry).symbols
+
+
+def test_a_kernel_by_the_name_of_a_function_of_the_compilers_is_told_so(rtc: ModuleType) -> None:
+    text = "template <class T> __device__ T one(T x) { return 1; }\n__global__ void all(float* y) { *y = one(*y); }"
+    with pytest.raises(CompileError, match="The compiler has functions of that name: call the kernel otherwise"):
+        raise failure(rtc, text, entry="all")
 
 
 def test_a_fault_in_the_text_comes_before_a_missing_entry(rtc: ModuleType) -> None:
