@@ -188,9 +188,10 @@ class CudaBackend(CudaTextures):
             "CUDA_ERROR_INVALID_VALUE",
             "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-            "CUDA_ERROR_INVALID_CLUSTER_SIZE",
         ):
             kind, fix = LaunchError, ". Launch with fewer threads or less shared memory"
+        elif status.name == "CUDA_ERROR_INVALID_CLUSTER_SIZE":
+            kind, fix = LaunchError, ". Launch a grid of whole clusters; the device must have room for one"
         elif status.name in ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"):
             fix = self._recent.reason()
         op = "allocate" if call.startswith("cuMemAlloc") else call

@@ -29,6 +29,7 @@ class Status(Enum):
     CUDA_ERROR_INVALID_HANDLE = 400
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720
+    CUDA_ERROR_INVALID_CLUSTER_SIZE = 912
 
 
 class Driver:
@@ -561,6 +562,13 @@ def test_streams_are_idle_that_say_so_and_no_capture_is_disturbed(backend: CudaB
     asked = [("cuStreamQuery", stream) for stream in (1, 0, 2)]
     assert driver.calls == [(exchange, "relaxed"), *asked, (exchange, "before")]
     assert driver.stack == [THEIRS]
+
+
+def test_a_grid_that_is_no_whole_clusters_is_told_so(backend: CudaBackend, driver: Driver) -> None:
+    driver.refuses["cuLaunchKernel"] = Status.CUDA_ERROR_INVALID_CLUSTER_SIZE
+    with refused(ptxrt.LaunchError, "cuLaunchKernel", None, "a grid of whole clusters") as caught:
+        launch(backend)
+    assert "threads" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", list(Status)[:3], ids=lambda status: status.name)
