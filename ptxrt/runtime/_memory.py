@@ -29,7 +29,7 @@ class Memory:
         Who owns the memory, if not we: it is held, and nothing is freed.
     """
 
-    __slots__ = ("_holds", "_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
+    __slots__ = ("_holds", "_unfreed", "_used_on", "device", "home", "nbytes", "owner", "ptr", "stream")
 
     def __init__(self, device: Device, ptr: int, nbytes: int, stream: Stream, owner: object = None) -> None:
         self._used_on: dict[Queue | int, Queue | Stream] = {}  # by handle only those of other libraries
@@ -41,6 +41,7 @@ class Memory:
             stream = stream.capture.stream
         self.device, self.ptr, self.nbytes, self.stream, self.owner = device, ptr, nbytes, stream, owner
         self.home: Stream | None = stream
+        self._unfreed = True
 
     @classmethod
     def allocate(cls, device: Device, nbytes: int, stream: Stream) -> Memory:
@@ -100,10 +101,13 @@ class Memory:
 
     def free(self) -> None:
         """Give the memory back, in the order of the streams that used it; held memory when it is released."""
-        if self.alive:
-            self.home = None
-            if self._holds.pop():
-                self._give_back()
+        try:
+            del self._unfreed  # a single step: of two threads one comes here
+        except AttributeError:
+            return
+        self.home = None
+        if self._holds.pop():
+            self._give_back()
 
     def _give_back(self) -> None:
         if self.owner is None and self.ptr:

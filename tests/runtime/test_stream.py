@@ -488,6 +488,38 @@ def test_pain28_a_buffer_dropped_in_flight_is_not_reused_before_its_reader_is_do
         del stolen
 
 
+@pytest.mark.parametrize("line", range(6))
+@pytest.mark.parametrize("held", [False, True])
+def test_of_two_threads_that_free_an_array_one_does(device: Device, freed: Freed, held: bool, line: int) -> None:
+    """The other one comes in front of each line of the first one's free()."""
+    x = ptxrt.zeros(4, np.float32, device)
+    memory, ptr, lines = x.memory, x.ptr, 0
+    if held:
+        memory.hold()
+    other = threading.Thread(target=memory.free)
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if event == "line":
+            if lines == line:
+                other.start()
+                other.join()
+            lines += 1
+        return trace if frame.f_code is type(memory).free.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        memory.free()
+    finally:
+        sys.settrace(before)
+    assert not memory.alive
+    if held:
+        assert ptr not in [at for at, *_ in freed]
+        memory.release()
+    assert [at for at, *_ in freed].count(ptr) == 1
+
+
 def test_an_array_outlives_its_streams_in_a_garbage_cycle(device: Device, monkeypatch: Patch) -> None:
     """Python then calls the destructors in any order: here the streams' first."""
     calls: Any = []
