@@ -271,5 +271,7 @@ def test_conversions_between_integers_wrap_or_saturate() -> None:
                 return signed(a, bits) if to[0] == "s" else a & ((1 << bits) - 1)
 
             check(f"cvt.{to}.{source} d, a;", source, 1, wrap, result=wide)
+            if bits >= int(source[1:]) + (to[0] != source[0]) and source[0] in (to[0], "u"):
+                continue  # ptxas takes no .sat where every value fits
             check(f"cvt.sat.{to}.{source} d, a;", source, 1, lambda a, low=low, high=high: min(max(a, low), high),
                   result=wide)  # fmt: skip

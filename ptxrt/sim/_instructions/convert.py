@@ -20,6 +20,8 @@ __all__: list[str] = []
 
 _INTS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
+_PLAIN_FLOATS = frozenset(("tf32", "e4m3x2", "e5m2x2", "f16x2", "bf16x2"))
+"""Those that cvt makes with neither .ftz nor .sat."""
 _TO_INTEGRAL: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -62,23 +64,31 @@ def cvt(op: Op) -> None:
     direction = op.choice("rn", "rz", "rm", "rp", "rna")
     ftz, sat, relu = op.flag("ftz"), op.flag("sat"), op.flag("relu")
     given = op.ins.modifiers
+    if (ftz or sat) and not _PLAIN_FLOATS.isdisjoint(given):
+        op.fail(f"{op.ins.opcode} takes neither .ftz nor .sat")
     if "tf32" in given:
         to_tf32(op, direction, relu=relu)
         return
     if "e4m3x2" in given or "e5m2x2" in given:
         eighths(op, direction, relu=relu)
         return
-    for exotic in ("satfinite", "rs", "e2m1x2", "e3m2x2", "e2m3x2", "ue8m0x2", "e4m3x4", "e5m2x4"):
+    for exotic in ("rs", "e2m1x2", "e3m2x2", "e2m3x2", "ue8m0x2", "e4m3x4", "e5m2x4"):
         if exotic in given:
             op.unsupported(op.ins.opcode)
+    satfinite = op.flag("satfinite")
+    if satfinite:
+        op.needs(f"{op.ins.name}.satfinite", 70, (8, 1))
     if "f16x2" in given or "bf16x2" in given:
-        _pair(op, direction, relu=relu)
+        _pair(op, direction, relu=relu, satfinite=satfinite)
         return
     to = op.type(*_INTS, *_FLOATS)
     source = op.type(*_INTS, *_FLOATS)
     op.done(2)
-    if relu and not (to.is_float and to.bits == 16):
-        op.fail("cvt.relu gives a half")
+    if direction == "rna":
+        op.fail("cvt.rna gives .tf32")
+    _check_types(op, to, source, ftz=ftz, sat=sat)
+    if (relu or satfinite) and (to.bits != 16 or source.name != "f32" or direction not in ("rn", "rz") or ftz or sat):
+        op.fail("cvt.relu and cvt.satfinite give a half of an .f32, with .rn or .rz alone")
     compute = _conversion(op, to, source, integral, direction, sat=sat)
 
     def whole(a: Array) -> Array:
@@ -92,12 +102,44 @@ def cvt(op: Op) -> None:
             result = clean(np.array(result)) if source.name == "bf16" else result
         if sat and to.is_float:
             result = saturate(result)
-        return np.where(result <= 0, result.dtype.type(0), result) if relu else result
+        return _bounded(result, relu=relu, satfinite=satfinite)
 
-    op.compute(op.dest(0, to, wider=True), [op.source(1, source, wider=True, special=not source.is_float)], whole)
+    wider = "bf16" not in (to.name, source.name)
+    special = not (to.is_float or source.is_float)
+    op.compute(op.dest(0, to, wider=wider), [op.source(1, source, wider=wider, special=special)], whole)
 
 
-def _pair(op: Op, direction: str | None, *, relu: bool) -> None:
+def _check_types(op: Op, to: PtxType, source: PtxType, *, ftz: bool, sat: bool) -> None:
+    """Check that .ftz and .sat stand where they mean something."""
+    both = {to.name, source.name}
+    if ftz and "f32" not in both:
+        op.fail(f"cvt.{to.name}.{source.name} takes no .ftz")
+    if sat and ("bf16" in both or _holds(to, source)):
+        op.fail(f"cvt.{to.name}.{source.name} takes no .sat")
+    if ftz and both == {"bf16", "f32"} and to.name == "f32":
+        op.needs("cvt.ftz.f32.bf16", 90, (7, 8))
+
+
+def _holds(to: PtxType, source: PtxType) -> bool:
+    """Tell whether an integer type has all values of another."""
+    if to.is_float or source.is_float:
+        return False
+    a, b = np.iinfo(to.dtype), np.iinfo(source.dtype)
+    return bool(a.min <= b.min and b.max <= a.max)
+
+
+def _bounded(value: Array, *, relu: bool, satfinite: bool) -> Array:
+    """Put zero for what is negative, and the largest number of its sign for an infinity; a NaN stays."""
+    if relu:
+        value = np.where(value <= 0, value.dtype.type(0), value)
+    if satfinite:
+        # One step down from infinity.
+        bits = value.view(np.uint16)
+        value = np.where(np.isinf(value), bits - np.uint16(1), bits).view(value.dtype)
+    return value
+
+
+def _pair(op: Op, direction: str | None, *, relu: bool, satfinite: bool) -> None:
     """``cvt.rn.f16x2.f32 d, a, b``: a goes to the upper half, b to the lower."""
     to = op.type("f16x2", "bf16x2")
     source = op.type("f32")
@@ -110,7 +152,7 @@ def _pair(op: Op, direction: str | None, *, relu: bool) -> None:
         parts = []
         for value in (a, b):
             part = clean(narrow(value.astype(np.float64), half.dtype, way))
-            part = np.where(part <= 0, part.dtype.type(0), part) if relu else part
+            part = _bounded(part, relu=relu, satfinite=satfinite)
             parts.append(part.view(np.uint16).astype(np.uint32))
         return np.asarray(parts[0] << np.uint32(16) | parts[1])
 
@@ -133,7 +175,7 @@ def _conversion(
             op.fail(f"cvt.{to.name}.{source.name} needs an integer rounding, .rni .rzi .rmi or .rpi")
         return _float_to_int(to, source, _TO_INTEGRAL[integral])
     if to is source:
-        if direction and to.bits > 16:
+        if direction:
             op.fail(f"cvt.{to.name}.{source.name} takes integer roundings only")
         if integral is None:
             return (lambda a: clean(np.copy(a))) if to.name == "f16" else np.copy
@@ -142,14 +184,16 @@ def _conversion(
     if integral:
         op.fail(f"cvt.{to.name}.{source.name} takes no integer rounding")
     if to.bits > source.bits:
-        if direction:
+        if direction and source.name != "bf16":
             op.fail(f"cvt.{to.name}.{source.name} is exact and takes no rounding")
         if source.name == "bf16":
             return lambda a: a.astype(to.dtype)  # the upper half of the float32, NaN and all
         # The product makes a signalling NaN quiet, and leaves -0 alone.
         return lambda a: clean(a.astype(to.dtype)) if to.bits == 32 else a.astype(to.dtype) * 1.0
     if direction is None:
-        op.fail(f"cvt.{to.name}.{source.name} needs a rounding, .rn .rz .rm or .rp")
+        if to.bits != source.bits:
+            op.fail(f"cvt.{to.name}.{source.name} needs a rounding, .rn .rz .rm or .rp")
+        direction = "rn"  # between the two kinds of halves
     # A NaN keeps the upper part of its payload on its way from float64.
     finish = clean if source.bits < 64 else np.asarray
     if to.name == "bf16" and source.bits == 64:

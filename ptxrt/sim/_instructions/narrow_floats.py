@@ -79,7 +79,9 @@ def to_tf32(op: Op, direction: str | None, *, relu: bool) -> None:
     saturates = op.flag("satfinite")
     if direction not in ("rna", "rn", "rz") or (direction == "rna" and relu):
         op.fail("cvt to .tf32 takes .rna, or .rn or .rz with or without .relu")
-    if not op.flag("tf32"):
+    if saturates and direction != "rna":
+        op.needs(op.ins.opcode, 100, (8, 6))
+    if op.ins.modifiers[-2:] != ("tf32", "f32") or not op.flag("tf32"):
         op.fail("cvt to .tf32 comes from .f32")
     source = op.type("f32")
     way = direction
