@@ -223,6 +223,11 @@ OTHERS = {
     "sured.b.max.1d.s64.trap [d, r], d;": (50, (8, 1)),
     **MATRICES,
     **WMMA,
+    "cvt.ftz.f32.bf16 r, h;": (90, (7, 8)),
+    "cvt.rn.satfinite.f16.f32 h, r;": (70, (8, 1)),
+    "cvt.rz.relu.satfinite.bf16x2.f32 r, r, r;": (80, (8, 1)),
+    "cvt.rn.satfinite.tf32.f32 r, r;": (100, (8, 6)),
+    "mov.u64 d, %pm7_64;": (50, (4, 0)),
     "mov.u32 r, %aggr_smem_size;": (90, (8, 1)),
     "mov.u32 r, %cluster_ctarank;": (90, (7, 8)),
     "mov.u64 d, %current_graph_exec;": (50, (8, 0)),
@@ -235,7 +240,6 @@ CASES = [*((code, _NEEDS[key]) for key, code in EXAMPLES.items()), *OTHERS.items
 EXCEPTIONS = {
     "sm_89 wants 8.1 for 8-bit floats, sm_90 only 7.8": ("cvt.rn.satfinite.e4m3x2.f32 h, r, r;", (7, 8), "89"),
     "the same of the other one": ("cvt.rn.f16x2.e5m2x2 r, h;", (8, 0), "89"),
-    "three modifiers together want more than any two": ("cvt.rn.satfinite.tf32.f32 r, r;", (8, 5), "90"),
     "which register is read": ("mov.u64 d, %globaltimer;", (3, 1), "20"),
     "the type of an operand": ("cp.async.ca.shared.global [r], [d], 8, q;", (7, 1), "80"),
 }

@@ -267,6 +267,111 @@ def test_rounding_to_tf32(way: str, want: list[int]) -> None:
     assert [f"{x:#x}" for x in got.view(np.uint32)] == [f"{x:#x}" for x in want]
 
 
+_PATTERNS = [
+    0x3FC00000, 0x477FE000, 0x477FEFFF, 0x477FF000, 0x7F7F0000, 0x7F7F8000, 0x7F7FFFFF, 0x7F800000,
+    0x7F800001, 0xC7800000, 0xFF7FFFFF, 0xFF800000, 0xFFC12345, 0x80000000, 0x33000001, 0x00000001,
+]  # fmt: skip
+"""Of float32: 1.5, around the largest numbers of both halves, infinity, NaN, negative ones, zero, and small ones."""
+
+
+@pytest.mark.parametrize(("to", "way", "want"), [
+    ("f16", "rn", [0x3E00, *[0x7BFF] * 7, 0x7FFF, *[0xFBFF] * 3, 0x7FFF, 0x8000, 1, 0]),
+    ("f16", "rz.relu", [0x3E00, *[0x7BFF] * 7, 0x7FFF, 0, 0, 0, 0x7FFF, 0, 0, 0]),
+    ("bf16", "rn", [0x3FC0, 0x4780, 0x4780, 0x4780, *[0x7F7F] * 4, 0x7FFF, 0xC780, 0xFF7F, 0xFF7F, 0x7FFF, 0x8000,
+                    0x3300, 0]),
+    ("bf16", "rz.relu", [0x3FC0, 0x477F, 0x477F, 0x477F, *[0x7F7F] * 4, 0x7FFF, 0, 0, 0, 0x7FFF, 0, 0x3300, 0]),
+])  # fmt: skip
+def test_halves_that_stay_finite(to: str, way: str, want: list[int]) -> None:
+    """What an H200 answers: the largest number of the sign for what is above it, and NaN for NaN."""
+    head = ".version 8.1\n.target sm_80\n.address_size 64\n"
+    a = np.array(_PATTERNS, np.uint32).view(np.float32)
+    got = apply(f"cvt.{way}.satfinite.{to}.f32 d, a;", "b16", a, types=("f32",), head=head)
+    assert got.view(np.uint16).tolist() == want
+    both = apply(f"cvt.{way}.satfinite.{to}x2.f32 d, a, b;", "b32", a, a[::-1].copy(), types=("f32", "f32"), head=head)
+    assert both.view(np.uint32).tolist() == [x << 16 | y for x, y in zip(want, want[::-1], strict=True)]
+
+
+@pytest.mark.parametrize("code", ["cvt{}.f32.bf16 d, a;", "cvt{}.ftz.f32.bf16 d, a;"])
+@pytest.mark.parametrize("way", [".rn", ".rz", ".rm", ".rp"])
+def test_a_rounding_where_nothing_is_to_be_rounded(code: str, way: str) -> None:
+    a = np.arange(0, 1 << 16, 37, dtype=np.uint16)
+    got, want = (apply(code.format(how), "f32", a, types=("b16",), head=HEAD) for how in (way, ""))
+    assert (got.view(np.uint32) == want.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("code", ["cvt{}.f16.bf16 d, a;", "cvt{}.bf16.f16 d, a;"])
+def test_halves_of_the_other_kind_are_rounded_to_nearest(code: str) -> None:
+    a = np.arange(0, 1 << 16, 37, dtype=np.uint16)
+    got, want = (apply(code.format(how), "b16", a, types=("b16",), head=HEAD) for how in ("", ".rn"))
+    assert (got.view(np.uint16) == want.view(np.uint16)).all()
+
+
+def test_performance_counters_are_zero() -> None:
+    out = np.full(2, 7, np.uint64)
+    launch("mov.u32 t, %pm3; cvt.u64.u32 o, t; st.global.u64 [p], o; mov.u64 o, %pm7_64; st.global.u64 [p+8], o;", out)
+    assert out.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    ("cvt.sat.u32.u32 t, t;", ".sat"), ("cvt.sat.s32.u16 t, t;", ".sat"), ("cvt.ftz.u32.u64 t, p;", ".ftz"),
+    ("cvt.rni.ftz.u32.f16 t, h;", ".ftz"), ("cvt.rn.sat.bf16.f32 h, f;", ".sat"), ("cvt.rna.f16.f32 h, f;", ".tf32"),
+    ("cvt.rm.relu.f16.f32 h, f;", ".rn or .rz"), ("cvt.rn.ftz.relu.f16.f32 h, f;", "alone"),
+    ("cvt.rn.relu.f16.u32 h, t;", ".f32"), ("cvt.rn.satfinite.f16.f64 h, g;", ".f32"),
+    ("cvt.rn.f16.f16 h, h;", "integer"), ("cvt.rn.ftz.f16x2.f32 t, f, f;", "neither"),
+    ("cvt.rna.f32.tf32 f, t;", ".tf32 comes"), ("cvt.rn.bf16.f32 t, f;", "gives .bf16"),
+    ("cvt.rn.f32.u32 f, %tid.x;", "mov"), (".shared .b32 m; cvt.u32.u32 t, m;", "not allowed"),
+    ("mov.u16 h, %laneid;", ".u16"), ("mov.u32 t, %clock64;", ".u32"), ("exit.uni;", ".uni"),
+    ("barrier.warp.sync -1;", ".warp"), ("bar.cluster.arrive;", ".cluster"), ("redux.add.u32 t, t, -1;", ".sync"),
+    ("elect t|q, -1;", ".sync"), ("elect.sync t|_, -1;", "d.p"), ("shfl.sync.up.b32 _|q, t, 1, 0, -1;", "left out"),
+    ("add.u32 _, t, t;", "left out"), ("ld.global.u32 _, [p];", "left out"),
+    ("match.any.sync.b32 _, t, -1;", "left out"), ("bfe.u32 t, t, 256, 1;", "255"), ("bfe.u64 p, p, 1, 256;", "255"),
+    ("bfi.b32 t, t, t, -1, 1;", "255"), ("bfi.b64 p, p, p, 1, 256;", "255"), ("bmsk.b32 t, t, t;", ".wrap"),
+    ("szext.u32 t, t, t;", ".wrap"), ("mov.f64 g, 1e999;", "normal"), ("mov.f64 g, -1e-310;", "normal"),
+    ("mov.f32 f, 1e999;", "normal"), ("mov.b64 p, 0f3f800000;", "constant"), ("fma.rn.f16 h, h, h, 1.5;", "constant"),
+    ("shf.l.wrap.b32 t, t, t, 0f3f800000;", "constant"), ("add.sat.bf16 h, h, h;", ".sat"),
+    ("min.NaN.f64 g, g, g;", ".NaN"), ("fma.rn.relu.f32 f, f, f, f;", ".relu"),
+    ("fma.rn.sat.relu.f16 h, h, h, h;", ".relu"), ("mad.rn.f16 h, h, h, h;", "mad takes"),
+    ("ex2.approx.bf16 h, h;", ".ftz"), ("ex2.approx.ftz.f16 h, h;", ".ftz"), ("tanh.approx.ftz.f32 f, f;", ".ftz"),
+    ("dp2a.u32.u32 t, t, t, t;", ".hi"), ("dp4a.lo.u32.u32 t, t, t, t;", ".lo"),
+    ("slct.ftz.f32.s32 f, f, f, t;", ".ftz"), ("setp.eq.ftz.u32 q, t, t;", ".ftz"),
+    ("setp.lt.ftz.f64 q, g, g;", ".ftz"), ("set.lt.ftz.u32.s32 t, t, t;", ".ftz"),
+    ("set.lt.u16.f32 h, f, f;", "no .u16"), ("set.lt.f16.bf16 h, h, h;", "no .f16"),
+    ("set.lt.ftz.bf16.f32 h, f, f;", "no .bf16"), ("ld.shared.L2::64B.u32 t, [s];", ".global"),
+    ("st.global.L2::64B.u32 [p], t;", "L2::64B"), ("ld.global.cg.L1::evict_last.u32 t, [p];", "L1::evict_last"),
+    ("ld.global.L2::evict_last.u32 t, [p];", "32 bytes"),
+    ("ld.volatile.global.L2::cache_hint.u32 t, [p], p;", "cache_hint"), ("ld.weak.global.nc.u32 t, [p];", "nc"),
+    ("ld.mmio.relaxed.gpu.global.u32 t, [p];", ".sys"), ("ldu.shared.u32 t, [s];", ".global"),
+    ("prefetch.global [p];", "prefetch takes"), ("prefetch.shared.L1 [s];", ".shared"),
+    ("prefetchu.L2 [p];", "prefetchu"), ("cp.async.ca.global.shared [s], [p], 8;", "from .global"),
+    ("cp.async.ca.shared.global [s], [p], 8, 9;", "0 to 8"), ("cp.async.ca.shared.global [s], [p], 8, p;", ".u32"),
+    ("cp.async.ca.shared.global [s], [p], 8, t, p;", "operands"),
+    ("cp.async.ca.shared.global.L2::cache_hint [s], [p], 8;", "operands"), ("griddepcontrol;", ".wait"),
+    ("pmevent 16;", "15"), ("discard.global.L2 [p], 64;", "128"), ("fence.proxy;", "proxy"),
+    ("createpolicy.fractional.L2::evict_last.b64 p, 2.0;", "fraction"), ("createpolicy.fractional.b64 p;", "priority"),
+    ("isspacep.param::func q, p;", "state space"),
+])  # fmt: skip
+def test_what_ptxas_does_not_let_through(code: str, words: str) -> None:
+    registers = ".reg .b16 h; .reg .b32 t, s; .reg .b64 p; .reg .pred q; .reg .f32 f; .reg .f64 g;\n"
+    text = kernel(registers + code, head=HEAD)
+    with pytest.raises(CompileError, match=words) as caught:
+        sim.parse(text)
+    assert caught.value.line == 8
+
+
+@pytest.mark.parametrize("code", [
+    "mov.b64 p, 1.5;", "atom.global.exch.b64 p, [p], -1.5;", "cvt.sat.u32.s16 t, h;", "cvt.sat.s64.u64 p, p;",
+    "atom.global.add.u32 _, [p], t;", "setp.eq.u32 _|q, t, t;", "match.any.sync.b32 t|_, t, -1;",
+    "bfe.u32 t, t, 255, 255;", "mov.u16 h, %tid.x;", "cp.async.ca.shared.global [s], [p], 8, !q;",
+    "mov.f64 g, 0.0e-999;", "mov.f64 g, 1e-307;", "cp.async.ca.shared.global.L2::cache_hint [s], [p], 8, t, p;",
+    "membar.proxy.alias;", "fence.proxy.async.global;", "fence.proxy.tensormap::generic.acquire.gpu [p], 128;",
+    "prefetch.const.tensormap [p];", "prefetchu.L1 [p];", "ld.global.L1::no_allocate.L2::256B.u32 t, [p];",
+    "set.lt.u16.f16 h, h, h;", "pmevent.mask 0x1001;",
+])  # fmt: skip
+def test_what_ptxas_lets_through(code: str) -> None:
+    registers = ".reg .b16 h; .reg .b32 t, s; .reg .b64 p; .reg .pred q; .reg .f32 f; .reg .f64 g;\n"
+    assert sim.parse(kernel(registers + code, head=HEAD)).entries
+
+
 @pytest.mark.parametrize(("code", "words"), [
     ("max.relu.u32 t, t, t;", ".relu"), ("min.abs.f32 f, f, g;", "together"), ("mad.lo.sat.s32 t, t, t, t;", ".sat"),
     (".reg .u16x2 x;", "expected a type"), (".reg .v4 .f64 x;", "128 bits"),

@@ -23,6 +23,8 @@ _ORDERS = {
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio", "acq_rel"))
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _CACHE = {"ld": ("ca", "cg", "cs", "lu", "cv", "nc", "unified"), "ldu": ("unified",), "st": ("wb", "cg", "cs", "wt")}
+_UNCACHED = frozenset(("ca", "cg", "cs", "lu", "cv", "wb", "wt", "volatile"))
+"""Those that say themselves what the first cache does."""
 _POLICY = "L2::cache_hint"
 HINTS = ("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
           "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
@@ -36,13 +38,36 @@ def space_of(op: Op) -> str:
     name = op.ins.name
     orders = {order for order in _ORDERS.get(name, ()) if op.flag(order)}
     scope = op.choice(*_SCOPES)
-    while op.flag(*HINTS):
-        pass
+    hints = set()
+    while (hint := op.choice(*HINTS)) is not None:
+        hints.add(hint)
+    _check_hints(op, hints, space or "generic")
     if name in ("ld", "st"):
         _check_order(op, orders, scope, space or "generic")
     else:
         op.flag(*_CACHE.get(name, ()))
     return space if space == "shared::cluster" else (space or "generic").partition("::")[0]
+
+
+def _check_hints(op: Op, hints: set[str], space: str) -> None:
+    """Check which cache hints go with the instruction, its state space and its other modifiers."""
+    given, name = set(op.ins.modifiers), op.ins.name
+    if hints and space not in ("generic", "global"):
+        op.fail(f"{name} takes .{min(hints)} in .global only")
+    first = {hint for hint in hints if hint.startswith("L1::")}
+    sizes = {hint for hint in hints if hint.endswith("B")}
+    if name not in ("ld", "st"):
+        unfit = hints - {_POLICY}
+    elif len(first) > 1 or given & _UNCACHED:
+        unfit = first
+    else:
+        unfit = set()
+    if name == "st" or len(sizes) > 1:
+        unfit |= sizes
+    if "volatile" in given:
+        unfit |= hints & {_POLICY}
+    if unfit:
+        op.fail(f"{op.ins.opcode} takes no .{min(unfit)}")
 
 
 def _check_order(op: Op, orders: set[str], scope: str | None, space: str) -> None:
@@ -57,21 +82,21 @@ def _check_order(op: Op, orders: set[str], scope: str | None, space: str) -> Non
         op.needs(f"{op.ins.name}.volatile.local", 0, (9, 1))
     elif orders - {"weak"} and stem not in ("generic", "global", "shared"):
         op.fail(f"{op.ins.name}.{min(orders)} is for .global and .shared")
+    if "mmio" in orders and (scope != "sys" or stem == "shared"):
+        op.fail(f"{op.ins.name}.mmio is for .global, and takes .sys")
     if orders - {"weak"}:
         return
     while (cache := op.choice(*_CACHE[op.ins.name])) is not None:
-        if cache == "nc" and space != "global":
-            op.fail("ld.nc is for .global")
+        if cache == "nc" and (space != "global" or orders):
+            op.fail("ld.nc is for .global, and weak without saying so")
 
 
-def hinted(op: Op, operands: int, space: str) -> None:
+def hinted(op: Op, operands: int) -> None:
     """Check the number of operands: one more, a cache policy, with .L2::cache_hint."""
     if _POLICY not in op.ins.modifiers:
         op.done(operands)
         return
     op.done(operands + 1)
-    if space not in ("generic", "global"):
-        op.fail(f"{op.ins.name} takes .{_POLICY} in .global only")
     op.source(operands, TYPES["b64"])
 
 

@@ -55,8 +55,8 @@ def finish(op: Op, kind: PtxType, compute: Callable[..., Array], *, ftz: bool, s
     if (ftz or sat) and kind.name == "f64":
         op.fail(f"{op.ins.name}.f64 takes neither .ftz nor .sat")
 
-    if ftz and kind.name.startswith("bf16"):
-        op.fail(f"{op.ins.name}.{kind.name} takes no .ftz")
+    if (ftz or sat) and kind.name.startswith("bf16"):
+        op.fail(f"{op.ins.name}.{kind.name} takes neither .ftz nor .sat")
 
     def whole(*values: Array) -> Array:
         if ftz:
@@ -101,14 +101,17 @@ def fma(op: Op) -> None:
     """``d = a*b + c`` with one rounding."""
     direction = op.choice(*DIRECTIONS)
     ftz, sat, relu = op.flag("ftz"), op.flag("sat"), op.flag("relu")
-    if op.flag("oob"):
+    if op.ins.name == "fma" and op.flag("oob"):
         op.unsupported(op.ins.opcode)
-    kind = op.type(*FLOATS)
+    kind = op.type(*(FLOATS if op.ins.name == "fma" else ("f32", "f64")))
+    if relu and (op.ins.name == "mad" or kind.name in ("f32", "f64") or sat):
+        op.fail(f"{op.ins.name}.relu is fma of halves, without .sat")
     if direction is None:
         if op.ins.name == "fma" or op.builder.module.target_number >= 20:
             op.fail(f"{op.ins.name}.{kind.name} needs a rounding, .rn .rz .rm or .rp")
         direction = "rn"
     if kind.name not in ("f32", "f64") and direction != "rn":
+        # ptxas takes .rz, .rm and .rp with .bf16, but on an H200 its code does not round so, and computes with .f16.
         op.fail(f"{op.ins.name}.{kind.name} rounds to nearest only")
 
     def compute(a: Array, b: Array, c: Array) -> Array:
@@ -142,6 +145,8 @@ def minimum(op: Op) -> None:
     ftz, nan = op.flag("ftz"), op.flag("NaN")
     xorsign, magnitudes = op.flag("xorsign"), op.flag("abs")
     kind = op.type(*FLOATS)
+    if nan and kind.name == "f64":
+        op.fail(f"{op.ins.name}.f64 takes no .NaN")
     if xorsign != magnitudes or (xorsign and kind.name == "f64"):
         op.fail(f"{op.ins.name} takes .xorsign and .abs together, and not with .f64")
     if xorsign:

@@ -224,7 +224,9 @@ def absolute(op: Op) -> None:
 def dot(op: Op) -> None:
     """Dot product of four bytes (or two halves with two bytes), added to c."""
     four = op.ins.name == "dp4a"
-    high = op.choice("lo", "hi") == "hi"
+    half = None if four else op.choice("lo", "hi")
+    if half is None and not four:
+        op.fail("dp2a takes .lo or .hi")
     kinds = op.type("u32", "s32"), op.type("u32", "s32")
     result = TYPES["s32"] if kinds[0].signed or kinds[1].signed else TYPES["u32"]
 
@@ -235,7 +237,7 @@ def dot(op: Op) -> None:
         x = parts(a, kinds[0], 1 if four else 2)
         y = parts(b, kinds[1], 1)
         if not four:
-            y = y[:, 2:] if high else y[:, :2]
+            y = y[:, 2:] if half == "hi" else y[:, :2]
         return np.asarray(((x * y).sum(axis=1) + c).astype(np.int64).astype(result.dtype))
 
     op.lanewise(result, (*kinds, result), compute)

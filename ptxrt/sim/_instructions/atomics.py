@@ -97,7 +97,7 @@ def atom(op: Op) -> None:
     if noftz != (kind.name in _SMALL):
         op.fail(f"{op.ins.name}.{how}.{kind.name} {'takes no' if noftz else 'needs'} .noftz")
     place = 1 if returns else 0
-    hinted(op, place + (3 if how == "cas" else 2), space)
+    hinted(op, place + (3 if how == "cas" else 2))
     if count > 1:
         _check_vector(op, kind, count, space)
     if space not in ("generic", "global", "shared", "shared::cluster"):

@@ -23,10 +23,10 @@ _PRED = TYPES["pred"]
 @instruction("bar", "barrier")
 def bar(op: Op) -> None:
     """``.sync``, ``.arrive`` and ``.red`` over the threads of a block."""
-    if op.flag("cluster"):
+    if op.ins.name == "barrier" and op.flag("cluster"):
         cluster_barrier(op)
         return
-    if op.flag("warp"):
+    if op.ins.name == "bar" and op.flag("warp"):
         warp_barrier(op)
         return
     op.flag("cta")

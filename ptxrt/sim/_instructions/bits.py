@@ -6,14 +6,13 @@ import numpy as np
 
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._machine.protocol import Machine
-from ptxrt.sim._text.syntax import Pair
+from ptxrt.sim._text.syntax import Pair, Sink
 from ptxrt.sim._text.types import TYPES, Array
 
 __all__: list[str] = []
 
 _BITS = ("b16", "b32", "b64")
 _U32 = TYPES["u32"]
-_B32 = TYPES["b32"]
 _REVERSED = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.uint8)
 
 
@@ -84,12 +83,21 @@ def bfe(op: Op) -> None:
         return np.asarray(np.where(negative, field | ~own, field).view(kind.dtype))
 
     op.lanewise(kind, (kind, _U32, _U32), compute)
+    for place in (2, 3):
+        op.bounded(place, 0, 255)
+
+
+def _wraps(op: Op) -> bool:
+    how = op.choice("clamp", "wrap")
+    if how is None:
+        op.fail(f"{op.ins.name} takes .clamp or .wrap")
+    return how == "wrap"
 
 
 @instruction("bmsk")
 def bmsk(op: Op) -> None:
     """So many ones from a position on; .clamp stops both at 32, .wrap takes them modulo 32."""
-    wraps = op.choice("clamp", "wrap") == "wrap"
+    wraps = _wraps(op)
     kind = op.type("b32")
 
     def compute(start: Array, length: Array) -> Array:
@@ -103,7 +111,7 @@ def bmsk(op: Op) -> None:
 @instruction("szext")
 def szext(op: Op) -> None:
     """Extend the low bits with zeros or their sign; .clamp stops their number at 32, .wrap takes it modulo 32."""
-    wraps = op.choice("clamp", "wrap") == "wrap"
+    wraps = _wraps(op)
     kind = op.type("u32", "s32")
 
     def compute(a: Array, number: Array) -> Array:
@@ -129,6 +137,8 @@ def bfi(op: Op) -> None:
         return np.asarray(((a & mask) << pos) | (b & ~(mask << pos)))
 
     op.lanewise(kind, (kind, kind, _U32, _U32), compute)
+    for place in (3, 4):
+        op.bounded(place, 0, 255)
 
 
 def _highest(value: Array) -> Array:
@@ -233,6 +243,8 @@ def lop3(op: Op) -> None:
     pair = op.operand(0)
     if not isinstance(pair, Pair):
         op.fail(f"lop3.{joined} gives d|p")
+    if isinstance(pair.second, Sink):
+        op.fail(f"lop3.{joined} gives a predicate, which cannot be left out")
     write, write_flag, read_flag = (
         op.dest(pair.first, kind),
         op.dest(pair.second, TYPES["pred"]),
@@ -301,4 +313,4 @@ def shf(op: Op) -> None:
             return np.asarray((both >> n.astype(np.uint64)).astype(np.uint32))
         return np.asarray(((both << n.astype(np.uint64)) >> np.uint64(32)).astype(np.uint32))
 
-    op.lanewise(kind, (kind, kind, _B32), compute)
+    op.lanewise(kind, (kind, kind, _U32), compute)

@@ -60,10 +60,14 @@ def _compare(op: Op) -> tuple[str | None, str | None, bool]:
     return name, op.choice(*_COMBINE), op.flag("ftz")
 
 
-def _flushed(compare: Callable[[Array, Array], Array], kind: PtxType, ftz: bool) -> Callable[[Array, Array], Array]:
-    if ftz and kind.name in ("f32", "f16"):
-        return lambda a, b: compare(flush(a), flush(b))
-    return compare
+def _flushed(
+    op: Op, compare: Callable[[Array, Array], Array], kind: PtxType, ftz: bool
+) -> Callable[[Array, Array], Array]:
+    if not ftz:
+        return compare
+    if kind.name not in ("f32", "f16"):
+        op.fail(f"{op.ins.name} takes .ftz with .f32 and .f16 only, not with .{kind.name}")
+    return lambda a, b: compare(flush(a), flush(b))
 
 
 @instruction("setp")
@@ -74,7 +78,7 @@ def setp(op: Op) -> None:
         return
     name, combine, ftz = _compare(op)
     kind = op.type(*_COMPARED)
-    compare = _flushed(_comparison(op, name, kind), kind, ftz)
+    compare = _flushed(op, _comparison(op, name, kind), kind, ftz)
     op.done(4 if combine else 3)
     first = op.operand(0)
     pair = first if isinstance(first, Pair) else None
@@ -111,9 +115,12 @@ def set_(op: Op) -> None:
     name, combine, ftz = _compare(op)
     result = op.type("u16", "s16", "u32", "s32", "f32", "f16", "bf16")
     kind = op.type(*_COMPARED)
-    if result.name == "f32" and kind.is_float and kind.bits == 16:
-        op.fail(f"set gives no .f32 of .{kind.name}")
-    compare = _flushed(_comparison(op, name, kind), kind, ftz)
+    of_halves = kind.is_float and kind.bits == 16
+    if of_halves if result.name == "f32" else not of_halves and result.is_int and result.bits == 16:
+        op.fail(f"set gives no .{result.name} of .{kind.name}")
+    if (of_halves and result.name == "f16" != kind.name) or (ftz and result.name == "bf16"):
+        op.fail(f"set gives no .{result.name} of .{kind.name}{' with .ftz' if ftz else ''}")
+    compare = _flushed(op, _comparison(op, name, kind), kind, ftz)
     mix = _COMBINE.get(combine or "")
     yes = np.array([1 if result.is_float else -1]).astype(result.dtype)
     no = np.zeros(1, result.dtype)
@@ -130,9 +137,7 @@ def _halves(op: Op) -> tuple[PtxType, PtxType, Callable[..., Array]]:
     name, combine, ftz = _compare(op)
     kind = TYPES["bf16x2" if "bf16x2" in op.ins.modifiers else "f16x2"]
     half = TYPES[_HALVES[kind.name]]
-    if ftz and kind.name == "bf16x2":
-        op.fail(f"{op.ins.name} takes no .ftz with .bf16x2")
-    compare = _flushed(_comparison(op, name, half), half, ftz)
+    compare = _flushed(op, _comparison(op, name, half), half, ftz)
     mix = _COMBINE.get(combine or "")
 
     def flags(a: Array, b: Array, *third: Array) -> Array:
@@ -199,8 +204,10 @@ def slct(op: Op) -> None:
     ftz = op.flag("ftz")
     kind = op.type("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
     sign = op.type("s32", "f32")
+    if ftz and not sign.is_float:
+        op.fail("slct takes .ftz with .f32 only")
 
     def compute(a: Array, b: Array, c: Array) -> Array:
-        return blend((flush(c) if ftz and sign.is_float else c) >= 0, a, b)
+        return blend((flush(c) if ftz else c) >= 0, a, b)
 
     op.lanewise(kind, (kind, kind, sign), compute)

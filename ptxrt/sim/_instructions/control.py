@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ptxrt.sim._instructions.addressing import address
 from ptxrt.sim._instructions.op import Op, instruction
 from ptxrt.sim._machine.branches import GONE
 from ptxrt.sim._machine.protocol import Machine
@@ -54,7 +55,8 @@ def brx(op: Op) -> None:
 @instruction("ret", "exit")
 def ret(op: Op) -> None:
     """Leave the function, or the kernel."""
-    op.flag("uni")
+    if op.ins.name == "ret":
+        op.flag("uni")
     op.done(0)
     if op.ins.name == "exit":
         op.end(lambda m: m.exit())
@@ -74,11 +76,12 @@ def fence(op: Op) -> None:
     """Something for the race models only: every write is seen at once."""
     scope = None
     if op.flag("proxy"):
-        op.drop_prefixed("")
+        _proxy(op)
     elif op.ins.name == "membar":
         scope = op.choice("cta", "gl", "sys")
         if scope is None:
             op.fail("membar takes .cta, .gl or .sys")
+        op.done(0)
     else:
         initial = op.flag("mbarrier_init")
         order = op.choice("sc", "acq_rel", "acquire", "release")
@@ -88,17 +91,61 @@ def fence(op: Op) -> None:
         scope = op.choice("cta", "cluster", "gpu", "sys")
         if scope is None:
             op.fail("fence takes .cta, .cluster, .gpu or .sys")
-    op.done(0, 2)
+        op.done(0)
     wide = scope != "cta"
     op.emit(lambda m: m.fence(wide=wide))
 
 
-@instruction("griddepcontrol", "pmevent", "discard", "applypriority")
-def no_op(op: Op) -> None:
-    """Nothing to do: launches follow each other, and there are no counters and no caches."""
-    op.flag("wait", "launch_dependents", "global", "mask")
-    op.drop_prefixed("L2")
-    op.done(0, 2)
+def _proxy(op: Op) -> None:
+    """Check a fence between ways to memory, all of which see the same here."""
+    kinds = ("alias", "async", "async::generic", "tensormap::generic")
+    kind = op.choice(*(kinds if op.ins.name == "fence" else kinds[:1]))
+    if kind is None:
+        op.fail(f"{op.ins.name}.proxy names no proxy such as .alias")
+    if kind == "async":
+        op.flag("global", "shared::cta", "shared::cluster")
+    elif kind == "async::generic":
+        op.flag("acquire", "release")
+        op.drop_prefixed("sync_restrict")
+        op.flag("cluster")
+    elif kind == "tensormap::generic":
+        order = op.choice("acquire", "release")
+        if order is None or not op.flag("cta", "cluster", "gpu", "sys"):
+            op.fail(f"fence.proxy.{kind} takes .acquire or .release, and a scope")
+        if order == "acquire":
+            op.done(2)
+            address(op, 0, "generic")
+            op.integer(1, within=(128, 128))
+            return
+    op.done(0)
+
+
+@instruction("griddepcontrol")
+def griddepcontrol(op: Op) -> None:
+    """Nothing to do: launches follow each other."""
+    if not op.flag("wait", "launch_dependents"):
+        op.fail("griddepcontrol takes .wait or .launch_dependents")
+    op.done(0)
+
+
+@instruction("pmevent")
+def pmevent(op: Op) -> None:
+    """Nothing to do: there are no counters."""
+    most = 0xFFFF if op.flag("mask") else 15
+    op.done(1)
+    op.integer(0, within=(0, most))
+
+
+@instruction("discard", "applypriority")
+def cached(op: Op) -> None:
+    """Nothing to do: there are no caches."""
+    op.flag("global")
+    level = "L2" if op.ins.name == "discard" else "L2::evict_normal"
+    if not op.flag(level):
+        op.fail(f"{op.ins.name} takes .{level}")
+    op.done(2)
+    address(op, 0, "global" if "global" in op.ins.modifiers else "generic")
+    op.integer(1, within=(128, 128))
 
 
 @instruction("nanosleep")

@@ -11,7 +11,7 @@ from ptxrt.sim._machine.memory import READ_ONLY_BIT
 from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.spaces import locate
 from ptxrt.sim._machine.words import read_words
-from ptxrt.sim._text.syntax import Immediate, Register
+from ptxrt.sim._text.syntax import Negated, Register
 from ptxrt.sim._text.types import TYPES, Array
 
 __all__: list[str] = []
@@ -43,10 +43,13 @@ def cp_async(op: Op) -> None:
 def _copy(op: Op) -> None:
     where = op.choice("ca", "cg")
     op.flag("L2::64B", "L2::128B", "L2::256B")
-    op.flag("L2::cache_hint")
-    if not op.flag("shared", "shared::cta") or not op.flag("global"):
+    hinted = op.flag("L2::cache_hint")
+    spaces = [name for name in op.ins.modifiers if name in ("shared", "shared::cta", "global")]
+    if not op.flag("shared", "shared::cta") or not op.flag("global") or spaces[-1] != "global":
         op.fail("cp.async copies from .global to .shared")
-    op.done(3, 5)
+    op.done(3 + hinted, 4 + hinted)
+    if hinted:
+        op.source(len(op.ins.operands) - 1, TYPES["b64"])
     size = op.integer(2)
     if size not in (4, 8, 16):
         op.fail(f"cp.async copies 4, 8 or 16 bytes, not {size}")
@@ -54,7 +57,7 @@ def _copy(op: Op) -> None:
         op.fail("cp.async takes .ca, or .cg for 16 bytes")
     to, to_offset = address(op, 0, "shared")
     source, source_offset = address(op, 1, "global")
-    wanted = _bytes_wanted(op, size)
+    wanted = None if len(op.ins.operands) == 3 + hinted else _bytes_wanted(op, size)
     reading = op.builder.access(op.ins, "global", size, 4, False, source_offset)
     writing = op.builder.access(op.ins, "shared", size, 4, True, to_offset)
     announced, writing = writing._replace(pending=True), writing._replace(arrives=True)
@@ -71,19 +74,13 @@ def _copy(op: Op) -> None:
     op.emit(step)
 
 
-def _bytes_wanted(op: Op, size: int) -> Getter | None:
+def _bytes_wanted(op: Op, size: int) -> Getter:
     """Return the reader of how many bytes come from the source, zeros after them: given in bytes, or all or none."""
-    if len(op.ins.operands) == 3:
-        return None
     operand = op.operand(3)
-    if isinstance(operand, Register) and operand.type.kind == "pred":
+    if isinstance(operand, Negated) or (isinstance(operand, Register) and operand.type.kind == "pred"):
         ignored = op.source(3, TYPES["pred"])
         return lambda m: np.where(ignored(m), np.uint32(0), np.uint32(size))
-    if isinstance(operand, Register) and operand.type.bits == 64:
-        op.source(3, TYPES["u64"])  # a cache policy
-        return None
-    if not isinstance(operand, (Immediate, Register)):
-        op.fail("cp.async takes a number of bytes as its fourth operand")
+    op.bounded(3, 0, size)
     return op.source(3, TYPES["u32"])
 
 

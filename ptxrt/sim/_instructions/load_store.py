@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ptxrt.sim._instructions.addressing import (
-    HINTS,
     SPACES,
     address,
     hinted,
@@ -20,19 +19,22 @@ from ptxrt.sim._machine.access import RANK_SHIFT, window_of
 from ptxrt.sim._machine.element_types import float_type
 from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.words import read_words, write_words
-from ptxrt.sim._text.syntax import Address, Sink, Variable
+from ptxrt.sim._text.syntax import Address, Immediate, Sink, Variable
 from ptxrt.sim._text.types import TYPES, PtxType, word_type
 
 __all__: list[str] = []
 
 _TYPES = ("b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 _U64 = TYPES["u64"]
+_PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
 
 
 @instruction("ld", "ldu")
 def ld(op: Op) -> None:
     """Load one value or a vector."""
     space, count, kind = _what(op)
+    if op.ins.name == "ldu" and space not in ("generic", "global"):
+        op.fail("ldu is for .global")
     write = [op.dest(item, kind, wider=True) for item in elements(op, 0, count)]
     passed = _passed(op, 1, space)
     where, offset = passed or address(op, 1, space)
@@ -88,7 +90,7 @@ def _what(op: Op) -> tuple[str, int, PtxType]:
     kind = op.type(*_TYPES)
     if kind.bits == 128:
         op.needs(op.ins.opcode, 70, (8, 3))
-    hinted(op, 2, space)
+    hinted(op, 2)
     _check_width(op, kind, count, space)
     return space, count, kind
 
@@ -107,6 +109,9 @@ def _check_width(op: Op, kind: PtxType, count: int, space: str) -> None:
             f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most "
             "(32 in .global from .target sm_100 and .version 8.8 on)"
         )
+    evicted = next((name for name in op.ins.modifiers if name.startswith("L2::evict")), None)
+    if evicted and kind.size * count != 32:
+        op.fail(f"{op.ins.name} takes .{evicted} with vectors of 32 bytes only")
 
 
 def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
@@ -119,11 +124,22 @@ def _passed(op: Op, place: int, space: str) -> tuple[Getter, int] | None:
     return getter(op.builder.home(operand.base), _U64, _U64), operand.offset
 
 
+_LEVELS = {"L1": ("generic", "global", "local"), "L2": ("generic", "global", "local"),
+           "L2::evict_last": ("generic", "global"), "L2::evict_normal": ("generic", "global"),
+           "tensormap": ("generic", "const", "param")}  # fmt: skip
+"""What prefetch brings in, and from which state spaces."""
+
+
 @instruction("prefetch", "prefetchu")
 def prefetch(op: Op) -> None:
     """Nothing to do: there are no caches."""
-    space = space_of(op)
-    op.flag("L1", "L2", "tensormap")
+    uniform = op.ins.name == "prefetchu"
+    space = op.choice("global", "local", "const", "param") or "generic"
+    level = op.choice(*_LEVELS) or ""
+    if uniform and (space, level) != ("generic", "L1"):
+        op.fail("prefetchu is prefetchu.L1")
+    if space not in _LEVELS.get(level, ()):
+        op.fail(f"prefetch takes one of .{' .'.join(_LEVELS)} in fitting state spaces, not {op.ins.opcode}")
     op.done(1)
     address(op, 0, space)
 
@@ -133,12 +149,17 @@ def createpolicy(op: Op) -> None:
     """A cache policy: a value that means nothing here."""
     how = op.choice("fractional", "range", "cvt")
     kind = op.type("b64")
-    while op.flag(*HINTS, "L2::evict_unchanged", "L2", "global"):
-        pass
+    if not op.flag(*(("L2",) if how == "cvt" else _PRIORITIES)):
+        op.fail(f"createpolicy takes {'.L2' if how == 'cvt' else 'a priority such as .L2::evict_last'}")
+    op.flag(*_PRIORITIES)
+    op.flag("global")
     write = op.dest(0, kind)
     if how == "fractional":
         op.done(1, 2)
         if len(op.ins.operands) == 2:
+            share = op.operand(1)
+            if isinstance(share, Immediate) and not 0 < share.value <= 1:
+                op.fail(f"the fraction of createpolicy is {share.value}, not above 0 and at most 1")
             op.source(1, TYPES["f32"])
     elif how == "range":
         op.done(4)
@@ -156,7 +177,7 @@ def createpolicy(op: Op) -> None:
 @instruction("isspacep")
 def isspacep(op: Op) -> None:
     """Tell whether a generic address is in a state space."""
-    space = op.choice(*SPACES)
+    space = op.choice(*(space for space in SPACES if space != "param::func"))
     if space is None:
         op.fail("isspacep names a state space")
     op.done(2)

@@ -23,7 +23,7 @@ from ptxrt.sim._instructions.builder import Builder
 from ptxrt.sim._machine.branches import Target
 from ptxrt.sim._machine.code import End, Step
 from ptxrt.sim._machine.protocol import Getter, Machine, Setter
-from ptxrt.sim._text.specials import DYNAMIC, SPECIAL_NEEDS, SPECIAL_TYPES
+from ptxrt.sim._text.specials import DYNAMIC, HALVED, SPECIAL_NEEDS, SPECIAL_TYPES
 from ptxrt.sim._text.syntax import (
     Immediate,
     Instruction,
@@ -44,6 +44,8 @@ __all__ = ["DEFINITIONS", "Op", "definition", "getter", "instruction", "setter"]
 
 Compute = Callable[..., Array]
 Define = Callable[["Op"], None]
+_MAY_GIVE_NOTHING = frozenset(("atom", "lop3", "match", "setp"))
+"""Instructions that ptxas takes with ``_`` for their whole result; a part of one may be left out of any."""
 DEFINITIONS: dict[str, list[tuple[frozenset[str], Define]]] = {}
 """Every instruction by name without modifiers: definitions with the types each is for (empty: for all)."""
 
@@ -196,14 +198,17 @@ class Op:
             if operand.name in SPECIAL_NEEDS:
                 self.needs(operand.name, *SPECIAL_NEEDS[operand.name])
             if not special:
-                self.fail(f"{operand.name} may be read by mov and cvt only, not by {self.ins.name}")
-            if own is not kind and (kind.bits > own.bits or not kind.is_int or not own.is_int):
+                self.fail(f"{operand.name} may be read by mov and cvt only, not by {self.ins.opcode}")
+            fits = kind.is_int and own.is_int and kind.bits <= own.bits
+            if self.ins.name == "mov" and kind.bits < own.bits:
+                fits = kind.bits == 16 and operand.name in HALVED
+            if own is not kind and not fits:
                 self.fail(f"{operand.name} is .{own.name} where {self.ins.opcode} takes .{kind.name}")
             if operand.name in DYNAMIC:
                 name = operand.name
                 return lambda m: convert_bits(m.clock(name), own, kind)
             return getter(self.builder.special(operand.name), own, kind)
-        if isinstance(operand, Symbol) and special and kind.is_int and kind.bits >= 32:
+        if isinstance(operand, Symbol) and special and self.ins.name == "mov" and kind.is_int and kind.bits >= 32:
             return getter(self.builder.symbol(operand, kind), kind, kind)
         raise self._unknown(operand)
 
@@ -215,7 +220,14 @@ class Op:
             return np.array([operand.value != 0], np.bool_)
         if operand.pattern is not None and kind.kind in ("b", "f") and operand.pattern[0] == kind.bits:
             return np.array([operand.pattern[1]], f"u{kind.dtype.itemsize}").view(kind.dtype)
-        if operand.is_float != kind.is_float or kind.kind == "packed" or kind.bits == 128:
+        if operand.is_float and operand.pattern is None and kind.name == "b64":
+            return np.array([operand.value], np.float64).view(kind.dtype)
+        if (
+            operand.is_float != kind.is_float
+            or kind.kind == "packed"
+            or kind.bits == 128
+            or (kind.is_float and kind.bits == 16)
+        ):
             what = "a floating-point" if operand.is_float else "an integer"
             self.fail(f"{what} constant where {self.ins.opcode} takes .{kind.name}")
         if kind.is_float:
@@ -224,17 +236,28 @@ class Op:
         value = int(operand.value) & ((1 << kind.bits) - 1)
         return np.array([value], f"u{kind.dtype.itemsize}").view(kind.dtype)
 
-    def integer(self, place: int) -> int:
-        """Return an operand that must be an integer constant."""
+    def integer(self, place: int, *, within: tuple[int, int] | None = None) -> int:
+        """Return an operand that must be an integer constant, and may have to be within bounds."""
         operand = self.operand(place)
         if not isinstance(operand, Immediate) or operand.is_float:
             self.fail(f"{self.ins.name} takes an integer constant as operand {place + 1}")
+        if within is not None:
+            self.bounded(place, *within)
         return int(operand.value)
+
+    def bounded(self, place: int, least: int, most: int) -> None:
+        """Check that an operand is within bounds if it is a constant."""
+        operand = self.operand(place)
+        if isinstance(operand, Immediate) and not least <= operand.value <= most:
+            bounds = f"within {least} to {most}" if least < most else f"{least}"
+            self.fail(f"operand {place + 1} of {self.ins.name} is {operand.value}, not {bounds}")
 
     def dest(self, place: int | Operand, kind: PtxType, *, wider: bool = False) -> Setter:
         """Return the writer of a result of ``kind.dtype``; a wider register is sign- or zero-extended."""
         operand = self.operand(place) if isinstance(place, int) else place
         if isinstance(operand, Sink):
+            if isinstance(place, int) and self.ins.name not in _MAY_GIVE_NOTHING:
+                self.fail(f"{self.ins.name} gives a value, which cannot be left out")
             return lambda m, value: None
         if isinstance(operand, Name):
             self.fail(f"unknown register {operand.text}")

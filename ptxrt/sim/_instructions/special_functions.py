@@ -218,4 +218,8 @@ def approximate(op: Op) -> None:
     ftz = op.flag("ftz")
     function, types = _FUNCTIONS[op.ins.name]
     kind = op.type(*types)
+    if ftz and (op.ins.name == "tanh" or kind.name.startswith("f16")):
+        op.fail(f"{op.ins.name}.{kind.name} takes no .ftz")
+    if op.ins.name == "ex2" and kind.name.startswith("bf16") and not ftz:
+        op.fail(f"ex2.{kind.name} needs .ftz")
     op.lanewise(kind, (kind,), _finish(kind, function, ftz))

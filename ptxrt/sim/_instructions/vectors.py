@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptxrt.sim._instructions.op import Op
-from ptxrt.sim._text.syntax import Operand, Register, Tuple
+from ptxrt.sim._text.syntax import Operand, Register, Sink, Tuple
 
 __all__ = ["alike", "elements", "fragment", "vector"]
 
@@ -20,6 +20,8 @@ def elements(op: Op, place: int, count: int) -> tuple[Operand, ...]:
     if count == 1:
         if isinstance(operand, Tuple) and len(operand.items) == 1:
             return operand.items
+        if isinstance(operand, Sink) and op.ins.name != "atom":
+            op.fail(f"{op.ins.name} moves a value, which cannot be left out")
         return (operand,)
     if not isinstance(operand, Tuple) or len(operand.items) != count:
         op.fail(f"{op.ins.opcode} takes a vector of {count} elements")

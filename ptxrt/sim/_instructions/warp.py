@@ -15,7 +15,7 @@ from ptxrt.sim._machine.branches import GONE
 from ptxrt.sim._machine.code import Step
 from ptxrt.sim._machine.protocol import Getter, Machine
 from ptxrt.sim._machine.warp_barriers import masks
-from ptxrt.sim._text.syntax import Pair
+from ptxrt.sim._text.syntax import Pair, Sink
 from ptxrt.sim._text.types import TYPES, Array
 
 __all__ = ["together", "warp_barrier", "whole_warps"]
@@ -155,10 +155,12 @@ def shfl(op: Op) -> None:
     op.done(5 if sync else 4)
     first = op.operand(0)
     pair = first if isinstance(first, Pair) else None
+    if isinstance(pair.first if pair else first, Sink):
+        op.fail("shfl gives a value, which cannot be left out")
     write = op.dest(pair.first if pair else first, kind)
     write_flag = op.dest(pair.second, _PRED) if pair else None
-    value, offset, limits = op.source(1, kind), op.source(2, _B32), op.source(3, _B32)
-    mask = op.source(4, _B32) if sync else None
+    value, offset, limits = op.source(1, kind), op.source(2, _U32), op.source(3, _U32)
+    mask = op.source(4, _U32) if sync else None
 
     def step(m: Machine) -> None:
         places = m.of_active(m.origin)
@@ -203,7 +205,7 @@ def vote(op: Op) -> None:
     result = op.type("b32") if how == "ballot" else op.type("pred")
     op.done(3 if sync else 2)
     write, flags = op.dest(0, result), op.source(1, _PRED)
-    mask = op.source(2, _B32) if sync else None
+    mask = op.source(2, _U32) if sync else None
 
     def step(m: Machine) -> None:
         wanted = mask(m) if mask is not None else np.full(1, _FULL, np.uint32)
@@ -234,12 +236,13 @@ def activemask(op: Op) -> None:
 @instruction("elect")
 def elect(op: Op) -> None:
     """One lane of the mask, the lowest."""
-    op.flag("sync")
+    if not op.flag("sync"):
+        op.fail("elect takes .sync")
     op.done(2)
     first = op.operand(0)
-    if not isinstance(first, Pair):
+    if not isinstance(first, Pair) or isinstance(first.second, Sink):
         op.fail("elect.sync gives d|p")
-    write, write_flag, mask = op.dest(first.first, _B32), op.dest(first.second, _PRED), op.source(1, _B32)
+    write, write_flag, mask = op.dest(first.first, _B32), op.dest(first.second, _PRED), op.source(1, _U32)
 
     def step(m: Machine) -> None:
         voters = ballot(m, np.ones(1, np.bool_)) & mask(m)
@@ -263,11 +266,13 @@ def match(op: Op) -> None:
     op.done(3)
     first = op.operand(0)
     pair = first if isinstance(first, Pair) else None
-    if pair and how == "any":
+    if pair and how == "any" and not isinstance(pair.second, Sink):
         op.fail("match.any gives no predicate")
+    if how == "any" and isinstance(pair.first if pair else first, Sink):
+        op.fail("match.any gives a value, which cannot be left out")
     write = op.dest(pair.first if pair else first, _B32)
     write_flag = op.dest(pair.second, _PRED) if pair else None
-    value, mask = op.source(1, kind), op.source(2, _B32)
+    value, mask = op.source(1, kind), op.source(2, _U32)
 
     def step(m: Machine) -> None:
         own = m.spread(value(m))
@@ -303,7 +308,8 @@ _REDUCE: dict[str, Callable[[Array, Array], Array]] = {
 @instruction("redux")
 def redux(op: Op) -> None:
     """Reduction over the lanes of the mask."""
-    op.flag("sync")
+    if not op.flag("sync"):
+        op.fail("redux takes .sync")
     how = op.choice(*_REDUCE)
     if how is None:
         op.fail(f"redux.sync takes one of .{' .'.join(_REDUCE)}")
@@ -317,7 +323,7 @@ def redux(op: Op) -> None:
     if (absolute or keeps_nan) and not kind.is_float:
         op.fail("redux.sync takes .abs and .NaN with .f32 only")
     op.done(3)
-    write, value, mask = op.dest(0, kind), op.source(1, kind), op.source(2, _B32)
+    write, value, mask = op.dest(0, kind), op.source(1, kind), op.source(2, _U32)
     combine = _REDUCE[how]
     if kind.is_float and not keeps_nan:
         combine = np.fmin if how == "min" else np.fmax

@@ -58,7 +58,7 @@ def special_values(name: str, shape: Shape, first_block: int, blocks: int, works
     if stem in ("envreg1", "envreg2"):
         # As NVIDIA's driver has it: the high and the low half of the address of the grid's workspace.
         return _uint(workspace >> 32 if stem == "envreg1" else workspace)
-    if stem in ("smid", "gridid", "current_graph_exec") or stem.startswith("envreg"):
+    if stem in ("smid", "gridid", "current_graph_exec") or stem.startswith(("envreg", "pm")):
         return np.zeros(1, SPECIAL_TYPES[name].dtype)
     used = shape.shared_static + shape.shared_dynamic
     reserved = shape.shared_total - RESERVED_SHARED_BYTES

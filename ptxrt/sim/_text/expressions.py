@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
@@ -154,6 +156,14 @@ def float_literal(text: str) -> float:
     return float(text)
 
 
+def _overflows(text: str, value: float) -> bool:
+    """Tell whether a decimal number is too large for a float64, or so small that it has fewer bits."""
+    if text[:2].lower() in ("0f", "0d"):
+        return False
+    digits = text.lower().partition("e")[0]
+    return math.isinf(value) or (abs(value) < sys.float_info.min and digits.strip("0.") != "")
+
+
 class _Whole(NamedTuple):
     """An integer of 64 bits, .s64 or .u64, as each part of a constant expression is one of them."""
 
@@ -256,7 +266,11 @@ def _unary(stream: TokenStream) -> _Whole | float:
         stream.take()
         return _Whole(value, signed=not token.text.endswith("U") and not value >> 63)
     if token.kind == "float":
-        return float_literal(stream.take().text)
+        number = float_literal(token.text)
+        if _overflows(token.text, number):
+            stream.fail(f"{token.text:.30} is no normal number of 64 bits")
+        stream.take()
+        return number
     if token.text == "WARP_SZ":
         stream.take()
         return _Whole(32, signed=True)

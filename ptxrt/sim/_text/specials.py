@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptxrt.sim._text.types import TYPES, PtxType
 
-__all__ = ["DYNAMIC", "RESERVED_SHARED", "SPECIAL_NEEDS", "SPECIAL_TYPES"]
+__all__ = ["DYNAMIC", "HALVED", "RESERVED_SHARED", "SPECIAL_NEEDS", "SPECIAL_TYPES"]
 
 _U32 = TYPES["u32"]
 _U64 = TYPES["u64"]
@@ -21,6 +21,8 @@ SPECIAL_TYPES: dict[str, PtxType] = {
     **{f"%{name}.{axis}": _U32 for name in _AXES for axis in "xyzw"},
     **{f"%{name}": _U32 for name in _PLAIN},
     **{f"%envreg{number}": _U32 for number in range(32)},
+    **{f"%pm{number}": _U32 for number in range(8)},
+    **{f"%pm{number}_64": _U64 for number in range(8)},
     **dict.fromkeys(RESERVED_SHARED, _U32),
     "%gridid": _U64,
     "%current_graph_exec": _U64,
@@ -35,8 +37,12 @@ SPECIAL_NEEDS: dict[str, tuple[int, tuple[int, int]]] = {
     **dict.fromkeys(RESERVED_SHARED, (80, (7, 6))),
     "%aggr_smem_size": (90, (8, 1)),
     "%current_graph_exec": (50, (8, 0)),
+    **{f"%pm{number}_64": (50, (4, 0)) for number in range(8)},
 }
 """The least target and version of those that came late."""
+
+HALVED = frozenset(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyzw")
+"""Those that had 16 bits once, and that mov may still read as such."""
 
 DYNAMIC = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
 """Those that are read anew each time: they count the instructions that the chunk has executed."""
