@@ -348,7 +348,10 @@ def test_performance_counters_are_zero() -> None:
     ("cp.async.ca.shared.global.L2::cache_hint [s], [p], 8;", "operands"), ("griddepcontrol;", ".wait"),
     ("pmevent 16;", "15"), ("discard.global.L2 [p], 64;", "128"), ("fence.proxy;", "proxy"),
     ("createpolicy.fractional.L2::evict_last.b64 p, 2.0;", "fraction"), ("createpolicy.fractional.b64 p;", "priority"),
-    ("isspacep.param::func q, p;", "state space"),
+    ("isspacep.param::func q, p;", "state space"), ("fence.mbarrier_init.release.gpu;", "cluster"),
+    ("fence.acquire.sync_restrict::shared::cta.cluster;", "sync_restrict"), ("suq.level.width.b32 t, [p], t;", "level"),
+    ("txq.level.array_size.b32 t, [p], t;", "level"), ("sured.b.add.a1d.u32.trap [p, {t, t}], t;", "1d"),
+    ("tex.grad.2d.v4.f32.f32 {f, f, f, f}, [p, {f, f}], {f, f, f, f}, {f, f, f, f};", "vectors of 2"),
 ])  # fmt: skip
 def test_what_ptxas_does_not_let_through(code: str, words: str) -> None:
     registers = ".reg .b16 h; .reg .b32 t, s; .reg .b64 p; .reg .pred q; .reg .f32 f; .reg .f64 g;\n"

@@ -87,13 +87,21 @@ def fence(op: Op) -> None:
         order = op.choice("sc", "acq_rel", "acquire", "release")
         if order in ("acquire", "release") and not initial:
             op.needs(f"fence.{order}", 90, (8, 6))
-        op.drop_prefixed("sync_restrict")
+        restricted = _restricted(op, order)
         scope = op.choice("cta", "cluster", "gpu", "sys")
         if scope is None:
             op.fail("fence takes .cta, .cluster, .gpu or .sys")
+        if ((restricted or initial) and scope != "cluster") or (initial and order != "release"):
+            op.fail(f"{op.ins.opcode}: such a fence is one of a .cluster{', and .release' if initial else ''}")
         op.done(0)
     wide = scope != "cta"
     op.emit(lambda m: m.fence(wide=wide))
+
+
+def _restricted(op: Op, order: str | None) -> bool:
+    """Tell whether a fence orders some state spaces alone, which go with what it does."""
+    space = {"acquire": "cluster", "release": "cta"}.get(order or "")
+    return bool(space) and op.flag(f"sync_restrict::shared::{space}")
 
 
 def _proxy(op: Op) -> None:
@@ -105,9 +113,9 @@ def _proxy(op: Op) -> None:
     if kind == "async":
         op.flag("global", "shared::cta", "shared::cluster")
     elif kind == "async::generic":
-        op.flag("acquire", "release")
-        op.drop_prefixed("sync_restrict")
-        op.flag("cluster")
+        order = op.choice("acquire", "release")
+        if not _restricted(op, order) or not op.flag("cluster"):
+            op.fail(f"fence.proxy.{kind} takes .acquire or .release, .sync_restrict and .cluster")
     elif kind == "tensormap::generic":
         order = op.choice("acquire", "release")
         if order is None or not op.flag("cta", "cluster", "gpu", "sys"):

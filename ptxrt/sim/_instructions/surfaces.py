@@ -101,6 +101,8 @@ def sured(op: Op) -> None:
     if how is None:
         op.fail(f"sured takes one of {', '.join(f'.{name}' for name in _REDUCTIONS)}")
     shape, outside = geometry(op), _outside(op)
+    if shape.startswith("a"):
+        op.fail(f"sured.{shape} is not there: sured takes .1d, .2d or .3d")
     combine, types = _REDUCTIONS[how]
     kind = op.type("b32") if formatted else op.type(*types)
     if kind.bits == 64 and how != "add":

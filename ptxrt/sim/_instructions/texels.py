@@ -140,6 +140,8 @@ def query(op: Op, answers: dict[str, Callable[[Bound], int]]) -> None:
     if asked is None:
         op.unsupported(op.ins.opcode)
     level = op.flag("level")
+    if level and (op.ins.name == "suq" or asked not in ("width", "height", "depth")):
+        op.fail(f"{op.ins.name}.level asks a texture for .width, .height or .depth")
     op.type("b32")
     op.done(3 if level else 2)
     if level:

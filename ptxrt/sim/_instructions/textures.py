@@ -126,9 +126,13 @@ def _results(op: Op, kind: PtxType) -> list[Setter]:
 def _gradients(op: Op, shape: str) -> None:
     """Check the two vectors of .grad; with one level they make no difference."""
     for index in (2, 3):
-        if not isinstance(op.operand(index), Tuple):
+        operand = op.operand(index)
+        if not isinstance(operand, Tuple):
             op.fail("tex.grad takes two vectors behind the coordinates")
-        for item in vector_items(op, op.operand(index), int(shape[-2])):
+        axes = int(shape[-2])
+        if len(operand.items) > (4 if axes == 3 else axes):
+            op.fail(f"tex.grad.{shape} takes two vectors of {axes}, not of {len(operand.items)}")
+        for item in vector_items(op, operand, axes):
             op.source(item, _F32)
 
 
