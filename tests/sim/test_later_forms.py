@@ -407,6 +407,9 @@ def test_what_an_assembler_refuses(code: str, words: str) -> None:
     (".version 8.0\n.target sm_90\n", "red.global.v2.f32.add [p], {f, g};", "8.1"),
     (".version 8.6\n.target sm_100\n", "redux.sync.min.f32 f, f, -1;", "sm_100a"),
     (".version 8.8\n.target sm_100a\n", "ld.shared.v8.f32 {f, f, f, f, f, f, f, f}, [s];", "16 is the most"),
+    (".version 8.8\n.target sm_100a\n", ".reg .b128 x; ld.global.v2.b128 {x, x}, [p];", "16 is the most"),
+    (".version 8.2\n.target sm_90\n", ".reg .b128 x;", "8.3"),
+    (".version 8.3\n.target sm_60\n", ".reg .b128 x;", "sm_70"),
 ])  # fmt: skip
 def test_features_that_are_newer_than_the_text_says(head: str, code: str, words: str) -> None:
     with pytest.raises(CompileError) as caught:

@@ -103,7 +103,7 @@ def _moved(kind: PtxType, count: int) -> str:
 def _check_width(op: Op, kind: PtxType, count: int, space: str) -> None:
     module = op.builder.module
     newer = module.target_number >= 100 and module.version >= (8, 8)
-    wide = newer and kind.size >= 4 and space in ("generic", "global")
+    wide = newer and kind.size in (4, 8) and space in ("generic", "global")
     if kind.size * count > (32 if wide else 16) or (count == 8 and kind.size != 4):
         op.fail(
             f"{op.ins.opcode} moves {kind.size * count} bytes; 16 is the most "

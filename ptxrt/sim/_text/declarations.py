@@ -95,6 +95,8 @@ class Declarations:
         found = TYPES["b64"] if token.text in _REFERENCES else found
         if found is None or found.name in ("u16x2", "s16x2"):
             self.stream.fail(f"expected a type, found {self.stream.found()}")
+        if found.bits == 128 and (self.module.version < (8, 3) or self.module.target_number < 70):
+            self.stream.fail(".b128 needs .version 8.3 or newer, and .target sm_70 or newer")
         self.stream.take()
         return found
 
