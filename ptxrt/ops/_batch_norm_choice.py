@@ -86,24 +86,21 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     ):
         return True
     few = problem.channels < (_ENOUGH if arrays == 2 and nbytes > _THREE_BLOCKS else _SOME)
-    if size == 8 or nbytes > _TWO_BLOCKS or (few and nbytes > _LITTLE):
+    if nbytes > _TWO_BLOCKS or (few and nbytes > _LITTLE):
         return False
+    if size == 8:
+        return nbytes <= arrays * _TWO_BLOCKS // 2
     if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _THREE_BLOCKS):
         return True
     if problem.hw * size >= _LONG_ROW:
         return bool(arrays == 2 or problem.count <= 1 << 14)
-    return bool(problem.count <= 1 << 12 or (size == 2 and problem.channels <= 512 and problem.count <= 1 << 13))
+    return bool(problem.count <= 1 << (13 if problem.channels <= 512 else 12))
 
 
 def read_twice(problem: Any) -> bool:
     """Return whether a backward in PTX that reads twice, in few instructions, is done before what holds the values."""
-    count, values = problem.count, problem.channels * problem.count
-    if not problem.training:
-        return False
-    if count <= 1 << 10 and values <= 1 << 16:
-        return True
-    singly = problem.dtype.size == 4 and not in_vectors(problem) and problem.hw * 4 < _LONG_ROW
-    return bool(singly and problem.channels >= 256 and 1 << 12 < count <= 1 << 13 and values <= 1 << 23)
+    few = problem.count <= 1 << 10 and problem.channels * problem.count <= 1 << 16
+    return bool(problem.training and few)
 
 
 def worth_holding(problem: Any, arrays: int, language: str) -> bool:
