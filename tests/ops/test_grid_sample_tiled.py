@@ -15,9 +15,11 @@ from test_grid_sample_modes import backward as padded_gradients
 from test_grid_sample_modes import bar
 
 from ptxrt import Device, PlanPreference, Unsupported
+from ptxrt import sim as machine
+from ptxrt.backends import sim as backend
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, references
-from ptxrt.ops._grid_sample_modes_tiled import CellsConfig
+from ptxrt.ops._grid_sample_modes_tiled import FAMILY, CellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig, TiledBackwardConfig
 from ptxrt.ops._grid_sample_tiled_cells import TiledCellsConfig
@@ -240,6 +242,20 @@ def test_tiles_of_other_modes_give_the_same_bits_whatever_is_in_the_box(
         sampled(device, "general_tiled", x, grid, 0, CellsConfig(*each), **how) for each in ((64, 1, 4), config)
     )
     assert got.tobytes() == want.tobytes()
+
+
+def test_lanes_that_read_cells_never_meet_in_a_bank(sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of f32; of 16 bits a cell is half of what a lane could read at a time, and two lanes meet."""
+    profile = machine.Profile()
+    monkeypatch.setattr(
+        backend, "COLLECTORS", [lambda *given, **how: machine.launch(*given, **{**how, "profile": profile})]
+    )
+    x, grid = nearly_all(rng, (1, 4, 40, 48), (16, 64), "f32", 0.9, 0.05)
+    sampled(sim, "general_tiled", x, grid, config=CellsConfig(256, 80, 4), mode="bicubic")
+    text = FAMILY.kernel("grid_sample_modes_tiled_bicubic", BY_NAME["f32"], "ptx").source.text.splitlines()
+    read = [found for number, found in profile.lines.items() if "ld.shared.v4.b32" in text[number - 1]]
+    assert sum(found.shared_requests for found in read) > 500
+    assert sum(found.conflicts for found in read) == 0
 
 
 def test_who_serves_large_results() -> None:

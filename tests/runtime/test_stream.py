@@ -448,6 +448,7 @@ def test_a_stream_stays_noted_while_it_is_busy_or_may_be_given_work(device: Devi
             busy.append(stream.handle)
     del stream
     held = {stream.handle for stream in mine}
+    queues = [stream.queue for stream in mine]  # as long as these are there no other stream gets their handles
     assert held | set(busy) <= set(x.memory.users)
     assert not held & set(asked)
     assert asked
@@ -456,6 +457,7 @@ def test_a_stream_stays_noted_while_it_is_busy_or_may_be_given_work(device: Devi
     for _ in range(64):
         x.fill_bytes(1, device.create_stream())
     assert not held & set(x.memory.users)
+    assert all(queues)
 
 
 def test_a_stream_is_noted_beside_another_librarys_that_had_its_handle(device: Device, ended: list[int]) -> None:
