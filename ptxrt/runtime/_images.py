@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +36,9 @@ class Image:
         self.device.backend.copy_image(self.device.ordinal, self.ptr, self.format, array.ptr, stream.handle, into=into)
         array.memory.used_on(stream)
 
-    def __del__(self) -> None:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit the driver may be gone before this object; the process gives everything back by itself.
-        if hasattr(self, "ptr") and not sys.is_finalizing():
+        if hasattr(self, "ptr") and not at_exit():
             self.device.backend.destroy_image(self.device.ordinal, self.ptr)
 
 

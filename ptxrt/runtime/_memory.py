@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -126,7 +127,8 @@ class Memory:
             op="pickle", argument="array", expected="a host array", given="device memory", fix="Copy it with to_host()"
         )
 
-    def __del__(self) -> None:
-        # At exit the driver may be gone before this object; the process gives everything back by itself.
-        if not sys.is_finalizing():
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At exit the driver may be gone before this object; the process gives everything back by itself. So may the
+        # names of this module, and sys among them: hence the parameter, here and wherever something is destroyed.
+        if not at_exit():
             self.free()

@@ -109,8 +109,8 @@ class Graph:
             op="copy", argument="graph", expected="the object itself", given=shown(self), fix="Capture another Graph"
         )
 
-    def __del__(self) -> None:
-        if getattr(self, "_recorded", None) is not None and not sys.is_finalizing():
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_recorded", None) is not None and not at_exit():
             self.device.backend.destroy_graph(self.device.ordinal, self._handle)
             _release(self._memories)
 

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -134,9 +135,9 @@ class LoadedModule:
         self._kernels: list[weakref.ref[Any]] = []
         self.handle = cache.backend.load(cache.ordinal, binary, name)
 
-    def __del__(self) -> None:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit the driver may be gone before this object. By way of the cache, whose backend a fork replaces.
-        if self.handle is not None and not sys.is_finalizing():
+        if self.handle is not None and not at_exit():
             self.cache.backend.unload(self.cache.ordinal, self.handle)
 
     def function(self, name: str, pointers: tuple[PointerParam, ...]) -> Function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -62,9 +63,9 @@ class Queue:
         self.handle = device.backend.create_stream(device.ordinal) if handle is None else handle
         self.alive = True
 
-    def __del__(self) -> None:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # The default stream is the driver's own; at exit the driver may be gone before this object.
-        if self.alive and self.handle and not sys.is_finalizing():
+        if self.alive and self.handle and not at_exit():
             self.alive = False
             self.device.backend.destroy_stream(self.device.ordinal, self.handle)
 
@@ -209,9 +210,9 @@ class Event:
     def __reduce__(self) -> tuple[Any, ...]:
         raise _no_copy(self)
 
-    def __del__(self) -> None:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
-        if getattr(self, "_owned", False) and not sys.is_finalizing():
+        if getattr(self, "_owned", False) and not at_exit():
             self._owned = False
             self.device.backend.destroy_event(self.device.ordinal, self.handle)
 

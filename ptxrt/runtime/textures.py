@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -85,9 +85,9 @@ class _Handle:
     def __exit__(self, *_: object) -> None:
         self.free()
 
-    def __del__(self) -> None:
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # At exit the driver may be gone before this object; the process gives everything back by itself.
-        if not sys.is_finalizing():
+        if not at_exit():
             self.free()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import need_nvrtc
+from helpers import need_nvrtc, printed_by
 
 import ptxrt
 from ptxrt import KernelSource, events
@@ -240,3 +240,22 @@ def test_a_snapshot_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     done = run(tmp_path / "none" / "cache.json")
     assert done.returncode == 0
     assert "PTXRT_CACHE_SNAPSHOT: ModuleCache.snapshot: path" in done.stderr
+
+
+def test_a_callback_that_outlives_the_script_leaves_its_objects_in_peace() -> None:
+    """It holds the script's names, and with them each object, until ptxrt's own modules have lost theirs."""
+    script = """
+        import numpy as np
+        import ptxrt
+        seen = []
+        ptxrt.events.subscribe(lambda event: seen.append(event))
+        device = ptxrt.Device("sim:0")
+        array = ptxrt.ones(16, np.float32, device)
+        texture = ptxrt.Texture(ptxrt.ones((4, 4), np.float32, device))
+        stream = device.create_stream()
+        event = stream.record()
+        kernel = ptxrt.load(ptxrt.KernelSource.ptx(PTX), "k", "u64 x", device)
+        with ptxrt.capture(stream) as graph:
+            array.fill(2, stream)
+    """
+    assert printed_by(script.replace("PTX", repr(PTX))) == ""
