@@ -37,6 +37,7 @@ __all__ = [
     "SimFault",
     "Unsupported",
     "WrongResult",
+    "no_copy",
     "numbered_excerpt",
     "shown",
 ]
@@ -389,6 +390,11 @@ class ShadowMismatch(PtxrtError):
         self.line, self.text, self.source_place = line, text, source_place
         self.thread, self.block = thread, block
         super().__init__(message, **fields)
+
+
+def no_copy(given: object, argument: str, fix: str) -> InvalidArgument:
+    """Return the error for a copy, or a pickle, of what is to be there once."""
+    return InvalidArgument(op="copy", argument=argument, expected="the object itself", given=shown(given), fix=fix)
 
 
 def shown(value: object) -> str:

@@ -19,9 +19,8 @@ import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ptxrt import sim
@@ -35,7 +34,7 @@ from ptxrt.places import Sources
 from ptxrt.runtime.device import Device
 from ptxrt.runtime.geometry import check_cooperative
 from ptxrt.runtime.inference import declared_signature
-from ptxrt.runtime.layout import whole_numbers
+from ptxrt.runtime.layout import is_whole, whole_numbers
 from ptxrt.runtime.scalars import check_scalar
 from ptxrt.runtime.signature import Parameter, Signature, Structs
 from ptxrt.runtime.source import KernelSource
@@ -193,9 +192,9 @@ def check(
         device = Device("sim:0")
         most = blocks_at_a_time(device.arch, math.prod(dims[1]), found.shared_bytes + shared_bytes)
         check_cooperative(name, device, dims[0], most)
-    if budget is not None and not (_is_whole(budget) and budget >= 1):
+    if budget is not None and not (is_whole(budget) and budget >= 1):
         raise InvalidArgument(op=name, argument="budget", expected="1 or more instructions", given=shown(budget))
-    if not (_is_whole(seed) and seed >= 0):
+    if not (is_whole(seed) and seed >= 0):
         raise InvalidArgument(op=name, argument="seed", expected="a whole number, 0 or more", given=shown(seed))
     if arch is not None and source.language == "ptx":
         raise InvalidArgument(op=name, argument="arch", expected="none for PTX, which names its target", given=arch)
@@ -389,10 +388,6 @@ def _as_given(p: Parameter, given: Given) -> Parameter:
     return p
 
 
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _dims(name: str, argument: str, value: int | Sequence[int]) -> tuple[int, int, int]:
     sizes = whole_numbers(value) or ()
     if not 1 <= len(sizes) <= 3:
@@ -419,7 +414,7 @@ def _check_limits(
     if entry.cluster is not None and any(n % part for n, part in zip(grid, entry.cluster, strict=True)):
         raise LaunchError(op=name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid)
     available = limits.max_shared_dynamic - entry.shared_bytes
-    if not (_is_whole(shared_bytes) and 0 <= shared_bytes <= available):
+    if not (is_whole(shared_bytes) and 0 <= shared_bytes <= available):
         raise LaunchError(
             op=name,
             argument="shared_bytes",

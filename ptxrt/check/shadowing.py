@@ -34,7 +34,7 @@ from ptxrt.check.compare import first_difference, is_exact
 from ptxrt.check.run import compiled_program
 from ptxrt.errors import BackendUnavailable, CompileError, InvalidArgument, ShadowMismatch, SimFault, Unsupported, shown
 from ptxrt.runtime.device import WHEN_OPENED, Device, opened_devices
-from ptxrt.runtime.layout import contiguous, span
+from ptxrt.runtime.layout import contiguous, is_whole, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def shadow(
         For limits that are no whole numbers, or devices or checks that there are not.
     """
     for argument, value in (("max_threads", max_threads), ("max_bytes", max_bytes)):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+        if not is_whole(value) or value < 0:
             raise InvalidArgument(op="shadow", argument=argument, expected="0 or more", given=shown(value))
     if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
         devices = [devices]

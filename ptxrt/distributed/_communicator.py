@@ -12,6 +12,7 @@ import numpy as np
 from ptxrt.errors import InvalidArgument, RankLost, RanksDisagree, Unsupported, shown
 from ptxrt.runtime.array import DeviceArray, to_device
 from ptxrt.runtime.device import Device
+from ptxrt.runtime.layout import is_whole
 from ptxrt.runtime.stream import Event, Stream, captured_stream
 
 __all__ = ["Communicator"]
@@ -46,15 +47,14 @@ class Communicator(ABC):
     """
 
     def __init__(self, rank: int, size: int, device: Device | str, timeout: float) -> None:
-        whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in (rank, size))
-        if not whole or not 0 <= rank < size:
+        if not is_whole(rank) or not is_whole(size) or not 0 <= rank < size:
             raise InvalidArgument(
                 op="Communicator",
                 argument="rank",
                 expected="a whole number from 0, below the number of ranks",
                 given=f"rank {shown(rank)} of {shown(size)}",
             )
-        number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
+        number = is_whole(timeout) or isinstance(timeout, (float, np.floating))
         if not number or not timeout > 0:
             expected = "a number of seconds above 0"
             raise InvalidArgument(op="Communicator", argument="timeout", expected=expected, given=shown(timeout))

@@ -13,6 +13,7 @@ from ptxrt.errors import InvalidArgument, RankLost, RanksDisagree, Unsupported, 
 from ptxrt.runtime.array import DeviceArray, to_device
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.kernel import load
+from ptxrt.runtime.layout import is_whole
 from ptxrt.runtime.signature import Signature
 from ptxrt.runtime.source import KernelSource
 from ptxrt.runtime.stream import Event, Stream, captured_stream
@@ -108,8 +109,7 @@ class Group:
     """
 
     def __init__(self, size: int, device: Device | str | None = None, timeout: float = 60.0) -> None:
-        whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-        if not whole or not 1 <= size <= _MOST_RANKS:
+        if not is_whole(size) or not 1 <= size <= _MOST_RANKS:
             expected = f"a whole number from 1 to {_MOST_RANKS}"
             raise InvalidArgument(op="Group", argument="size", expected=expected, given=shown(size))
         self.device = as_device(device)

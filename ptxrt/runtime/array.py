@@ -15,7 +15,17 @@ from ptxrt.errors import DeviceMismatch, DTypeMismatch, InvalidArgument, LayoutE
 from ptxrt.runtime._contents import element_bytes, values_as_text
 from ptxrt.runtime._memory import Memory
 from ptxrt.runtime.device import Device, as_device
-from ptxrt.runtime.layout import Shape, checked_shape, contiguous, indexed, is_contiguous, span, unpacked, whole_numbers
+from ptxrt.runtime.layout import (
+    Shape,
+    checked_shape,
+    contiguous,
+    indexed,
+    is_contiguous,
+    is_whole,
+    span,
+    unpacked,
+    whole_numbers,
+)
 from ptxrt.runtime.protocols import StreamLike, SupportsDLPack
 from ptxrt.runtime.stream import as_stream
 
@@ -84,8 +94,7 @@ class DeviceArray:
         """
         op = "DeviceArray.from_pointer"
         where, lengths, kind = as_device(device), checked_shape(shape, op), element_type(dtype, op=op)
-        whole = isinstance(ptr, (int, np.integer)) and not isinstance(ptr, bool)
-        if not whole or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
+        if not is_whole(ptr) or not 0 <= ptr < 1 << 64 or (not ptr and 0 not in lengths):
             raise InvalidArgument(op=op, argument="ptr", expected="a device address", given=shown(ptr))
         if ptr % kind.size:
             raise LayoutError(

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ptxrt.backends import Recorded
-from ptxrt.errors import InvalidArgument, Unsupported, shown
+from ptxrt.errors import InvalidArgument, Unsupported, no_copy, shown
 from ptxrt.runtime.stream import ENTERED, Stream, as_stream, captured_stream
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ class Graph:
         return f"<Graph of {self.stream!r}: {calls}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise InvalidArgument(
-            op="copy", argument="graph", expected="the object itself", given=shown(self), fix="Capture another Graph"
-        )
+        raise no_copy(self, "graph", "Capture another Graph")
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_recorded", None) is not None and not at_exit():

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import numpy as np
-
 from ptxrt.backends import PointerParam, Resources
 from ptxrt.errors import (
     DTypeMismatch,
@@ -18,6 +16,7 @@ from ptxrt.errors import (
     PtxrtError,
     ShapeMismatch,
     Unsupported,
+    no_copy,
     shown,
 )
 from ptxrt.runtime.array import DeviceArray
@@ -26,6 +25,7 @@ from ptxrt.runtime.calling import Cooperative, Launcher, arranged
 from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.geometry import check_cooperative, checked_geometry
 from ptxrt.runtime.interop import as_array
+from ptxrt.runtime.layout import is_whole
 from ptxrt.runtime.modules import LoadedModule
 from ptxrt.runtime.protocols import KernelArgument, StreamLike
 from ptxrt.runtime.scalars import check_scalar
@@ -211,9 +211,7 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy would not count among those that keep the module.
-        raise InvalidArgument(
-            op="copy", argument="kernel", expected="the object itself", given=shown(self), fix="Load it again"
-        )
+        raise no_copy(self, "kernel", "Load it again")
 
     def __repr__(self) -> str:
         return f"<Kernel {self.entry}({self.signature}) on {self.device}>"
@@ -528,7 +526,7 @@ class Kernel:
             raise Unsupported(
                 op=self.entry, argument="budget", expected="a launch on sim", given=str(self.device), fix="Leave it out"
             )
-        if not isinstance(budget, (int, np.integer)) or isinstance(budget, bool) or budget < 1:
+        if not is_whole(budget) or budget < 1:
             raise InvalidArgument(
                 op=self.entry, argument="budget", expected="a number of instructions, 1 or more", given=shown(budget)
             )

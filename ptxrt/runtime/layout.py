@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,6 +18,7 @@ __all__ = [
     "contiguous",
     "indexed",
     "is_contiguous",
+    "is_whole",
     "same_layout",
     "span",
     "unpacked",
@@ -69,6 +70,11 @@ def unpacked(given: tuple[int | Sequence[int], ...]) -> Sequence[int]:
     return first if isinstance(first, Sequence) else (first,)  # type: ignore[return-value]
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number, Python's or NumPy's; a truth value is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def whole_numbers(given: Any) -> Shape | None:
     """Return a sequence of whole numbers as ints, None for anything else."""
     if isinstance(given, np.ndarray):
@@ -76,7 +82,7 @@ def whole_numbers(given: Any) -> Shape | None:
     if isinstance(given, (bytes, bytearray, memoryview, Set, Mapping)):  # numbers too, but not meant as such
         return None
     numbers = tuple(given) if isinstance(given, Iterable) else (given,)
-    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers):
+    if not all(map(is_whole, numbers)):
         return None
     return tuple(int(n) for n in numbers)
 
@@ -135,7 +141,7 @@ def indexed(shape: Shape, strides: Shape, index: Any) -> tuple[int, Shape, Shape
             offset += start * step if count else 0
             lengths.append(count)
             steps.append(step * stride if count > 1 else step)  # of fewer any is right: one that DLPack can hold
-        elif isinstance(item, (int, np.integer)) and not isinstance(item, bool):
+        elif is_whole(item):
             if not -length <= item < length:
                 raise wrong(f"an index from {-length} to {length - 1} for axis {axis}")
             offset += int(item) % length * step

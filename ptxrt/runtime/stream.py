@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
-from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, shown
+from ptxrt.errors import DeviceMismatch, InvalidArgument, Unsupported, no_copy, shown
 from ptxrt.runtime.protocols import StreamLike
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class Stream:
         return stream
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise _no_copy(self)
+        # A copy would destroy the same handle once more, here and below.
+        raise no_copy(self, "stream", "Make another Stream")
 
     @property
     def alive(self) -> bool:
@@ -208,7 +209,7 @@ class Event:
         self._owned = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise _no_copy(self)
+        raise no_copy(self, "event", "Make another Event")
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         # An __init__ that failed has set nothing; at exit the driver may be gone before this object.
@@ -326,14 +327,6 @@ def _foreign(stream: StreamLike, device: Device, op: str, argument: str) -> Stre
         )
     # One of ours by its handle: what is allocated there must keep it, since it is freed there.
     return _made.get((device.kind, handle)) or Stream._wrap(device, handle, owner=stream)
-
-
-def _no_copy(given: Stream | Event) -> InvalidArgument:
-    # A copy would destroy the same handle once more.
-    kind = type(given).__name__
-    return InvalidArgument(
-        op="copy", argument=kind.lower(), expected="the object itself", given=shown(given), fix=f"Make another {kind}"
-    )
 
 
 def _need_event(event: Any, op: str, argument: str, device: Device) -> None:

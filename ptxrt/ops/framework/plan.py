@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
+from ptxrt.errors import DTypeMismatch, InvalidArgument, LayoutError, ShapeMismatch, Unsupported, no_copy, shown
 from ptxrt.ops.framework import tuned
 from ptxrt.ops.framework.descriptors import Descriptor
 from ptxrt.ops.framework.operands import Operand
@@ -215,13 +215,7 @@ class Plan(ABC, Generic[DescriptorT, ArgsT, ResultT]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # It has generated functions, and kernels, which a copy would share.
-        raise InvalidArgument(
-            op="copy",
-            argument="plan",
-            expected="the object itself",
-            given=shown(self),
-            fix="Select it again, of the same descriptor, which may be pickled",
-        )
+        raise no_copy(self, "plan", "Select it again, of the same descriptor, which may be pickled")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key}>"
