@@ -100,6 +100,9 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
         """Return one launch."""
         if problem.way not in _MODES or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal("takes contiguous f32, f16 or bf16, bicubic images or bilinear volumes alone")
+        row = 32 if problem.volume else 64  # threads that a row of a tile has
+        if config.threads % row or config.threads > _THREADS or config.channels % 4:
+            return Refusal(f"takes multiples of {row} threads, up to {_THREADS}, and channels by fours")
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
         grid = (_tiles(problem, config.threads), -(-problem.c // config.channels), problem.n)

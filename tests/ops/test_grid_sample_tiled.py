@@ -157,6 +157,13 @@ def test_cells_refuse_single_warps_and_parts_of_cells(sim: Device, config: Any) 
         GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
 
 
+@pytest.mark.parametrize("config", [(96, 8, 4), (320, 8, 4), (64, 8, 6)], ids=str)
+def test_tiles_of_other_modes_refuse_threads_and_parts_that_they_have_no_place_for(sim: Device, config: Any) -> None:
+    descriptor = GridSampleDescriptor((1, 8, 4, 4), (1, 4, 4, 2), mode="bicubic")
+    with pytest.raises(Unsupported, match="64 threads, up to 256, and channels by fours"):
+        GridSamplePlan.select(sim, descriptor, wish("general_tiled", config=CellsConfig(*config)))
+
+
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("shape", [(1, 3, 4, 8), (1, 3, 1, 1), (1, 2, 0, 8), (1, 4, 3, 0)], ids=str)
 @of_16_bits
