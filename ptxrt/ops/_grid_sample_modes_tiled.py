@@ -41,7 +41,7 @@ FAMILY = KernelFamily(
 
 _POINTS = 4  # of a thread
 _THREADS = 256  # at most
-_OWN = 7 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
+_OWN = 15 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,7 @@ class CellsConfig(Config):
         third of an H200's shared memory to its L1 cache, where boxes meet.
         """
         tiles = _tiles(problem, _THREADS) * problem.n
-        if problem.volume:
-            kib, blocks = 36, 512
-        else:
-            kib, blocks = 80 if problem.dtype.size == 4 else 72, 256
+        kib, blocks = (36, 512) if problem.volume else (72, 256)
         counts = (64, 32, 16) if problem.volume else (32, 16)
         enough = (count for count in counts if tiles * -(-problem.c // count) >= blocks)
         return cls(_THREADS, kib, next(enough, 8))

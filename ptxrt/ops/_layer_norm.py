@@ -70,7 +70,7 @@ class LayerNormGradients(NamedTuple):
 class LayerNormPlan(RowsPlan[LayerNormDescriptor, LayerNormArgs, DeviceArray]):
     """Plan of :func:`layer_norm`; run it with :class:`LayerNormArgs`."""
 
-    variants = (TogetherForward(TOGETHER), StreamedForward(STREAMED), *forward_variants(FAMILY, HELD))
+    variants = (StreamedForward(STREAMED), TogetherForward(TOGETHER), *forward_variants(FAMILY, HELD))
 
 
 class LayerNormBackwardPlan(RowsPlan[LayerNormBackwardDescriptor, LayerNormBackwardArgs, LayerNormGradients]):

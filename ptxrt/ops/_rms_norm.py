@@ -71,7 +71,7 @@ class RmsNormGradients(NamedTuple):
 class RmsNormPlan(RowsPlan[RmsNormDescriptor, RmsNormArgs, DeviceArray]):
     """Plan of :func:`rms_norm`; run it with :class:`RmsNormArgs`."""
 
-    variants = (TogetherForward(TOGETHER), StreamedForward(STREAMED), *forward_variants(FAMILY, HELD))
+    variants = (StreamedForward(STREAMED), TogetherForward(TOGETHER), *forward_variants(FAMILY, HELD))
 
 
 class RmsNormBackwardPlan(RowsPlan[RmsNormBackwardDescriptor, RmsNormBackwardArgs, RmsNormGradients]):

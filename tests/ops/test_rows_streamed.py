@@ -267,9 +267,12 @@ def variant_of(device: Device, norm: str, way: str, count: int, width: int, name
 @every_norm
 def test_it_is_for_wide_rows_and_not_for_the_largest_problems(sim: Device, norm: str) -> None:
     chosen = partial(variant_of, sim, norm, "")
-    for width, least, most in ((1280, 820, 26214), (4096, 256, 8192)):
-        assert [chosen(count, width) for count in (least - 1, least, most)] == ["held", "streamed", "streamed"]
-    assert [chosen(count, 4096) for count in (8193, 1 << 15)] == ["held", "held"]
+    for width, least, most in ((776, 1352, 21620), (1272, 825, 13189), (1280, 820, 26214), (4096, 256, 8192)):
+        counts = (least - 1, least, most, most + 1)
+        assert [chosen(count, width) for count in counts] == ["held", "streamed", "streamed", chosen(1 << 15, width)]
+    assert [chosen(1 << 14, 760), chosen(1 << 15, 4096), chosen(1 << 15, 776)] == ["held_warps", "held", "held_warps"]
+    # Of rows that warps can share out evenly, too, but of the largest problems several at a time.
+    assert [chosen(count, 1024) for count in (1024, 1 << 14, (1 << 14) + 1)] == ["streamed", "streamed", "together"]
     assert [chosen(1, width) for width in (12280, 12288, 1 << 14)] == ["held", "streamed", "streamed"]
     assert [chosen(1024, 4096, name) for name in ("f4", "f8")] == ["held", "held"]
 

@@ -215,9 +215,11 @@ def test_warps_are_as_few_as_run_at_a_time_where_they_take_turns(name: str, widt
         ("f32", (8191, 64), "held_warps"),  # and values
         ("f32", (8192, 64), "together"),
         ("f32", (8192, 512), "held_warps"),
-        ("f16", (2048, 1024), "together"),
+        ("f16", (2048, 1024), "streamed"),
+        ("f16", (1 << 15, 1024), "together"),
         ("bf16", (2048, 512), "together"),
-        ("bf16", (2048, 768), "held"),
+        ("bf16", (2048, 768), "streamed"),
+        ("bf16", (1 << 15, 768), "held_warps"),
         ("f16", (2048, 1280), "streamed"),
         ("f64", (8192, 64), "held"),
     ],

@@ -18,8 +18,10 @@ __all__ = ["StreamedBackward", "StreamedBackwardConfig", "StreamedConfig", "Stre
 
 _THREADS, _FEWEST = 512, 64  # of a block at most, as many as a multiprocessor runs; and those that are worth it
 _MULTIPROCESSORS = 132  # of an H200
-# Where it pays, measured on an H200. Forward: values of a row, and in all; of so many of a row, whatever there is.
-_WIDE, _SOME, _LAST, _VERY_WIDE = 1280, 1 << 20, 1 << 25, 12288
+# Where it pays, measured on an H200. Forward: values of a row, and in all, of shorter rows fewer; of so many of a row,
+# whatever there is.
+_WIDE, _SOME, _LAST, _VERY_WIDE = 768, 1 << 20, 1 << 25, 12288
+_WIDER, _LAST_SHORTER = 1280, 1 << 24
 # Backward: values of a row and in all, and of a wider row.
 _WIDE_BACKWARD, _SOME_BACKWARD, _WIDER_BACKWARD, _FEWER_BACKWARD = 512, 3 << 20, 3072, 1 << 21
 
@@ -163,7 +165,8 @@ class StreamedForward(_Streamed[StreamedConfig]):
 
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where rows are wide: of fewer values others are as fast, and of more the memory is what is waited for."""
-        some = problem.width >= _WIDE and _SOME <= problem.rows * problem.width <= _LAST
+        last = _LAST if problem.width >= _WIDER else _LAST_SHORTER
+        some = problem.width >= _WIDE and _SOME <= problem.rows * problem.width <= last
         if not some and problem.width < _VERY_WIDE:
             return False
         return self.refusal(problem, StreamedConfig.heuristic(problem)) is None
