@@ -155,9 +155,10 @@ def layout_of(problem: Any) -> str:
 def problem_class(problem: Any) -> str:
     """Return the class of a problem, of a descriptor: what problems share for which one choice is measured.
 
-    Each size is rounded up to a power of two. Behind an array's last size, along which values lie side by side, stands
-    how many of them it is a multiple of, up to the values of 16 bytes: ``"8x512x4096/4 groups=32"``. What is no number
-    is as it is; numbers that are no whole ones, such as eps, are left out.
+    Each size is rounded up to a power of two, but for three, since a choice for three channels is not one for four.
+    Behind an array's last size, along which values lie side by side, stands how many of them it is a multiple of, up to
+    the values of 16 bytes: ``"8x512x4096/4 groups=32"``. What is no number is as it is; numbers that are no whole ones,
+    such as eps, are left out.
     """
     vector = max(16 // problem.dtype.size, 1)
     extents = getattr(problem, "extents", None)
@@ -178,7 +179,7 @@ def _rounded(sizes: Sequence[int], vector: int) -> str:
 
 
 def _power(size: int) -> int:
-    return 1 << (size - 1).bit_length() if size > 0 else 0
+    return 1 << (size - 1).bit_length() if size > 3 else max(size, 0)
 
 
 def texts(files: Iterable[str]) -> dict[str, str | None]:
