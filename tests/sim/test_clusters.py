@@ -7,7 +7,7 @@ import pytest
 from machine import HEAD, kernel, run
 
 from ptxrt import sim
-from ptxrt.errors import CompileError, Deadlock, LaunchError, MemoryFault, SimFault
+from ptxrt.errors import CompileError, DataRace, Deadlock, LaunchError, MemoryFault, SimFault
 
 CLUSTER_HEAD = HEAD.replace("sm_80", "sm_90").replace("8.0", "8.6")
 START = """.reg .u32 t, v, w, r, a; .reg .u64 p, o, g; .reg .pred q; .shared .u32 s[32];
@@ -113,3 +113,56 @@ def test_grids_that_are_no_multiple_of_the_cluster() -> None:
         run(clustered(""), np.zeros(96, np.uint32), grid=(3, 1, 1))
     with pytest.raises(CompileError, match="at most 16"):
         sim.parse(clustered("", "6, 3"))
+
+
+OTHER = "add.u32 r, r, 1; and.b32 r, r, 1; mapa.shared::cluster.u32 w, a, r;\n"  # the other block's cell
+RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n"
+STORE, FETCH = "st.shared.u32 [a], t; // EARLIER\n", "ld.shared::cluster.u32 v, [w]; // LATER\n"
+SEND, TAKE = "st.shared::cluster.u32 [w], r; // LATER\n", "ld.shared.u32 v, [a]; // EARLIER\n"
+FENCE = "fence.acq_rel.cluster;\n"
+# Threads of the second warp alone arrive with .release.
+ONE_RELEASES = "setp.ge.u32 q, t, 32; @q bra R; barrier.cluster.arrive.relaxed.aligned; bra W;\n" \
+    "R: barrier.cluster.arrive.release.aligned;\nW: barrier.cluster.wait.acquire.aligned;\n"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (STORE + OTHER + BOTH + FETCH, None),
+        (STORE + OTHER + FETCH, "no barrier.cluster"),
+        (STORE + OTHER + RELAXED + FETCH, "released nothing"),
+        (STORE + OTHER + FENCE + RELAXED + FETCH, None),
+        (FENCE + STORE + OTHER + FETCH + FENCE, "no barrier.cluster"),
+        (STORE + OTHER + FENCE + FETCH, None),  # as if a flag had been polled for, too
+        # A store behind the arrival; reads, by which nothing is released; and stores of both blocks.
+        (OTHER + "barrier.cluster.arrive; " + STORE + "barrier.cluster.wait;\n" + FETCH, "no barrier.cluster"),
+        (STORE + BOTH + OTHER + TAKE + RELAXED + SEND, None),
+        (STORE + BOTH + OTHER + TAKE + SEND, "no barrier.cluster"),
+        (STORE + BOTH + OTHER + "ld.shared::cluster.u32 v, [w]; // EARLIER\n" + RELAXED + STORE, None),
+        (STORE + BOTH + OTHER + "ld.shared::cluster.u32 v, [w]; // EARLIER\nst.shared.u32 [a], 77; // LATER\n",
+         "no barrier.cluster"),
+        (OTHER + "mapa.shared::cluster.u32 w, a, 0;\nst.shared::cluster.u32 [w], r; // EARLIER LATER\n",
+         "no barrier.cluster"),
+        (OTHER + "mapa.shared::cluster.u32 w, a, 0; st.shared::cluster.u32 [w], 7;", None),
+        (OTHER + "mapa.shared::cluster.u32 w, a, 0; red.shared::cluster.add.u32 [w], r;", None),
+        # What the first warp has stored, the second releases behind a barrier of the block; what it has not seen it cannot.
+        (STORE + OTHER + "bar.sync 0;\n" + ONE_RELEASES + FETCH, None),
+        (STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
+    ],
+)  # fmt: skip
+def test_races_between_blocks_of_a_cluster(code: str, why: str | None) -> None:
+    text, out = clustered(code).replace("s[32]", "s[64]"), np.zeros(128, np.uint32)
+    if why is None:
+        run(text, out, grid=(2, 1, 1), block=(64, 1, 1))
+        return
+    with pytest.raises(DataRace, match=why) as caught:
+        run(text, out, grid=(2, 1, 1), block=(64, 1, 1))
+    lines = text.splitlines()
+    assert "LATER" in lines[caught.value.line - 1]
+    assert "EARLIER" in lines[caught.value.other_line - 1]
+    run(text, out, grid=(2, 1, 1), block=(64, 1, 1), races=False)
+
+
+def test_what_a_thread_released_before_it_exited_is_not_known() -> None:
+    code = f"{STORE}{OTHER}setp.ge.u32 q, t, 9; @q exit; {RELAXED} add.u32 w, w, 80; {FETCH}"
+    run(clustered(code), np.zeros(64, np.uint32), grid=(2, 1, 1))

@@ -22,7 +22,7 @@ def cluster_barrier(op: Op) -> None:
     what = op.choice("arrive", "wait")
     if what is None:
         op.fail("barrier.cluster takes .arrive or .wait")
-    op.flag("release", "relaxed") if what == "arrive" else op.flag("acquire")
+    order = op.choice("release", "relaxed") if what == "arrive" else op.choice("acquire")
     op.flag("aligned")
     op.done(0)
     following = op.builder.following(op.ins)
@@ -32,7 +32,7 @@ def cluster_barrier(op: Op) -> None:
 
     def arrive(m: Machine) -> int:
         outer = m.active()
-        m.cluster_barriers.arrive(op.ins)
+        m.cluster_barriers.arrive(op.ins, releases=order != "relaxed")
         m.activate(outer)
         return following
 

@@ -20,6 +20,7 @@ from ptxrt.sim._machine.branches import GONE
 from ptxrt.sim._machine.call_stack import CallStack
 from ptxrt.sim._machine.checks import OFF_SWITCH, Allowance
 from ptxrt.sim._machine.cluster_barriers import ClusterBarriers
+from ptxrt.sim._machine.cluster_races import ClusterRaces
 from ptxrt.sim._machine.code import Code, SpecialStart, SymbolStart
 from ptxrt.sim._machine.element_types import Elements
 from ptxrt.sim._machine.global_races import GlobalRaces
@@ -115,6 +116,9 @@ class Chunk(Reports):
         self.races: Races | None = None
         if job.races and job.code.shared_word and shape.shared_total and shape.threads > 1:
             self.races = Races(self, job.code.shared_word)
+        self.cluster_races: ClusterRaces | None = None
+        if self.races is not None and shape.cluster_blocks > 1:
+            self.cluster_races = ClusterRaces(self, job.code.shared_word)
         self.issued = 0
         self.lane_instructions = 0
         self._code = job.code
@@ -164,6 +168,8 @@ class Chunk(Reports):
         """Tell the race models that these blocks (all for None) have passed a barrier."""
         if self.races is not None:
             self.races.barrier(blocks)
+        if self.cluster_races is not None:
+            self.cluster_races.barrier(blocks)
         if self.global_races is not None:
             self.global_races.barrier(blocks)
 
@@ -174,10 +180,15 @@ class Chunk(Reports):
         if self.global_races is not None:
             self.global_races.warp_sync(self)
 
-    def fence(self, *, wide: bool = True) -> None:
-        """Tell the race models that the active lanes pass a fence; `wide` if its scope is more than the block."""
+    def fence(self, *, wide: bool = True, of_barrier: bool = False) -> None:
+        """Tell the race models that the active lanes pass a fence; `wide` if its scope is more than the block.
+
+        `of_barrier`: it is what a cluster's barrier does, which the races of a cluster follow by themselves.
+        """
         if self.races is not None:
             self.races.fence()
+        if self.cluster_races is not None and wide and not of_barrier:
+            self.cluster_races.fence()
         if self.global_races is not None:
             self.global_races.fence(self, wide=wide)
 

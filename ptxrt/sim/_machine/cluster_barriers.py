@@ -48,7 +48,7 @@ class ClusterBarriers:
             self._arrived = np.full(self._machine.blocks * self._machine.padded, _NEVER, np.int64)
         return self._arrived
 
-    def arrive(self, ins: Instruction) -> None:
+    def arrive(self, ins: Instruction, *, releases: bool) -> None:
         """Note that the active lanes have arrived, each for the first time since it last waited."""
         m = self._machine
         lanes = m.active()
@@ -58,6 +58,8 @@ class ClusterBarriers:
             problem = "barrier.cluster.arrive of a thread that has arrived and not yet waited, which is undefined"
             m.fault(ins, f"{problem}; put barrier.cluster.wait before it", int(lanes[again.argmax()]))
         arrivals[m.origin[lanes]] = self._phase[self._clusters(lanes)]
+        if m.cluster_races is not None:
+            m.cluster_races.arrive(releases=releases)
         self.release()
 
     def wait(self, ins: Instruction, following: int) -> int:
@@ -84,12 +86,14 @@ class ClusterBarriers:
             m.passed_barrier(blocks)
             held_idx, held_count = m.idx, m.count
             m.activate(everyone[complete[clusters]])
-            m.fence()
+            m.fence(of_barrier=True)
             m.idx, m.count = held_idx, held_count
         for group in self._waiting:
             going = self._arrived[m.origin[group.lanes]] < self._phase[self._clusters(group.lanes)]
             if going.any():
                 self._arrived[m.origin[group.lanes[going]]] = _NEVER
+                if m.cluster_races is not None:
+                    m.cluster_races.waited(m.origin[group.lanes[going]])
                 m.defer(group.following, group.lanes[going])
                 group.lanes = group.lanes[~going]
         self._waiting = [group for group in self._waiting if group.lanes.size]

@@ -113,8 +113,11 @@ class Order(Protocol):
     def synchronised_warps(self) -> None:
         """Note that the warps of the active lanes have synchronised."""
 
-    def fence(self, *, wide: bool = True) -> None:
-        """Note that the active lanes pass a fence; `wide` if its scope is more than the block."""
+    def fence(self, *, wide: bool = True, of_barrier: bool = False) -> None:
+        """Note that the active lanes pass a fence; `wide` if its scope is more than the block.
+
+        `of_barrier`: it is what a cluster's barrier does, which the races of a cluster follow by themselves.
+        """
 
 
 class Faults(Protocol):
@@ -153,6 +156,19 @@ class Output(Protocol):
 
     def add(self, block: int, text: bytes) -> None:
         """Note what a thread of a block prints."""
+
+
+class ClusterWatcher(Protocol):
+    """The race model of shared memory between blocks of a cluster."""
+
+    def arrive(self, *, releases: bool) -> None:
+        """Note that the active lanes arrive at the barrier of their cluster."""
+
+    def waited(self, threads: Array) -> None:
+        """Note that these threads, by place in the chunk, have waited for the barrier that they arrived at."""
+
+    def check(self, access: Access, inside: Array, block: Array) -> None:
+        """Check and note an access of the active lanes at these bytes of these blocks' shared memory."""
 
 
 class SharedWatcher(Protocol):
@@ -217,6 +233,8 @@ class Spaces(Lanes, Faults, Protocol):
     @property
     def races(self) -> SharedWatcher | None: ...
     @property
+    def cluster_races(self) -> ClusterWatcher | None: ...
+    @property
     def global_races(self) -> GlobalWatcher | None: ...
     @property
     def profile(self) -> AccessCounter | None: ...
@@ -253,7 +271,7 @@ class WarpBarriers(Protocol):
 class ClusterBarriers(Protocol):
     """barrier.cluster."""
 
-    def arrive(self, ins: Instruction) -> None:
+    def arrive(self, ins: Instruction, *, releases: bool) -> None:
         """Note that the active lanes have arrived, each for the first time since it last waited."""
 
     def wait(self, ins: Instruction, following: int) -> int:

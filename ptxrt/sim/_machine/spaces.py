@@ -88,6 +88,8 @@ def _shared(m: Spaces, access: Access, address: Array) -> Piece:
         _bad_window(m, access, place, total, "shared")
     if m.races is not None:
         m.races.check(access, place)
+    if m.cluster_races is not None:
+        m.cluster_races.check(access, place, m.of_active(m.block))
     if m.profile is not None:
         m.profile.shared_access(m, access, place)
     at = place + m.of_active(m.block) * m.shared_stride if m.blocks > 1 else place
@@ -100,7 +102,7 @@ def _shared(m: Spaces, access: Access, address: Array) -> Piece:
 def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
     """Shared memory of another block of the cluster, as mapa gives its addresses: 1 + rank in the upper byte.
 
-    Accesses to another block's memory are left out of the race model.
+    Of the race models that of clusters alone looks at such accesses, so not at those of threads of one block.
     """
     rank, inside = (place >> RANK_SHIFT) - 1, place & ((1 << RANK_SHIFT) - 1)
     total, size, blocks = m.shape.shared_total, access.size, m.shape.cluster_blocks
@@ -123,6 +125,8 @@ def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
             size,
             m.layout.nearest("shared", int(inside[first if place.shape[0] > 1 else 0]), m.shape.shared_total),
         )
+    if m.cluster_races is not None:
+        m.cluster_races.check(access, inside, block)
     at = inside + block * m.shared_stride
     if m.shared_marks is not None:
         _check_written(m, access, m.shared_marks, at, None, place)

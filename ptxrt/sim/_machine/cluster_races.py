@@ -1,0 +1,183 @@
+"""Data races in the shared memory of a cluster, between threads of its different blocks.
+
+Every granule of shared memory remembers its last writer and two readers, one of its own block and one of another. An
+access comes behind another block's earlier one if barrier.cluster lies between: the earlier thread arrived after its
+access, and the later one has waited since. Of a read that is enough. What was written the other block sees only if it
+was released, too: the writer arrived with .release, or a thread of its block did so behind a barrier of the block, or
+the writer's warp has passed a fence since. Two accesses of which one is a write, not both strong, and that are in no
+such order, race, unless the warps of both have passed a fence, an acquire or a release since the earlier one. Writes of
+the same value to the same bytes do not race.
+
+Simplifications, all on the lenient side: an arrival with .release counts for all barriers since the write; fences of a
+warp are those of all of its lanes; and of the readers of a kind one is remembered.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptxrt.sim._machine.access import Access
+from ptxrt.sim._machine.equal_values import equal_among, equal_to_memory
+from ptxrt.sim._machine.protocol import Spaces
+from ptxrt.sim._text.syntax import Instruction
+from ptxrt.sim._text.types import Array
+
+__all__ = ["ClusterRaces"]
+
+
+class _Last:
+    """Who last made an access of one kind to each granule, and what had gone before.
+
+    Attributes
+    ----------
+    thread
+        Its place in the chunk, -1 where there was none.
+    arrivals, epoch
+        How often the thread had arrived at the cluster's barrier, and its block passed one of its own.
+    time
+        The number of the access, among all.
+    """
+
+    def __init__(self, granules: int) -> None:
+        self.thread = np.full(granules, -1, np.int64)
+        self.arrivals, self.epoch, self.time, self.event = (np.zeros(granules, np.int64) for _ in range(4))
+        self.strong = np.zeros(granules, np.bool_)
+
+
+class ClusterRaces:
+    """The shadow of one chunk's shared memory, as other blocks see it."""
+
+    def __init__(self, machine: Spaces, granule: int) -> None:
+        self._machine = machine
+        self._shift = granule.bit_length() - 1
+        granules, places = machine.shared.bytes.size >> self._shift, machine.blocks * machine.padded
+        self._writer, self._own_reader, self._other_reader = (_Last(granules) for _ in range(3))
+        self._arrivals, self._waits = np.zeros(places, np.int64), np.zeros(places, np.int64)
+        self._released = np.full(places, -1, np.int64)
+        """The last of its arrivals with .release, of each thread."""
+        self._of_block = np.full((2, machine.blocks), -1, np.int64)
+        """The same of any thread of a block, and the block's epoch then."""
+        self._epoch = np.zeros(machine.blocks, np.int64)
+        self._fenced = np.zeros(places // 32, np.int64)
+        self._time = 1
+        self._events: list[Instruction] = []
+        self._numbers: dict[Instruction, int] = {}
+
+    def barrier(self, blocks: Array | None) -> None:
+        """Note that these blocks (all for None) have passed a barrier."""
+        self._epoch += 1 if blocks is None else blocks
+
+    def fence(self) -> None:
+        """Note that the active lanes pass a fence of more than their block."""
+        m = self._machine
+        self._time += 1
+        self._fenced[m.of_active(m.origin) >> 5] = self._time
+
+    def arrive(self, *, releases: bool) -> None:
+        """Note that the active lanes arrive at the barrier of their cluster."""
+        m = self._machine
+        threads = m.of_active(m.origin)
+        if releases:
+            blocks = threads // m.padded
+            self._released[threads] = self._arrivals[threads]
+            self._of_block[0, blocks] = self._arrivals[threads]
+            self._of_block[1, blocks] = self._epoch[blocks]
+        self._arrivals[threads] += 1
+
+    def waited(self, threads: Array) -> None:
+        """Note that these threads, by place in the chunk, have waited for the barrier that they arrived at."""
+        self._waits[threads] = self._arrivals[threads]
+
+    def check(self, access: Access, inside: Array, block: Array) -> None:
+        """Check and note an access of the active lanes at these bytes of these blocks' shared memory.
+
+        Raises
+        ------
+        DataRace
+            For the first lane that races with an earlier access of a thread of another block.
+        """
+        m = self._machine
+        threads = m.of_active(m.origin)
+        event = self._numbers.get(access.ins)
+        if event is None:
+            event = self._numbers[access.ins] = len(self._events)
+            self._events.append(access.ins)
+        self._time += 1
+        where = inside + block * m.shared_stride
+        own = threads // m.padded
+        for further in range(access.size >> self._shift):
+            at = (where >> self._shift) + further
+            self._against(access, inside, self._writer, at, threads, own, where)
+            if access.writes:
+                self._against(access, inside, self._own_reader, at, threads, own)
+                self._against(access, inside, self._other_reader, at, threads, own)
+                self._note(self._writer, at, threads, own, event, strong=access.strong)
+                if not access.strong:
+                    self._against(access, inside, self._writer, at, threads, own, where, among=True)
+            else:
+                here = own == block
+                for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
+                    self._note(reader, at[lanes], threads[lanes], own[lanes], event, strong=access.strong)
+
+    def _note(self, last: _Last, at: Array, threads: Array, own: Array, event: int, *, strong: bool) -> None:
+        last.thread[at] = threads
+        last.arrivals[at] = self._arrivals[threads]
+        last.epoch[at] = self._epoch[own]
+        last.time[at], last.event[at], last.strong[at] = self._time, event, strong
+
+    def _against(
+        self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, own: Array,
+        where: Array | None = None, *, among: bool = False,
+    ) -> None:  # fmt: skip
+        """Compare with the remembered accesses of one kind; `where` has the bytes' places in memory, if with writes.
+
+        `among`: with those that other lanes of this access have just made.
+        """
+        earlier = last.thread[at]
+        lanes = ((earlier >= 0) & (earlier // self._machine.padded != own)).nonzero()[0]
+        if not lanes.size:
+            return
+        at, earlier, threads = at[lanes], earlier[lanes], threads[lanes]
+        arrivals, time = last.arrivals[at], last.time[at]
+        fenced = self._fenced[earlier >> 5] > time
+        passed = self._waits[threads] > arrivals
+        ordered = passed | (fenced & (self._fenced[threads >> 5] > time))
+        seen = np.ones_like(passed)
+        if where is not None:
+            release, epoch = self._of_block[:, earlier // self._machine.padded]
+            seen = fenced | (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > last.epoch[at]))
+        bad = ~(ordered & seen)
+        if access.strong:
+            bad &= ~last.strong[at]
+        if bad.any():
+            # Of a thread that has exited it is not known what it released.
+            bad &= self._machine.positions()[earlier] >= 0
+        values = self._machine.written
+        if where is not None and values is not None and bad.any():
+            equal = equal_among(values, where) if among else equal_to_memory(values, self._machine.shared, where)
+            bad &= ~(equal[lanes] & ~last.strong[at])
+        if bad.any():
+            first = int(bad.nonzero()[0][0])
+            event = self._events[int(last.event[at[first]])]
+            self._report(access, inside, int(lanes[first]), int(earlier[first]), event, arrived=bool(passed[first]))
+
+    def _report(
+        self, access: Access, inside: Array, lane: int, earlier: int, event: Instruction, *, arrived: bool
+    ) -> None:
+        m = self._machine
+        rank = earlier // m.padded % m.shape.cluster_blocks
+        why = (
+            "which arrived at barrier.cluster with .relaxed, and so released nothing that it had written"
+            if arrived
+            else "with no barrier.cluster in between"
+        )
+        m.race(
+            f"{access.verb} of {access.size} bytes of shared memory races with an access of a thread of block {rank} "
+            f"of the cluster, {why}",
+            access.ins,
+            int(m.active()[lane]),
+            int(inside[lane if inside.shape[0] > 1 else 0]),
+            access.size,
+            event,
+            earlier % m.padded,
+        )
