@@ -659,7 +659,7 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     )] == ["held_warps", "held", "held_warps", "held"]  # fmt: skip
     many = 32 * 132 + 1
     assert [chosen(width, name, count=count) for width, name, count in (
-        (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", many), (64, "f8", many),
+        (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", 1 << 15), (64, "f8", many),
     )] == ["held_warps", "held", "held", "held"]  # fmt: skip
     assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
         "baseline", "few", "held", "held", "baseline",
