@@ -123,6 +123,7 @@ FENCE = "fence.acq_rel.cluster;\n"
 # Threads of the second warp alone arrive with .release.
 ONE_RELEASES = "setp.ge.u32 q, t, 32; @q bra R; barrier.cluster.arrive.relaxed.aligned; bra W;\n" \
     "R: barrier.cluster.arrive.release.aligned;\nW: barrier.cluster.wait.acquire.aligned;\n"  # fmt: skip
+ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.cluster.wait; L:\n"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,9 @@ ONE_RELEASES = "setp.ge.u32 q, t, 32; @q bra R; barrier.cluster.arrive.relaxed.a
         # What the first warp has stored, the second one releases if a barrier of the block stands between.
         (STORE + OTHER + "bar.sync 0;\n" + ONE_RELEASES + FETCH, None),
         (STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
+        # The second warp waits, and the first one behind a barrier of the block, or not at all.
+        (STORE + OTHER + ONE_WAITS + "bar.sync 0;\n" + FETCH, None),
+        (STORE + OTHER + ONE_WAITS + FETCH, "no barrier.cluster"),
     ],
 )  # fmt: skip
 def test_races_between_blocks_of_a_cluster(code: str, why: str | None) -> None:

@@ -2,11 +2,12 @@
 
 Every granule of shared memory remembers its last writer and two readers, one of its own block and one of another. An
 access comes behind another block's earlier one if barrier.cluster lies between: the earlier thread arrived after its
-access, and the later one has waited since. Of a read that is enough. What was written the other block sees only if it
-was released, too: the writer arrived with .release, or a thread of its block did so behind a barrier of the block, or
-the writer's warp has passed a fence since. Two accesses of which one is a write, not both strong, and that are in no
-such order, race, unless the warps of both have passed a fence, an acquire or a release since the earlier one. Writes of
-the same value to the same bytes do not race.
+access, and the later one has waited since, or a thread of its block has, with a barrier of the block behind that. Of a
+read that is enough. What was written the other block sees only if it was released, too: the writer arrived with
+.release, or a thread of its block did so behind a barrier of the block, or the writer's warp has passed a fence since.
+Two accesses of which one is a write, not both strong, and that are in no such order, race, unless the warps of both
+have passed a fence, an acquire or a release since the earlier one. Writes of the same value to the same bytes do not
+race.
 
 Simplifications, all on the lenient side: an arrival with .release counts for all barriers since the write; fences of a
 warp are those of all of its lanes; and of the readers of a kind one is remembered.
@@ -55,8 +56,8 @@ class ClusterRaces:
         self._arrivals, self._waits = np.zeros(places, np.int64), np.zeros(places, np.int64)
         self._released = np.full(places, -1, np.int64)
         """The last of its arrivals with .release, of each thread."""
-        self._of_block = np.full((2, machine.blocks), -1, np.int64)
-        """The same of any thread of a block, and the block's epoch then."""
+        self._released_by, self._waits_of = np.full((2, 2, machine.blocks), -1, np.int64)
+        """The same of any thread of a block, and how often one has waited; each with the block's epoch then."""
         self._epoch = np.zeros(machine.blocks, np.int64)
         self._fenced = np.zeros(places // 32, np.int64)
         self._time = 1
@@ -80,13 +81,14 @@ class ClusterRaces:
         if releases:
             blocks = threads // m.padded
             self._released[threads] = self._arrivals[threads]
-            self._of_block[0, blocks] = self._arrivals[threads]
-            self._of_block[1, blocks] = self._epoch[blocks]
+            self._released_by[:, blocks] = self._arrivals[threads], self._epoch[blocks]
         self._arrivals[threads] += 1
 
     def waited(self, threads: Array) -> None:
         """Note that these threads, by place in the chunk, have waited for the barrier that they arrived at."""
+        blocks = threads // self._machine.padded
         self._waits[threads] = self._arrivals[threads]
+        self._waits_of[:, blocks] = self._arrivals[threads], self._epoch[blocks]
 
     def check(self, access: Access, inside: Array, block: Array) -> None:
         """Check and note an access of the active lanes at these bytes of these blocks' shared memory.
@@ -137,14 +139,15 @@ class ClusterRaces:
         lanes = ((earlier >= 0) & (earlier // self._machine.padded != own)).nonzero()[0]
         if not lanes.size:
             return
-        at, earlier, threads = at[lanes], earlier[lanes], threads[lanes]
+        at, earlier, threads, own = at[lanes], earlier[lanes], threads[lanes], own[lanes]
         arrivals, time = last.arrivals[at], last.time[at]
         fenced = self._fenced[earlier >> 5] > time
-        passed = self._waits[threads] > arrivals
+        waits, epoch = self._waits_of[:, own]
+        passed = (self._waits[threads] > arrivals) | ((waits > arrivals) & (self._epoch[own] > epoch))
         ordered = passed | (fenced & (self._fenced[threads >> 5] > time))
         seen = np.ones_like(passed)
         if where is not None:
-            release, epoch = self._of_block[:, earlier // self._machine.padded]
+            release, epoch = self._released_by[:, earlier // self._machine.padded]
             seen = fenced | (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > last.epoch[at]))
         bad = ~(ordered & seen)
         if access.strong:
