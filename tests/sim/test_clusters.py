@@ -123,6 +123,7 @@ FENCE = "fence.acq_rel.cluster;\n"
 # Threads of the second warp alone arrive with .release.
 ONE_RELEASES = "setp.ge.u32 q, t, 32; @q bra R; barrier.cluster.arrive.relaxed.aligned; bra W;\n" \
     "R: barrier.cluster.arrive.release.aligned;\nW: barrier.cluster.wait.acquire.aligned;\n"  # fmt: skip
+TO_ONE = "add.u32 r, r, 1; and.b32 r, r, 1; mov.u32 a, s; mapa.shared::cluster.u32 w, a, r;\n"  # one cell for all
 ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.cluster.wait; L:\n"
 
 
@@ -149,6 +150,15 @@ ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.clu
         # What the first warp has stored, the second one releases if a barrier of the block stands between.
         (STORE + OTHER + "bar.sync 0;\n" + ONE_RELEASES + FETCH, None),
         (STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
+        # Two warps of a block in another one's memory
+        (TO_ONE + "st.shared::cluster.u32 [w], t; // EARLIER LATER\n", "no barrier in between"),
+        (TO_ONE + "st.shared::cluster.u32 [w], 5;", None),
+        (TO_ONE + "setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; // EARLIER\n"
+         "bar.warp.sync -1;\n@!q ld.shared::cluster.u32 v, [w]; // LATER\n", "no barrier in between"),
+        (TO_ONE + "setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; bar.sync 0;"
+         "@!q ld.shared::cluster.u32 v, [w];", None),
+        (TO_ONE + "setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; fence.acq_rel.cta;"
+         "@!q ld.shared::cluster.u32 v, [w];", None),
         # The second warp waits, and the first one behind a barrier of the block, or not at all.
         (STORE + OTHER + ONE_WAITS + "bar.sync 0;\n" + FETCH, None),
         (STORE + OTHER + ONE_WAITS + FETCH, "no barrier.cluster"),

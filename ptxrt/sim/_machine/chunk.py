@@ -187,8 +187,8 @@ class Chunk(Reports):
         """
         if self.races is not None:
             self.races.fence()
-        if self.cluster_races is not None and wide and not of_barrier:
-            self.cluster_races.fence()
+        if self.cluster_races is not None and not of_barrier:
+            self.cluster_races.fence(wide=wide)
         if self.global_races is not None:
             self.global_races.fence(self, wide=wide)
 

@@ -1,4 +1,4 @@
-"""Data races in the shared memory of a cluster, between threads of its different blocks.
+"""Data races in the shared memory of a cluster: between threads of different blocks, or of one in another's memory.
 
 Every granule of shared memory remembers its last writer and two readers, one of its own block and one of another. An
 access comes behind another block's earlier one if barrier.cluster lies between: the earlier thread arrived after its
@@ -7,7 +7,7 @@ read that is enough. What was written the other block sees only if it was releas
 .release, or a thread of its block did so behind a barrier of the block, or the writer's warp has passed a fence since.
 Two accesses of which one is a write, not both strong, and that are in no such order, race, unless the warps of both
 have passed a fence, an acquire or a release since the earlier one. Writes of the same value to the same bytes do not
-race.
+race. Of two warps of one block, in another's memory, a barrier of the block is enough.
 
 Simplifications, all on the lenient side: an arrival with .release counts for all barriers since the write; fences of a
 warp are those of all of its lanes; and of the readers of a kind one is remembered.
@@ -59,7 +59,8 @@ class ClusterRaces:
         self._released_by, self._waits_of = np.full((2, 2, machine.blocks), -1, np.int64)
         """The same of any thread of a block, and how often one has waited; each with the block's epoch then."""
         self._epoch = np.zeros(machine.blocks, np.int64)
-        self._fenced = np.zeros(places // 32, np.int64)
+        self._fenced, self._fenced_within = np.zeros((2, places // 32), np.int64)
+        """When each warp last passed a fence of more than its block, and of any scope."""
         self._time = 1
         self._events: list[Instruction] = []
         self._numbers: dict[Instruction, int] = {}
@@ -68,11 +69,12 @@ class ClusterRaces:
         """Note that these blocks (all for None) have passed a barrier."""
         self._epoch += 1 if blocks is None else blocks
 
-    def fence(self) -> None:
-        """Note that the active lanes pass a fence of more than their block."""
+    def fence(self, *, wide: bool) -> None:
+        """Note that the active lanes pass a fence; `wide` if its scope is more than their block."""
         m = self._machine
         self._time += 1
-        self._fenced[m.of_active(m.origin) >> 5] = self._time
+        for fenced in (self._fenced_within, self._fenced)[: 1 + wide]:
+            fenced[m.of_active(m.origin) >> 5] = self._time
 
     def arrive(self, *, releases: bool) -> None:
         """Note that the active lanes arrive at the barrier of their cluster."""
@@ -96,7 +98,7 @@ class ClusterRaces:
         Raises
         ------
         DataRace
-            For the first lane that races with an earlier access of a thread of another block.
+            For the first lane that races with an earlier access.
         """
         m = self._machine
         threads = m.of_active(m.origin)
@@ -107,17 +109,17 @@ class ClusterRaces:
         self._time += 1
         where = inside + block * m.shared_stride
         own = threads // m.padded
+        here = own == block
         for further in range(access.size >> self._shift):
             at = (where >> self._shift) + further
-            self._against(access, inside, self._writer, at, threads, own, where)
+            self._against(access, inside, self._writer, at, threads, here, where)
             if access.writes:
-                self._against(access, inside, self._own_reader, at, threads, own)
-                self._against(access, inside, self._other_reader, at, threads, own)
+                self._against(access, inside, self._own_reader, at, threads, here)
+                self._against(access, inside, self._other_reader, at, threads, here)
                 self._note(self._writer, at, threads, own, event, strong=access.strong)
                 if not access.strong:
-                    self._against(access, inside, self._writer, at, threads, own, where, among=True)
+                    self._against(access, inside, self._writer, at, threads, here, where, among=True)
             else:
-                here = own == block
                 for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
                     self._note(reader, at[lanes], threads[lanes], own[lanes], event, strong=access.strong)
 
@@ -128,28 +130,34 @@ class ClusterRaces:
         last.time[at], last.event[at], last.strong[at] = self._time, event, strong
 
     def _against(
-        self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, own: Array,
+        self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, here: Array,
         where: Array | None = None, *, among: bool = False,
     ) -> None:  # fmt: skip
         """Compare with the remembered accesses of one kind; `where` has the bytes' places in memory, if with writes.
 
+        `here`: which lanes' accesses are to memory of their own block, whose threads :class:`Races` compares there.
         `among`: with those that other lanes of this access have just made.
         """
-        earlier = last.thread[at]
-        lanes = ((earlier >= 0) & (earlier // self._machine.padded != own)).nonzero()[0]
+        padded, earlier = self._machine.padded, last.thread[at]
+        near = earlier // padded == threads // padded
+        looked_at = ~near | (~here & (earlier >> 5 != threads >> 5))
+        lanes = ((earlier >= 0) & looked_at).nonzero()[0]
         if not lanes.size:
             return
-        at, earlier, threads, own = at[lanes], earlier[lanes], threads[lanes], own[lanes]
-        arrivals, time = last.arrivals[at], last.time[at]
-        fenced = self._fenced[earlier >> 5] > time
+        at, earlier, threads, near = at[lanes], earlier[lanes], threads[lanes], near[lanes]
+        own, arrivals, time = threads // padded, last.arrivals[at], last.time[at]
+        fenced, since = (
+            np.where(near, self._fenced_within[warps], self._fenced[warps]) > time
+            for warps in (earlier >> 5, threads >> 5)
+        )
         waits, epoch = self._waits_of[:, own]
         passed = (self._waits[threads] > arrivals) | ((waits > arrivals) & (self._epoch[own] > epoch))
-        ordered = passed | (fenced & (self._fenced[threads >> 5] > time))
-        seen = np.ones_like(passed)
+        passed |= near & (self._epoch[own] > last.epoch[at])
+        bad = ~(passed | (fenced & since))
         if where is not None:
-            release, epoch = self._released_by[:, earlier // self._machine.padded]
-            seen = fenced | (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > last.epoch[at]))
-        bad = ~(ordered & seen)
+            release, epoch = self._released_by[:, earlier // padded]
+            released = (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > last.epoch[at]))
+            bad |= ~(near | fenced | released)
         if access.strong:
             bad &= ~last.strong[at]
         if bad.any():
@@ -162,18 +170,16 @@ class ClusterRaces:
         if bad.any():
             first = int(bad.nonzero()[0][0])
             event = self._events[int(last.event[at[first]])]
-            self._report(access, inside, int(lanes[first]), int(earlier[first]), event, arrived=bool(passed[first]))
+            why = (
+                "which arrived at barrier.cluster with .relaxed, and so released nothing that it had written"
+                if passed[first]
+                else f"with no barrier{'' if near[first] else '.cluster'} in between"
+            )
+            self._report(access, inside, int(lanes[first]), int(earlier[first]), event, why)
 
-    def _report(
-        self, access: Access, inside: Array, lane: int, earlier: int, event: Instruction, *, arrived: bool
-    ) -> None:
+    def _report(self, access: Access, inside: Array, lane: int, earlier: int, event: Instruction, why: str) -> None:
         m = self._machine
         rank = earlier // m.padded % m.shape.cluster_blocks
-        why = (
-            "which arrived at barrier.cluster with .relaxed, and so released nothing that it had written"
-            if arrived
-            else "with no barrier.cluster in between"
-        )
         m.race(
             f"{access.verb} of {access.size} bytes of shared memory races with an access of a thread of block {rank} "
             f"of the cluster, {why}",

@@ -102,7 +102,7 @@ def _shared(m: Spaces, access: Access, address: Array) -> Piece:
 def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
     """Shared memory of another block of the cluster, as mapa gives its addresses: 1 + rank in the upper byte.
 
-    Of the race models that of clusters alone looks at such accesses, so not at those of threads of one block.
+    Of the race models that of clusters alone looks at such accesses.
     """
     rank, inside = (place >> RANK_SHIFT) - 1, place & ((1 << RANK_SHIFT) - 1)
     total, size, blocks = m.shape.shared_total, access.size, m.shape.cluster_blocks
