@@ -210,7 +210,7 @@ def nearly_all(rng: Rng, shape: Shape, size: Shape, name: str, scale: float, noi
         ((2, 9, 12, 15), (17, 40), 1.2, 0.0, (128, 16, 8)),  # two parts; taps outside; rows at no multiple of 4 bytes
         ((1, 4, 40, 48), (4, 64), 0.9, 0.1, (64, 8, 4)),  # it is cut
         ((1, 5, 64, 64), (5, 65), 1.2, 0.5, (64, 1, 8)),  # no box
-        ((1, 17, 6, 16), (4, 64), 0.5, 0.0, (128, 8, 64)),  # its channels come in several goes
+        ((1, 17, 6, 16), (4, 64), 0.5, 0.0, (128, 2, 64)),  # its channels come in several goes
         ((2, 5, 5, 6, 14), (6, 5, 34), 0.9, 0.02, (128, 24, 8)),
         ((1, 9, 3, 6, 15), (9, 3, 33), 1.3, 0.1, (64, 8, 12)),
         ((1, 4, 20, 20, 20), (4, 2, 32), 0.9, 0.2, (64, 8, 4)),  # a cut box

@@ -146,7 +146,11 @@ ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.clu
         (OTHER + "mapa.shared::cluster.u32 w, a, 0;\nst.shared::cluster.u32 [w], r; // EARLIER LATER\n",
          "no barrier.cluster"),
         (OTHER + "mapa.shared::cluster.u32 w, a, 0; st.shared::cluster.u32 [w], 7;", None),
-        (OTHER + "mapa.shared::cluster.u32 w, a, 0; red.shared::cluster.add.u32 [w], r;", None),
+        (OTHER + "mapa.shared::cluster.u32 w, a, 0;" + 2 * "red.shared::cluster.add.u32 [w], r;", None),
+        # Half of what was stored at once, and a fence that is of the block alone.
+        ("and.b32 a, a, -8; cvt.u64.u32 o, r; st.shared.u64 [a], o; // EARLIER\n" + OTHER
+         + "ld.shared::cluster.u32 v, [w+4]; // LATER\n", "no barrier.cluster"),
+        (STORE + OTHER + "fence.acq_rel.cta;\n" + FETCH, "no barrier.cluster"),
         # What the first warp has stored, the second one releases if a barrier of the block stands between.
         (STORE + OTHER + "bar.sync 0;\n" + ONE_RELEASES + FETCH, None),
         (STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
