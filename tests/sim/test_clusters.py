@@ -183,3 +183,20 @@ def test_races_between_blocks_of_a_cluster(code: str, why: str | None) -> None:
 def test_what_a_thread_released_before_it_exited_is_not_known() -> None:
     code = f"{STORE}{OTHER}setp.ge.u32 q, t, 9; @q exit; {RELAXED} add.u32 w, w, 80; {FETCH}"
     run(clustered(code), np.zeros(64, np.uint32), grid=(2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("memory", "threads", "first", "then"),
+    [
+        ("global memory", 32, "st.global.u32 [p], t;", "xor.b64 p, p, 128; ld.global.u32 v, [p];"),  # the other block's
+        ("shared memory", 64, "st.shared.u32 [a], t;", "xor.b32 a, a, 128; ld.shared.u32 v, [a];"),  # the other warp's
+    ],
+)
+def test_a_barrier_that_all_arrive_at_relaxed_orders_nothing(memory: str, threads: int, first: str, then: str) -> None:
+    def launch(barrier: str) -> None:
+        text = clustered(first + barrier + then).replace("s[32]", "s[64]")
+        run(text, np.zeros(128, np.uint32), grid=(2, 1, 1), block=(threads, 1, 1), checks=("global-races",))
+
+    launch(BOTH)
+    with pytest.raises(DataRace, match=memory):
+        launch(RELAXED)

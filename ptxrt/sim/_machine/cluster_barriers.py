@@ -33,6 +33,8 @@ class ClusterBarriers:
         clusters = machine.blocks // machine.shape.cluster_blocks
         self._phase = np.zeros(clusters, np.int64)
         """How often the barrier of each cluster has been complete."""
+        self._releases = np.zeros(clusters, np.bool_)
+        """Whether a thread of each has arrived with .release since."""
         self._arrived: Array | None = None
         """By place in the chunk: the phase that a thread has arrived in and not yet waited for."""
 
@@ -58,6 +60,8 @@ class ClusterBarriers:
             problem = "barrier.cluster.arrive of a thread that has arrived and not yet waited, which is undefined"
             m.fault(ins, f"{problem}; put barrier.cluster.wait before it", int(lanes[again.argmax()]))
         arrivals[m.origin[lanes]] = self._phase[self._clusters(lanes)]
+        if releases:
+            self._releases[self._clusters(lanes)] = True
         if m.cluster_races is not None:
             m.cluster_races.arrive(releases=releases)
         self.release()
@@ -82,12 +86,15 @@ class ClusterBarriers:
         complete = (np.bincount(clusters[here], minlength=self._phase.shape[0]) == live) & (live > 0)
         if complete.any():
             self._phase += complete
-            blocks = np.repeat(complete, m.shape.cluster_blocks)
-            m.passed_barrier(blocks)
-            held_idx, held_count = m.idx, m.count
-            m.activate(everyone[complete[clusters]])
-            m.fence(of_barrier=True)
-            m.idx, m.count = held_idx, held_count
+            # Where all arrivals were .relaxed, nothing is ordered but what the race model of clusters says.
+            ordered = complete & self._releases
+            self._releases &= ~complete
+            if ordered.any():
+                m.passed_barrier(np.repeat(ordered, m.shape.cluster_blocks))
+                held_idx, held_count = m.idx, m.count
+                m.activate(everyone[ordered[clusters]])
+                m.fence(of_barrier=True)
+                m.idx, m.count = held_idx, held_count
         for group in self._waiting:
             going = self._arrived[m.origin[group.lanes]] < self._phase[self._clusters(group.lanes)]
             if going.any():
