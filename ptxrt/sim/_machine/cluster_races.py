@@ -35,8 +35,8 @@ class _Last:
         Its place in the chunk, -1 where there was none.
     arrivals, epoch
         How often the thread had arrived at the cluster's barrier, and its block passed one of its own.
-    time
-        The number of the access, among all.
+    time, event
+        The number of the access, among all, and that of its instruction.
     """
 
     def __init__(self, granules: int) -> None:
@@ -108,25 +108,24 @@ class ClusterRaces:
             self._events.append(access.ins)
         self._time += 1
         where = inside + block * m.shared_stride
-        own = threads // m.padded
-        here = own == block
+        here = threads // m.padded == block
         for further in range(access.size >> self._shift):
             at = (where >> self._shift) + further
             self._against(access, inside, self._writer, at, threads, here, where)
             if access.writes:
                 self._against(access, inside, self._own_reader, at, threads, here)
                 self._against(access, inside, self._other_reader, at, threads, here)
-                self._note(self._writer, at, threads, own, event, strong=access.strong)
+                self._note(self._writer, at, threads, event, strong=access.strong)
                 if not access.strong:
                     self._against(access, inside, self._writer, at, threads, here, where, among=True)
             else:
                 for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
-                    self._note(reader, at[lanes], threads[lanes], own[lanes], event, strong=access.strong)
+                    self._note(reader, at[lanes], threads[lanes], event, strong=access.strong)
 
-    def _note(self, last: _Last, at: Array, threads: Array, own: Array, event: int, *, strong: bool) -> None:
+    def _note(self, last: _Last, at: Array, threads: Array, event: int, *, strong: bool) -> None:
         last.thread[at] = threads
         last.arrivals[at] = self._arrivals[threads]
-        last.epoch[at] = self._epoch[own]
+        last.epoch[at] = self._epoch[threads // self._machine.padded]
         last.time[at], last.event[at], last.strong[at] = self._time, event, strong
 
     def _against(
