@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 __all__ = ["Launch", "launches", "main"]
 
+_REMEDY = "Make the file by ncu --import REPORT.ncu-rep --page source --csv > SOURCE.csv"
 _STALL, _ISSUED = "stall_", "stall_selected"
 _SAMPLES, _RAN, _SWITCHED_ON = "# Samples", "Instructions Executed", "Predicated-On Thread Instructions Executed"
 _TURNS, _LEAST_TURNS = "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"
@@ -58,7 +59,8 @@ def launches(lines: Iterable[str]) -> Iterator[Launch]:
         elif cells[:1] == ["Address"]:
             columns = cells
         elif cells and (found is None or len(cells) != len(columns)):
-            raise ValueError(f"line {number} is none of ncu --page source --csv: {', '.join(cells)[:60]}")
+            given = ", ".join(cells)[:60]
+            raise ValueError(f"line {number} is none of ncu --page source --csv: {given}. {_REMEDY}")
         elif cells and found is not None:
             found.rows.append(dict(zip(columns, cells, strict=True)))
     if found is not None:
@@ -114,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with words.file.open(encoding="utf-8", newline="") as file:
             found = [launch for launch in launches(file) if words.only in launch.kernel]
     except (OSError, ValueError) as error:
-        print(f"stalls.py: {words.file}: {error}", file=sys.stderr)
+        why = f"{error.strerror}. {_REMEDY}" if isinstance(error, OSError) else error
+        print(f"stalls.py: {words.file}: {why}", file=sys.stderr)
         return 2
     for launch in found:
         print(*lines_of(launch, words.top), sep="\n")
