@@ -47,6 +47,17 @@ def test_a_kernel_without_clusters_has_clusters_of_one() -> None:
     assert out[:, 0].tolist() == [1, 11, 21]
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_block_of_a_cluster_of_one_finds_its_own_memory_by_mapa(explicit: bool) -> None:
+    body = START + "mapa.shared::cluster.u32 w, a, r; st.shared::cluster.u32 [w], t;\n" + BOTH \
+        + "cvt.u64.u32 g, a; cvta.shared.u64 g, g; mapa.u64 g, g, r; ld.u32 v, [g]; st.global.u32 [p], v;"  # fmt: skip
+    out = np.zeros((2, 32), np.uint32)
+    run(clustered(body.removeprefix(START), "1") if explicit else kernel(body, head=CLUSTER_HEAD), out, grid=(2, 1, 1))
+    assert out.tolist() == [[*range(32)]] * 2
+    with pytest.raises(MemoryFault, match="outside the 128 bytes of shared memory"):
+        run(kernel(body.replace("a, r;", "a, 1;"), head=CLUSTER_HEAD), out, grid=(2, 1, 1))
+
+
 @pytest.mark.parametrize("way", ["u32", "u64", "generic", "atomic"])
 def test_blocks_read_and_write_each_others_shared_memory(way: str) -> None:
     """Each block adds to its neighbour's cells and reads the sum of both."""

@@ -75,6 +75,8 @@ def mapa(op: Op) -> None:
         place = where & np.uint64(_WITHIN)
         # A rank that the cluster has not must not come out as another one.
         number = np.minimum(rank(m).astype(np.uint64), np.uint64(254)) + np.uint64(1)
+        if m.shape.cluster_blocks == 1:  # that is the block itself, whose addresses have no rank
+            number = np.where(number == 1, np.uint64(0), number)
         write(m, (place | number << np.uint64(RANK_SHIFT) | np.uint64(window)).astype(kind.dtype))
 
     op.emit(step)
