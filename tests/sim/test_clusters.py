@@ -135,6 +135,8 @@ FENCE = "fence.acq_rel.cluster;\n"
 ONE_RELEASES = "setp.ge.u32 q, t, 32; @q bra R; barrier.cluster.arrive.relaxed.aligned; bra W;\n" \
     "R: barrier.cluster.arrive.release.aligned;\nW: barrier.cluster.wait.acquire.aligned;\n"  # fmt: skip
 TO_ONE = "add.u32 r, r, 1; and.b32 r, r, 1; mov.u32 a, s; mapa.shared::cluster.u32 w, a, r;\n"  # one cell for all
+MAPPED = "mapa.shared::cluster.u32 w, a, r;\n"  # the same cell, as other blocks name it
+NEXT = "xor.b32 a, a, 128;\n"  # the other warp's cell
 ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.cluster.wait; L:\n"
 
 
@@ -177,6 +179,16 @@ ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.clu
         # The second warp waits, and the first one behind a barrier of the block, or not at all.
         (STORE + OTHER + ONE_WAITS + "bar.sync 0;\n" + FETCH, None),
         (STORE + OTHER + ONE_WAITS + FETCH, "no barrier.cluster"),
+        # Two warps of a block in its own memory, of which one or both go by an address of mapa.
+        (MAPPED + "st.shared::cluster.u32 [w], t; // EARLIER\n" + NEXT + "ld.shared.u32 v, [a]; // LATER\n",
+         "no barrier in between"),
+        (STORE + NEXT + MAPPED + FETCH, "no barrier in between"),
+        (MAPPED + "ld.shared::cluster.u32 v, [w]; // EARLIER\n" + NEXT + "st.shared.u32 [a], 7; // LATER\n",
+         "no barrier in between"),
+        (MAPPED + "st.shared::cluster.u32 [w], t; // EARLIER\n" + NEXT + MAPPED + FETCH, "no barrier in between"),
+        (MAPPED + "st.shared::cluster.u32 [w], t; bar.sync 0;" + NEXT + "ld.shared.u32 v, [a];", None),
+        (MAPPED + "st.shared::cluster.u32 [w], t; ld.shared.u32 v, [a];", None),
+        (MAPPED + "st.shared::cluster.u32 [w], t;" + BOTH + NEXT + MAPPED + FETCH, None),
     ],
 )  # fmt: skip
 def test_races_between_blocks_of_a_cluster(code: str, why: str | None) -> None:

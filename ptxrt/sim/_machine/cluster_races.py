@@ -7,7 +7,8 @@ read that is enough. What was written the other block sees only if it was releas
 .release, or a thread of its block did so behind a barrier of the block, or the writer's warp has passed a fence since.
 Two accesses of which one is a write, not both strong, and that are in no such order, race, unless the warps of both
 have passed a fence, an acquire or a release since the earlier one. Writes of the same value to the same bytes do not
-race. Of two warps of one block, in another's memory, a barrier of the block is enough.
+race. Of two warps of one block, in another's memory, a barrier of the block is enough; so it is in their own, where
+one of them goes by an address of mapa, of which :class:`Races` knows nothing.
 
 Simplifications, all on the lenient side: an arrival with .release counts for all barriers since the write; fences of a
 warp are those of all of its lanes; and of the readers of a kind one is remembered.
@@ -37,12 +38,14 @@ class _Last:
         How often the thread had arrived at the cluster's barrier, and its block passed one of its own.
     time, event
         The number of the access, among all, and that of its instruction.
+    mapped
+        Whether it was made by an address of mapa.
     """
 
     def __init__(self, granules: int) -> None:
         self.thread = np.full(granules, -1, np.int64)
         self.arrivals, self.epoch, self.time, self.event = (np.zeros(granules, np.int64) for _ in range(4))
-        self.strong = np.zeros(granules, np.bool_)
+        self.strong, self.mapped = np.zeros((2, granules), np.bool_)
 
 
 class ClusterRaces:
@@ -92,8 +95,10 @@ class ClusterRaces:
         self._waits[threads] = self._arrivals[threads]
         self._waits_of[:, blocks] = self._arrivals[threads], self._epoch[blocks]
 
-    def check(self, access: Access, inside: Array, block: Array) -> None:
+    def check(self, access: Access, inside: Array, block: Array, *, mapped: bool = False) -> None:
         """Check and note an access of the active lanes at these bytes of these blocks' shared memory.
+
+        `mapped`: by addresses of mapa, of some lanes at least. The others are to a block's own memory.
 
         Raises
         ------
@@ -108,38 +113,38 @@ class ClusterRaces:
             self._events.append(access.ins)
         self._time += 1
         where = inside + block * m.shared_stride
-        here = threads // m.padded == block
         for further in range(access.size >> self._shift):
             at = (where >> self._shift) + further
-            self._against(access, inside, self._writer, at, threads, here, where)
+            self._against(access, inside, self._writer, at, threads, mapped, where)
             if access.writes:
-                self._against(access, inside, self._own_reader, at, threads, here)
-                self._against(access, inside, self._other_reader, at, threads, here)
-                self._note(self._writer, at, threads, event, strong=access.strong)
+                self._against(access, inside, self._own_reader, at, threads, mapped)
+                self._against(access, inside, self._other_reader, at, threads, mapped)
+                self._note(self._writer, at, threads, event, mapped, strong=access.strong)
                 if not access.strong:
-                    self._against(access, inside, self._writer, at, threads, here, where, among=True)
+                    self._against(access, inside, self._writer, at, threads, mapped, where, among=True)
             else:
+                here = threads // m.padded == block
                 for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
-                    self._note(reader, at[lanes], threads[lanes], event, strong=access.strong)
+                    self._note(reader, at[lanes], threads[lanes], event, mapped, strong=access.strong)
 
-    def _note(self, last: _Last, at: Array, threads: Array, event: int, *, strong: bool) -> None:
-        last.thread[at] = threads
+    def _note(self, last: _Last, at: Array, threads: Array, event: int, mapped: bool, *, strong: bool) -> None:
+        last.thread[at], last.mapped[at] = threads, mapped
         last.arrivals[at] = self._arrivals[threads]
         last.epoch[at] = self._epoch[threads // self._machine.padded]
         last.time[at], last.event[at], last.strong[at] = self._time, event, strong
 
     def _against(
-        self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, here: Array,
+        self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, mapped: bool,
         where: Array | None = None, *, among: bool = False,
     ) -> None:  # fmt: skip
         """Compare with the remembered accesses of one kind; `where` has the bytes' places in memory, if with writes.
 
-        `here`: which lanes' accesses are to memory of their own block, whose threads :class:`Races` compares there.
+        Threads of one block, neither of which went by an address of mapa, :class:`Races` compares.
         `among`: with those that other lanes of this access have just made.
         """
         padded, earlier = self._machine.padded, last.thread[at]
         near = earlier // padded == threads // padded
-        looked_at = ~near | (~here & (earlier >> 5 != threads >> 5))
+        looked_at = ~near | ((last.mapped[at] | mapped) & (earlier >> 5 != threads >> 5))
         lanes = ((earlier >= 0) & looked_at).nonzero()[0]
         if not lanes.size:
             return

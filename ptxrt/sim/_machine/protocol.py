@@ -167,8 +167,11 @@ class ClusterWatcher(Protocol):
     def waited(self, threads: Array) -> None:
         """Note that these threads, by place in the chunk, have waited for the barrier that they arrived at."""
 
-    def check(self, access: Access, inside: Array, block: Array) -> None:
-        """Check and note an access of the active lanes at these bytes of these blocks' shared memory."""
+    def check(self, access: Access, inside: Array, block: Array, *, mapped: bool = False) -> None:
+        """Check and note an access of the active lanes at these bytes of these blocks' shared memory.
+
+        `mapped`: by addresses of mapa, of some lanes at least.
+        """
 
 
 class SharedWatcher(Protocol):

@@ -126,7 +126,7 @@ def _cluster(m: Spaces, access: Access, place: Array) -> Piece:
             m.layout.nearest("shared", int(inside[first if place.shape[0] > 1 else 0]), m.shape.shared_total),
         )
     if m.cluster_races is not None:
-        m.cluster_races.check(access, inside, block)
+        m.cluster_races.check(access, inside, block, mapped=True)
     at = inside + block * m.shared_stride
     if m.shared_marks is not None:
         _check_written(m, access, m.shared_marks, at, None, place)
