@@ -38,6 +38,7 @@ FAMILY = KernelFamily(
 )
 
 _WIDTH = 64  # of a tile
+_THREADS = 512  # at most
 _ENOUGH_BLOCKS = 256
 _FEW_CHANNELS = 8
 
@@ -95,6 +96,8 @@ class Tiled(Variant["GridSampleDescriptor", TileConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
+        if config.threads % _WIDTH or config.threads > _THREADS:
+            return Refusal(f"takes multiples of {_WIDTH} threads, up to {_THREADS}")
         size = problem.dtype.size
         nbytes = min(config.kib << 10, limits.max_shared_bytes)
         space = nbytes // size

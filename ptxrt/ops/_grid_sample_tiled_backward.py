@@ -30,6 +30,7 @@ _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, f32* sum
 _BOX = "i32 wide, i32 space, i32 side, u32 padding, u32 align"
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 _POINTS = {"ptx": 6, "hip": 4}  # of a thread
+_THREADS = 512  # at most
 _MOST = 5952  # pixels of a box in HIP
 FAMILY = KernelFamily(
     "grid_sample_tiled_backward",
@@ -99,6 +100,10 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
         """Return zeros and one launch, of 16 bits two."""
         if problem.way != "bilinear" or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
+        if 32 << min(config.wide, 32) > _THREADS:
+            return Refusal(f"takes tiles up to {_THREADS} wide")
+        if config.threads % (32 << config.wide) or config.threads > _THREADS:
+            return Refusal(f"takes multiples of {32 << config.wide} threads, up to {_THREADS}")
         each = 4 + 2 * (problem.dtype.size if self.language == "ptx" else 2)
         space = min(config.kib << 10, limits.max_shared_bytes) // each // 4 * 4
         nbytes = each * space

@@ -39,6 +39,7 @@ FAMILY = KernelFamily(
 
 _FEW_CHANNELS = 4
 _WIDTH = 64  # of a tile
+_THREADS = 512  # at most
 _MANY = 1 << 20  # points of a problem
 _CELL = 8  # bytes
 _OWN = 2 << 10  # bytes of shared memory, at most, that the entries have beside their cells
@@ -85,8 +86,11 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
-        if config.threads % 64 or config.channels % 4 or problem.n * problem.c >> 31:
-            return Refusal("takes pairs of warps, channels by fours, and fewer than 2**31 of all images")
+        warps_fit = config.threads % 64 == 0 and config.threads <= _THREADS
+        if not warps_fit or config.channels % 4 or problem.n * problem.c >> 31:
+            return Refusal(
+                f"takes pairs of warps, up to {_THREADS} threads, channels by fours, and fewer than 2**31 of all images"
+            )
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         rows = config.threads // (_WIDTH // 4) * (_POINTS // 4)  # of a tile
         parts = -(-problem.c // config.channels)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILY", "TiledChannels"]
 
+_THREADS = 512  # of a block at most
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 _MODE = "u32 padding, u32 align"
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, P* sums_ptr, T* dgrid_ptr"
@@ -84,6 +85,8 @@ class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]
         """Return zeros and one launch."""
         if problem.way != "bilinear" or not problem.packed:
             return Refusal("takes contiguous, bilinear images alone")
+        if config.threads % 32 or config.threads > _THREADS:
+            return Refusal(f"takes multiples of 32 threads, up to {_THREADS}")
         nbytes, pixels = config.layout(problem, limits)
         if pixels < 2:
             return Refusal(f"{nbytes} bytes of shared memory are too few for {config.threads} threads")

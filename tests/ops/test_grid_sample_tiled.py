@@ -18,7 +18,14 @@ from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt import sim as machine
 from ptxrt.backends import sim as backend
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
-from ptxrt.ops import GridSampleArgs, GridSampleDescriptor, GridSamplePlan, references
+from ptxrt.ops import (
+    GridSampleArgs,
+    GridSampleBackwardDescriptor,
+    GridSampleBackwardPlan,
+    GridSampleDescriptor,
+    GridSamplePlan,
+    references,
+)
 from ptxrt.ops._grid_sample_modes_tiled import FAMILY, CellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig, TiledBackwardConfig
@@ -155,6 +162,35 @@ def test_cells_refuse_single_warps_and_parts_of_cells(sim: Device, config: Any) 
     descriptor = GridSampleDescriptor((1, 3, 4, 4), (1, 4, 4, 2), BY_NAME["f16"])
     with pytest.raises(Unsupported, match="by fours"):
         GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "config", "words"),
+    [
+        ("tiled", TileConfig(48, 8, 1, 4), "64 threads, up to 512"),
+        ("tiled", TileConfig(96, 8, 1, 4), "64 threads, up to 512"),
+        ("tiled", TileConfig(576, 8, 1, 4), "64 threads, up to 512"),
+        ("tiled_cells", TiledCellsConfig(576, 8, 4), "pairs of warps, up to 512 threads"),
+        ("backward tiled", TiledBackwardConfig(3, 0, 8), "32 threads, up to 512"),
+        ("backward tiled", TiledBackwardConfig(96, 1, 8), "64 threads, up to 512"),
+        ("backward tiled", TiledBackwardConfig(544, 0, 8), "32 threads, up to 512"),
+        ("backward tiled", TiledBackwardConfig(512, 10**9, 8), "tiles up to 512 wide"),
+        ("backward hip/tiled", HipTiledBackwardConfig(96, 1, 8), "64 threads, up to 512"),
+        ("backward tiled_channels", TiledChannelsConfig(48, 16), "32 threads, up to 512"),
+        ("backward tiled_channels", TiledChannelsConfig(544, 112), "32 threads, up to 512"),
+    ],
+    ids=str,
+)
+def test_tiles_refuse_threads_that_they_have_no_place_for(
+    sim: Device, variant: str, config: Config, words: str
+) -> None:
+    """What the kernels would race for, or leave out."""
+    plan: Any = GridSampleBackwardPlan if "backward" in variant else GridSamplePlan
+    kind: Any = GridSampleBackwardDescriptor if "backward" in variant else GridSampleDescriptor
+    with pytest.raises(Unsupported, match=words):
+        plan.select(
+            sim, kind((1, 3, 4, 4), (1, 4, 4, 2), BY_NAME["f16"]), wish(variant.rsplit(maxsplit=1)[-1], config=config)
+        )
 
 
 @pytest.mark.parametrize("config", [(96, 8, 4), (320, 8, 4), (64, 8, 6)], ids=str)
