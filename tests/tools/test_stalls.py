@@ -50,6 +50,12 @@ idle: 0 samples, 0 instructions of warps
     )
 
 
+def test_of_a_column_that_is_not_there_nothing_is_said(capsys: Capture, tmp_path: Path) -> None:
+    code, out, _ = said(capsys, tmp_path / "page.csv", PAGE.replace("Predicated-On", "Other"))
+    assert code == 0
+    assert "switched off" not in out
+
+
 def test_launches_are_chosen_by_name(capsys: Capture, tmp_path: Path) -> None:
     code, out, _ = said(capsys, tmp_path / "page.csv", PAGE, "--only", "idl")
     assert (code, out.splitlines()[0]) == (0, "idle: 0 samples, 0 instructions of warps")
@@ -61,12 +67,36 @@ def test_launches_are_chosen_by_name(capsys: Capture, tmp_path: Path) -> None:
         ("==ERROR== no report\n", "line 1 is none of ncu --page source --csv: ==ERROR== no report"),
         (f'"Kernel Name","k",\n{COLUMNS}\n"0x0","EXIT"\n', "line 3 is none of ncu"),
         ('"Kernel Name","k",\n"0x0","EXIT"\n', "line 2 is none of ncu"),
+        ('"Kernel Name"\n', "line 1 is none of ncu"),
+        ('"Kernel Name","k",\nAddress,# Samples\n"0x0","1"\n', "line 2 has no column Source"),
+        (f'"Kernel Name","k",\n{COLUMNS}\n"{"x" * (1 << 18)}"\n', "field larger than field limit"),
+        ("", "no kernels"),
     ],
 )
 def test_another_file_is_refused(capsys: Capture, tmp_path: Path, text: str, words: str) -> None:
     code, out, err = said(capsys, tmp_path / "page.csv", text)
     assert (code, out) == (2, "")
     assert words in err
+    assert "Make the file by ncu" in err
+
+
+def test_a_file_of_bytes_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "report.ncu-rep").write_bytes(bytes(range(256)))
+    assert stalls.main([str(tmp_path / "report.ncu-rep")]) == 2
+    assert "Make the file by ncu" in capsys.readouterr().err
+
+
+def test_a_name_that_no_kernel_has_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    code, out, err = said(capsys, tmp_path / "page.csv", PAGE, "--only", "none")
+    assert (code, out) == (2, "")
+    assert "no kernel has 'none' in its name; it has scale, idle" in err
+
+
+@pytest.mark.parametrize("count", ["-1", "x"])
+def test_how_many_instructions_are_told_is_a_number(capsys: Capture, tmp_path: Path, count: str) -> None:
+    with pytest.raises(SystemExit):
+        said(capsys, tmp_path / "page.csv", PAGE, "--top", count)
+    assert "--top: 0 or more, not" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
