@@ -231,7 +231,7 @@ class SimFault(PtxrtError):
     Attributes
     ----------
     entry : str
-        The kernel.
+        The kernel, by its name in the PTX text.
     line : int
         Line of the PTX text, counted from 1.
     text : str
@@ -298,7 +298,7 @@ class SimFault(PtxrtError):
             message += "" if other_place is None else _written(other_place)
         if fix:
             message += f"\n  {fix}"
-        super().__init__(message, op=entry, expected=expected, given=given, fix=fix)
+        super().__init__(message, op=function_name(entry), expected=expected, given=given, fix=fix)
 
 
 class MemoryFault(SimFault):

@@ -47,6 +47,12 @@ def fault(kind: type[errors.SimFault], **places: SourcePlace) -> errors.SimFault
     )
 
 
+def test_the_op_of_a_fault_is_the_kernel_as_the_message_names_it() -> None:
+    error = errors.SimFault("why", entry="_Z5scalePKfPfif", line=3, text="", thread=(0, 0, 0), block=(0, 0, 0))
+    assert (error.op, error.entry) == ("scale", "_Z5scalePKfPfif")
+    assert str(error).startswith("scale, line 3: why")
+
+
 def compile_error() -> ptxrt.CompileError:
     return ptxrt.CompileError(
         "unknown instruction 'addd'",
