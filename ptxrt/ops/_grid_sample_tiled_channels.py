@@ -50,7 +50,7 @@ class TiledChannelsConfig(Config):
 
     def layout(self, problem: GridSampleBackwardDescriptor, limits: Limits) -> tuple[int, int]:
         """Return the shared memory in bytes, and how many pixels it holds beside what each thread takes."""
-        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 68 + 2 * parameter_type(problem.dtype).size
+        nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 64 + 4 * parameter_type(problem.dtype).size
         return nbytes, (nbytes - self.threads * each) // 64
 
     @classmethod
