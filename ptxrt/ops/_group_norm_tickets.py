@@ -63,7 +63,7 @@ class TicketsConfig(Config):
 
         What is on its way at a time is less than that, so that no output waits: slices of float64 are larger.
         """
-        ahead = (16 if problem.arrays == 1 or problem.dtype.name == "f64" else 8) << 20
+        ahead = (16 if problem.arrays == 1 else 24 if problem.dtype.name == "f64" else 8) << 20
         return cls(
             1 << (14 if problem.dtype.size == 2 else 13),
             max(ahead, 4 * problem.group * problem.dtype.size * problem.arrays),

@@ -219,7 +219,7 @@ def test_warps_are_as_few_as_run_at_a_time_where_they_take_turns(name: str, widt
         ("f16", (1 << 15, 1024), "together"),
         ("bf16", (2048, 512), "together"),
         ("bf16", (2048, 768), "streamed"),
-        ("bf16", (1 << 15, 768), "held_warps"),
+        ("bf16", (1 << 15, 768), "together"),
         ("f16", (2048, 1280), "streamed"),
         ("f64", (8192, 64), "held"),
     ],

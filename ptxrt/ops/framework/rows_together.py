@@ -66,12 +66,9 @@ class TogetherForward(RowsVariant[Config]):
     name = "together"
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where rows are many, and registers leave room for many warps: layer_norm of bf16 takes more than of f16."""
-        if problem.rows < _MANY_ROWS or problem.rows * problem.width < _MANY:
-            return False
-        if isinstance(share := self._share(problem), Refusal):
-            return False
-        return share.slots <= 2 or (problem.op, problem.dtype.name) != ("layer_norm", "bf16")
+        """Where rows are many."""
+        many = problem.rows >= _MANY_ROWS and problem.rows * problem.width >= _MANY
+        return many and not isinstance(self._share(problem), Refusal)
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
