@@ -51,7 +51,13 @@ def test_a_large_array_repeats_a_small_one(sim: ptxrt.Device, monkeypatch: Patch
     ],
 )
 def test_what_is_found(us: Any, found: list[str]) -> None:
-    assert scale.findings({str(power): each * 2**power for power, each in us.items()}) == found
+    assert scale.findings({str(power): each * 2**power for power, each in us.items()}, 0.0) == found
+
+
+def test_a_launch_is_left_out_of_large_sizes_alone() -> None:
+    times = {"10": 9.0, "11": 20.0, "24": 24.0, "25": 40.0, "26": 72.0}
+    assert scale.findings(times, 0.0) == ["2**24: 1.20 of the median"]
+    assert scale.findings(times, 8.0) == []
 
 
 def test_it_stores_what_fits_into_memory(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -65,7 +71,7 @@ def test_it_stores_what_fits_into_memory(tmp_path: Path, monkeypatch: Patch, cap
         return call(case, arrays)
 
     monkeypatch.setattr(scale, "call", small)
-    monkeypatch.setattr(scale, "findings", lambda us: ["2**10: odd"])
+    monkeypatch.setattr(scale, "findings", lambda us, launch_us: ["2**10: odd"])
     arguments = ["scale", "--only", "rms_norm", "--sizes", "10", "13", "--runs", "2", "--device", "sim:0"]
     assert bench.main([*arguments, "--out", str(tmp_path)]) == 0
     assert bench.main([*arguments, "--out", str(tmp_path), "--check"]) == 1

@@ -23,7 +23,7 @@ import numpy as np
 import ptxrt
 from ptxrt.compilers import nvjitlink
 
-__all__ = ["Burst", "Setting", "peers"]
+__all__ = ["Burst", "Setting", "empty_kernel", "peers"]
 
 Burst = Callable[[int], None]
 
@@ -124,6 +124,11 @@ def peers(device: ptxrt.Device) -> dict[str, Callable[[], Burst]]:
             "torch.add, out=": _torch_add,
         }
     return {name: partial(make, setting) for name, make in rows.items()}
+
+
+def empty_kernel(device: ptxrt.Device) -> Callable[[], None]:
+    """Return a call that launches the kernel once."""
+    return partial(peers(device)["ptxrt Kernel.launch"](), 1)
 
 
 def _kernel_launch(setting: Setting) -> Burst:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import ptxrt
-from benchmarks.launch_peers import peers
+from benchmarks.launch_peers import empty_kernel
 from benchmarks.ops_base import Comparison, Failed, compare
 from benchmarks.ops_bounds import geometric_means, missed, rows_of, torch_best
 from benchmarks.ops_calls import Call, timer
@@ -207,8 +207,7 @@ def _times(device: ptxrt.Device, calls: Mapping[str, Call], runs: int) -> dict[s
 
 def _launch(device: ptxrt.Device, runs: int) -> float:
     """Return the microseconds of an empty kernel, measured as a row is."""
-    burst = peers(device)["ptxrt Kernel.launch"]()
-    return _times(device, {"launch": lambda: burst(1)}, runs)["launch"]
+    return _times(device, {"launch": empty_kernel(device)}, runs)["launch"]
 
 
 def _copy_speed(device: ptxrt.Device, runs: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import ptxrt
+from benchmarks.launch_peers import empty_kernel
 from benchmarks.ops_calls import call, inputs, on_device, shapes, timer
 from benchmarks.ops_cases import Case, keys
 from benchmarks.ops_compiled import speak
@@ -75,15 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
     before = os.environ.get("PTXRT_LANGUAGE")
     speak("ptx")
     try:
+        launch_us = statistics.median(timer(device, empty_kernel(device))(arguments.runs))
         for case in chosen:
             rows.append({"op": case.op, "us": _times(device, case, range(least, most + 1), arguments.runs)})
-            print(_line(rows[-1]), flush=True)
+            print(_line(rows[-1], launch_us), flush=True)
     finally:
         speak(before or "")
-    record = {"runs": arguments.runs, "rows": rows}
+    record = {"runs": arguments.runs, "launch_us": launch_us, "rows": rows}
     print(f"\n{_body(record)}")
     measurement.store(KIND, device, record)
-    return 1 if arguments.check and any(findings(row["us"]) for row in rows) else 0
+    return 1 if arguments.check and any(findings(row["us"], launch_us) for row in rows) else 0
 
 
 def _times(device: ptxrt.Device, of: Case, sizes: Sequence[int], runs: int) -> dict[str, float]:
@@ -127,18 +129,19 @@ def _filled(case: Case, device: ptxrt.Device) -> Iterator[tuple[str, ptxrt.Devic
         yield name, whole
 
 
-def findings(us: Mapping[str, float]) -> list[str]:
+def findings(us: Mapping[str, float], launch_us: float) -> list[str]:
     """Return what is odd in an op's times.
 
-    From 2**24 elements on, a size whose time per element is not within 15 % of the median of these sizes; below, a size
-    whose time per element is more than 15 % above that of half its elements.
+    From 2**24 elements on, a size whose time per element is not within 15 % of the median of these sizes, the time of
+    an empty kernel, `launch_us`, left out; below, a size whose time per element is more than 15 % above that of half
+    its elements.
     """
-    each = {int(power): time / 2 ** int(power) for power, time in us.items()}
-    large = [time for power, time in each.items() if power >= _LARGE]
+    large = _large(us, launch_us)
+    each = {int(power): time / 2 ** int(power) for power, time in us.items()} | large
     found = []
     for power, time in each.items():
         if power >= _LARGE:
-            ratio, of = time / statistics.median(large), "of the median"
+            ratio, of = time / statistics.median(large.values()), "of the median"
             odd = abs(ratio - 1) > _DEVIATION
         else:
             ratio, of = time / each.get(power - 1, time), f"of that at 2**{power - 1}"
@@ -148,25 +151,31 @@ def findings(us: Mapping[str, float]) -> list[str]:
     return found
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    return f"{row['op']}: {', '.join(findings(row['us'])) or 'no deviation, no cliff'}"
+def _large(us: Mapping[str, float], launch_us: float) -> dict[int, float]:
+    """Return what an element costs of the large sizes, without the launch."""
+    return {int(power): (time - launch_us) / 2 ** int(power) for power, time in us.items() if int(power) >= _LARGE}
+
+
+def _line(row: Mapping[str, Any], launch_us: float) -> str:
+    return f"{row['op']}: {', '.join(findings(row['us'], launch_us)) or 'no deviation, no cliff'}"
 
 
 def _body(record: Record) -> str:
-    rows = record["rows"]
+    rows, launch_us = record["rows"], record.get("launch_us", 0.0)
     sizes = list(dict.fromkeys(power for row in rows for power in row["us"]))
     head = ["picoseconds per element", *(f"2**{power}" for power in sizes), "median of the large", "deviations, cliffs"]
     cells = []
     for row in rows:
         each = {power: us / 2 ** int(power) * 1e6 for power, us in row["us"].items()}
-        large = [time for power, time in each.items() if int(power) >= _LARGE]
-        middle = f"{statistics.median(large):.3g}" if large else "-"
+        large = _large(row["us"], launch_us)
+        middle = f"{statistics.median(large.values()) * 1e6:.3g}" if large else "-"
         times = (f"{each[power]:.3g}" if power in each else "-" for power in sizes)
-        cells.append([row["op"], *times, middle, "; ".join(findings(row["us"])) or "none"])
+        cells.append([row["op"], *times, middle, "; ".join(findings(row["us"], launch_us)) or "none"])
+    launch = f", without the {launch_us:.1f} us of an empty kernel," if launch_us else ""
     return (
         f"Median of {record['runs']} runs, the L2 cleared before each. Large is from 2**{_LARGE} elements on: a size "
-        f"deviates\nwhose time per element is not within {_DEVIATION:.0%} of their median. A smaller size is a cliff "
-        f"where an element takes\nmore than {_DEVIATION:.0%} longer than at half the size.\n\n"
+        f"deviates\nwhose time per element{launch} is not within {_DEVIATION:.0%} of their median. A smaller size is a "
+        f"cliff\nwhere an element takes more than {_DEVIATION:.0%} longer than at half the size.\n\n"
         f"{markdown_table(head, cells)}\n"
     )
 
