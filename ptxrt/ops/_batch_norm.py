@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.ops._batch_norm_alone import ChannelsLastAlone
-from ptxrt.ops._batch_norm_cached import CachedConfig, held
+from ptxrt.ops._batch_norm_cached import ThreadsConfig, held
 from ptxrt.ops._batch_norm_choice import (
     held_at_once,
     holding_threads,
@@ -149,22 +149,22 @@ class Channels(Variant[BatchNormDescriptor, Config]):
         return Schedule(tuple(steps), problem.guarantee)
 
 
-class Cached(Variant[BatchNormDescriptor, CachedConfig]):
+class Cached(Variant[BatchNormDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads it once into shared memory."""
 
     name = "cached"
-    config_type = CachedConfig
+    config_type = ThreadsConfig
 
-    def heuristic(self, problem: BatchNormDescriptor) -> CachedConfig:
+    def heuristic(self, problem: BatchNormDescriptor) -> ThreadsConfig:
         """As measured on an H200."""
-        return CachedConfig(holding_threads(problem, self.language))
+        return ThreadsConfig(holding_threads(problem, self.language))
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; in HIP, where it holds one."""
         return worth_holding(problem, 1, self.language)
 
     @and_statistics
-    def schedule(self, problem: BatchNormDescriptor, config: CachedConfig, limits: Limits) -> Schedule | Refusal:
+    def schedule(self, problem: BatchNormDescriptor, config: ThreadsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*problem.in_one, *problem.sizes, problem.eps, problem.updated[2])
         return held(problem, self.language, config, arguments)
@@ -392,15 +392,15 @@ class ChannelsBackward(Variant[BatchNormBackwardDescriptor, Config]):
         return Schedule((Launch(kernel, problem.blocks(self.language), 256, arguments),), problem.guarantee)
 
 
-class CachedBackward(Variant[BatchNormBackwardDescriptor, CachedConfig]):
+class CachedBackward(Variant[BatchNormBackwardDescriptor, ThreadsConfig]):
     """In training: a block a channel, which reads x and grad_out once into shared memory."""
 
     name = "cached"
-    config_type = CachedConfig
+    config_type = ThreadsConfig
 
-    def heuristic(self, problem: BatchNormBackwardDescriptor) -> CachedConfig:
+    def heuristic(self, problem: BatchNormBackwardDescriptor) -> ThreadsConfig:
         """As measured on an H200."""
-        return CachedConfig(holding_threads(problem, self.language))
+        return ThreadsConfig(holding_threads(problem, self.language))
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
         """Where a block reads a channel as fast as several, or as a cluster; not what is best read twice."""
@@ -408,7 +408,7 @@ class CachedBackward(Variant[BatchNormBackwardDescriptor, CachedConfig]):
 
     @of_inverse
     def schedule(
-        self, problem: BatchNormBackwardDescriptor, config: CachedConfig, limits: Limits
+        self, problem: BatchNormBackwardDescriptor, config: ThreadsConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return one launch."""
         arguments = (*_GRADIENTS_OF, *problem.mean_and_var, *problem.sizes, problem.eps)

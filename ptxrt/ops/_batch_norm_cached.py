@@ -10,7 +10,7 @@ from ptxrt.ops._batch_norm_choice import held_bytes, most_in_hip
 from ptxrt.ops._batch_norm_problem import BACKWARD_IN_ONE, IN_ONE
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Refusal, Role, Schedule
 
-__all__ = ["FAMILY", "CachedConfig", "held"]
+__all__ = ["FAMILY", "ThreadsConfig", "held"]
 
 # Threads of a block -> its entry.
 _FORWARD = {128: "batch_norm_cached128", 256: "batch_norm_cached", 512: "batch_norm_cached512"}
@@ -20,7 +20,6 @@ _BACKWARD = {
     512: "batch_norm_backward_cached",
 }
 _IN_HIP = (_FORWARD[128], _FORWARD[256], _BACKWARD[128], _BACKWARD[512])
-_THREE_BLOCKS = 57  # KiB of which no four fit a multiprocessor of an H200
 FAMILY = KernelFamily(
     "batch_norm_cached",
     ("f32", "f16", "bf16", "f64"),
@@ -34,34 +33,27 @@ FAMILY = KernelFamily(
 
 
 @dataclass(frozen=True)
-class CachedConfig(Config):
-    """Knobs of blocks that hold a channel: their threads, and KiB of shared memory that each has at least, in PTX.
-
-    With more than its values take, fewer blocks run at a time: not all of them read, and then all write.
-    """
+class ThreadsConfig(Config):
+    """The knob of blocks that hold a channel: their threads."""
 
     threads: int
-    kib: int = 0
 
     @classmethod
-    def candidates(cls, problem: Any) -> Sequence[CachedConfig]:
-        """Return all numbers of threads, of which HIP has some, and in PTX three blocks a multiprocessor, too."""
-        return tuple(cls(threads, kib) for kib in (0, _THREE_BLOCKS) for threads in (128, 256, 512))
+    def candidates(cls, problem: Any) -> Sequence[ThreadsConfig]:
+        """Return all numbers of threads, of which HIP has some."""
+        return cls(128), cls(256), cls(512)
 
 
-def held(problem: Any, language: str, config: CachedConfig, arguments: tuple[Argument, ...]) -> Schedule | Refusal:
+def held(problem: Any, language: str, config: ThreadsConfig, arguments: tuple[Argument, ...]) -> Schedule | Refusal:
     """Return a launch of a block a channel, which has the values of its arrays in shared memory."""
     entry = (_BACKWARD if problem.arrays == 2 else _FORWARD).get(config.threads)
     if entry is None or (language == "hip" and entry not in _IN_HIP):
         return Refusal(f"no block of {config.threads} threads holds a channel")
-    values = held_bytes(problem, problem.arrays)
-    shared = max(values, config.kib << 10)
+    shared = held_bytes(problem, problem.arrays)
     if language == "hip":
         most = most_in_hip(problem, config.threads)
-        if config.kib:
-            return Refusal("has its own shared memory, whatever is asked for")
-        if values > most:
-            return Refusal(f"{values} bytes of values are more than {most}")
+        if shared > most:
+            return Refusal(f"{shared} bytes of values are more than {most}")
         shared = 0
     kernel = FAMILY.kernel(entry, problem.dtype, language)
     launch = Launch(kernel, (problem.channels,), config.threads, arguments, shared)

@@ -21,7 +21,7 @@ from tolerances import bar, grid_sample_bar, relative_error, rounded_bar
 import ptxrt
 from ptxrt import ops
 from ptxrt.ops import references
-from ptxrt.ops._batch_norm_cached import CachedConfig
+from ptxrt.ops._batch_norm_cached import ThreadsConfig
 from ptxrt.ops._batch_norm_exact import (
     ShardBackwardDescriptor,
     ShardBackwardPlan,
@@ -292,12 +292,12 @@ def batch_norm_by(variant: str, shape: Shape, affine: bool = True, name: str = "
 
 
 def batch_norm_cached128(shape: Shape, name: str = "f32") -> Case:
-    return replace(batch_norm(shape, True, True, name), variant="cached", config=CachedConfig(128))
+    return replace(batch_norm(shape, True, True, name), variant="cached", config=ThreadsConfig(128))
 
 
 def batch_norm_backward_cached128(shape: Shape, handed: bool, name: str = "f32") -> Case:
     case = batch_norm_backward(shape, True, handed, True, name)
-    return replace(case, variant="cached", config=CachedConfig(128))
+    return replace(case, variant="cached", config=ThreadsConfig(128))
 
 
 def batch_norm_in_eval(shape: Shape, name: str = "f32") -> Case:

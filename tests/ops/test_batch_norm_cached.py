@@ -19,7 +19,7 @@ from test_batch_norm_backward import run as run_backward
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
-from ptxrt.ops._batch_norm_cached import FAMILY, CachedConfig
+from ptxrt.ops._batch_norm_cached import FAMILY, ThreadsConfig
 from ptxrt.ops.framework import Limits
 
 FORWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 128), ("hip/cached", 256)]
@@ -28,11 +28,11 @@ BACKWARD = [("cached", 128), ("cached", 256), ("cached", 512), ("hip/cached", 12
 
 def by(variant: str, threads: int) -> dict[str, Any]:
     """Return what a run is asked for: a variant and its threads."""
-    return {"variant": variant, "config": CachedConfig(threads)}
+    return {"variant": variant, "config": ThreadsConfig(threads)}
 
 
 def asked(variant: str, threads: int) -> PlanPreference:
-    return wish(variant, config=CachedConfig(threads))
+    return wish(variant, config=ThreadsConfig(threads))
 
 
 def rows_for(threads: int, hw: int, values: int = 24) -> Shape:
@@ -129,24 +129,9 @@ def test_its_copies_came_with_sm_80(sim: Device, name: str, arrays: int) -> None
     descriptor: Any = (BatchNormDescriptor, BatchNormBackwardDescriptor)[arrays - 1]
     variant = next(v for v in plan.variants if (v.name, v.language) == ("cached", "ptx"))
     problem, limits = descriptor((2, 4, 64), True, dtype=BY_NAME[name]), Limits.of(sim.properties)
-    (launch,) = variant.schedule(problem, CachedConfig(256), limits).steps
+    (launch,) = variant.schedule(problem, ThreadsConfig(256), limits).steps
     assert launch.refusal(limits._replace(target=80)) is None
     assert launch.refusal(limits._replace(target=75)) == f"{launch.kernel.entry} needs sm_80, and this is sm_75"
-
-
-def test_blocks_with_more_shared_memory_are_fewer_at_a_time(sim: Device) -> None:
-    problem = BatchNormDescriptor((2, 3, 8), True)
-    shared = [
-        BatchNormPlan.select(sim, problem, wish("cached", config=CachedConfig(256, kib)))
-        .schedule.launches[0]
-        .shared_bytes
-        for kib in (0, 57)
-    ]
-    assert shared == [2 * 8 * 4, 57 << 10]
-    with pytest.raises(Unsupported, match="shared memory are more than"):
-        BatchNormPlan.select(sim, problem, wish("cached", config=CachedConfig(256, 1 << 20)))
-    with pytest.raises(Unsupported, match="has its own shared memory"):
-        BatchNormPlan.select(sim, problem, wish("hip/cached", config=CachedConfig(256, 57)))
 
 
 def test_what_a_small_block_in_hip_does_not_hold_is_refused(device: Device) -> None:
