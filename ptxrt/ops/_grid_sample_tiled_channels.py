@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FAMILY", "TiledChannels"]
 
 _THREADS = 512  # of a block at most
+_UNALIGNED = 48  # bytes in front of the first multiple of 64
 _SIZES = "i32 n, i32 c, i32 ih, i32 iw, i32 oh, i32 ow"
 _MODE = "u32 padding, u32 align"
 _GRADIENTS = "const T* dout_ptr, const T* input_ptr, const T* grid_ptr, P* sums_ptr, T* dgrid_ptr"
@@ -51,7 +52,7 @@ class TiledChannelsConfig(Config):
     def layout(self, problem: GridSampleBackwardDescriptor, limits: Limits) -> tuple[int, int]:
         """Return the shared memory in bytes, and how many pixels it holds beside what each thread takes."""
         nbytes, each = min(self.kib << 10, limits.max_shared_bytes), 64 + 4 * parameter_type(problem.dtype).size
-        return nbytes, (nbytes - self.threads * each) // 64
+        return nbytes, (nbytes - _UNALIGNED - self.threads * each) // 64
 
     @classmethod
     def heuristic(cls, problem: GridSampleBackwardDescriptor) -> TiledChannelsConfig:
