@@ -11,7 +11,7 @@ from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.errors import InvalidArgument, LayoutError, ShapeMismatch, Unsupported, shown
 from ptxrt.ops import _grid_sample_modes as modes
 from ptxrt.ops._grid_sample_modes_last import GeneralLast
-from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled
+from ptxrt.ops._grid_sample_modes_tiled import GeneralTiled, HipGeneralTiled
 from ptxrt.ops._grid_sample_quads import Quads
 from ptxrt.ops._grid_sample_tiled import Tiled
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackward, TiledBackward
@@ -423,8 +423,8 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
     image; ``tiled_cells``, the same of 16 bits with four channels side by side there; ``baseline``, a thread for each
     position and part of the channels: all for contiguous images, bilinear, zeros, align_corners=False, with the same
     bits; so has ``last``, eight threads a point, for channels-last images.
-    ``general``, the second for every mode and volumes, and any strides of x; ``general_tiled``, with the same bits, the
-    first for bicubic images and bilinear volumes, contiguous.
+    ``general``, the third for every mode and volumes, and any strides of x; ``general_tiled``, the first for contiguous
+    images, bicubic, and in PTX for volumes, bilinear, these with the same bits.
     """
 
     op = "grid_sample"
@@ -439,6 +439,7 @@ class GridSamplePlan(Plan[GridSampleDescriptor, GridSampleArgs, DeviceArray]):
         modes.General(),
         Last("hip"),
         Forward("hip"),
+        HipGeneralTiled(),
         modes.General("hip"),
     )
 

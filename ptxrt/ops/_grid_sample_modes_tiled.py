@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,15 +23,17 @@ from ptxrt.ops.framework import (
 if TYPE_CHECKING:
     from ptxrt.ops._grid_sample import GridSampleDescriptor
 
-__all__ = ["FAMILY", "GeneralTiled"]
+__all__ = ["FAMILY", "CellsConfig", "GeneralTiled", "HipCellsConfig", "HipGeneralTiled"]
 
 _MODES = {"bicubic": "", "volume_bilinear": "volume_"}
+_KINDS = {"bicubic": "bicubic images", "volume_bilinear": "bilinear volumes"}
 FAMILY = KernelFamily(
     "grid_sample_modes_tiled",
     ("f32", "f16", "bf16"),
     {
         f"grid_sample_modes_tiled_{mode}": Role(
             f"const T* input_ptr, const T* grid_ptr, T* output_ptr, i32 space, i32 most, i32 part, {SIZES[sizes]}",
+            hip=mode == "bicubic",
             target=80,
         )
         for mode, sizes in _MODES.items()
@@ -41,7 +44,9 @@ FAMILY = KernelFamily(
 
 _POINTS = 4  # of a thread
 _THREADS = 256  # at most
-_OWN = 15 << 10  # bytes of shared memory, at most, that the entries have for points beside their cells
+_OWN = 15 << 10  # bytes of shared memory, at most, that the entries in PTX have for points beside their cells
+_HIP_KIB = 20  # of shared memory, for cells
+_HIP_EACH = 4  # cells of a box that a thread fills
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,10 @@ class CellsConfig(Config):
     def heuristic(cls, problem: GridSampleDescriptor) -> CellsConfig:
         """As many channels as leave enough blocks, for two or more a multiprocessor of the largest devices.
 
-        An image's boxes hold eight channels or four where neighbouring points are some pixels apart, which leaves a
-        third of an H200's shared memory to its L1 cache, where boxes meet.
+        An image's boxes hold eight channels or twelve where neighbouring points are some pixels apart, which leaves a
+        fifth of an H200's shared memory to its L1 cache, where boxes meet.
         """
-        tiles = _tiles(problem, _THREADS) * problem.n
+        tiles = _tiles(problem, _THREADS, "ptx") * problem.n
         kib, blocks = (36, 512) if problem.volume else (72, 256)
         counts = (64, 32, 16) if problem.volume else (32, 16)
         enough = (count for count in counts if tiles * -(-problem.c // count) >= blocks)
@@ -74,18 +79,40 @@ class CellsConfig(Config):
         return tuple(dict.fromkeys(every))
 
 
-def _tiles(problem: GridSampleDescriptor, threads: int) -> int:
+@dataclass(frozen=True)
+class HipCellsConfig(CellsConfig):
+    """The same in HIP, whose blocks have their shared memory whatever of it is used."""
+
+    @classmethod
+    def heuristic(cls, problem: GridSampleDescriptor) -> HipCellsConfig:
+        """As many channels as leave enough blocks, for three a multiprocessor of the largest devices."""
+        tiles = _tiles(problem, _THREADS, "hip") * problem.n
+        enough = (count for count in (64, 32, 16) if tiles * -(-problem.c // count) >= 1024)
+        return cls(_THREADS, _HIP_KIB, next(enough, 8))
+
+    @classmethod
+    def candidates(cls, problem: GridSampleDescriptor) -> Sequence[HipCellsConfig]:
+        """Return other parts of the channels, too."""
+        best = cls.heuristic(problem)
+        return tuple(dict.fromkeys(cls(_THREADS, _HIP_KIB, count) for count in (best.channels, 8, 16, 32)))
+
+
+def _tiles(problem: GridSampleDescriptor, threads: int, language: str) -> int:
     """Return how many tiles an image of the result has."""
+    tile: tuple[int, ...] = threads // 64 * _POINTS, 64
     if problem.volume:
-        return -(-problem.ow // 32) * -(-problem.oh // (threads // 32)) * -(-problem.grid_shape[1] // _POINTS)
-    return -(-problem.ow // 64) * -(-problem.oh // (threads // 64 * _POINTS))
+        tile = _POINTS, threads // 32, 32
+    elif language == "hip":
+        tile = threads // 32, 32
+    return math.prod(-(-points // side) for points, side in zip(problem.grid_shape[1:-1], tile, strict=True))
 
 
 class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
     """A block for each tile of the result and part of the channels, bicubic or of volumes."""
 
     name = "general_tiled"
-    config_type = CellsConfig
+    config_type: type[CellsConfig] = CellsConfig
+    modes: tuple[str, ...] = tuple(_MODES)
 
     def suits(self, problem: GridSampleDescriptor) -> bool:
         """Many values, of as many channels as a cell has, and more than a tile of the result."""
@@ -95,16 +122,33 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
 
     def schedule(self, problem: GridSampleDescriptor, config: CellsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
-        if problem.way not in _MODES or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
-            return Refusal("takes contiguous f32, f16 or bf16, bicubic images or bilinear volumes alone")
-        row = 32 if problem.volume else 64  # threads that a row of a tile has
+        if problem.way not in self.modes or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
+            kinds = " or ".join(_KINDS[mode] for mode in self.modes)
+            return Refusal(f"takes contiguous f32, f16 or bf16, {kinds} alone")
+        in_hip = self.language == "hip"
+        if in_hip and problem.ih * problem.iw * problem.dtype.size >= 1 << 31:
+            return Refusal("takes planes of less than 2 GiB")
+        row = 32 if problem.volume or in_hip else 64  # threads that a row of a tile has
         if config.threads % row or config.threads > _THREADS or config.channels % 4:
             return Refusal(f"takes multiples of {row} threads, up to {_THREADS}, and channels by fours")
-        nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
+        nbytes = min(config.kib << 10, _HIP_KIB << 10 if in_hip else limits.max_shared_bytes - _OWN)
         space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
-        grid = (_tiles(problem, config.threads), -(-problem.c // config.channels), problem.n)
+        grid = (_tiles(problem, config.threads, self.language), -(-problem.c // config.channels), problem.n)
         most = space // 2 if problem.volume else space  # of a box: two in turn
+        if in_hip:
+            most = min(most, _HIP_EACH * config.threads)
         arguments: tuple[Argument, ...] = ("x", "grid", "out", space, most, config.channels)
         arguments += (*problem.sizes, *problem.padding, *problem.strides)
         kernel = FAMILY.kernel(f"grid_sample_modes_tiled_{problem.way}", problem.dtype, self.language)
-        return Schedule((Launch(kernel, grid, config.threads, arguments, nbytes, _OWN),), problem.guarantee())
+        dynamic = (0, 0) if in_hip else (nbytes, _OWN)  # in HIP shared memory is the kernel's own
+        return Schedule((Launch(kernel, grid, config.threads, arguments, *dynamic),), problem.guarantee())
+
+
+class HipGeneralTiled(GeneralTiled):
+    """The same in HIP, bicubic alone."""
+
+    config_type = HipCellsConfig
+    modes = ("bicubic",)
+
+    def __init__(self) -> None:
+        super().__init__("hip")

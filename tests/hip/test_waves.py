@@ -34,6 +34,7 @@ from ptxrt.ops._batch_norm_exact import (
 )
 from ptxrt.ops._batch_norm_passes import SplitConfig, WriteConfig
 from ptxrt.ops._batch_norm_rounded import SliceConfig
+from ptxrt.ops._grid_sample_modes_tiled import HipCellsConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig
 from ptxrt.ops._group_norm_teams import TeamConfig
 from ptxrt.ops._group_norm_teams_backward import TeamBackwardConfig
@@ -517,6 +518,21 @@ def grid_sample_tiled_backward(
     return replace(case, config=HipTiledBackwardConfig(*config))
 
 
+def grid_sample_modes_tiled(
+    config: tuple[int, ...], padding: str = "zeros", name: str = "f32", noise: float = 0.02, size: Shape = (9, 40)
+) -> Case:
+    dtype, shape = ptxrt.dtypes.BY_NAME[name], (2, 9, 12, 15)
+    rows, columns = (np.linspace(-1.1, 1.1, length) for length in size)
+    grid = np.stack(np.meshgrid(columns, rows), axis=-1) + noise * normal(2, *size, 2)
+    x, grid = normal(*shape, dtype=dtype.numpy), grid.astype(dtype.numpy)
+    modes: Any = {"mode": "bicubic", "padding_mode": padding}
+    y = references.grid_sample(x, grid, **modes)
+    want = {"out": (y, rounded_bar(float(grid_sample_bar(name, *shape[2:])), name, y))}
+    problem = ops.GridSampleDescriptor(shape, grid.shape, dtype, **modes)
+    given_to = given(x=x, grid=grid)
+    return Case(ops.GridSamplePlan, problem, given_to, want, variant="general_tiled", config=HipCellsConfig(*config))
+
+
 def others(family: str) -> list[str]:
     """Return a family's element types but f32."""
     return sorted({spec.dtype for spec in HIP if spec.family == family} - {"f32"})
@@ -965,6 +981,13 @@ CASES: dict[str, list[tuple[Callable[..., Case], tuple[Any, ...]]]] = {
             ("bilinear", 2, "zeros", "bf16"),
         )
     ],
+    "grid_sample_modes_tiled": [
+        (grid_sample_modes_tiled, ((64, 16, 4),)),
+        (grid_sample_modes_tiled, ((128, 3, 12), "border")),  # its channels come in several goes
+        (grid_sample_modes_tiled, ((96, 2, 8), "reflection", "f32", 0.1)),  # the box is cut
+        (grid_sample_modes_tiled, ((64, 1, 12), "zeros", "f32", 0.6, (5, 33))),  # no box
+        *((grid_sample_modes_tiled, ((256, 20, 12), "zeros", name)) for name in ("f16", "bf16")),
+    ],
     "grid_sample_tiled_backward": [
         (grid_sample_tiled_backward, ((64, 1, 8),)),
         (grid_sample_tiled_backward, ((64, 0, 4),)),  # the box is cut
@@ -1126,7 +1149,8 @@ SPARE = {
     ("batch_norm", 0),
     ("batch_norm_cached", 0),
     ("batch_norm_rounded", 0),
-    ("grid_sample_tiled_backward", 0),  # points that the box misses are added elsewhere, as right
+    ("grid_sample_modes_tiled", 0),  # points that the box misses are read elsewhere, as right
+    ("grid_sample_tiled_backward", 0),  # the same
     ("norm_last", 0),
     ("group_norm_teams_backward", 0),  # between one block's columns and the next ones, of which it has no others
     *((f"{op}_norm_tickets", number) for op in ("batch", "group") for number in (0, 3, 4)),

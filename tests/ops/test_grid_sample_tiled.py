@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ptxrt.ops import (
     GridSamplePlan,
     references,
 )
-from ptxrt.ops._grid_sample_modes_tiled import FAMILY, CellsConfig
+from ptxrt.ops._grid_sample_modes_tiled import CellsConfig, HipCellsConfig
 from ptxrt.ops._grid_sample_tiled import TileConfig
 from ptxrt.ops._grid_sample_tiled_backward import HipTiledBackwardConfig, TiledBackwardConfig
 from ptxrt.ops._grid_sample_tiled_cells import TiledCellsConfig
@@ -193,11 +194,31 @@ def test_tiles_refuse_threads_that_they_have_no_place_for(
         )
 
 
-@pytest.mark.parametrize("config", [(96, 8, 4), (320, 8, 4), (64, 8, 6)], ids=str)
-def test_tiles_of_other_modes_refuse_threads_and_parts_that_they_have_no_place_for(sim: Device, config: Any) -> None:
+@pytest.mark.parametrize("config", [(80, 8, 4), (320, 8, 4), (64, 8, 6)], ids=str)
+@pytest.mark.parametrize(("variant", "row"), [("general_tiled", 64), ("hip/general_tiled", 32)])
+def test_tiles_of_other_modes_refuse_threads_and_parts_that_they_have_no_place_for(
+    sim: Device, config: Any, variant: str, row: int
+) -> None:
     descriptor = GridSampleDescriptor((1, 8, 4, 4), (1, 4, 4, 2), mode="bicubic")
-    with pytest.raises(Unsupported, match="64 threads, up to 256, and channels by fours"):
-        GridSamplePlan.select(sim, descriptor, wish("general_tiled", config=CellsConfig(*config)))
+    with pytest.raises(Unsupported, match=f"{row} threads, up to 256, and channels by fours"):
+        GridSamplePlan.select(sim, descriptor, wish(variant, config=CELLS[variant](*config)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "how", "said"),
+    [
+        ((1, 4, 4, 8, 8), (4, 8, 8), {}, "bicubic images alone"),
+        ((1, 4, 1 << 15, 1 << 14), (8, 8), {"mode": "bicubic"}, "less than 2 GiB"),
+    ],
+    ids=str,
+)
+def test_tiles_of_other_modes_refuse_in_hip_what_ptx_takes(
+    sim: Device, shape: Shape, size: Shape, how: Any, said: str
+) -> None:
+    descriptor = GridSampleDescriptor(shape, (1, *size, len(size)), **how)
+    assert GridSamplePlan.select(sim, descriptor, wish("general_tiled"))
+    with pytest.raises(Unsupported, match=said):
+        GridSamplePlan.select(sim, descriptor, wish("hip/general_tiled"))
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -239,7 +260,11 @@ def nearly_all(rng: Rng, shape: Shape, size: Shape, name: str, scale: float, noi
     return x, grid.astype(TYPES[name])
 
 
-@pytest.mark.parametrize(
+CELLS = {"general_tiled": CellsConfig, "hip/general_tiled": HipCellsConfig}
+each_tiled = pytest.mark.parametrize("variant", CELLS)
+each_padding = pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+of_at_most_32_bits = pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+each_image = pytest.mark.parametrize(
     ("shape", "size", "scale", "noise", "config"),
     [
         ((1, 3, 14, 16), (9, 66), 0.9, 0.02, (64, 16, 4)),  # the box of a tile fits; zeros in place of a channel
@@ -247,67 +272,122 @@ def nearly_all(rng: Rng, shape: Shape, size: Shape, name: str, scale: float, noi
         ((1, 4, 40, 48), (4, 64), 0.9, 0.1, (64, 8, 4)),  # it is cut
         ((1, 5, 64, 64), (5, 65), 1.2, 0.5, (64, 1, 8)),  # no box
         ((1, 17, 6, 16), (4, 64), 0.5, 0.0, (128, 2, 64)),  # its channels come in several goes
-        ((2, 5, 5, 6, 14), (6, 5, 34), 0.9, 0.02, (128, 24, 8)),
-        ((1, 9, 3, 6, 15), (9, 3, 33), 1.3, 0.1, (64, 8, 12)),
-        ((1, 4, 20, 20, 20), (4, 2, 32), 0.9, 0.2, (64, 8, 4)),  # a cut box
-        ((1, 4, 1, 1, 2), (2, 3, 5), 0.9, 0.0, (96, 8, 4)),
+        ((1, 7, 60, 9), (9, 33), 0.9, 0.1, (256, 20, 8)),  # it is higher than wide
         ((1, 2, 3, 2), (3, 70), 1.1, 0.0, (64, 8, 4)),  # fewer pixels than taps
     ],
     ids=str,
 )
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
-@pytest.mark.ptx
-@pytest.mark.sanitize
-def test_tiles_of_other_modes_give_the_same_bits_whatever_is_in_the_box(
-    device: Device, rng: Rng, name: str, padding: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+
+
+def check_tiles(
+    device: Device, rng: Rng, variant: str, name: str, padding: str, shape: Shape, size: Any, near: Any, config: Any
 ) -> None:
     """Points in a box, outside of a small one and folded by the padding, from lanes of every kind."""
-    x, grid = nearly_all(rng, shape, size, name, scale, noise)
+    x, grid = nearly_all(rng, shape, size, name, *near)
     how: Any = {
         "mode": "bicubic" if len(size) == 2 else "bilinear",
         "padding_mode": padding,
         "align_corners": len(shape) > 4,
     }
-    want = sampled(device, "general_tiled", x, grid, config=CellsConfig(64, 1, 4), **how)
+    small, given = (CELLS[variant](*each) for each in ((64, 1, 4), config))
+    want = sampled(device, variant, x, grid, config=small, **how)
     exact = references.grid_sample(x, grid, **how)
-    check_error("grid_sample, tiles", device, want, exact, bar(name, shape, exact), str(how))
+    check_error("grid_sample, tiles", device, want, exact, bar(name, shape, exact), f"{variant} {how}")
     if len(size) == 3:
         assert want.tobytes() == sampled(device, "general", x, grid, **how).tobytes()
     for offset in (0, 1):
-        got = sampled(device, "general_tiled", x, grid, offset, CellsConfig(*config), **how)
-        assert got.tobytes() == want.tobytes()
+        assert sampled(device, variant, x, grid, offset, given, **how).tobytes() == want.tobytes()
     turned = np.roll(grid, 1, axis=-2)  # each point by another lane
-    got = sampled(device, "general_tiled", x, turned, 0, CellsConfig(*config), **how)
+    got = sampled(device, variant, x, turned, 0, given, **how)
     assert np.roll(got, -1, axis=-1).tobytes() == want.tobytes()
     x.reshape(-1)[::77] = np.nan
-    want, got = (
-        sampled(device, "general_tiled", x, grid, 0, CellsConfig(*each), **how) for each in ((64, 1, 4), config)
-    )
+    want, got = (sampled(device, variant, x, grid, 0, each, **how) for each in (small, given))
     assert got.tobytes() == want.tobytes()
 
 
+@each_image
+@each_padding
+@of_at_most_32_bits
+@each_tiled
+@pytest.mark.sanitize
+def test_bicubic_tiles_give_the_same_bits_whatever_is_in_the_box(
+    device: Device,
+    rng: Rng,
+    variant: str,
+    name: str,
+    padding: str,
+    shape: Shape,
+    size: Any,
+    scale: float,
+    noise: float,
+    config: Any,
+) -> None:
+    check_tiles(device, rng, variant, name, padding, shape, size, (scale, noise), config)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "scale", "noise", "config"),
+    [
+        ((2, 5, 5, 6, 14), (6, 5, 34), 0.9, 0.02, (128, 24, 8)),
+        ((1, 9, 3, 6, 15), (9, 3, 33), 1.3, 0.1, (64, 8, 12)),
+        ((1, 4, 20, 20, 20), (4, 2, 32), 0.9, 0.2, (64, 8, 4)),  # a cut box
+        ((1, 4, 1, 1, 2), (2, 3, 5), 0.9, 0.0, (96, 8, 4)),
+    ],
+    ids=str,
+)
+@each_padding
+@of_at_most_32_bits
+@pytest.mark.ptx
+@pytest.mark.sanitize
+def test_tiles_of_volumes_give_the_same_bits_whatever_is_in_the_box(
+    device: Device, rng: Rng, name: str, padding: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    check_tiles(device, rng, "general_tiled", name, padding, shape, size, (scale, noise), config)
+
+
+@each_image
+@each_padding
+@of_at_most_32_bits
+@pytest.mark.ptx
+def test_bicubic_tiles_have_the_same_bits_in_both_languages(
+    device: Device, rng: Rng, name: str, padding: str, shape: Shape, size: Any, scale: float, noise: float, config: Any
+) -> None:
+    x, grid = nearly_all(rng, shape, size, name, scale, noise)
+    x.reshape(-1)[::77] = np.nan
+    how: Any = {"mode": "bicubic", "padding_mode": padding, "align_corners": shape[1] % 2 == 0}
+    ptx, hip = (
+        sampled(device, variant, x, grid, config=kind(*config if "hip" in variant else (64, 16, 4)), **how)
+        for variant, kind in CELLS.items()
+    )
+    assert hip.tobytes() == ptx.tobytes()
+
+
 @pytest.mark.parametrize("name", ["f32", "f16"])
+@each_tiled
 def test_lanes_that_read_cells_never_meet_in_a_bank(
-    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, name: str
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, name: str, variant: str
 ) -> None:
     """By the machine's own counts, for points anywhere."""
-    profile = machine.Profile()
-    monkeypatch.setattr(
-        backend, "COLLECTORS", [lambda *given, **how: machine.launch(*given, **{**how, "profile": profile})]
-    )
+    profile, texts = machine.Profile(), []
+
+    def launch(loaded: Any, *given: Any, **how: Any) -> Any:
+        texts.append(loaded.program.source.text)
+        return machine.launch(loaded, *given, **{**how, "profile": profile})
+
+    monkeypatch.setattr(backend, "COLLECTORS", [launch])
     x, grid = nearly_all(rng, (1, 4, 40, 48), (16, 64), name, 0.9, 0.05)
-    sampled(sim, "general_tiled", x, grid, config=CellsConfig(256, 80, 4), mode="bicubic")
-    text = FAMILY.kernel("grid_sample_modes_tiled_bicubic", BY_NAME[name], "ptx").source.text.splitlines()
-    read = [found for number, found in profile.lines.items() if "{%cell_" in text[number - 1]]
+    sampled(sim, variant, x, grid, config=CELLS[variant](256, 80, 4), mode="bicubic")
+    lines = texts[0].splitlines()
+    wide = re.compile(r"ld\.shared\.v[24]\.\w+\s*\{%(cell_|f\d|rs\d)")
+    read = [found for number, found in profile.lines.items() if wide.search(lines[number - 1])]
     assert sum(found.shared_requests for found in read) > 500
     assert sum(found.conflicts for found in read) == 0
 
 
 def test_who_serves_large_results() -> None:
-    def chosen(shape: Shape, size: Shape, dtype: str, **how: Any) -> str:
+    def chosen(shape: Shape, size: Shape, dtype: str, language: str = "ptx", **how: Any) -> str:
         descriptor = GridSampleDescriptor(shape, (shape[0], *size, len(size)), BY_NAME[dtype], **how)
-        return GridSamplePlan.select("sim:0", descriptor, PlanPreference(language="ptx")).variant.name
+        return GridSamplePlan.select("sim:0", descriptor, PlanPreference(language=language)).variant.name
 
     many, flat = ((8, 64, 128, 128), (128, 128)), ((4, 3, 1024, 1024), (1024, 1024))
     assert chosen(*flat, "f32") == chosen(*many, "f32") == "tiled"
@@ -322,6 +402,10 @@ def test_who_serves_large_results() -> None:
     assert chosen((8, 64, 128, 128), (63, 999), "f16") == "baseline"
     assert chosen(*many, "f32", mode="bicubic") == chosen((2, 16, 64, 64, 64), (64,) * 3, "f16") == "general_tiled"
     assert chosen(*flat, "f32", mode="bicubic") == chosen(*many, "f64", mode="bicubic") == "general"
+    assert chosen(*many, "bf16", "hip", mode="bicubic") == "general_tiled"
+    assert (
+        chosen(*many, "f64", "hip", mode="bicubic") == chosen((2, 16, 64, 64, 64), (64,) * 3, "f16", "hip") == "general"
+    )
     assert chosen((2, 16, 64, 64, 64), (64, 64, 31), "f32") == chosen(*many, "f32", padding_mode="border") == "general"
 
 
