@@ -1,19 +1,21 @@
 // grid_sample_modes_tiled, {{ T.name }}: grid_sample of bicubic images, with its taps in shared memory.
 //
-// grid_sample_modes.hip has the formulas. A block takes a tile of the result, 32 points wide, a thread each, and a part of the
-// channels. The taps of its points lie in a box of the image. For four channels at a time the box is in shared memory, a cell of
-// the four a pixel, with zeros for what is outside of the image: one load gives a tap of four channels. A box that is too large
-// is cut to its middle. Points that have taps outside of it, and those that the padding folds, are read from global memory.
+// grid_sample_modes.hip has the formulas. A block takes a tile of the result, 32 points wide, a thread each, and a part
+// of the channels. The taps of its points lie in a box of the image. For four channels at a time the box is in shared
+// memory, a cell of the four a pixel, with zeros for what is outside of the image: one load gives a tap of four
+// channels. As many such boxes as fit are there at once. A box that is too large is cut to its middle. Points that have
+// taps outside of it, and those that the padding folds, are read from global memory.
 //
-// {{ 32 // T.size }} lanes read a cell each at a time, of pixels that lie anywhere. So that they never meet in a bank, a box is made of bricks of
-// 4 x {{ 8 // T.size }} pixels, which have all the banks, and a lane begins with that column and line whose place in a brick its own number says: the
-// others follow by an exclusive or, the same for all lanes. A sum must not depend on who begins where. It is of rounded products,
-// and its pairs are columns 2 i and 2 i + 1 of the image, then the pairs of these, then lines likewise: either one of a pair may
-// come first. These are the bits of the twin in PTX; grid_sample_modes.hip adds up in another order.
+// {{ 32 // T.size }} lanes read a cell each at a time, of pixels that lie anywhere. So that they never meet in a bank, a box is
+// made of bricks of 4 x {{ 8 // T.size }} pixels, which have all the banks, and a lane begins with that column and line
+// whose place in a brick its own number says: the others follow by an exclusive or, the same for all lanes. A sum must
+// not depend on who begins where. It is of rounded products, and its pairs are columns 2 i and 2 i + 1 of the image,
+// then the pairs of these, then lines likewise: either one of a pair may come first. These are the bits of the twin in
+// PTX; grid_sample_modes.hip adds up in another order.
 //
-// Launch: grid (tiles, parts of the channels, images), up to 256 threads, a multiple of 32; a tile is threads / 32 high. There is
-// shared memory for `space` cells; a box has at most `most`, 64 or more, four a thread. A block takes `part` channels, a multiple
-// of 4. x is contiguous, and a plane has less than 2 GiB.
+// Launch: grid (tiles, parts of the channels, images), up to 256 threads, a multiple of 32; a tile is threads / 32
+// high. There is shared memory for `space` cells, of which a box has at most `most`: 64 or more, and up to four a
+// thread. A block takes `part` channels, a multiple of 4. x is contiguous, and a plane has less than 2 GiB.
 
 //% include "elements.jinja"
 //% if T.size == 4
@@ -51,8 +53,8 @@ __device__ inline Real sum_of_four(const Real* values, const Real* weights) {
            (product(values[2], weights[2]) + product(values[3], weights[3]));
 }
 
-// The four taps of an axis in the order in which this lane takes them: first the one whose pixel's number modulo 4 is the lane's
-// kind, then those of kind ^ 1, kind ^ 2 and kind ^ 3.
+// The four taps of an axis in the order in which this lane takes them: first the one whose pixel's number modulo 4 is
+// the lane's kind, then those of kind ^ 1, kind ^ 2 and kind ^ 3.
 struct Taps {
     int first, kind;  // of the four pixels; of the lane
     Real weight[4];
@@ -79,11 +81,11 @@ struct Box {
 
     __device__ int area() const { return columns * lines; }
 
-    __device__ bool holds(const Taps& along_x, const Taps& along_y) const {
-        return along_x.first >= x && along_x.first + 4 <= x + columns && along_y.first >= y && along_y.first + 4 <= y + lines;
+    __device__ bool holds(int first_x, int first_y) const {
+        return first_x >= x && first_x + 4 <= x + columns && first_y >= y && first_y + 4 <= y + lines;
     }
 
-    // From the greatest -x, -y, x and y of first pixels; of no pixels if there are none, or if far too little of it fits.
+    // From the greatest -x, -y, x and y of first pixels; of no pixels if there are none, or too little of it fits.
     __device__ Box(const int* bounds, int most) : x(-bounds[0]), y(-bounds[1]), columns(0), lines(0) {
         const unsigned width = unsigned(bounds[2]) - x + 4, height = unsigned(bounds[3]) - y + 4;
         if (bounds[2] < x || width > 0xFFFF || height > 0xFFFF || width * height / 4 > unsigned(most)) return;
@@ -117,7 +119,7 @@ struct Tile {
     __device__ int line(int thread) const { return y + thread / 32; }
 };
 
-// The second tap and the last one change places where the first one is at an odd pixel, so that pairs begin at even ones.
+// The second tap and the last one change places where the first one is at an odd pixel: pairs begin at even ones.
 template <typename T>
 __device__ inline void pair(T* values, int first) {
     const T second = values[1];
@@ -136,18 +138,21 @@ __device__ inline void sample(const Element* __restrict__ plane, Cubic p, const 
     unsigned from[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) from[i] = place(p.x.at[i % 4], p.y.at[i / 4], image);
-    for (; channels > 0; channels -= step, plane += step * image.channel_stride, to += step * image.positions) {
+    for (; channels > 0; channels -= step) {
         Real values[16], lines[4];
 #pragma unroll
         for (int i = 0; i < 16; ++i) values[i] = from[i] == NOWHERE ? Real(0) : Real(at(plane, from[i]));
 #pragma unroll
         for (int i = 0; i < 4; ++i) lines[i] = sum_of_four(values + 4 * i, p.x.weight);
         *to = Element(sum_of_four(lines, p.y.weight));
+        plane += step * image.channel_stride;
+        to += step * image.positions;
     }
 }
 
-__device__ void sample_tile(const Element* __restrict__ input, const Element* __restrict__ grid, Element* __restrict__ output,
-                            const Image& image, int ow, int oh, int space, int most, int part) {
+__device__ void sample_tile(const Element* __restrict__ input, const Element* __restrict__ grid,
+                            Element* __restrict__ output, const Image& image, int ow, int oh, int space, int most,
+                            int part) {
     __shared__ Cell cells[SPACE];
     __shared__ int bounds[4], count;
     __shared__ unsigned short strays[256];  // threads whose points the box does not hold
@@ -157,7 +162,8 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
     const auto point = [&](int own) { return Cubic(grid + 2 * (n * image.positions + position(own)), image); };
     const bool there = tile.column(thread) < ow && tile.line(thread) < oh;
 
-    // The box of the points that have taps in the image, and no folded one: of zeros their first pixels may be up to 3 outside.
+    // The box of the points that have taps in the image, and no folded one: their first ones are outside by up to 3
+    // pixels where padding is zeros.
     const int before = image.padding.kind ? 0 : 3, none = -0x7FFFFFFF;
     if (thread < 4) bounds[thread] = none;
     if (thread == 0) count = 0;
@@ -177,7 +183,7 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
     atomicMax(bounds + 3, held ? y.first : none);
     __syncthreads();
     const Box box(bounds, most);
-    held = held && box.holds(x, y);
+    held = held && box.holds(x.first, y.first);
     if (there && !held) strays[atomicAdd(&count, 1)] = thread;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -201,6 +207,7 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
     const int first = blockIdx.y * part, last = min(first + part, int(image.c)), bytes = area * int(sizeof(Cell));
     const Element* const planes = input + n * image.image_stride + first * image.channel_stride;
     Element* const results = output + (size_t(n) * image.c + first) * image.positions;
+    const char* const shared = reinterpret_cast<const char*>(cells);
     const Element* plane = planes;
     Element* to = results + position(thread);
     for (int left = area ? last - first : 0; left > 0; left -= 4 * fitting) {
@@ -218,7 +225,7 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
 #pragma unroll
             for (int i = 0; i < EACH; ++i)
                 if (thread + i * threads < area)
-                    cells[b * area + thread + i * threads] = Cell{{ "{{" }}read[i][0], read[i][1], read[i][2], read[i][3]}};
+                    cells[b * area + thread + i * threads] = {{ "{{" }}read[i][0], read[i][1], read[i][2], read[i][3]}};
         }
         __syncthreads();
         if (!held) continue;
@@ -229,11 +236,11 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
                 Cell taps[4];
 #pragma unroll
                 for (int k = 0; k < 4; ++k)
-                    taps[k] = *reinterpret_cast<const Cell*>(reinterpret_cast<const char*>(cells) + (y.at[j] + x.at[k]));
+                    taps[k] = *reinterpret_cast<const Cell*>(shared + (y.at[j] + x.at[k]));
 #pragma unroll
                 for (int k = 0; k < 4; ++k) {
-                    const Real values[4] = {Real(taps[0].channels[k]), Real(taps[1].channels[k]), Real(taps[2].channels[k]),
-                                            Real(taps[3].channels[k])};
+                    const Real values[4] = {Real(taps[0].channels[k]), Real(taps[1].channels[k]),
+                                            Real(taps[2].channels[k]), Real(taps[3].channels[k])};
                     lines[k][j] = sum_of_four(values, x.weight);
                 }
                 y.at[j] += bytes;  // on to the next box: a sum that no box changes would be kept in a register
@@ -253,15 +260,15 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
     const int channels = last - first, share = min(max(threads / max(count, 1), 1), channels);
     for (int i = thread; i < count * share; i += threads) {
         const int own = strays[i % count], begin = i / count;
-        sample(planes + begin * image.channel_stride, point(own), image, results + begin * image.positions + position(own),
-               channels - begin, share);
+        sample(planes + begin * image.channel_stride, point(own), image,
+               results + begin * image.positions + position(own), channels - begin, share);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3) grid_sample_modes_tiled_bicubic_{{ T.name }}(
-    const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, int space, int most, int part, int n, int c, int ih,
-    int iw, int oh, int ow, unsigned padding, unsigned align, size_t image_stride, size_t channel_stride, size_t row_stride,
-    size_t column_stride) {
+    const Element* input_ptr, const Element* grid_ptr, Element* output_ptr, int space, int most, int part, int n, int c,
+    int ih, int iw, int oh, int ow, unsigned padding, unsigned align, size_t image_stride, size_t channel_stride,
+    size_t row_stride, size_t column_stride) {
     const Image image{unsigned(n), unsigned(c), 0, ih, iw, size_t(oh) * ow, {padding, align != 0},
                       image_stride, channel_stride, 0, row_stride, column_stride};
     sample_tile(input_ptr, grid_ptr, output_ptr, image, ow, oh, space, most, part);

@@ -273,6 +273,7 @@ each_image = pytest.mark.parametrize(
         ((1, 5, 64, 64), (5, 65), 1.2, 0.5, (64, 1, 8)),  # no box
         ((1, 17, 6, 16), (4, 64), 0.5, 0.0, (128, 2, 64)),  # its channels come in several goes
         ((1, 7, 60, 9), (9, 33), 0.9, 0.1, (256, 20, 8)),  # it is higher than wide
+        ((1, 3, 64, 64), (16, 64), 0.9, 0.0, (64, 20, 4)),  # in HIP it is a little larger than its threads fill
         ((1, 2, 3, 2), (3, 70), 1.1, 0.0, (64, 8, 4)),  # fewer pixels than taps
     ],
     ids=str,
@@ -362,12 +363,8 @@ def test_bicubic_tiles_have_the_same_bits_in_both_languages(
     assert hip.tobytes() == ptx.tobytes()
 
 
-@pytest.mark.parametrize("name", ["f32", "f16"])
-@each_tiled
-def test_lanes_that_read_cells_never_meet_in_a_bank(
-    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, name: str, variant: str
-) -> None:
-    """By the machine's own counts, for points anywhere."""
+def reads_of_cells(device: Device, monkeypatch: pytest.MonkeyPatch, variant: str, x: Any, grid: Any) -> Any:
+    """Return sim's counts of the loads of cells, in blocks of 256 threads and boxes as large as may be."""
     profile, texts = machine.Profile(), []
 
     def launch(loaded: Any, *given: Any, **how: Any) -> Any:
@@ -375,13 +372,33 @@ def test_lanes_that_read_cells_never_meet_in_a_bank(
         return machine.launch(loaded, *given, **{**how, "profile": profile})
 
     monkeypatch.setattr(backend, "COLLECTORS", [launch])
-    x, grid = nearly_all(rng, (1, 4, 40, 48), (16, 64), name, 0.9, 0.05)
-    sampled(sim, variant, x, grid, config=CELLS[variant](256, 80, 4), mode="bicubic")
+    sampled(device, variant, x, grid, config=CELLS[variant](256, 80, 4), mode="bicubic")
     lines = texts[0].splitlines()
     wide = re.compile(r"ld\.shared\.v[24]\.\w+\s*\{%(cell_|f\d|rs\d)")
-    read = [found for number, found in profile.lines.items() if wide.search(lines[number - 1])]
+    return [found for number, found in profile.lines.items() if wide.search(lines[number - 1])]
+
+
+@pytest.mark.parametrize("name", ["f32", "f16"])
+@each_tiled
+def test_lanes_that_read_cells_never_meet_in_a_bank(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, name: str, variant: str
+) -> None:
+    """By the machine's own counts, for points anywhere."""
+    x, grid = nearly_all(rng, (1, 4, 40, 48), (16, 64), name, 0.9, 0.05)
+    read = reads_of_cells(sim, monkeypatch, variant, x, grid)
     assert sum(found.shared_requests for found in read) > 500
     assert sum(found.conflicts for found in read) == 0
+
+
+@each_tiled
+def test_points_that_touch_the_image_are_read_from_the_box(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """With taps outside of the image, too."""
+    x, grid = smooth(rng, (1, 4, 40, 48), (16, 64), "f32", 1.04, 0.0)
+    grid = np.clip(grid, -1.04, 1.04)
+    read = reads_of_cells(sim, monkeypatch, variant, x, grid)
+    assert sum(found.lanes for found in read) == 16 * 16 * 64  # taps of each point
 
 
 def test_who_serves_large_results() -> None:
