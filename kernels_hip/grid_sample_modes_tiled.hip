@@ -15,7 +15,7 @@
 //
 // Launch: grid (tiles, parts of the channels, images), up to 256 threads, a multiple of 32; a tile is threads / 32
 // high. There is shared memory for `space` cells, of which a box has at most `most`: 64 or more, and up to four a
-// thread. A block takes `part` channels, a multiple of 4. x is contiguous, and a plane has less than 2 GiB.
+// thread. A block takes `part` channels, a multiple of 4. x is contiguous, and a plane has fewer than 2^30 pixels.
 
 //% include "elements.jinja"
 //% if T.size == 4
@@ -30,7 +30,7 @@
 
 typedef Point<4, 2> Cubic;
 
-constexpr int SPACE = (20 << 10) / (4 * sizeof(Element));
+constexpr int SPACE = (15 << 10) / (4 * sizeof(Element));
 constexpr int ACROSS = 4, DOWN = 8 / sizeof(Element), BRICK = ACROSS * DOWN;
 constexpr int EACH = 4;  // cells of a box that a thread fills
 constexpr unsigned NOWHERE = ~0u;
@@ -101,14 +101,10 @@ struct Box {
     }
 };
 
-// Where a pixel is in a plane, in bytes.
+// Where a pixel is in a plane.
 __device__ inline unsigned place(int x, int y, const Image& image) {
     const bool inside = unsigned(x) < unsigned(image.width) && unsigned(y) < unsigned(image.height);
-    return inside ? (unsigned(y) * image.width + x) * unsigned(sizeof(Element)) : NOWHERE;
-}
-
-__device__ inline const Element& at(const Element* plane, unsigned place) {
-    return *reinterpret_cast<const Element*>(reinterpret_cast<const char*>(plane) + place);
+    return inside ? unsigned(y) * image.width + x : NOWHERE;
 }
 
 // A tile of the result: where it begins.
@@ -141,7 +137,7 @@ __device__ inline void sample(const Element* __restrict__ plane, Cubic p, const 
     for (; channels > 0; channels -= step) {
         Real values[16], lines[4];
 #pragma unroll
-        for (int i = 0; i < 16; ++i) values[i] = from[i] == NOWHERE ? Real(0) : Real(at(plane, from[i]));
+        for (int i = 0; i < 16; ++i) values[i] = from[i] == NOWHERE ? Real(0) : Real(plane[from[i]]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) lines[i] = sum_of_four(values + 4 * i, p.x.weight);
         *to = Element(sum_of_four(lines, p.y.weight));
@@ -192,7 +188,7 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
         y.at[k] = (down / DOWN * DOWN * box.columns + down % DOWN * ACROSS) * int(sizeof(Cell));
     }
 
-    // Where this thread's cells come from, in bytes of a plane.
+    // Where this thread's cells are in a plane.
     const int area = box.area(), fitting = area ? space / area : 0;
     unsigned from[EACH];
 #pragma unroll
@@ -219,7 +215,7 @@ __device__ void sample_tile(const Element* __restrict__ input, const Element* __
             for (int k = 0; k < 4; ++k) {
 #pragma unroll
                 for (int i = 0; i < EACH; ++i)
-                    read[i][k] = from[i] == NOWHERE ? Element(0.0f) : at(plane, from[i]);
+                    read[i][k] = from[i] == NOWHERE ? Element(0.0f) : plane[from[i]];
                 if (4 * b + k + 1 < left) plane += image.channel_stride;
             }
 #pragma unroll

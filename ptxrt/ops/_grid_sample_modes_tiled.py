@@ -45,7 +45,7 @@ FAMILY = KernelFamily(
 _POINTS = 4  # of a thread
 _THREADS = 256  # at most
 _OWN = 15 << 10  # bytes of shared memory, at most, that the entries in PTX have for points beside their cells
-_HIP_KIB = 20  # of shared memory, for cells
+_HIP_KIB = 15  # of shared memory, for cells: AMD's devices have 64, for four blocks
 _HIP_EACH = 4  # cells of a box that a thread fills
 
 
@@ -126,8 +126,8 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
             kinds = " or ".join(_KINDS[mode] for mode in self.modes)
             return Refusal(f"takes contiguous f32, f16 or bf16, {kinds} alone")
         in_hip = self.language == "hip"
-        if in_hip and problem.ih * problem.iw * problem.dtype.size >= 1 << 31:
-            return Refusal("takes planes of less than 2 GiB")
+        if in_hip and problem.ih * problem.iw >= 1 << 30:
+            return Refusal("takes planes of fewer than 2**30 pixels")
         row = 32 if problem.volume or in_hip else 64  # threads that a row of a tile has
         if config.threads % row or config.threads > _THREADS or config.channels % 4:
             return Refusal(f"takes multiples of {row} threads, up to {_THREADS}, and channels by fours")
