@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from test_grid_sample_backward import check
 from test_grid_sample_modes import backward as padded_gradients
 from test_grid_sample_modes import bar
 
+import ptxrt
 from ptxrt import Device, PlanPreference, Unsupported
 from ptxrt import sim as machine
 from ptxrt.backends import sim as backend
 from ptxrt.dtypes import BY_NAME, BY_NUMPY
 from ptxrt.ops import (
     GridSampleArgs,
+    GridSampleBackwardArgs,
     GridSampleBackwardDescriptor,
     GridSampleBackwardPlan,
     GridSampleDescriptor,
@@ -363,8 +366,8 @@ def test_bicubic_tiles_have_the_same_bits_in_both_languages(
     assert hip.tobytes() == ptx.tobytes()
 
 
-def reads_of_cells(device: Device, monkeypatch: pytest.MonkeyPatch, variant: str, x: Any, grid: Any) -> Any:
-    """Return sim's counts of the loads of cells, in blocks of 256 threads and boxes as large as may be."""
+def counted(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], lines: str) -> Any:
+    """Return sim's counts of the lines of a text that have this pattern in them."""
     profile, texts = machine.Profile(), []
 
     def launch(loaded: Any, *given: Any, **how: Any) -> Any:
@@ -372,10 +375,16 @@ def reads_of_cells(device: Device, monkeypatch: pytest.MonkeyPatch, variant: str
         return machine.launch(loaded, *given, **{**how, "profile": profile})
 
     monkeypatch.setattr(backend, "COLLECTORS", [launch])
-    sampled(device, variant, x, grid, config=CELLS[variant](256, 80, 4), mode="bicubic")
-    lines = texts[0].splitlines()
-    wide = re.compile(r"ld\.shared\.v[24]\.\w+\s*\{%(cell_|f\d|rs\d)")
-    return [found for number, found in profile.lines.items() if wide.search(lines[number - 1])]
+    run()
+    text = texts[-1].splitlines()
+    return [found for number, found in profile.lines.items() if re.search(lines, text[number - 1])]
+
+
+def reads_of_cells(device: Device, monkeypatch: pytest.MonkeyPatch, variant: str, x: Any, grid: Any) -> Any:
+    """Return sim's counts of the loads of cells, in blocks of 256 threads and boxes as large as may be."""
+    config = CELLS[variant](256, 80, 4)
+    wide = r"ld\.shared\.v[24]\.\w+\s*\{%(cell_|f\d|rs\d)"
+    return counted(monkeypatch, lambda: sampled(device, variant, x, grid, config=config, mode="bicubic"), wide)
 
 
 @pytest.mark.parametrize("name", ["f32", "f16"])
@@ -388,6 +397,27 @@ def test_lanes_that_read_cells_never_meet_in_a_bank(
     read = reads_of_cells(sim, monkeypatch, variant, x, grid)
     assert sum(found.shared_requests for found in read) > 500
     assert sum(found.conflicts for found in read) == 0
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_lanes_that_add_channels_never_meet_in_a_bank(
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Those that read a channel of pixels take one turn more, where a row ends."""
+    x, grid = nearly_all(rng, (1, 16, 24, 24), (16, 32), name, 0.9, 0.05)
+    go = rng.standard_normal((1, 16, 16, 32)).astype(x.dtype)
+    problem = GridSampleBackwardDescriptor(x.shape, grid.shape, BY_NAME[name])
+    plan = GridSampleBackwardPlan.select(sim, problem, wish("tiled_channels", config=TiledChannelsConfig(512, 112)))
+    arguments = GridSampleBackwardArgs(*(ptxrt.to_device(array, sim) for array in (go, x, grid)))
+
+    def run() -> None:
+        plan.run(arguments)
+
+    added = counted(monkeypatch, run, r"ld\.relaxed\.cta\.shared|atom\.shared\.cas")
+    assert sum(found.shared_requests for found in added) > 1000
+    assert sum(found.conflicts for found in added) == 0
+    read = counted(monkeypatch, run, r"ld\.shared\.f\d\d %go_[1-3]")
+    assert sum(found.conflicts for found in read) < 1.25 * sum(found.shared_requests for found in read)
 
 
 @each_tiled
