@@ -14,6 +14,7 @@ from ptxrt.compilers._binary import Binary
 from ptxrt.compilers._logs import resource_reports
 from ptxrt.compilers._nvjitlink_faults import explain
 from ptxrt.compilers._options import NVJITLINK
+from ptxrt.compilers._shared_alignment import misplaced
 from ptxrt.compilers.ptx_text import require_entry, scan
 from ptxrt.compilers.toolkit import check_arch, exact_version, load_bindings
 from ptxrt.compilers.variables import variables_of
@@ -84,7 +85,8 @@ def compile_ptx(
     Raises
     ------
     CompileError
-        The text or an option is at fault; has the log, and the line where there is one.
+        The text or an option is at fault; has the log, and the line where there is one. Or dynamic shared memory does
+        not begin where its ``.align`` says, which nvJitLink 13.0 does not tell.
     InvalidArgument
         `arch` is no architecture's name; `options` is no tuple of str, or has one that may name an
         architecture or a file.
@@ -128,6 +130,20 @@ def compile_ptx(
         ) from None
     finally:
         library.destroy(handle)
+    if wrong := misplaced(code, text):
+        raise CompileError(
+            f"nvJitLink {version()} does not keep the alignment of {wrong.variable}: "
+            f"in {wrong.entry} it begins at byte {wrong.place} of shared memory, behind the entry's own variables",
+            kernel=kernel,
+            log=log,
+            options=options,
+            arch=arch,
+            line=wrong.line,
+            source=text,
+            expected=f"a multiple of {wrong.align}",
+            given=str(wrong.place),
+            fix="Declare .align 16 and round the address up in the kernel, or take a newer nvJitLink: 13.5 keeps it",
+        )
     return Binary(
         code=code,
         kind="cubin",

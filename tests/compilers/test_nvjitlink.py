@@ -198,6 +198,53 @@ def test_too_much_static_shared_memory_names_the_limit(jitlink: ModuleType, stor
     assert "48 KiB" in str(failure(jitlink, store.replace("{\n", "{\n.shared .b8 tile[60000];\n")))
 
 
+OWN = "  .shared .align 16 .b32 own[4];\n  .reg .b32 %r<2>;\n  mov.u32 %r1, own;\n  st.shared.u32 [%r1], 7;\n"
+
+
+def two_entries(head: str, align: int) -> str:
+    """Return a text of two entries with 16 bytes of their own; one has dynamic shared memory, too."""
+    dynamic = f".extern .shared .align {align} .b8 memory[];\n"
+    with_it = f".visible .entry with_it() {{\n{OWN}  mov.u32 %r1, memory;\n  st.shared.u32 [%r1], 7;\n  ret;\n}}\n"
+    return f"{head}{dynamic}{with_it}.visible .entry without() {{\n{OWN}  ret;\n}}\n"
+
+
+def begins(jitlink: Any, monkeypatch: Patch, places: dict[str, int]) -> None:
+    """Have cubins in which the dynamic shared memory of entries begins at these bytes, as nvJitLink 13.0 has it."""
+    link = jitlink._link
+
+    def linked(*given: Any) -> Any:
+        code, log = link(*given)
+        cubin = bytearray(code)
+        table, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HH", cubin, 60)
+        first = struct.unpack_from("<IIQQQQ", cubin, table + 64 * names)[4]
+        for at in range(table, table + 64 * count, 64):
+            section = struct.unpack_from("<IIQQQQ", cubin, at)
+            name = cubin[first + section[0] :].partition(b"\0")[0].decode()
+            if name.startswith(".nv.shared.") and name[11:] in places:
+                struct.pack_into("<Q", cubin, at + 32, places[name[11:]])
+        return bytes(cubin), log
+
+    monkeypatch.setattr(jitlink, "_link", linked)
+
+
+def test_dynamic_shared_memory_that_does_not_begin_where_the_text_says_is_refused(
+    jitlink: ModuleType, head: str, monkeypatch: Patch
+) -> None:
+    begins(jitlink, monkeypatch, {"with_it": 1040})
+    error = failure(jitlink, two_entries(head, 64))
+    assert "does not keep the alignment of memory: in with_it it begins at byte 1040" in str(error)
+    assert "Declare .align 16 and round the address up" in str(error)
+    assert (error.line, error.expected, error.given) == (head.count("\n") + 1, "a multiple of 64", "1040")
+
+
+def test_other_dynamic_shared_memory_is_not(jitlink: ModuleType, head: str, monkeypatch: Patch) -> None:
+    """16 bytes are always kept; an entry without dynamic memory has none that could begin anywhere."""
+    begins(jitlink, monkeypatch, {"with_it": 1040, "without": 1040})
+    assert set(jitlink.compile_ptx(two_entries(head, 16), "sm_90").entries) == {"with_it", "without"}
+    begins(jitlink, monkeypatch, {"with_it": 1088, "without": 1040})
+    assert set(jitlink.compile_ptx(two_entries(head, 64), "sm_90").entries) == {"with_it", "without"}
+
+
 def test_a_version_that_is_not_the_first_directive_says_so(jitlink: ModuleType) -> None:
     assert "must begin with .version" in str(failure(jitlink, ".target sm_75\n.version 7.0\n.entry k() { ret; }"))
 
