@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ptxrt import files
 from ptxrt.check.arguments import FORMS
 from ptxrt.check.run import check
 from ptxrt.commands._check_html import as_html
@@ -99,6 +101,7 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
     """Check, print through `say`, complain through `complain`, and return the exit code."""
     try:
         call = call_of(given)
+        page = None if given.html is None else _page(given.html)
         source = KernelSource.from_file(given.file)
         counts = given.counts or given.html is not None
         # What the kernel prints is no part of a JSON object.
@@ -109,12 +112,32 @@ def run(given: argparse.Namespace, say: Callable[[str], None], complain: Callabl
     except MemoryError:
         return complain("this machine has not enough memory for the arrays and the launch", 2)
     say(as_json(report) if given.json else as_text(report))
-    if given.html is not None:
+    code = 0 if report.fault is None else 1
+    if page is not None:
         try:
-            Path(given.html).write_text(as_html(report), "utf-8")
-        except (OSError, ValueError) as error:
-            return complain(f"cannot write {given.html}: {_reason(error)}", 2)
-    return 0 if report.fault is None else 1
+            files.replace(page, as_html(report).encode(), mode=0o666)
+        except OSError as error:
+            return complain(f"cannot write {given.html}: {_reason(error)}", code or 2)
+    return code
+
+
+def _page(name: str) -> Path:
+    """Return where ``--html`` is written, behind all links.
+
+    Raises
+    ------
+    InvalidArgument
+        If it cannot be.
+    """
+    try:
+        page = Path(os.path.realpath(name))
+        files.writable(page)
+    except (OSError, ValueError) as error:
+        expected, reason = "a file that can be written", f"{name}: {_reason(error)}"
+        raise InvalidArgument(
+            op="check", argument="--html", expected=expected, given=reason, fix="Name another"
+        ) from error
+    return page
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,9 @@ import pytest
 from helpers import Capture, Patch
 
 import ptxrt
+from ptxrt import files
 from ptxrt.check.run import check
+from ptxrt.commands import check as check_command
 from ptxrt.commands._check_html import as_html
 from ptxrt.commands._check_report import COLUMNS
 from ptxrt.commands._demo_cases import SAXPY
@@ -99,7 +104,7 @@ def test_a_fault_exits_with_1_and_shows_the_lines_around(file: str, capsys: Capt
         (["--block", "4096"], "block"),
         (["--entry", "saxby"], "Did you mean saxpy"),
         (["--signature", "const f32* x"], "x"),
-        (["--html", "/nowhere/at/all.html"], "cannot write"),
+        (["--html", "/nowhere/at/all.html"], "--html: expected a file that can be written"),
     ],
 )
 def test_mistakes_exit_with_2_and_a_message(more: Any, words: str, file: str, capsys: Capture) -> None:
@@ -138,7 +143,7 @@ def test_files_that_cannot_be_read_exit_with_2(tmp_path: Path, capsys: Capture) 
 def test_names_that_no_file_has_exit_with_2(file: str, name: str, capsys: Capture) -> None:
     read, written = ["check", name, *LAUNCH], ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", name]
     array = ["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS[2:], "--arg", f"x=file:{name}"]
-    for command, words in ((read, "can be read"), (written, "cannot write"), (array, "x: expected a .npy file")):
+    for command, words in ((read, "can be read"), (written, "can be written"), (array, "x: expected a .npy file")):
         assert main(command) == 2
         err = capsys.readouterr().err
         assert err.startswith("ptxrt: ")
@@ -258,6 +263,52 @@ def test_the_picture_is_whole_and_needs_nothing_from_elsewhere(tmp_path: Path, f
         assert line in shown
     assert page.tags.count("tr") > len(SAXPY.splitlines())
     assert all(words in shown for words in COLUMNS.values())
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, file: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(check_command, "check", lambda *_, **__: pytest.fail("ran"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path / "no" / "page.html", tmp_path, pipe):
+        assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", str(path)]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"ptxrt: check: --html: expected a file that can be written, given {path}: ")
+    assert sorted(tmp_path.iterdir()) == [pipe, Path(file)]
+
+
+def test_a_disk_that_fills_up_leaves_the_faults_exit_code_and_the_earlier_picture(
+    tmp_path: Path, file: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    """A half of a page that is written has another name, and goes."""
+
+    def full(path: Path, data: bytes, **_: Any) -> None:
+        path.write_bytes(data[:100])
+        if data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write", full)
+    page = tmp_path / "page.html"
+    page.write_text("earlier")
+    for count, code in ((1024, 2), (1000, 1)):
+        words = [word.replace("zeros:f32:1024", f"zeros:f32:{count}") for word in WORDS]
+        assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *words, "--html", str(page)]) == code
+        assert "page.html: No space left on device" in capsys.readouterr().err
+        assert page.read_text() == "earlier"
+    assert sorted(tmp_path.iterdir()) == [page, Path(file)]
+
+
+def test_a_picture_may_be_read_by_others_and_is_written_where_a_link_says(tmp_path: Path, file: str) -> None:
+    page, link = tmp_path / "page.html", tmp_path / "link.html"
+    link.symlink_to(page)
+    before = os.umask(0o022)
+    try:
+        assert main(["check", file, "--signature", SIGNATURE, *LAUNCH, *WORDS, "--html", str(link)]) == 0
+    finally:
+        os.umask(before)
+    assert link.is_symlink()
+    assert stat.S_IMODE(page.stat().st_mode) == 0o644
 
 
 def test_the_picture_escapes_the_text_and_marks_the_fault() -> None:
