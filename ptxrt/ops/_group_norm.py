@@ -51,6 +51,7 @@ from ptxrt.ops.framework import (
     number,
     parameter_type,
     plan_cache,
+    refusal_of_warps,
     whole_number,
 )
 from ptxrt.runtime.array import DeviceArray
@@ -298,6 +299,8 @@ class Whole(Variant[GroupNormDescriptor, WholeConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         kernel = problem.kernel("group_norm_kernel", self.language, config.warps)
         arguments = ("x", "out", "weight", "bias", *problem.sizes, problem.eps)
         threads = WARP * config.warps
@@ -452,6 +455,8 @@ class WholeBackward(Variant[GroupNormBackwardDescriptor, WholeBackwardConfig]):
         self, problem: GroupNormBackwardDescriptor, config: WholeBackwardConfig, limits: Limits
     ) -> Schedule | Refusal:
         """Return the launch of the groups, and that of the parameters' gradients."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         units = _units(problem, config.unit)
         workspace, partials, statistics = problem.workspace(units.slices)
         kernel = problem.kernel("group_norm_backward_groups_kernel", self.language, config.warps)

@@ -22,6 +22,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     Workspace,
+    refusal_of_warps,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _lanes(problem: Problem, language: str) -> int:
 
 @dataclass(frozen=True)
 class WholeConfig(Config):
-    """Knobs of a block for each group: its warps, 1 or 8."""
+    """Knobs of a block for each group: its warps, 1 or 8, in HIP any."""
 
     warps: int
 
@@ -105,6 +106,8 @@ class ChannelsLast(Variant["GroupNormDescriptor", WholeConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         arrays = ("x", "out", "weight", "bias")
         launch = _whole(problem, "group_norm_last_kernel", self.language, config.warps, *arrays)
         return problem.refusal(channels_last=True) or Schedule((launch,), problem.guarantee)
@@ -118,6 +121,8 @@ class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", WholeConfig]):
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
         """Return the launch of the groups, and that of the parameters' gradients."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         workspace, partials, statistics = problem.workspace(1)
         arrays = ("x", "grad_out", "grad_input", "weight", partials, statistics)
         launch = _whole(problem, "group_norm_last_backward_groups_kernel", self.language, config.warps, *arrays)

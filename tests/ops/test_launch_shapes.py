@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Rng
-from op_testing import Guarded, check_error, on_device
+from op_testing import Guarded, check_error, on_device, wish
 from tolerances import bar, grid_sample_bar
 
 import ptxrt
 from ptxrt import Device, ops
+from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
+from ptxrt.ops._group_norm import WholeBackwardConfig
+from ptxrt.ops._group_norm_last import WholeConfig
+from ptxrt.ops.framework.rows import RowsBackwardConfig, RowsConfig
+from ptxrt.runtime.layout import channels_last
 
 KERNELS = {(spec.entry, spec.language): spec for spec in ops.kernels()}
 in_both = pytest.mark.parametrize("variant", ["baseline", "hip/baseline"])
@@ -192,3 +197,37 @@ def test_norms_in_ptx_refuse_blocks_that_are_not_of_256(device: Device, block: i
     ):
         with pytest.raises(ptxrt.LaunchError):
             launch(device, "baseline", entry, grid, block, x, x, *vectors, *scalars)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(
+    ("plan", "problem", "variant", "config"),
+    [
+        (ops.LayerNormPlan, ((8, 64), (64,)), "baseline", (RowsConfig,)),
+        (ops.RmsNormPlan, ((8, 64), (64,)), "baseline", (RowsConfig,)),
+        (ops.LayerNormBackwardPlan, ((8, 64), (64,)), "baseline", (RowsBackwardConfig, 16)),
+        (ops.RmsNormBackwardPlan, ((8, 64), (64,)), "baseline", (RowsBackwardConfig, 16)),
+        (ops.GroupNormPlan, ((2, 8, 6), 4), "baseline", (WholeConfig,)),
+        (ops.GroupNormBackwardPlan, ((2, 8, 6), 4), "baseline", (WholeBackwardConfig, 512)),
+        (ops.GroupNormPlan, ((2, 8, 6), 4), "channels_last", (WholeConfig,)),
+        (ops.GroupNormBackwardPlan, ((2, 8, 6), 4), "channels_last", (WholeConfig,)),
+    ],
+    ids=lambda value: getattr(value, "op", value if isinstance(value, str) else ""),
+)
+def test_plans_of_norms_refuse_warps_that_no_entry_has(
+    sim: Device, plan: Any, problem: Any, variant: str, config: Any, dtype: str
+) -> None:
+    more: Any = {"strides": channels_last(problem[0])} if variant == "channels_last" else {}
+    descriptor = plan.descriptor_type(*problem, dtype=BY_NAME[dtype], **more)
+    kind, *rest = config
+    most = 16 if dtype == "f64" else 32
+    for key, taken, refused, words in (
+        (variant, (1, 8), (0, 2, 16), "1 warp or 8"),
+        (f"hip/{variant}", (1, 2, most), (0, most + 1), f"1 warp to {most}"),
+    ):
+        for warps in taken:
+            chosen = plan.select(sim, descriptor, wish(key, config=kind(warps, *rest)))
+            assert all(each.block <= each.kernel.load(sim).resources.max_threads for each in chosen.schedule.launches)
+        for warps in refused:
+            with pytest.raises(ptxrt.Unsupported, match=f"{words}, not {warps}"):
+                plan.select(sim, descriptor, wish(key, config=kind(warps, *rest)))

@@ -13,7 +13,17 @@ from ptxrt.ops.framework.descriptors import F64Sums, checked_type, number
 from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
 from ptxrt.ops.framework.operands import Operand
 from ptxrt.ops.framework.plan import ArgsT, Plan, PlanT, ResultT, plan_cache
-from ptxrt.ops.framework.schedule import Argument, Config, Launch, Limits, Schedule, Workspace, blocks_in_hip
+from ptxrt.ops.framework.schedule import (
+    Argument,
+    Config,
+    Launch,
+    Limits,
+    Refusal,
+    Schedule,
+    Workspace,
+    blocks_in_hip,
+    refusal_of_warps,
+)
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
 from ptxrt.ops.framework.variant import ConfigT, Variant
 from ptxrt.runtime.array import DeviceArray
@@ -130,7 +140,7 @@ class RowsDescriptor(F64Sums):
 
 @dataclass(frozen=True)
 class RowsConfig(Config):
-    """Knobs of a block for each row: its warps, 1 or 8."""
+    """Knobs of a block for each row: its warps, 1 or 8, in HIP any."""
 
     warps: int
 
@@ -194,8 +204,10 @@ class RowsForward(RowsVariant[RowsConfig]):
 
     config_type = RowsConfig
 
-    def schedule(self, problem: RowsDescriptor, config: RowsConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: RowsDescriptor, config: RowsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         return Schedule((self.launch("kernel", problem, problem.rows, WARP * config.warps),), problem.guarantee)
 
 
@@ -214,8 +226,10 @@ class RowsBackward(RowsVariant[RowsBackwardConfig]):
         super().__init__(family, language)
         self.numbers = numbers
 
-    def schedule(self, problem: RowsDescriptor, config: RowsBackwardConfig, limits: Limits) -> Schedule:
+    def schedule(self, problem: RowsDescriptor, config: RowsBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""
+        if refusal := refusal_of_warps(config.warps, problem.dtype, self.language):
+            return refusal
         slices = -(-problem.rows // config.length)
         workspace = Workspace()
         of_rows = workspace.region("statistics", "f64", problem.parts * self.numbers * problem.rows)

@@ -31,6 +31,7 @@ __all__ = [
     "blocks_in_hip",
     "ceil_div",
     "in_slices",
+    "refusal_of_warps",
 ]
 
 ALIGN = 256
@@ -313,3 +314,11 @@ class Refusal:
     """In a schedule's place: why a variant cannot run a problem, in words."""
 
     reason: str
+
+
+def refusal_of_warps(warps: int, dtype: ElementType, language: str) -> Refusal | None:
+    """Return why a block of a norm's `baseline` is not of so many warps, or None: in PTX each number is an entry."""
+    most = 16 if dtype.name == "f64" else 32
+    if warps in (1, 8) or (language == "hip" and 0 < warps <= most):
+        return None
+    return Refusal(f"a block has {'1 warp or 8' if language == 'ptx' else f'1 warp to {most}'}, not {warps}")
