@@ -161,7 +161,7 @@ def _tile(problem: _Problem, threads: int, most_threads: int) -> _Tile:
     A block has `threads`, about, or as many as one column needs; at most `most_threads`.
     """
     batch, channels, hw = problem.batch, problem.channels, problem.hw
-    sector = SECTOR // problem.dtype.size
+    threads, sector = min(threads, most_threads), SECTOR // problem.dtype.size
     lanes = min(ceil_div(channels, HELD), most_threads // min(hw, sector))
     unit = 1 if hw % sector else sector  # where rows begin with a sector, so do strips
     columns = min(max(threads, 32 * lanes), most_threads) // lanes // unit * unit

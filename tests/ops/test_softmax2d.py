@@ -518,6 +518,19 @@ def test_no_block_has_more_threads_than_registers_allow(sim: Device, way: Direct
             assert launch.block <= launch.kernel.load(sim).resources.max_threads == most
 
 
+@both
+@each_type
+@pytest.mark.parametrize("variant", ["tiled", "hip/tiled"])
+def test_a_tile_of_several_images_has_no_more_threads_either(
+    sim: Device, way: Direction, name: str, variant: str
+) -> None:
+    problem = way.descriptor((900, 5, 3), BY_NAME[name])
+    for threads in (256, 257, 768, 1024, 1 << 40):
+        plan = way.plan.select(sim, problem, wish(variant, config=ThreadsConfig(threads)))
+        (launch,) = plan.schedule.launches
+        assert launch.block <= launch.kernel.load(sim).resources.max_threads
+
+
 @pytest.mark.ptx
 @both
 def test_more_tiles_than_a_grid_has_blocks_are_refused(device: Device, way: Direction) -> None:
