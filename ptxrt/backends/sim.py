@@ -6,6 +6,7 @@ Everything runs in the calling thread and is done on return, so streams and even
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import sys
@@ -317,6 +318,10 @@ class SimBackend:
         if entry.required_block not in (None, block):
             raise LaunchError(
                 op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=str(block)
+            )
+        if math.prod(block) > entry.max_threads:
+            raise LaunchError(
+                op=entry.name, argument="block", expected=f"at most {entry.max_threads} threads", given=str(block)
             )
         with self._one_at_a_time(ordinal, entry.name):
             run(

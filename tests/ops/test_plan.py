@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -520,3 +520,15 @@ def test_a_knob_of_0_is_refused_in_words(sim: Device) -> None:
     problem = ops.BatchNormDescriptor((4, 16, 40), True, running=False)
     with refused(ptxrt.Unsupported, "batch_norm", "descriptor", "of which a number is 0"):
         ops.BatchNormPlan.select(sim, problem, PlanPreference(variant="cluster", config=ClusterConfig(8, 0)))
+
+
+def test_sim_launches_no_more_threads_than_the_kernel_takes_for_a_plan_either(sim: Device) -> None:
+    """A kernel that is called by itself looks at its limits before; a plan's schedule says what they are."""
+    plan = ops.Softmax2dPlan.select(
+        sim, ops.Softmax2dDescriptor((1, 5, 8), BY_NAME["f64"]), PlanPreference(variant="baseline", language="ptx")
+    )
+    (launch,) = plan.schedule.launches
+    assert launch.kernel.load(sim).resources.max_threads == 512
+    plan.schedule = replace(plan.schedule, steps=(replace(launch, block=513),))
+    with refused(ptxrt.LaunchError, launch.kernel.entry, "block", "at most 512 threads", "(513, 1, 1)"):
+        plan.run(ops.Softmax2dArgs(ptxrt.zeros((1, 5, 8), np.float64, sim)))
