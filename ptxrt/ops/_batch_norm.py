@@ -556,6 +556,8 @@ class SplitBackward(Variant[BatchNormBackwardDescriptor, SplitConfig]):
             return Refusal("has no sums to wait for, and training has")
         if self.language == "hip" and problem.count >= 1 << 31:
             return Refusal(f"a channel has {problem.count} values, above {(1 << 31) - 1}")
+        if self.language == "hip" and config.values >= 1 << 32:
+            return Refusal(f"a slice has {config.values} values, above {(1 << 32) - 1}")
         slices = ceil_div(problem.count, config.values)
         grid = (problem.channels, slices)
         return _backward_summed(problem, self.language, config, slices, "partial", grid, (slices, config.values))

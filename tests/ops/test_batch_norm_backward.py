@@ -486,6 +486,15 @@ def test_registers_have_what_shared_memory_does_not_hold(device: Device, rng: Rn
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
+def test_slices_of_more_values_than_hip_counts_are_refused(device: Device, rng: Rng) -> None:
+    """It cut their number to 32 bits, and left values out."""
+    values, most = problem(rng, (2, 3, 40)), (1 << 32) - 1
+    descriptor = BatchNormBackwardDescriptor((2, 3, 40), False)
+    check(device, values, kind="eval", variant="hip/split", config=SplitConfig(1, most))
+    with pytest.raises(ptxrt.Unsupported, match=f"a slice has {most + 1} values, above {most}"):
+        BatchNormBackwardPlan.select(device, descriptor, wish("hip/split", config=SplitConfig(1, most + 1)))
+
+
 @pytest.mark.parametrize("shape", [(1, 4), (1, 4, 1, 1), (0, 4, 3), (2, 4, 0)], ids=str)
 def test_training_on_fewer_than_two_values_a_channel_is_refused(device: Device, shape: Shape) -> None:
     x = ptxrt.zeros(shape, np.float32, device)
