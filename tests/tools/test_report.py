@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from benchmarks.report import Kind, Measurement, NotStorable
 from helpers import ROOT, Capture, Patch
 
 import ptxrt
+from ptxrt import files
 
 KIND = Kind("test", lambda record: f"Of {record['number']}", lambda record: f"It is {record['number']}.")
 
@@ -90,6 +92,29 @@ def test_what_changes_while_it_is_measured_is_not_stored(committed: Any) -> None
     with pytest.raises(NotStorable, match=r"code\.py changed while"):
         measurement.save(KIND, "name", ptxrt.Device("sim:0"), {"number": 5})
     assert not report.RESULTS.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(committed: Any) -> None:
+    folder = committed / "code.py" / "deeper"
+    with pytest.raises(NotStorable, match=f"cannot write to {folder}: Not a directory. Name another"):
+        Measurement(folder, ["code.py"])
+    measurement = Measurement(committed / "new" / "deeper", ["code.py"])
+    assert sorted(path.name for path in committed.iterdir()) == [".git", "code.py"]
+    measurement.save(KIND, "name", ptxrt.Device("sim:0"), {"number": 5})
+
+
+def test_a_result_is_stored_whole_or_not_at_all(committed: Any, monkeypatch: Patch) -> None:
+    def full(path: Path, data: bytes, **_: Any) -> None:
+        path.write_bytes(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    save(committed / "elsewhere")
+    before = {path: path.read_text() for path in (committed / "elsewhere").iterdir()}
+    measurement = Measurement(committed / "elsewhere", ["code.py"])
+    monkeypatch.setattr(files, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        measurement.save(KIND, "name", ptxrt.Device("sim:0"), {"number": 6})
+    assert {path: path.read_text() for path in (committed / "elsewhere").iterdir()} == before
 
 
 @pytest.mark.parametrize("tool", ["launch", "sim", "ops", "gpu_check", "mutate", "fidelity"])

@@ -19,6 +19,7 @@ import numpy as np
 
 import ptxrt
 from benchmarks.measured import ROOT, changed, digests
+from ptxrt import files
 from ptxrt.compilers import nvjitlink, nvrtc
 
 __all__ = [
@@ -87,7 +88,7 @@ class Measurement:
     Raises
     ------
     NotStorable
-        If the folder is docs/results/ and the checkout is of no commit, or has changed since.
+        If the folder is docs/results/ and the checkout is of no commit, or has changed since; or cannot be written to.
     """
 
     def __init__(self, folder: Path, keys: Iterable[str]) -> None:
@@ -98,6 +99,11 @@ class Measurement:
                 f"docs/results/ has results of commits alone, and this checkout's is {self.commit}. Commit first, set "
                 "PTXRT_COMMIT on a machine without git, or name another folder with --out"
             )
+        above = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        try:
+            files.writable(above / ".result")
+        except OSError as error:
+            raise NotStorable(f"cannot write to {folder}: {error.strerror}. Name another folder with --out") from error
         self.measured = digests(keys)
 
     def save(self, kind: Kind, name: str, device: ptxrt.Device, record: Record) -> list[Path]:
@@ -108,14 +114,16 @@ class Measurement:
         NotStorable
             If what was measured has changed meanwhile.
         """
-        if files := changed(self.measured):
-            raise NotStorable(f"{', '.join(files)} changed while it was measured: nothing is stored")
+        if others := changed(self.measured):
+            raise NotStorable(f"{', '.join(others)} changed while it was measured: nothing is stored")
         facts = {"environment": _environment(device, self.commit), "measured": self.measured}
         record = {"kind": kind.name, **facts, **record}
         self.folder.mkdir(parents=True, exist_ok=True)
         data, text = self.folder / f"{name}.json", self.folder / f"{name}.md"
-        data.write_text(json.dumps(record, indent=1) + "\n")
-        text.write_text(kind.text(json.loads(data.read_text())))
+        whole = json.dumps(record, indent=1) + "\n"
+        rendered = kind.text(json.loads(whole))
+        files.replace(data, whole.encode(), mode=0o666)
+        files.replace(text, rendered.encode(), mode=0o666)
         return [data, text]
 
     def store(self, kind: Kind, device: ptxrt.Device, record: Record) -> None:
