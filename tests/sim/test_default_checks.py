@@ -45,6 +45,38 @@ def test_a_read_of_what_nobody_has_written_is_found(body: str) -> None:
         kernel(body).launch(1, 1, ptxrt.empty(1, np.uint32, "sim:0"))
 
 
+FIRST, SECOND = "setp.eq.u32 %p, %i, 0;  ", "setp.eq.u32 %p, %i, 1;  "  # of two blocks of a thread
+READ, WRITE = "@%p ld.global.u32 %k, [%x];\n", "@%p st.global.u32 [%x], 7;\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{FIRST}{READ}{SECOND}{READ}{WRITE}",  # the first reader is not forgotten for the second one
+        f"ld.global.u32 %k, [%x];\n{FIRST}{WRITE}",  # nor the second one, who read at the same time
+        f"{FIRST}{READ}membar.gl;\n{READ}{SECOND}{WRITE}",  # the later read counts, which no fence has ordered
+    ],
+    ids=["first", "second", "again"],
+)
+def test_a_write_races_with_the_read_of_another_block(body: str) -> None:
+    with pytest.raises(ptxrt.DataRace, match="of global memory races with an access of block"):
+        kernel(f"mov.u32 %i, %ctaid.x;\n{body}").launch(2, 1, zeros())
+
+
+def test_a_later_read_counts_beside_another_threads_first_one() -> None:
+    """One of two lanes reads again, which the fence has not ordered."""
+    each = "mov.u32 %i, %ctaid.x;\nmov.u32 %k, %tid.x;\nmad.wide.u32 %x, %k, 4, %x;\n"
+    alone = "mov.u32 %k, %tid.x;\nsetp.eq.and.u32 %p, %k, 0, %p;\n"
+    body = f"{each}{FIRST}{alone}{READ}membar.gl;\n{FIRST}{READ}{SECOND}{alone}{WRITE}"
+    with pytest.raises(ptxrt.DataRace, match="of global memory races with an access of block"):
+        kernel(body).launch(2, 2, zeros())
+
+
+def test_reads_alone_and_a_write_behind_a_fence_of_both_blocks_do_not_race() -> None:
+    behind = f"mov.u32 %i, %ctaid.x;\n{FIRST}{READ}{READ}membar.gl;\n{SECOND}{WRITE}"
+    kernel(behind).launch(2, 1, zeros())
+
+
 def test_a_race_in_global_memory_is_found() -> None:
     with pytest.raises(ptxrt.DataRace, match=r"of global memory races(.|\n)*PTXRT_SIM_CHECKS=none"):
         kernel(RACE).launch(1, 32, zeros())

@@ -142,10 +142,13 @@ def atom(op: Op) -> None:
 
 def _ranked(index: Array) -> tuple[Array, Array, Array]:
     """Return a stable order by address, the starts of equal ones in it, and how many there are of each."""
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
+    # Numbers of which no two are the same, an address and behind it a lane, are sorted several times as fast.
+    count = index.shape[0]
+    bits = count.bit_length()
+    both = np.sort((index.astype(np.int64) << bits) | np.arange(count))
+    order, ordered = both & ((1 << bits) - 1), both >> bits
     starts = np.concatenate(([0], (ordered[1:] != ordered[:-1]).nonzero()[0] + 1))
-    return order, starts, np.diff(np.concatenate((starts, [index.shape[0]])))
+    return order, starts, np.diff(np.concatenate((starts, [count])))
 
 
 def _denormal(value: Array) -> Array:

@@ -37,6 +37,7 @@ _PER_TURN = np.uint32(0x3E22F983).view(np.float32)
 """1 / (2 pi)"""
 _RSQRT = np.concatenate((tables.RSQRT, tables.RSQRT_ODD), axis=1)
 _SQRT = np.concatenate((tables.SQRT, tables.SQRT_ODD), axis=1)
+_INFINITY = np.float32(np.inf).view(np.int32)
 _NAN64 = np.uint64(0x7FFFFFFF00000000).view(np.float64)
 
 
@@ -56,7 +57,10 @@ def _interpolate(table: Array, fraction: Array, bits: int = _REST) -> Array:
     start, slope, curve = table
     segment = fraction >> bits
     rest = (fraction & ((1 << bits) - 1)) << (_REST - bits)
-    return np.asarray(start[segment] + slope[segment] * (rest / 2.0**_REST) + curve[segment] * _squares()[rest])
+    total = curve.take(segment) * _squares().take(rest)
+    total += slope.take(segment) * (rest * 2.0**-_REST)
+    total += start.take(segment)
+    return np.asarray(total)
 
 
 def _parts(a: Array) -> tuple[Array, Array]:
@@ -120,10 +124,13 @@ def square_root(a: Array) -> Array:
 def exp2(a: Array) -> Array:
     """``2**a``: of the argument 23 bits behind the point count, and a negative one's are inverted, not negated."""
     a = flush(a)
-    fixed = np.floor(np.minimum(np.abs(np.nan_to_num(a.astype(np.float64))), 4096.0) * 2.0**23).astype(np.int64)
-    fixed = np.where(a >= 0, fixed, np.where(fixed & _FRACTION, ~fixed, -fixed))
-    value = np.ldexp(np.floor(_interpolate(tables.EX2, fixed & _FRACTION)), (fixed >> 23) - 23)
-    return np.where(a == -np.inf, np.float32(0), _answer(value, a, zero=1.0, infinity=np.inf))
+    # Powers of 255 and more are infinite or zero, whatever is behind the point; NaN counts as one of them here.
+    fixed = (np.fmin(np.abs(a), np.float32(255)) * np.float32(2**23)).astype(np.int32)
+    fixed = np.where(a < 0, -fixed - ((fixed & _FRACTION) != 0), fixed)
+    exponent, fraction = fixed >> 23, fixed & _FRACTION
+    bits = (exponent + 126 << 23) + _interpolate(tables.EX2, fraction).astype(np.int32)
+    bits = np.where(exponent > 127, _INFINITY, np.where(exponent < -126, 0, bits))
+    return canonical(np.where(np.isnan(a), np.float32(np.nan), bits.view(np.float32)))
 
 
 def log2(a: Array) -> Array:

@@ -181,6 +181,8 @@ def _log2(a: Array) -> Array:
 def _exp2(a: Array) -> Array:
     """Return 2**a; below -126 as the square of 2**(a / 2), since the interpolator has no denormals."""
     low = a < np.float32(-126)
+    if not low.any():
+        return exp2(a)
     value = exp2(np.where(low, a * np.float32(0.5), a))
     return np.where(low, value * value, value)
 

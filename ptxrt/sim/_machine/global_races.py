@@ -33,17 +33,20 @@ _LARGE = 64 << 20
 
 
 class _Role:
-    """Who did one kind of access to each granule, and when.
+    """Who did one kind of access to each granule, and when; `who` has no elements until somebody did.
 
     Who is the thread's number in the launch, and two bits of strength: strong, and strong to other blocks too.
     """
 
     def __init__(self, size: int) -> None:
-        # Zeros that are never touched take no memory.
-        self.who = np.zeros(size, np.int64)
-        self.time = np.zeros(size, np.uint32)
+        self._size = size
+        self.who = np.zeros(0, np.int64)
+        self.time = np.zeros(0, np.uint32)
 
     def note(self, at: Array, who: Array, now: int) -> None:
+        if not self.who.size:
+            self.who = np.zeros(self._size, np.int64)
+            self.time = np.zeros(self._size, np.uint32)
         self.who[at] = who
         self.time[at] = now
 
@@ -59,6 +62,7 @@ class GlobalRaces:
         self._by_default = by_default
         self._shift = granule.bit_length() - 1
         self._padded = shape.warps * 32
+        self._block_shift = self._padded.bit_length() - 1 if self._padded & (self._padded - 1) == 0 else None
         self._shadows: dict[Allocation, tuple[_Role, _Role, _Role]] = {}
         self._fenced = np.zeros(shape.blocks, np.uint32)
         self._events: list[Instruction] = []
@@ -139,26 +143,37 @@ class GlobalRaces:
         return (who >> _THREAD) - 1
 
     def _block(self, who: Array) -> Array:
-        return self._place(who) // self._padded
+        place = self._place(who)
+        return place // self._padded if self._block_shift is None else place >> self._block_shift  # a shift is faster
 
     def _note_read(
         self, m: Spaces, lanes: Array, own: Array, first: _Role, last: _Role, granule: Array, now: int
     ) -> None:
-        held = first.who[granule]
-        same_block = self._block(held) == self._block(own)
-        fresh = (held == 0) | (same_block & (self._barrier[m.block[lanes]] >= first.time[granule]))
-        # A thread that reads again is remembered with its later read, which fewer things have ordered.
-        new = (fresh | (held >> _THREAD == own >> _THREAD)).nonzero()[0][::-1]
-        first.note(granule[new], own[new], now)
+        at, who = granule, own
+        held = first.who[granule] if first.who.size else first.who
+        if held.any():
+            # A thread that reads again is remembered with its later read, which fewer things have ordered.
+            again = held >> _THREAD == own >> _THREAD
+            if not again.all():
+                same_block = self._block(held) == m.first_block + m.block[lanes]
+                fresh = (held == 0) | (same_block & (self._barrier[m.block[lanes]] >= first.time[granule]))
+                new = (again | fresh).nonzero()[0]
+                at, who = granule[new], own[new]
+        first.note(at[::-1], who[::-1], now)
         # Where several lanes read, the first is in one and the last in the other.
         second = (first.who[granule] >> _THREAD != own >> _THREAD).nonzero()[0]
-        last.note(granule[second], own[second], now)
+        if second.size:
+            last.note(granule[second], own[second], now)
 
     def _against(
         self, m: Spaces, access: Access, at: Array, allocation: Allocation, lanes: Array, own: Array, role: _Role,
         granule: Array, *, only_read: bool = False, values: list[Array] | None = None,
     ) -> None:  # fmt: skip
+        if not role.who.size:  # the usual case
+            return
         held = role.who[granule]
+        if not held.any():
+            return
         # Two strong accesses of which one is strong within its block only are looked at too.
         fine = (held & own & (_STRONG | _WIDE)) == (_STRONG | _WIDE)
         if self._by_default and (only_read or not access.writes):
