@@ -142,7 +142,7 @@ def atom(op: Op) -> None:
 
 def _ranked(index: Array) -> tuple[Array, Array, Array]:
     """Return a stable order by address, the starts of equal ones in it, and how many there are of each."""
-    # Numbers of which no two are the same, an address and behind it a lane, are sorted several times as fast.
+    # Numbers of which no two are the same, an address and behind it a lane, are sorted sooner than by a stable order.
     count = index.shape[0]
     bits = count.bit_length()
     both = np.sort((index.astype(np.int64) << bits) | np.arange(count))
