@@ -17,6 +17,7 @@ __all__ = ["Misplaced", "misplaced"]
 _NAME = r"[A-Za-z_$%][\w$]*"
 _DYNAMIC = re.compile(rf"\.extern\s+\.shared\s+\.align\s+(\d{{1,9}})\s+\.\w+\s+({_NAME})")
 _BODY = re.compile(rf"\.entry\s+({_NAME})[^{{]*")
+_BRACE = re.compile("[{}]")
 _KEPT = 16  # bytes of an alignment that are always kept
 _SECTION = ".nv.shared."  # of each entry: the system's bytes, from sm_90 on, and its own; dynamic ones begin behind
 
@@ -51,9 +52,9 @@ def misplaced(code: bytes, text: str) -> Misplaced | None:
 def _bodies(plain: str) -> Iterator[tuple[str, str]]:
     for match in _BODY.finditer(plain):
         end, open_ = match.end(), 0
-        for brace in re.finditer("[{}]", plain[match.end() :]):
+        for brace in _BRACE.finditer(plain, match.end()):
             open_ += 1 if brace[0] == "{" else -1
-            end = match.end() + brace.end()
+            end = brace.end()
             if not open_:
                 break
         yield match[1], plain[match.end() : end]
