@@ -27,7 +27,7 @@ def body_of(field: str, data: bytes) -> bytes | None:
 
 
 def private(path: str, flags: int, mode: int = 0o600) -> int:
-    """Open a file that nobody else may read, and no link to one: what ``open`` takes as its `opener`."""
+    """Open a file, and no link to one: what ``open`` takes as its `opener`. By its `mode` a new one is this user's."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
 
 

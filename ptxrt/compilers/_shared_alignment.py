@@ -10,13 +10,12 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ptxrt.compilers.ptx_text import blanked
+from ptxrt.compilers.ptx_text import NAME, blanked
 
 __all__ = ["Misplaced", "misplaced"]
 
-_NAME = r"[A-Za-z_$%][\w$]*"
-_DYNAMIC = re.compile(rf"\.extern\s+\.shared\s+\.align\s+(\d{{1,9}})\s+\.\w+\s+({_NAME})")
-_BODY = re.compile(rf"\.entry\s+({_NAME})[^{{]*")
+_DYNAMIC = re.compile(rf"\.extern\s+\.shared\s+\.align\s+(\d{{1,9}})\s+\.\w+\s+({NAME})")
+_BODY = re.compile(rf"\.entry\s+({NAME})[^{{]*")
 _BRACE = re.compile("[{}]")
 _KEPT = 16  # bytes of an alignment that are always kept
 _SECTION = ".nv.shared."  # of each entry: the system's bytes, from sm_90 on, and its own; dynamic ones begin behind
@@ -42,7 +41,7 @@ def misplaced(code: bytes, text: str) -> Misplaced | None:
         return None
     own = dict(_own_bytes(code))
     for entry, body in _bodies(plain):
-        for variable in re.findall(_NAME, body):
+        for variable in re.findall(NAME, body):
             if (match := declared.get(variable)) and own.get(entry, 0) % int(match[1]):
                 line = plain.count("\n", 0, match.start()) + 1
                 return Misplaced(entry, variable, int(match[1]), line, own[entry])

@@ -15,6 +15,7 @@ from ptxrt.compilers._binary import EntryInfo, ParamInfo
 from ptxrt.errors import CompileError
 
 __all__ = [
+    "NAME",
     "PtxHeader",
     "blanked",
     "entries_of",
@@ -33,13 +34,14 @@ _HALF = re.compile("[\ud800-\udfff]")
 _VERSION = re.compile(r"\.version\s+(\d{1,9})\.(\d{1,9})(?![\w.])")
 _TARGET = re.compile(r"\.target\s+([A-Za-z]\w*)")
 _ADDRESS_SIZE = re.compile(r"\.address_size\s+(\d{1,9})(?!\d)")
-_NAME = r"[A-Za-z_$%][\w$]*"
-_ENTRY = re.compile(rf"\.entry\s+({_NAME})\s*")
+NAME = r"[A-Za-z_$%][\w$]*"
+"""A name in PTX, as a regular expression."""
+_ENTRY = re.compile(rf"\.entry\s+({NAME})\s*")
 _PARAM = re.compile(
     r"\s*\.param\s*(?:\.align\s+(?P<align>\d{1,9})\s*)?(?:\.v(?P<lanes>[248])\s*)?\.(?P<type>[a-z]+\d+(?:x2)?)"
     # The .align after .ptr is that of the memory pointed to, not of the parameter.
     r"(?:\s*\.ptr(?:\s*\.(?:global|shared|local|const))?(?:\s*\.align\s+\d+)?)?"
-    rf"\s+(?P<name>{_NAME})\s*(?P<dims>(?:\[[^\]]*\]\s*)*)"
+    rf"\s+(?P<name>{NAME})\s*(?P<dims>(?:\[[^\]]*\]\s*)*)"
 )
 _SIZES = {f"{letter}{bits}": bits // 8 for letter in "bus" for bits in (8, 16, 32, 64)} | {
     "b128": 16, "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 
 from ptxrt.compilers._binary import Binary, VariableInfo
-from ptxrt.compilers.ptx_text import blanked, listed, suggestion
+from ptxrt.compilers.ptx_text import NAME, blanked, listed, suggestion
 from ptxrt.errors import InvalidArgument, shown
 from ptxrt.symbols import demangled
 
 __all__ = ["find_variable", "variables_of"]
 
-_NAME = r"[A-Za-z_$%][\w$]*"
 _VARIABLE = re.compile(
     r"\.(?<![\w.]\.)(?:global|const)\s+(?:\.attribute\s*\([^)]*\)\s*)?(?:\.align\s+\d+\s*)?"
-    rf"(?:\.v(?P<lanes>[24])\s*)?\.(?P<type>[a-z]+\d+)\s+(?P<first>{_NAME}\s*(?:\[[^\]]*\]\s*)*)"
-    rf"(?P<others>(?:,\s*{_NAME}\s*(?:\[[^\]]*\]\s*)*)*)[=;,]"
+    rf"(?:\.v(?P<lanes>[24])\s*)?\.(?P<type>[a-z]+\d+)\s+(?P<first>{NAME}\s*(?:\[[^\]]*\]\s*)*)"
+    rf"(?P<others>(?:,\s*{NAME}\s*(?:\[[^\]]*\]\s*)*)*)[=;,]"
 )
 _DIMENSION = re.compile(r"\[([^\]]*)\]")
 _NUMBER = re.compile(r"\s*(\d{1,18})[uU]?\s*")

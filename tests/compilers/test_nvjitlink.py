@@ -21,11 +21,17 @@ def failure(jitlink: Any, text: Any, arch: str = "sm_90", options: Any = (), **n
     return caught.value
 
 
+def sections(cubin: Any) -> list[tuple[int, str, Any]]:
+    """Where the header of each section stands, the section's name, and the header."""
+    table, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HH", cubin, 60)
+    headers = [(at, struct.unpack_from("<IIQQQQ", cubin, at)) for at in range(table, table + 64 * count, 64)]
+    first = headers[names][1][4]
+    return [(at, cubin[first + it[0] :].partition(b"\0")[0].decode(), it) for at, it in headers]
+
+
 def multiplies_and_adds(cubin: Any) -> Any:
     """The float multiplies and adds in the first .text section, by their opcodes on sm_70 to sm_90."""
-    table, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HH", cubin, 60)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * i) for i in range(count)]
-    text = next(s for s in sections if cubin[sections[names][4] + s[0] :].startswith(b".text."))
+    text = next(header for _, name, header in sections(cubin) if name.startswith(".text."))
     opcodes = [struct.unpack_from("<H", cubin, at)[0] & 0x1FF for at in range(text[4], text[4] + text[5], 16)]
     known = {0x20: "FMUL", 0x21: "FADD", 0x23: "FFMA"}
     return [known[opcode] for opcode in opcodes if opcode in known]
@@ -215,11 +221,7 @@ def begins(jitlink: Any, monkeypatch: Patch, places: dict[str, int]) -> None:
     def linked(*given: Any) -> Any:
         code, log = link(*given)
         cubin = bytearray(code)
-        table, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HH", cubin, 60)
-        first = struct.unpack_from("<IIQQQQ", cubin, table + 64 * names)[4]
-        for at in range(table, table + 64 * count, 64):
-            section = struct.unpack_from("<IIQQQQ", cubin, at)
-            name = cubin[first + section[0] :].partition(b"\0")[0].decode()
+        for at, name, _ in sections(cubin):
             if name.startswith(".nv.shared.") and name[11:] in places:
                 struct.pack_into("<Q", cubin, at + 32, places[name[11:]])
         return bytes(cubin), log

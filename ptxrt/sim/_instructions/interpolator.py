@@ -128,6 +128,7 @@ def exp2(a: Array) -> Array:
     fixed = (np.fmin(np.abs(a), np.float32(255)) * np.float32(2**23)).astype(np.int32)
     fixed = np.where(a < 0, -fixed - ((fixed & _FRACTION) != 0), fixed)
     exponent, fraction = fixed >> 23, fixed & _FRACTION
+    # The sum has the leading bit of the mantissa, which counts as one more of the exponent.
     bits = (exponent + 126 << 23) + _interpolate(tables.EX2, fraction).astype(np.int32)
     bits = np.where(exponent > 127, _INFINITY, np.where(exponent < -126, 0, bits))
     return canonical(np.where(np.isnan(a), np.float32(np.nan), bits.view(np.float32)))
