@@ -390,7 +390,8 @@ def test_an_update_keeps_the_other_choices_and_leaves_nothing_else(file: Path) -
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "tuned.json", tmp_path):
+    long = tmp_path / ("n" * 250)  # and a file that is not whole yet has a longer name still
+    for path in (tmp_path / "file" / "tuned.json", tmp_path, long):
         with refused(ptxrt.InvalidArgument, "tune", str(path)):
             tuned.writable(path)
     tuned.writable(tmp_path / "new" / "tuned.json")

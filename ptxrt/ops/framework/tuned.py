@@ -10,14 +10,13 @@ import hashlib
 import json
 import math
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptxrt import store
+from ptxrt import files, store
 from ptxrt.errors import InvalidArgument
 from ptxrt.events import log
 from ptxrt.ops.framework.schedule import Config, Limits, Schedule
@@ -182,9 +181,9 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length() if size > 3 else max(size, 0)
 
 
-def texts(files: Iterable[str]) -> dict[str, str | None]:
+def texts(names: Iterable[str]) -> dict[str, str | None]:
     """Return the SHA-256 of each file of kernels as it is now, None for one that is not there."""
-    return {name: text_digest(name) for name in files}
+    return {name: text_digest(name) for name in names}
 
 
 # Looking up -------------------------------------------------------------------------------------------------------
@@ -285,8 +284,8 @@ def read(path: Path) -> dict[Key, Choice]:
 def writable(path: Path) -> None:
     """Make the folder of a table, and raise what :func:`update` would."""
     read(path)
-    with _written(path), tempfile.TemporaryFile(dir=path.parent):
-        pass
+    with _written(path):
+        files.writable(path)
 
 
 def update(path: Path, new: Iterable[Choice]) -> None:
