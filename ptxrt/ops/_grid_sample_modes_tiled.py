@@ -18,6 +18,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    refusal_of_threads,
 )
 
 if TYPE_CHECKING:
@@ -129,8 +130,10 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
         if in_hip and problem.ih * problem.iw >= 1 << 30:
             return Refusal("takes planes of fewer than 2**30 pixels")
         row = 32 if problem.volume or in_hip else 64  # threads that a row of a tile has
-        if config.threads % row or config.threads > _THREADS or config.channels % 4:
-            return Refusal(f"takes multiples of {row} threads, up to {_THREADS}, and channels by fours")
+        if refusal := refusal_of_threads(config.threads, row, _THREADS):
+            return refusal
+        if config.channels % 4:
+            return Refusal(f"takes channels by fours, not {config.channels}")
         nbytes = min(config.kib << 10, _HIP_KIB << 10 if in_hip else limits.max_shared_bytes - _OWN)
         space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
         grid = (_tiles(problem, config.threads, self.language), -(-problem.c // config.channels), problem.n)

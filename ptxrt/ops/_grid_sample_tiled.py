@@ -17,6 +17,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    refusal_of_threads,
 )
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class Tiled(Variant["GridSampleDescriptor", TileConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
-        if config.threads % _WIDTH or config.threads > _THREADS:
-            return Refusal(f"takes multiples of {_WIDTH} threads, up to {_THREADS}")
+        if refusal := refusal_of_threads(config.threads, _WIDTH, _THREADS):
+            return refusal
         size = problem.dtype.size
         nbytes = min(config.kib << 10, limits.max_shared_bytes)
         space = nbytes // size

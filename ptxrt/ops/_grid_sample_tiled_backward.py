@@ -19,6 +19,7 @@ from ptxrt.ops.framework import (
     Variant,
     Workspace,
     Zero,
+    refusal_of_threads,
 )
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
             return Refusal(f"takes {', '.join(FAMILY.dtypes)}, contiguous images, bilinear alone")
         if 32 << min(config.wide, 32) > _THREADS:
             return Refusal(f"takes tiles up to {_THREADS} wide")
-        if config.threads % (32 << config.wide) or config.threads > _THREADS:
-            return Refusal(f"takes multiples of {32 << config.wide} threads, up to {_THREADS}")
+        if refusal := refusal_of_threads(config.threads, 32 << config.wide, _THREADS):
+            return refusal
         each = 4 + 2 * (problem.dtype.size if self.language == "ptx" else 2)
         space = min(config.kib << 10, limits.max_shared_bytes) // each // 4 * 4
         nbytes = each * space

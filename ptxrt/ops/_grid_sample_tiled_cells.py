@@ -16,6 +16,7 @@ from ptxrt.ops.framework import (
     Role,
     Schedule,
     Variant,
+    refusal_of_threads,
 )
 
 if TYPE_CHECKING:
@@ -86,11 +87,10 @@ class TiledCells(Variant["GridSampleDescriptor", TiledCellsConfig]):
         """Return one launch."""
         if refusal := problem.not_plain(FAMILY):
             return refusal
-        warps_fit = config.threads % 64 == 0 and config.threads <= _THREADS
-        if not warps_fit or config.channels % 4 or problem.n * problem.c >> 31:
-            return Refusal(
-                f"takes pairs of warps, up to {_THREADS} threads, channels by fours, and fewer than 2**31 of all images"
-            )
+        if refusal := refusal_of_threads(config.threads, 64, _THREADS):
+            return refusal
+        if config.channels % 4 or problem.n * problem.c >> 31:
+            return Refusal("takes channels by fours, and fewer than 2**31 of all images")
         nbytes = min(config.kib << 10, limits.max_shared_bytes - _OWN)
         rows = config.threads // (_WIDTH // 4) * (_POINTS // 4)  # of a tile
         parts = -(-problem.c // config.channels)

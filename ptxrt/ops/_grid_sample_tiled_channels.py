@@ -20,6 +20,7 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     parameter_type,
+    refusal_of_threads,
 )
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class TiledChannels(Variant["GridSampleBackwardDescriptor", TiledChannelsConfig]
         """Return zeros and one launch."""
         if problem.way != "bilinear" or not problem.packed:
             return Refusal("takes contiguous, bilinear images alone")
-        if config.threads % 32 or config.threads > _THREADS:
-            return Refusal(f"takes multiples of 32 threads, up to {_THREADS}")
+        if refusal := refusal_of_threads(config.threads, 32, _THREADS):
+            return refusal
         nbytes, pixels = config.layout(problem, limits)
         if pixels < 2:
             return Refusal(f"{nbytes} bytes of shared memory are too few for {config.threads} threads")

@@ -161,27 +161,28 @@ def test_any_number_of_channels_in_cells(device: Device, rng: Rng, channels: int
         assert in_cells(device, x, grid, (0, 0, 0), (64, 8, part)) == want
 
 
-@pytest.mark.parametrize("config", [(96, 8, 4), (64, 8, 6)], ids=str)
-def test_cells_refuse_single_warps_and_parts_of_cells(sim: Device, config: Any) -> None:
+def test_cells_refuse_parts_of_cells(sim: Device) -> None:
     descriptor = GridSampleDescriptor((1, 3, 4, 4), (1, 4, 4, 2), BY_NAME["f16"])
     with pytest.raises(Unsupported, match="by fours"):
-        GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(*config)))
+        GridSamplePlan.select(sim, descriptor, wish("tiled_cells", config=TiledCellsConfig(64, 8, 6)))
 
 
 @pytest.mark.parametrize(
     ("variant", "config", "words"),
     [
-        ("tiled", TileConfig(48, 8, 1, 4), "64 threads, up to 512"),
-        ("tiled", TileConfig(96, 8, 1, 4), "64 threads, up to 512"),
-        ("tiled", TileConfig(576, 8, 1, 4), "64 threads, up to 512"),
-        ("tiled_cells", TiledCellsConfig(576, 8, 4), "pairs of warps, up to 512 threads"),
-        ("backward tiled", TiledBackwardConfig(3, 0, 8), "32 threads, up to 512"),
-        ("backward tiled", TiledBackwardConfig(96, 1, 8), "64 threads, up to 512"),
-        ("backward tiled", TiledBackwardConfig(544, 0, 8), "32 threads, up to 512"),
+        ("tiled", TileConfig(0, 8, 1, 4), "a block has a multiple of 64 threads, up to 512, not 0"),
+        ("tiled", TileConfig(48, 8, 1, 4), "a multiple of 64 threads, up to 512, not 48"),
+        ("tiled", TileConfig(96, 8, 1, 4), "a multiple of 64 threads, up to 512, not 96"),
+        ("tiled", TileConfig(576, 8, 1, 4), "a multiple of 64 threads, up to 512, not 576"),
+        ("tiled_cells", TiledCellsConfig(96, 8, 4), "a multiple of 64 threads, up to 512, not 96"),
+        ("tiled_cells", TiledCellsConfig(576, 8, 4), "a multiple of 64 threads, up to 512, not 576"),
+        ("backward tiled", TiledBackwardConfig(3, 0, 8), "a multiple of 32 threads, up to 512, not 3"),
+        ("backward tiled", TiledBackwardConfig(96, 1, 8), "a multiple of 64 threads, up to 512, not 96"),
+        ("backward tiled", TiledBackwardConfig(544, 0, 8), "a multiple of 32 threads, up to 512, not 544"),
         ("backward tiled", TiledBackwardConfig(512, 10**9, 8), "tiles up to 512 wide"),
-        ("backward hip/tiled", HipTiledBackwardConfig(96, 1, 8), "64 threads, up to 512"),
-        ("backward tiled_channels", TiledChannelsConfig(48, 16), "32 threads, up to 512"),
-        ("backward tiled_channels", TiledChannelsConfig(544, 112), "32 threads, up to 512"),
+        ("backward hip/tiled", HipTiledBackwardConfig(96, 1, 8), "a multiple of 64 threads, up to 512, not 96"),
+        ("backward tiled_channels", TiledChannelsConfig(48, 16), "a multiple of 32 threads, up to 512, not 48"),
+        ("backward tiled_channels", TiledChannelsConfig(544, 112), "a multiple of 32 threads, up to 512, not 544"),
     ],
     ids=str,
 )
@@ -197,13 +198,21 @@ def test_tiles_refuse_threads_that_they_have_no_place_for(
         )
 
 
-@pytest.mark.parametrize("config", [(80, 8, 4), (320, 8, 4), (64, 8, 6)], ids=str)
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ((80, 8, 4), "a multiple of {row} threads, up to 256, not 80"),
+        ((320, 8, 4), "a multiple of {row} threads, up to 256, not 320"),
+        ((64, 8, 6), "channels by fours, not 6"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(("variant", "row"), [("general_tiled", 64), ("hip/general_tiled", 32)])
 def test_tiles_of_other_modes_refuse_threads_and_parts_that_they_have_no_place_for(
-    sim: Device, config: Any, variant: str, row: int
+    sim: Device, config: Any, words: str, variant: str, row: int
 ) -> None:
     descriptor = GridSampleDescriptor((1, 8, 4, 4), (1, 4, 4, 2), mode="bicubic")
-    with pytest.raises(Unsupported, match=f"{row} threads, up to 256, and channels by fours"):
+    with pytest.raises(Unsupported, match=words.format(row=row)):
         GridSamplePlan.select(sim, descriptor, wish(variant, config=CELLS[variant](*config)))
 
 

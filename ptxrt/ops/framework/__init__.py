@@ -20,6 +20,7 @@ from ptxrt.ops.framework.schedule import (
     blocks_in_hip,
     ceil_div,
     in_slices,
+    refusal_of_threads,
     refusal_of_warps,
 )
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS, read_kernel
@@ -59,6 +60,7 @@ __all__ = [
     "parameter_type",
     "plan_cache",
     "read_kernel",
+    "refusal_of_threads",
     "refusal_of_warps",
     "whole_number",
 ]

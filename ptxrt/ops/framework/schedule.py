@@ -31,6 +31,7 @@ __all__ = [
     "blocks_in_hip",
     "ceil_div",
     "in_slices",
+    "refusal_of_threads",
     "refusal_of_warps",
 ]
 
@@ -314,6 +315,13 @@ class Refusal:
     """In a schedule's place: why a variant cannot run a problem, in words."""
 
     reason: str
+
+
+def refusal_of_threads(threads: int, step: int, most: int) -> Refusal | None:
+    """Return why a block is not of so many threads, or None: it takes multiples of `step`."""
+    if 0 < threads <= most and threads % step == 0:
+        return None
+    return Refusal(f"a block has a multiple of {step} threads, up to {most}, not {threads}")
 
 
 def refusal_of_warps(warps: int, dtype: ElementType, language: str) -> Refusal | None:
