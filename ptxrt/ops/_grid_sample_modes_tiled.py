@@ -43,11 +43,11 @@ FAMILY = KernelFamily(
     op="grid_sample",
 )
 
-_POINTS = 4  # of a thread
+_POINTS = 4  # of a thread in PTX
 _THREADS = 256  # at most
 _OWN = 15 << 10  # bytes of shared memory, at most, that the entries in PTX have for points beside their cells
 _HIP_KIB = 15  # of shared memory, for cells: AMD's devices have 64, for four blocks
-_HIP_EACH = 4  # cells of a box that a thread fills
+_TILE, _HIP_TILE = (64, _POINTS), (32, 1)  # of an image: threads of a row, and the points of each, one below the other
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CellsConfig(Config):
         An image's boxes hold eight channels or twelve where neighbouring points are some pixels apart, which leaves a
         fifth of an H200's shared memory to its L1 cache, where boxes meet.
         """
-        tiles = _tiles(problem, _THREADS, "ptx") * problem.n
+        tiles = _tiles(problem, _THREADS, _TILE) * problem.n
         kib, blocks = (36, 512) if problem.volume else (72, 256)
         counts = (64, 32, 16) if problem.volume else (32, 16)
         enough = (count for count in counts if tiles * -(-problem.c // count) >= blocks)
@@ -87,7 +87,7 @@ class HipCellsConfig(CellsConfig):
     @classmethod
     def heuristic(cls, problem: GridSampleDescriptor) -> HipCellsConfig:
         """As many channels as leave enough blocks, for three a multiprocessor of the largest devices."""
-        tiles = _tiles(problem, _THREADS, "hip") * problem.n
+        tiles = _tiles(problem, _THREADS, _HIP_TILE) * problem.n
         enough = (count for count in (64, 32, 16) if tiles * -(-problem.c // count) >= 1024)
         return cls(_THREADS, _HIP_KIB, next(enough, 8))
 
@@ -98,14 +98,11 @@ class HipCellsConfig(CellsConfig):
         return tuple(dict.fromkeys(cls(_THREADS, _HIP_KIB, count) for count in (best.channels, 8, 16, 32)))
 
 
-def _tiles(problem: GridSampleDescriptor, threads: int, language: str) -> int:
-    """Return how many tiles an image of the result has."""
-    tile: tuple[int, ...] = threads // 64 * _POINTS, 64
-    if problem.volume:
-        tile = _POINTS, threads // 32, 32
-    elif language == "hip":
-        tile = threads // 32, 32
-    return math.prod(-(-points // side) for points, side in zip(problem.grid_shape[1:-1], tile, strict=True))
+def _tiles(problem: GridSampleDescriptor, threads: int, tile: tuple[int, int]) -> int:
+    """Return how many tiles a result has; `tile` is for images, as ``_TILE`` has it."""
+    row, points = tile
+    sides = (_POINTS, threads // 32, 32) if problem.volume else (threads // row * points, row)
+    return math.prod(-(-length // side) for length, side in zip(problem.grid_shape[1:-1], sides, strict=True))
 
 
 class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
@@ -114,6 +111,10 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
     name = "general_tiled"
     config_type: type[CellsConfig] = CellsConfig
     modes: tuple[str, ...] = tuple(_MODES)
+    tile = _TILE
+    pixels: float = math.inf  # a plane has fewer
+    own_kib = 0  # of shared memory for cells, where that is the kernel's own and not its launch's
+    filled = 1 << 31  # cells of a box that a thread fills, at most: any number
 
     def suits(self, problem: GridSampleDescriptor) -> bool:
         """Many values, of as many channels as a cell has, and more than a tile of the result."""
@@ -126,24 +127,21 @@ class GeneralTiled(Variant["GridSampleDescriptor", CellsConfig]):
         if problem.way not in self.modes or not problem.packed or problem.dtype.name not in FAMILY.dtypes:
             kinds = " or ".join(_KINDS[mode] for mode in self.modes)
             return Refusal(f"takes contiguous f32, f16 or bf16, {kinds} alone")
-        in_hip = self.language == "hip"
-        if in_hip and problem.ih * problem.iw >= 1 << 30:
-            return Refusal("takes planes of fewer than 2**30 pixels")
-        row = 32 if problem.volume or in_hip else 64  # threads that a row of a tile has
+        if problem.ih * problem.iw >= self.pixels:
+            return Refusal(f"takes planes of fewer than 2**{math.log2(self.pixels):.0f} pixels")
+        row = 32 if problem.volume else self.tile[0]  # threads that a row of a tile has
         if refusal := refusal_of_threads(config.threads, row, _THREADS):
             return refusal
         if config.channels % 4:
             return Refusal(f"takes channels by fours, not {config.channels}")
-        nbytes = min(config.kib << 10, _HIP_KIB << 10 if in_hip else limits.max_shared_bytes - _OWN)
+        nbytes = min(config.kib << 10, self.own_kib << 10 or limits.max_shared_bytes - _OWN)
         space = nbytes // problem.dtype.size // (1 if problem.volume else 4)  # pixels, of a channel or of four
-        grid = (_tiles(problem, config.threads, self.language), -(-problem.c // config.channels), problem.n)
-        most = space // 2 if problem.volume else space  # of a box: two in turn
-        if in_hip:
-            most = min(most, _HIP_EACH * config.threads)
+        grid = (_tiles(problem, config.threads, self.tile), -(-problem.c // config.channels), problem.n)
+        most = min(space // 2 if problem.volume else space, self.filled * config.threads)  # of a box: two in turn
         arguments: tuple[Argument, ...] = ("x", "grid", "out", space, most, config.channels)
         arguments += (*problem.sizes, *problem.padding, *problem.strides)
         kernel = FAMILY.kernel(f"grid_sample_modes_tiled_{problem.way}", problem.dtype, self.language)
-        dynamic = (0, 0) if in_hip else (nbytes, _OWN)  # in HIP shared memory is the kernel's own
+        dynamic = (0, 0) if self.own_kib else (nbytes, _OWN)
         return Schedule((Launch(kernel, grid, config.threads, arguments, *dynamic),), problem.guarantee())
 
 
@@ -152,6 +150,10 @@ class HipGeneralTiled(GeneralTiled):
 
     config_type = HipCellsConfig
     modes = ("bicubic",)
+    tile = _HIP_TILE
+    pixels = 1 << 30
+    own_kib = _HIP_KIB
+    filled = 4
 
     def __init__(self) -> None:
         super().__init__("hip")
