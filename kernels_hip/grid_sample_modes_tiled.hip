@@ -18,13 +18,6 @@
 // thread. A block takes `part` channels, a multiple of 4. x is contiguous, and a plane has fewer than 2^30 pixels.
 
 //% include "elements.jinja"
-//% if T.size == 4
-
-// A product that is added to something is rounded before.
-#ifdef __clang__
-#pragma clang fp contract(off)
-#endif
-//% endif
 
 //% include "grid_sample_modes_parts.jinja"
 
@@ -40,10 +33,13 @@ struct alignas(4 * sizeof(Element)) Cell {
     Element channels[4];
 };
 
+// A product that is rounded before it is added to something. Not by fmaf(a, b, -0.0f), of which AMD's compiler makes a * b
+// again, and then one fma with the sum; nor by fmaf(a, b, 0.0f), as in pairs.jinja, by which -0 would be 0.
 __device__ inline Real product(Real a, Real b) {
 #ifdef __HIP_PLATFORM_NVIDIA__
     return __fmul_rn(a, b);
 #else
+#pragma clang fp contract(off)
     return a * b;
 #endif
 }

@@ -156,6 +156,17 @@ def test_waves_are_as_wide_as_the_target_has_them(target: str) -> None:
     assert {kernel(entry, target).report.wave_size for entry in entries} == {AMD_TARGETS[target]}
 
 
+@each_target
+def test_bicubic_tiles_round_their_products_before_they_add_them_up(target: str) -> None:
+    """There are as many additions as where each product is an fma in the text, and so none is one with a product."""
+    family, entry, product = "grid_sample_modes_tiled", "grid_sample_modes_tiled_bicubic_f32", "return a * b;"
+    text = TEXTS[family, "f32"]
+    assert text.count(product) == 1
+    texts = text, text.replace(product, "return fmaf(a, b, 0.0f);")
+    rounded, by_fma = (disassemble(compiled_for_amd(each, target, family).code, entry) for each in texts)
+    assert len(re.findall("_add_f32", rounded)) == len(re.findall("_add_f32", by_fma))
+
+
 def with_special(case: Case, kind: str) -> Case:
     """Return a case whose floats are special: all of them, or one in twelve."""
     rng = np.random.default_rng(5)

@@ -375,6 +375,18 @@ def test_bicubic_tiles_have_the_same_bits_in_both_languages(
     assert hip.tobytes() == ptx.tobytes()
 
 
+@of_at_most_32_bits
+@each_tiled
+def test_a_bicubic_sum_of_products_that_are_all_minus_zero_is_minus_zero(
+    device: Device, variant: str, name: str
+) -> None:
+    """The weights of a point between the pixels of 4 x 4 are negative at the edges: zeros of these signs leave -0."""
+    x = np.zeros((1, 4, 4, 4), TYPES[name])
+    x[..., 1:3, 1:3] = -0.0
+    grid = np.zeros((1, 1, 1, 2), TYPES[name])
+    assert np.signbit(sampled(device, variant, x, grid, config=CELLS[variant](64, 16, 4), mode="bicubic")).all()
+
+
 def counted(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], lines: str) -> Any:
     """Return sim's counts of the lines of a text that have this pattern in them."""
     profile, texts = machine.Profile(), []
