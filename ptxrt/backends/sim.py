@@ -317,11 +317,19 @@ class SimBackend:
         grid, block = dims[:3], dims[3:]
         if entry.required_block not in (None, block):
             raise LaunchError(
-                op=entry.name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=str(block)
+                op=entry.name,
+                argument="block",
+                expected=f"{entry.required_block}, as .reqntid says",
+                given=str(block),
+                fix="Launch blocks of that shape, or write another .reqntid",
             )
         if math.prod(block) > entry.max_threads:
             raise LaunchError(
-                op=entry.name, argument="block", expected=f"at most {entry.max_threads} threads", given=str(block)
+                op=entry.name,
+                argument="block",
+                expected=f"at most {entry.max_threads} threads",
+                given=str(block),
+                fix="Launch smaller blocks, or raise the kernel's .maxntid (in C++ __launch_bounds__)",
             )
         with self._one_at_a_time(ordinal, entry.name):
             run(

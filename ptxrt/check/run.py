@@ -403,14 +403,26 @@ def _check_limits(
     for argument, given, most in (("grid", grid, limits.max_grid), ("block", block, limits.max_block)):
         if not all(1 <= n <= bound for n, bound in zip(given, most, strict=True)):
             raise LaunchError(op=name, argument=argument, expected=f"each at least 1 and at most {most}", given=given)
+    if entry.required_block not in (None, block):
+        raise LaunchError(
+            op=name,
+            argument="block",
+            expected=f"{entry.required_block}, as .reqntid says",
+            given=block,
+            fix="Launch blocks of that shape, or write another .reqntid",
+        )
     threads = block[0] * block[1] * block[2]
     most_threads = min(limits.max_threads_per_block, entry.max_threads)
     if threads > most_threads:
+        by_kernel = entry.max_threads < limits.max_threads_per_block
+        more = ", or raise the kernel's .maxntid (in C++ __launch_bounds__)" if by_kernel else ""
         raise LaunchError(
-            op=name, argument="block", expected=f"at most {most_threads} threads", given=f"{block}, {threads}"
+            op=name,
+            argument="block",
+            expected=f"at most {most_threads} threads",
+            given=f"{block}, {threads}",
+            fix=f"Launch smaller blocks{more}",
         )
-    if entry.required_block not in (None, block):
-        raise LaunchError(op=name, argument="block", expected=f"{entry.required_block}, as .reqntid says", given=block)
     if entry.cluster is not None and any(n % part for n, part in zip(grid, entry.cluster, strict=True)):
         raise LaunchError(op=name, argument="grid", expected=f"a multiple of the cluster {entry.cluster}", given=grid)
     available = limits.max_shared_dynamic - entry.shared_bytes

@@ -530,5 +530,6 @@ def test_sim_launches_no_more_threads_than_the_kernel_takes_for_a_plan_either(si
     (launch,) = plan.schedule.launches
     assert launch.kernel.load(sim).resources.max_threads == 512
     plan.schedule = replace(plan.schedule, steps=(replace(launch, block=513),))
-    with refused(ptxrt.LaunchError, launch.kernel.entry, "block", "at most 512 threads", "(513, 1, 1)"):
+    said = "at most 512 threads", "(513, 1, 1)", "Launch smaller blocks, or raise the kernel's .maxntid"
+    with refused(ptxrt.LaunchError, launch.kernel.entry, "block", *said):
         plan.run(ops.Softmax2dArgs(ptxrt.zeros((1, 5, 8), np.float64, sim)))
