@@ -16,8 +16,11 @@ import pytest
 import waves
 from helpers import AMD_TARGETS, EVERYTHING, Patch, amd_targets, compiled_for_amd, covering
 from op_testing import on_device, wish
-from test_waves import (
-    AS_MACHINE_CODE,
+from test_waves import AS_MACHINE_CODE
+from test_waves import CASES as ALL_CASES
+from tolerances import bar, relative_error
+from wave_cases import HIP as ALL
+from wave_cases import (
     NO_MACHINE_CODE,
     TEXTS,
     Case,
@@ -26,9 +29,6 @@ from test_waves import (
     short_grids,  # noqa: F401
     type_of,
 )
-from test_waves import CASES as ALL_CASES
-from test_waves import HIP as ALL
-from tolerances import bar, relative_error
 
 import ptxrt
 from ptxrt import ops
