@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import InvalidArgument, shown
-from ptxrt.ops._batch_norm_alone import ChannelsLastAlone
+from ptxrt.ops._batch_norm_alone import Alone, ChannelsLastAlone
 from ptxrt.ops._batch_norm_cached import ThreadsConfig, held
 from ptxrt.ops._batch_norm_choice import (
     held_at_once,
@@ -313,10 +313,11 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     Variants, in training: ``cluster``, a cluster of blocks a channel, which reads it once into their shared memory;
     ``cached``, a block a channel that does so; ``columns`` and ``split``, several blocks a channel, whose partial sums
     lie in the workspace, of some images each or of any part of a channel; in HIP ``tickets``, these in one launch,
-    whose blocks write a channel soon after they have read it. In eval ``elementwise``. Where channels lie side by side,
-    and values are many, ``channels_last_held``, in training, from sm_90: one launch, whose blocks hold what they read
-    last; in HIP ``channels_last_tickets``, where values are neither few nor many; ``channels_last``: passes over rows
-    of channels. ``baseline``: a block a channel that reads it twice in training.
+    whose blocks write a channel soon after they have read it. In eval ``alone``, of rows of whole vectors, whose
+    threads share nothing, and ``elementwise``. Where channels lie side by side, and values are many,
+    ``channels_last_held``, in training, from sm_90: one launch, whose blocks hold what they read last; in HIP
+    ``channels_last_tickets``, where values are neither few nor many; ``channels_last``: passes over rows of channels.
+    ``baseline``: a block a channel that reads it twice in training.
     """
 
     op = "batch_norm"
@@ -324,6 +325,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     descriptor_type = BatchNormDescriptor
     result_type = BatchNormResult
     variants = (
+        Alone(),
         Small(),
         ChannelsLastAlone(),
         ChannelsLastClusters(),
@@ -335,6 +337,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         Split(),
         Elementwise(),
         Channels(),
+        Alone("hip"),
         Small("hip"),
         ChannelsLastAlone("hip"),
         ChannelsLastTickets("hip"),

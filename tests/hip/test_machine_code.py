@@ -414,7 +414,7 @@ def _ways(row: tuple[str, ...]) -> Iterator[Any]:
         yield family, BY_NAME[SPECS[entry].dtype].size
     else:
         yield family, which
-        yield re.sub(r"\d+", "", entry) if re.search(r"_(rows|words)\d*_kernel|_teams_\d", entry) else entry
+        yield re.sub(r"\d+", "", entry) if re.search(r"_(rows|eights|words)\d*_kernel|_teams_\d", entry) else entry
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
     moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", "norm_last_tickets", *held)
     rows = "(layer|rms)_norm_kernel_f64"
     in_two_ways = re.match(
-        f"(softmax2d|lrn)_.*(last|held|strips|walking)|grid_sample_last|batch_norm_.*cached|{rows}", entry
+        f"(softmax2d|lrn)_.*(last|held|strips|walking)|grid_sample_last|batch_norm_.*(cached|alone)|{rows}", entry
     )
     if in_two_ways or family in moving or re.search("last_backward_finish|_(factors|narrow)_", entry):
         edit = moved(which, size, None)

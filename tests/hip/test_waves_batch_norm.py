@@ -131,7 +131,9 @@ def batch_norm_in_small_eval(shape: Shape, name: str = "f32") -> Case:
 
 
 def batch_norm_alone(shape: Shape, affine: bool = True, name: str = "f32") -> Case:
-    return replace(batch_norm(shape, False, affine, name), variant="channels_last_alone")
+    return replace(
+        batch_norm(shape, False, affine, name), variant="channels_last_alone" if len(shape) == 2 else "alone"
+    )
 
 
 def batch_norm_backward_in_small(shape: Shape, training: bool, name: str = "f32") -> Case:
@@ -324,6 +326,9 @@ CASES: Cases = {
         (batch_norm_alone, ((37, 12),)),
         (batch_norm_alone, ((9, 520), False)),  # more units than a block has threads otherwise
         *((batch_norm_alone, ((37, 24), True, name)) for name in others("batch_norm_alone")),
+        (batch_norm_alone, ((3, 5, 12),)),
+        (batch_norm_alone, ((2, 3, 520), False)),
+        *((batch_norm_alone, ((3, 5, 24), True, name)) for name in others("batch_norm_alone")),
     ],
     "batch_norm_exact": [
         (exact_shard, ((3, 3, 37),)),

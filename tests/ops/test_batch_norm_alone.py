@@ -1,4 +1,4 @@
-"""batch_norm in eval of channels-last arrays, whose threads have all that their values need."""
+"""batch_norm in eval, whose threads have all that their values need."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan
-from ptxrt.ops._batch_norm_alone import AloneConfig
+from ptxrt.ops._batch_norm_alone import AloneConfig, reciprocal
 
-LANGUAGES = ("channels_last_alone", "hip/channels_last_alone")
-every_language = pytest.mark.parametrize("variant", LANGUAGES)
+LAST, ROWS = (
+    ("channels_last_alone", "hip/channels_last_alone"),
+    ("alone", "hip/alone"),
+)  # of channels, and of a channel's values
+every_language = pytest.mark.parametrize("variant", LAST)
+of_each_layout = pytest.mark.parametrize(
+    ("variant", "shape"), [*((variant, (9, 16)) for variant in LAST), *((variant, (3, 3, 16)) for variant in ROWS)]
+)
 
 
 @every_language
@@ -48,10 +54,51 @@ def test_every_number_of_units(
     check(device, problem(rng, shape, 1e4, name), large_mean=True, **how)
 
 
-@every_language
-def test_one_array_alone_is_unaligned_or_not_there(device: Device, rng: Rng, variant: str) -> None:
-    values = problem(rng, (9, 16))
-    plan = BatchNormPlan.select(device, BatchNormDescriptor((9, 16), False), wish(variant))
+@pytest.mark.parametrize("variant", ROWS)
+@pytest.mark.parametrize(
+    ("name", "shape", "threads"),
+    [
+        ("f32", (1, 1, 4), 1),  # one vector, one thread of two
+        ("f32", (37, 1, 4), 128),
+        ("f32", (5, 3, 8, 8), 128),
+        ("f32", (7, 5, 12), 96),  # rows and channels that are no powers of two
+        ("f32", (2, 600, 4), 512),
+        ("f32", (3, 2, 1028), 128),  # a thread's vectors are of one channel, or of two
+        ("f16", (1, 1, 8), 128),
+        ("f16", (3, 67, 40), 256),
+        ("bf16", (3, 67, 40), 128),
+    ],
+)
+@pytest.mark.sanitize
+def test_rows_of_every_length(
+    device: Device, rng: Rng, name: str, shape: tuple[int, ...], threads: int, variant: str
+) -> None:
+    values = problem(rng, shape, name=name)
+    how: dict[str, Any] = {"training": False, "variant": variant, "config": AloneConfig(threads)}
+    got = check(device, values, **how)
+    unaligned = run(device, values, offset=1, out_offset=3, **how)
+    assert unaligned["y"].tobytes() == got["y"].tobytes()
+    check(device, problem(rng, shape, 1e4, name), large_mean=True, **how)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 784, 3136, 65535, 65537, (1 << 30) + 1, (1 << 31) - 1])
+def test_products_are_quotients(divisor: int) -> None:
+    """At each multiple's neighbours, where a product that is a little too large, or too small, shows first."""
+    factor, shift = reciprocal(divisor)
+    assert factor < 1 << 32
+    last = (1 << 31) - 1
+    for multiple in {0, 1, 2, last // divisor // 2, last // divisor}:
+        for i in (multiple * divisor - 1, multiple * divisor, multiple * divisor + 1, last):
+            if 0 <= i <= last:
+                assert i * factor >> shift == i // divisor, i
+
+
+@of_each_layout
+def test_one_array_alone_is_unaligned_or_not_there(
+    device: Device, rng: Rng, variant: str, shape: tuple[int, ...]
+) -> None:
+    values = problem(rng, shape)
+    plan = BatchNormPlan.select(device, BatchNormDescriptor(shape, False), wish(variant))
     want = run(device, values, training=False, variant=variant)["y"].tobytes()
     for odd in range(6):
         *given, y = (on_device(a, device, int(odd == i)) for i, a in enumerate((*values, values[0])))
@@ -65,58 +112,72 @@ def test_one_array_alone_is_unaligned_or_not_there(device: Device, rng: Rng, var
     assert in_place.to_host().tobytes() == want
 
 
-@every_language
+@of_each_layout
 def test_in_place_no_thread_reads_what_another_one_writes(
-    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, variant: str
+    sim: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, variant: str, shape: tuple[int, ...]
 ) -> None:
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
-    x, *vectors = (on_device(a, sim) for a in problem(rng, (9, 16)))
-    plan = BatchNormPlan.select(sim, BatchNormDescriptor((9, 16), False), wish(variant))
+    x, *vectors = (on_device(a, sim) for a in problem(rng, shape))
+    plan = BatchNormPlan.select(sim, BatchNormDescriptor(shape, False), wish(variant))
     plan.run(BatchNormArgs(x, *vectors)._replace(y=x))
 
 
-@every_language
-def test_any_variance(device: Device, rng: Rng, variant: str) -> None:
-    check_any_variance(device, rng, (7, 12), variant)
+@pytest.mark.parametrize(
+    ("variant", "shape"), [*((variant, (7, 12)) for variant in LAST), *((variant, (3, 12, 8)) for variant in ROWS)]
+)
+def test_any_variance(device: Device, rng: Rng, variant: str, shape: tuple[int, ...]) -> None:
+    check_any_variance(device, rng, shape, variant)
 
 
-@every_language
+@of_each_layout
 @pytest.mark.parametrize("name", ["f32", "f16"])
-def test_nan_and_infinity_stay_where_they_are(device: Device, rng: Rng, name: str, variant: str) -> None:
-    x, *vectors = problem(rng, (9, 16), name=name)
+def test_nan_and_infinity_stay_where_they_are(
+    device: Device, rng: Rng, name: str, variant: str, shape: tuple[int, ...]
+) -> None:
+    x, *vectors = problem(rng, shape, name=name)
     right = run(device, (x, *vectors), training=False, variant=variant)["y"]
-    x[2, 3], x[7, 15] = np.nan, np.inf
+    x.flat[35], x.flat[127] = np.nan, np.inf
     y = run(device, (x, *vectors), training=False, variant=variant)["y"]
-    assert np.isnan(y[2, 3])
-    assert np.isinf(y[7, 15])
-    right[2, 3], right[7, 15] = y[2, 3], y[7, 15]
+    assert np.isnan(y.flat[35])
+    assert np.isinf(y.flat[127])
+    right.flat[35], right.flat[127] = y.flat[35], y.flat[127]
     assert y.tobytes() == right.tobytes()
 
 
+@pytest.mark.parametrize(("languages", "shape"), [(LAST, (19, 48)), (ROWS, (3, 48, 24))])
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
-def test_the_bits_are_those_of_the_other_language(device: Device, rng: Rng, name: str) -> None:
-    x, w, b, mean, var = problem(rng, (19, 48), name=name)
+def test_the_bits_are_those_of_the_other_language(
+    device: Device, rng: Rng, name: str, languages: tuple[str, str], shape: tuple[int, ...]
+) -> None:
+    x, w, b, mean, var = problem(rng, shape, name=name)
     var[5] = 1e-35  # in f64
-    one, other = (run(device, (x, w, b, mean, var), training=False, eps=0.0, variant=each)["y"] for each in LANGUAGES)
+    one, other = (run(device, (x, w, b, mean, var), training=False, eps=0.0, variant=each)["y"] for each in languages)
     assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(
-    ("shape", "training", "name", "threads", "why"),
+    ("variant", "shape", "training", "name", "threads", "why"),
     [
-        ((8, 16), True, "f32", 128, "in eval"),
-        ((8, 16, 2), False, "f32", 128, "channels that lie side by side"),
-        ((8, 16), False, "f64", 128, "no entries of f64"),
-        ((8, 18), False, "f32", 128, "18 channels are not 1 to 512 vectors of 4"),
-        ((8, 2052), False, "f32", 128, "2052 channels"),
-        ((8, 16), False, "f32", 0, "1 to 512 threads, not 0"),
-        ((8, 16), False, "f32", 513, "1 to 512 threads, not 513"),
-        ((1 << 29, 16), False, "f32", 128, "vectors are more than"),
+        (LAST[0], (8, 16), True, "f32", 128, "in eval"),
+        (LAST[0], (8, 16, 2), False, "f32", 128, "channels that lie side by side"),
+        (LAST[0], (8, 16), False, "f64", 128, "no entries of f64"),
+        (LAST[0], (8, 18), False, "f32", 128, "18 channels are not 1 to 512 vectors of 4"),
+        (LAST[0], (8, 2052), False, "f32", 128, "2052 channels"),
+        (LAST[0], (8, 16), False, "f32", 0, "1 to 512 threads, not 0"),
+        (LAST[0], (8, 16), False, "f32", 513, "1 to 512 threads, not 513"),
+        (LAST[0], (1 << 29, 16), False, "f32", 128, f"vectors are more than {(1 << 31) - 1024}"),
+        (ROWS[0], (8, 16, 4), True, "f32", 128, "is for eval"),
+        (ROWS[0], (8, 16, 6), False, "f32", 128, "rows of 6 values are not whole vectors of 4"),
+        (ROWS[0], (8, 16), False, "f32", 128, "rows of 1 values"),
+        (ROWS[0], (8, 16, 4), False, "f64", 128, "no entries of f64"),
+        (ROWS[0], (8, 16, 4), False, "f32", 0, "1 to 512 threads, not 0"),
+        (ROWS[0], (8, 16, 4), False, "f32", 513, "1 to 512 threads, not 513"),
+        (ROWS[0], (1 << 27, 16, 4), False, "f32", 128, f"vectors are more than {(1 << 31) - 1024}"),
     ],
 )
-def test_what_it_cannot_do(shape: Any, training: bool, name: str, threads: int, why: str) -> None:
+def test_what_it_cannot_do(variant: str, shape: Any, training: bool, name: str, threads: int, why: str) -> None:
     descriptor = BatchNormDescriptor(shape, training, BY_NAME[name])
-    preference = wish("channels_last_alone", config=AloneConfig(threads))
+    preference = wish(variant, config=AloneConfig(threads))
     with refused(ptxrt.errors.Unsupported, "batch_norm", "descriptor", why):
         BatchNormPlan.select(Device("sim:0"), descriptor, preference)
 
@@ -127,6 +188,10 @@ def test_what_it_cannot_do(shape: Any, training: bool, name: str, threads: int, 
         ((2, 64), "f32", "channels_last_alone"),
         ((1 << 20, 64), "f16", "channels_last_alone"),
         ((1 << 20, 64), "f64", "channels_last"),
+        ((32, 256, 56, 56), "f32", "alone"),
+        ((32, 256, 56, 56), "bf16", "alone"),
+        ((32, 256, 56, 56), "f64", "elementwise"),
+        ((32, 256, 55, 55), "f32", "elementwise"),
     ],
 )
 @pytest.mark.parametrize("language", ["ptx", "hip"])
