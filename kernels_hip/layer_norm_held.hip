@@ -44,7 +44,7 @@ layer_norm_held_backward_parameters_kernel{{ suffix }}(const float* partials_ptr
 {{ namespaces() }}
 //% endif
 //% for kind, slots, lanes in forwards
-    //% set name = "%s_held_%s_%s%s_kernel%s" | format("layer_norm", slots, kind, lanes if lanes < 32 or kind == "words" else "", suffix)
+    //% set name = "%s_held_%s_%s%s_kernel%s" | format("layer_norm", slots, kind, lanes if lanes < 32 or kind != "rows" else "", suffix)
     //% if entry in (none, name)
 extern "C" __global__ void __launch_bounds__({{ kind }}{{ lanes }}::THREADS, 2)
 {{ name }}(const Element* in_ptr, Element* out_ptr, const float* w_ptr, const float* b_ptr, size_t rows,

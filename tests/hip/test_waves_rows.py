@@ -95,11 +95,18 @@ def extreme_rows_apart(op: str, shape: Shape) -> Case:
 # Rows of some lanes of a warp: each number of lanes and of slots, full but for the last one. Shape, slices of the
 # backward, type. There are more rows than a grid's warps have at a time, and more slices than blocks.
 OF_WARPS: list[tuple[Any, ...]] = [
-    *(((count, width),) for count, width in ((24, 12), (24, 13), (12, 28), (12, 31), (9, 60), (9, 63))),
-    *(((5, width),) for width in (124, 127, 252, 255, 380, 508, 511)),
-    *(((20, width), 3) for width in (60, 63, 124, 127, 252, 255)),
-    *(((7, width), 0, name) for name in ("f16", "bf16") for width in (24, 26, 56, 62, 120, 126, 248, 254, 504, 510)),
-    *(((20, width), 3, name) for name in ("f16", "bf16") for width in (62, 64, 120, 126, 248, 254)),
+    *(
+        ((count, width),)
+        for count, width in ((24, 12), (24, 13), (24, 14), (12, 28), (12, 30), (12, 31), (9, 60), (9, 62), (9, 63))
+    ),
+    *(((5, width),) for width in (124, 126, 127, 252, 254, 255, 380, 508, 510, 511)),
+    *(((20, width), 3) for width in (60, 62, 63, 124, 126, 127, 252, 254, 255)),
+    *(
+        ((7, width), 0, name)
+        for name in ("f16", "bf16")
+        for width in (24, 26, 28, 56, 60, 62, 120, 124, 126, 248, 252, 254, 504, 508, 510)
+    ),
+    *(((20, width), 3, name) for name in ("f16", "bf16") for width in (60, 62, 64, 120, 124, 126, 248, 252, 254)),
 ]
 
 CASES: Cases = {

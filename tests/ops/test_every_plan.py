@@ -440,13 +440,13 @@ LARGE: list[tuple[Any, Any]] = [
     *((plan, kind((9, width), (width,)))  # and for each number of lanes that have a row
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
       for width in (16, 32, 48, 64, 96, 192, 256)),
-    *((plan, kind((9, width), (width,)))  # and of words
+    *((plan, kind((9, width), (width,)))  # and of eights and of words
       for plan, kind in ((ops.LayerNormPlan, ops.LayerNormDescriptor), (ops.RmsNormPlan, ops.RmsNormDescriptor))
-      for width in (2, 6, 18, 30, 34, 66, 130, 258)),
+      for width in (2, 6, 18, 30, 34, 66, 130, 258, 3, 4, 9, 12, 25, 36, 47, 68, 95, 132, 255, 260, 511)),
     *((plan, kind((9, width), (width,)))
       for plan, kind in ((ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
                          (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
-      for width in (64, 62, 126, 254)),
+      for width in (64, 62, 126, 254, 63, 68, 125, 132, 253)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((4096, 320), True)),
     (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((2, 8, 64, 64), True)),
     *((plan, kind(shape))

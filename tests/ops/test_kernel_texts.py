@@ -26,7 +26,7 @@ FOREIGN = sorted((Path(__file__).parent / "foreign_kernels").glob("*.ptx"))
 
 def _name(spec: KernelSpec) -> str:
     """The family, and by what its texts differ."""
-    return "-".join([spec.family, spec.dtype, *(value for _, value in spec.parameters)])
+    return "-".join([spec.family, spec.dtype, *(name + value for name, value in spec.parameters)])
 
 
 IN_PTX = [spec for spec in ops.kernels() if spec.language == "ptx"]

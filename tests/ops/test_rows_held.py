@@ -218,7 +218,8 @@ def test_several_rows_of_a_warp(device: Device, rng: Rng, norm: str, variant: st
 @pytest.mark.ptx
 def test_warps_have_the_same_bits_in_both_languages(device: Device, rng: Rng, norm: str, name: str) -> None:
     """Each number of lanes and of slots, lanes without a value, rows to spare, and scaled ones."""
-    all_words = (1, 12, 13, 28, 31, 60, 63, 124, 127, 252, 255, *((380, 508, 511) if name == "f32" else ()))
+    all_words: tuple[int, ...] = (1, 12, 14, 13, 28, 30, 31, 60, 62, 63, 124, 126, 127, 252, 254, 255)
+    all_words += (380, 382, 508, 510, 511) if name == "f32" else ()
     for words in all_words if EVERYTHING or NVIDIA_GPU else all_words[::2]:  # tests/hip has each number of lanes
         _, x, *weights = problem(norm, rng, (19, words * 4 // BY_NAME[name].size), name, mean=1.0)
         x[1] *= x.dtype.type(1e30)
@@ -228,7 +229,9 @@ def test_warps_have_the_same_bits_in_both_languages(device: Device, rng: Rng, no
             for variant in ("held_warps", "hip/held_warps")
         )
         assert one == other, words
-    for width in (60, 62, 64, 124, 126, 252, 254, 256)[:: 1 if EVERYTHING or NVIDIA_GPU else 3]:
+    for width in (60, 62, 63, 64, 68, 124, 126, 127, 132, 252, 254, 255, 256)[:: 1 if EVERYTHING or NVIDIA_GPU else 3]:
+        if width * BY_NAME[name].size % 4:
+            continue
         go, x, *weights = problem(norm, rng, (37, width), name, mean=1.0)
         x[1] *= x.dtype.type(1e30)
         one, other = (
@@ -240,8 +243,9 @@ def test_warps_have_the_same_bits_in_both_languages(device: Device, rng: Rng, no
 
 @every_norm
 @every_language
-def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str, variant: str) -> None:
-    go, x, *weights = problem(norm, rng, (5, 64))
+@pytest.mark.parametrize(("width", "name"), [(64, "f32"), (66, "f32"), (68, "f16")])  # of vectors, of eights
+def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str, variant: str, width: int, name: str) -> None:
+    go, x, *weights = problem(norm, rng, (5, width), name)
     check_one_unaligned(device, norm, variant, x, *weights)
     want = backward(device, norm, go, x, weights[0], variant=variant)[0]
     for odd in range(4):
@@ -364,8 +368,12 @@ def test_where_copies_cannot_be_under_way_words_are_taken(sim: Device, norm: str
     variant = next(some for some in plan.variants if (some.name, some.language) == ("held_warps", "ptx"))
     of = getattr(ops, f"{NORMS[norm]}BackwardDescriptor")((9, 128), (128,))
     limits, config = Limits.of(sim.properties), WarpsBackwardConfig.heuristic(of)
-    for target, entry, needs in ((None, "2_rows16", 80), (80, "2_rows16", 80), (75, "8_words16", None)):
-        rows_of, _ = variant.schedule(of, config, limits._replace(target=target)).steps
+    eights = getattr(ops, f"{NORMS[norm]}BackwardDescriptor")((9, 126), (126,))
+    for shape, target, entry, needs in (
+        (of, None, "2_rows16", 80), (of, 80, "2_rows16", 80), (of, 75, "8_words16", None),
+        (eights, 80, "4_eights16", 80), (eights, 75, "8_words16", None),
+    ):  # fmt: skip
+        rows_of, _ = variant.schedule(shape, config, limits._replace(target=target)).steps
         assert (rows_of.kernel.entry, rows_of.kernel.target) == (f"{norm}_held_backward_{entry}_kernel", needs)
 
 
@@ -670,7 +678,7 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
               for count in (0, 9, 8 * 132, 8 * 4 * 200, 8 * 2000, 8 * 64 * 400)]  # fmt: skip
     assert slices == [1, 2, 132, 200, 396, 400]
-    assert WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((8 * 2200, 126), (126,))).slices == 4 * 132
+    assert WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((8 * 2200, 127), (127,))).slices == 4 * 132
     assert [chosen(width, "f8") for width in (2, 63, 1 << 13, (1 << 13) + 2)] == [
         "held", "baseline", "held", "baseline",
     ]  # fmt: skip

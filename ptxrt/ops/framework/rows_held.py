@@ -49,10 +49,11 @@ _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at m
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
 _BLOCKS = 32  # that a multiprocessor runs at a time, at most
 _LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
+_BYTES = 16 * _SLOTS  # of a row that a lane has then
 _OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
-# By whole vectors, of which the lane's next rows are on their way in the backward, or by words of 4 bytes.
-_ACCESSES: dict[str, dict[str, int]] = {"rows": {"stages": 4}, "words": {"access": 4}}
-_COPYING = 80  # sm_80, which these copies need
+# Bytes at a time: vectors or eights, of which the lane's next rows are on their way in the backward, or words.
+_ACCESSES = {"rows": 16, "eights": 8, "words": 4}
+_COPYING, _STAGES = 80, 4  # sm_80, which these copies need, and the places of a lane's ring
 _TURNS = 64  # rows of a lane in the backward, at most
 _WARPS = 4  # of a block at most, where warps have rows
 _KEPT = 16  # values of a row for which a lane keeps weights, at most
@@ -99,9 +100,17 @@ class _Registers(NamedTuple):
 _FORWARD, _BACKWARD = _Registers(32, 16, 512), _Registers(16, 8, 512)
 
 
-def _words(dtype: ElementType) -> tuple[int, ...]:
-    """Return how many words of 4 bytes a lane may have of a row that is not whole vectors: up to 16 values."""
-    return (8, 16) if dtype.size == 4 else (8,)
+def _slots(dtype: ElementType, kind: str) -> tuple[int, ...]:
+    """Return how many eights or words a lane may have of a row that is not whole vectors: up to 16 values."""
+    return tuple(nbytes // _ACCESSES[kind] for nbytes in ((_BYTES, 2 * _BYTES) if dtype.size == 4 else (_BYTES,)))
+
+
+def _kind(problem: RowsDescriptor) -> str | Refusal:
+    """Return of what rows are made that are not whole vectors."""
+    nbytes = problem.width * problem.dtype.size
+    if nbytes % _ACCESSES["words"]:
+        return Refusal(f"rows of {problem.width} values are not whole words of 4 bytes")
+    return "words" if nbytes % _ACCESSES["eights"] else "eights"
 
 
 def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> KernelFamily:
@@ -136,15 +145,17 @@ def held_family(norm: str, kernel: str, backward_parameters_kernel: str) -> Kern
                     )
     by_warps = backward.replace(" u64 length,", "")
     for name in (name for name in types if name not in alone):
-        for slots in _words(BY_NAME[name]):
-            for lanes in (*_LANES, _WARP) if slots == _words(BY_NAME[name])[0] else (_WARP,):
-                entry = f"{norm}_held_{slots}_words{lanes}_kernel"
-                _add(roles, entry, kernel, name, slots=slots, lanes=lanes, **_ACCESSES["words"])
-        for kind, given in _ACCESSES.items():
-            slots = _OF_WARPS_BACKWARD * BY_NAME[name].size // given.get("access", 16)
+        for kind, access in _ACCESSES.items():
+            given = {} if kind == "rows" else {"access": access}
+            for slots in _slots(BY_NAME[name], kind) if given else ():
+                for lanes in (*_LANES, _WARP) if slots * access == _BYTES else (_WARP,):
+                    entry = f"{norm}_held_{slots}_{kind}{lanes}_kernel"
+                    _add(roles, entry, kernel, name, slots=slots, lanes=lanes, **given)
+            slots, target = _OF_WARPS_BACKWARD * BY_NAME[name].size // access, None
+            if kind != "words":
+                given, target = given | {"stages": _STAGES}, _COPYING
             for lanes in _LANES_BACKWARD:
                 entry = f"{norm}_held_backward_{slots}_{kind}{lanes}_kernel"
-                target = _COPYING if kind == "rows" else None
                 _add(roles, entry, by_warps, name, target, slots=slots, lanes=lanes, **given)
     return KernelFamily(f"{norm}_held", types, roles, targets=ROUNDING_TARGETS, op=norm)
 
@@ -284,11 +295,11 @@ class WarpsConfig(Config):
 
 
 class _Share(NamedTuple):
-    """What a lane has of a row: so many slots, of words or of vectors, of which so many lanes have one each."""
+    """What a lane has of a row: so many slots, of which so many lanes have one each, and of what kind these are."""
 
     slots: int
     lanes: int
-    words: bool
+    kind: str
 
 
 class HeldWarps(_Held[WarpsConfig]):
@@ -299,9 +310,9 @@ class HeldWarps(_Held[WarpsConfig]):
     registers = _FORWARD
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where rows are short, the fewer there are the shorter; and where no block has them, by words."""
+        """Where rows are short, the fewer there are the shorter; and where no block has them."""
         shared = self._share(problem)
-        if isinstance(shared, Refusal) or shared.words:
+        if isinstance(shared, Refusal) or shared.kind != "rows":
             return not isinstance(shared, Refusal)
         short = problem.width <= _SHORT and (problem.dtype.size == 4 or problem.rows >= 4 * problem.width)
         return short or problem.rows > _BLOCKS * _MULTIPROCESSORS
@@ -314,14 +325,14 @@ class HeldWarps(_Held[WarpsConfig]):
             return Refusal(f"a warp has rows at least once, not {config.turns} times")
         if isinstance(shared := self._share(problem), Refusal):
             return shared
-        slots, lanes, words = shared
+        slots, lanes, kind = shared
         blocks = ceil_div(problem.rows, _WARP // lanes * config.warps * config.turns)
-        entry = f"{slots}_words{lanes}" if words else f"{slots}_rows{'' if lanes == _WARP else lanes}"
-        launch = self.launch(f"{entry}_kernel", problem, blocks, config.warps * _WARP, per_value=1 / problem.width)
+        entry = f"{slots}_{kind}{'' if kind == 'rows' and lanes == _WARP else lanes}_kernel"
+        launch = self.launch(entry, problem, blocks, config.warps * _WARP, per_value=1 / problem.width)
         return Schedule((launch,), GUARANTEE)
 
     def _share(self, problem: RowsDescriptor) -> _Share | Refusal:
-        """Return how a warp shares rows out: to as few lanes as hold one, with two vectors each, or eight words."""
+        """Return how a warp shares rows out: to as few lanes as hold one, with _BYTES each."""
         if problem.dtype.name == "f64":
             return Refusal("there are no entries of f64")
         if not problem.width % _vector(problem) and problem.width >= 2 * _vector(problem):
@@ -329,15 +340,15 @@ class HeldWarps(_Held[WarpsConfig]):
                 return refusal
             if self.language == "hip" and problem.width > _KEPT * _WARP:
                 return Refusal(f"in HIP a warp holds {_KEPT * _WARP} values, not {problem.width}")
-            return _Share(max(_SLOTS, self.slots(problem, _WARP)), _lanes(problem), False)
-        words, rest = divmod(problem.width * problem.dtype.size, 4)
-        slots = next((slots for slots in _words(problem.dtype) if words <= slots * _WARP), None)
-        if rest:
-            return Refusal(f"rows of {problem.width} values are not whole words of 4 bytes")
+            return _Share(max(_SLOTS, self.slots(problem, _WARP)), _lanes(problem), "rows")
+        if isinstance(kind := _kind(problem), Refusal):
+            return kind
+        at_once = _WARP * _ACCESSES[kind] // problem.dtype.size  # values of a slot
+        slots = next((slots for slots in _slots(problem.dtype, kind) if problem.width <= slots * at_once), None)
         if slots is None:
-            most = max(_words(problem.dtype)) * _WARP * 4 // problem.dtype.size
+            most = max(_slots(problem.dtype, kind)) * at_once
             return Refusal(f"of rows that are not whole vectors a warp holds {most} values, not {problem.width}")
-        return _Share(slots, _lanes(problem), True)
+        return _Share(slots, _lanes(problem), kind)
 
 
 def forward_variants(family: KernelFamily, held: KernelFamily) -> tuple[RowsVariant[Any], ...]:
@@ -403,7 +414,8 @@ class WarpsBackwardConfig(Config):
     def heuristic(cls, problem: RowsDescriptor) -> WarpsBackwardConfig:
         """A block a multiprocessor, or three or four where each has turns; more where f32 would add up many rows."""
         turns = ceil_div(problem.rows, _WARPS * _WARP // _lanes_backward(problem))
-        few, many = min(turns, _MULTIPROCESSORS), (3 if _by_vectors(problem) else 4) * _MULTIPROCESSORS
+        copying = _by_vectors(problem) or _kind(problem) == "eights"
+        few, many = min(turns, _MULTIPROCESSORS), (3 if copying else 4) * _MULTIPROCESSORS
         return cls(max(1, few, min(turns // 4, many), ceil_div(turns, _TURNS)))
 
     @classmethod
@@ -441,8 +453,10 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
         partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
         cut: dict[str, Argument] = {"slices": slices, "partials_ptr": partials, "per_value": 1 / problem.width}
         old = self.language == "ptx" and limits.target is not None and limits.target < _COPYING
-        kind, bytes_at_once = ("rows", 16) if _by_vectors(problem) and not old else ("words", 4)
-        entry = f"backward_{_OF_WARPS_BACKWARD * problem.dtype.size // bytes_at_once}_{kind}{lanes}_kernel"
+        kind = "words" if old else "rows" if _by_vectors(problem) else _kind(problem)
+        if isinstance(kind, Refusal):
+            return kind
+        entry = f"backward_{_OF_WARPS_BACKWARD * problem.dtype.size // _ACCESSES[kind]}_{kind}{lanes}_kernel"
         rows = self.launch(entry, problem, slices, _WARPS * _WARP, **cut)
         columns = launch_of_columns(self, problem, **cut)
         return Schedule((rows, columns), GUARANTEE, workspace)
@@ -454,8 +468,8 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
             return Refusal("there are no entries of f64")
         if config.slices < 1:
             return Refusal(f"there is at least a slice, not {config.slices}")
-        if problem.width * problem.dtype.size % 4:
-            return Refusal(f"rows of {problem.width} values are not whole words of 4 bytes")
+        if isinstance(kind := _kind(problem), Refusal):
+            return kind
         if problem.width > most:
             return Refusal(f"a warp holds {most} values, not {problem.width}")
         return None
@@ -467,8 +481,8 @@ def _by_vectors(problem: RowsDescriptor) -> bool:
 
 
 def _lanes(problem: RowsDescriptor) -> int:
-    """Return how many lanes have a row in the forward: as few as hold it with two vectors, or eight words, each."""
-    return next((lanes for lanes in _LANES if problem.width * problem.dtype.size <= 16 * _SLOTS * lanes), _WARP)
+    """Return how many lanes have a row in the forward: as few as hold it with _BYTES each."""
+    return next((lanes for lanes in _LANES if problem.width * problem.dtype.size <= _BYTES * lanes), _WARP)
 
 
 def _lanes_backward(problem: RowsDescriptor) -> int:
