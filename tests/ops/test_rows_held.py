@@ -258,6 +258,23 @@ def test_one_array_alone_is_unaligned(device: Device, rng: Rng, norm: str, varia
 
 @every_norm
 @every_language
+def test_eights_at_odd_multiples_of_8_bytes(device: Device, rng: Rng, norm: str, variant: str) -> None:
+    """Where a row's own pieces would be accesses, and those of weights, of 16 bytes, would not."""
+    go, x, *weights = problem(norm, rng, (5, 68), "f16")
+    want = forward(device, norm, x, *weights, variant=variant, config=WarpsConfig(1, 1))
+    gradient = backward(device, norm, go, x, weights[0], variant=variant, slices=1)[0]
+    arrays = [on_device(a, device, 4) for a in (go, x)] + [on_device(a, device, 2) for a in weights]
+    out = Guarded(x.shape, x.dtype, device, 4)
+    plan = select(device, norm, "", x, 1e-5, variant, WarpsConfig(1, 1))
+    plan.run(getattr(ops, f"{NORMS[norm]}Args")(*arrays[1:], out=out.array))
+    assert out.host().tobytes() == want.tobytes()
+    plan = select(device, norm, "Backward", x, 1e-5, variant, WarpsBackwardConfig(1))
+    plan.run(getattr(ops, f"{NORMS[norm]}BackwardArgs")(*arrays[:3], grad_input=out.array))
+    assert out.host().tobytes() == gradient.tobytes()
+
+
+@every_norm
+@every_language
 @every_type
 def test_nan_and_infinity_spoil_no_other_row_of_their_warp(
     device: Device, rng: Rng, norm: str, variant: str, name: str
@@ -678,7 +695,9 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
               for count in (0, 9, 8 * 132, 8 * 4 * 200, 8 * 2000, 8 * 64 * 400)]  # fmt: skip
     assert slices == [1, 2, 132, 200, 396, 400]
-    assert WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((8 * 2200, 127), (127,))).slices == 4 * 132
+    of_many = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((8 * 2200, width), (width,))).slices
+               for width in (127, 126)]  # fmt: skip
+    assert of_many == [4 * 132, 3 * 132]  # by words, by eights
     assert [chosen(width, "f8") for width in (2, 63, 1 << 13, (1 << 13) + 2)] == [
         "held", "baseline", "held", "baseline",
     ]  # fmt: skip
