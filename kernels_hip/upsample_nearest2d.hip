@@ -314,7 +314,13 @@ template <unsigned COLUMNS>
 __device__ void add_vectors(const Element* from, Element* to, unsigned rows, size_t step) {
     constexpr unsigned TURN = 2 + COLUMNS % 2;
     Real sums[VECTOR] = {};
+//% if T.size == 2
+#pragma unroll 1  // turns together have more registers than NVIDIA's assembler wants to give, and it spills them
+//% endif
     for (; rows >= TURN; rows -= TURN, from += TURN * step) add_rows<COLUMNS, TURN>(sums, from, step);
+//% if T.size == 2
+#pragma unroll 1
+//% endif
     for (; rows; --rows, from += step) add_rows<COLUMNS, 1>(sums, from, step);
     store<true>(to, sums);
 }

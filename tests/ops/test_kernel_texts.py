@@ -187,8 +187,6 @@ SPILLING = {
     ("local_response_norm", "f64", "sm_120"),
     ("softmax2d", "bf16", "sm_100"),
     ("softmax2d", "f16", "sm_100"),
-    ("upsample_nearest2d", "bf16", "sm_90"),
-    ("upsample_nearest2d", "f16", "sm_90"),
 }
 
 
