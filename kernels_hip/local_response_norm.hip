@@ -186,10 +186,11 @@ __device__ inline void walk_backward(const Element* __restrict__ in_ptr, const E
         }
 #pragma unroll
         for (unsigned i = 0; i < TURN; ++i) {
+            const bool has = walk.has(step + i);
             const Powers both = powers_by_root(denom[i], quarters);
             const double g = Real(go[i]);
             const Number term = {{ "Number(g) * Number(x[i]) * Number(both.lower)" if T.name == "f64" else "fma(fma(g, double(Real(x[i])), 0.0), both.lower, 0.0)" }};
-            past.take(walk.has(step + i) ? term : Number(0.0), fma(g, both.upper, 0.0), Real(x[i]));
+            past.take(has ? term : Number(0.0), fma(g, both.upper, 0.0), Real(x[i]));
             if (step + i + 1 < size || step + i >= walk.steps) continue;
             const size_t place = walk.start + size_t(walk.first + step + i + 1 - size) * spatial;
             const Number sum = {{ "past.sum() * Number(factor)" if T.name == "f64" else "fma(past.sum(), factor, 0.0)" }};
