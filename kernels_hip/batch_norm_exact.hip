@@ -7,7 +7,7 @@
 // moves it. The digits of a block are added up in shared memory.
 //
 //   batch_norm_exact_sums, batch_norm_backward_exact_sums: as in PTX; any number of threads up to 256.
-//   batch_norm_exact_finish, batch_norm_backward_exact_finish: blocks of any size, as many as give each channel a thread.
+//   batch_norm_exact_finish, batch_norm_backward_exact_finish: blocks of up to 128 threads, as many as give each channel one.
 //   batch_norm_exact_apply, batch_norm_backward_exact_apply: by coefficients f64[channels] each, mean, scale and bias, or mean,
 //     scale, slope and shift; any grid along x, blocks of any size.
 
@@ -203,7 +203,7 @@ batch_norm_backward_exact_sums{{ suffix }}(const Element* in_ptr, const Element*
     add_slice<true>(in_ptr, go_ptr, mean_ptr, sums_ptr, batch, channels, hw, values);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(128, 1)
 batch_norm_exact_finish{{ suffix }}(const long long* sums_ptr, const Real* w_ptr, Real* mean_ptr, Real* var_ptr,
                         Real* rmean_ptr, Real* rvar_ptr, const long long* batches_ptr, const Real* b_ptr,
                         double* coefficients_ptr, unsigned channels, Real eps, Real momentum) {
@@ -230,7 +230,7 @@ batch_norm_exact_finish{{ suffix }}(const long long* sums_ptr, const Real* w_ptr
     coefficients_ptr[2 * size_t(channels) + channel] = b_ptr ? double(b_ptr[channel]) : 0.0;
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(128, 1)
 batch_norm_backward_exact_finish{{ suffix }}(const long long* sums_ptr, const Real* w_ptr, const Real* mean_ptr,
                                  const Real* var_ptr, Real* gw_ptr, Real* gb_ptr, double* coefficients_ptr,
                                  unsigned channels, Real eps) {
