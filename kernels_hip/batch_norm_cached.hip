@@ -2,6 +2,9 @@
 /*#- Threads of a block that holds a channel, forward and backward -> the blocks that registers leave room for. -#*/
 //% set at_once = ({128: {"f32": 8}.get(T.name, 6), 256: 3 if T.size == 2 else 4}, {128: {"f32": 6}.get(T.name, 4), 512: {"f32": 2}.get(T.name, 1)})
 //% set rest = (0, 0) if T.name == "f64" else (4, 2)
+//% if T.name == "f64"
+//% set singles = 7
+//% endif
 // batch_norm_cached, {{ T.name }}: batch_norm in training, forward and backward, by a block a channel that holds all its values.
 //
 // The formulas, how they are computed and why that is accurate stand in batch_norm.ptx. What is different is that each value is
