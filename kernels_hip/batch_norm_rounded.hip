@@ -91,7 +91,7 @@ __device__ inline void make_digits(const Element* in_ptr, const Real* mean_ptr, 
     digits_ptr[size_t(lane) * channels + channel] = written;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS{{ ", 8" if T.name == "f32" }})
 batch_norm_rounded_sums{{ suffix }}(const Element* in_ptr, double* sums_ptr, unsigned batch, unsigned channels,
                         unsigned hw, unsigned slices, unsigned values) {
     add_slice<false>(in_ptr, nullptr, nullptr, sums_ptr, batch, channels, hw, slices, values);
