@@ -36,8 +36,7 @@
 // A thread's way along `chunk` channels at one position of one image, which it writes; what it reads begins `before` channels
 // ahead. A sum is made anew for every window, the first channel first. The chunks of one position run side by side.
 // Windows of {{ usual }} are a text of their own, with all of a window in registers.
-constexpr unsigned WALKERS = 256, MOST = {{ most }};  // threads of a block; size
-constexpr unsigned TURN = 4, TURN_BACKWARD = {{ 3 if T.name == "f64" else 4 }};  // channels that are read ahead: what registers hold
+constexpr unsigned WALKERS = 256, MOST = {{ most }}, TURN = 4;  // threads of a block; size; channels that are read ahead
 
 struct Walk {
     size_t start;             // of channel 0
@@ -146,7 +145,7 @@ __device__ inline void walk_forward(const Element* __restrict__ in_ptr, Element*
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WALKERS{{ ", 3" if T.name == "f64" }})
+extern "C" __global__ void __launch_bounds__(WALKERS)
 lrn_forward_walking{{ suffix }}(const Element* __restrict__ in_ptr, Element* __restrict__ out_ptr, Real* __restrict__ denom_ptr,
                     unsigned batch, unsigned channels, unsigned spatial, unsigned size, unsigned chunk, Real alpha,
                     Real beta, Real k) {
@@ -169,24 +168,24 @@ __device__ inline void walk_backward(const Element* __restrict__ in_ptr, const E
     const int quarters = quarters_of(beta);
     const double factor = double(alpha) / size * -double(beta) * 2.0;
 
-    Element x[TURN_BACKWARD], go[TURN_BACKWARD], next_x[TURN_BACKWARD], next_go[TURN_BACKWARD];
-    Real denom[TURN_BACKWARD], next_denom[TURN_BACKWARD];
+    Element x[TURN], go[TURN], next_x[TURN], next_go[TURN];
+    Real denom[TURN], next_denom[TURN];
     Past<SIZE> past(terms, owns, size);
 #pragma unroll
-    for (unsigned i = 0; i < TURN_BACKWARD; ++i) {
+    for (unsigned i = 0; i < TURN; ++i) {
         const size_t place = walk.place(i, spatial);
         next_x[i] = in_ptr[place], next_go[i] = go_ptr[place], next_denom[i] = denom_ptr[place];
     }
-    for (unsigned step = 0; step < walk.steps; step += TURN_BACKWARD) {
+    for (unsigned step = 0; step < walk.steps; step += TURN) {
 #pragma unroll
-        for (unsigned i = 0; i < TURN_BACKWARD; ++i) x[i] = next_x[i], go[i] = next_go[i], denom[i] = next_denom[i];
+        for (unsigned i = 0; i < TURN; ++i) x[i] = next_x[i], go[i] = next_go[i], denom[i] = next_denom[i];
 #pragma unroll
-        for (unsigned i = 0; i < TURN_BACKWARD; ++i) {
-            const size_t place = walk.place(step + TURN_BACKWARD + i, spatial);
+        for (unsigned i = 0; i < TURN; ++i) {
+            const size_t place = walk.place(step + TURN + i, spatial);
             next_x[i] = in_ptr[place], next_go[i] = go_ptr[place], next_denom[i] = denom_ptr[place];
         }
 #pragma unroll
-        for (unsigned i = 0; i < TURN_BACKWARD; ++i) {
+        for (unsigned i = 0; i < TURN; ++i) {
             const bool has = walk.has(step + i);
             const Powers both = powers_by_root(denom[i], quarters);
             const double g = Real(go[i]);

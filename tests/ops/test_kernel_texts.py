@@ -179,6 +179,7 @@ SPILLING = {
     ("group_norm_cached", "f32", "sm_100"),
     ("group_norm_cached", "f32", "sm_120"),
     ("group_norm_tickets", "f64", "sm_100"),
+    ("local_response_norm", "f64", "sm_120"),
     ("softmax2d", "bf16", "sm_100"),
     ("softmax2d", "f16", "sm_100"),
 }
