@@ -19,7 +19,7 @@ import pytest
 from benchmarks import measured, ops, ops_base, ops_bounds, ops_compiled
 from benchmarks.measured import ABSENT
 from benchmarks.ops_base import Comparison, Failed
-from benchmarks.ops_calls import PARAMETERS, call, inputs, on_device, shapes
+from benchmarks.ops_calls import PARAMETERS, call, inputs, on_device, queued, shapes
 from benchmarks.ops_cases import TYPES, Case, cases, keys
 from benchmarks.ops_compiled import limited
 from benchmarks.ops_worker import HOST
@@ -47,6 +47,23 @@ def test_a_record_of_one_language_reads_as_one_of_both() -> None:
     old = {"language": "hip", "copy_bytes_per_second": 4e12, "rows": [stored]}
     assert ops_bounds.rows_of(old) == [row(hip=80.0, eager=100.0) | {"bytes": 200_000_000}]
     assert ops_bounds.rows_of({"rows": [row(ptx=1.0)]}) == [row(ptx=1.0)]
+
+
+@pytest.mark.parametrize("late", [0, 1, 3, 6])
+def test_a_run_that_the_device_came_to_before_its_end_was_queued_is_not_timed(late: int) -> None:
+    asked: list[int] = []
+
+    def once(clearings: int) -> Any:
+        asked.append(clearings)
+        return SimpleNamespace(done=len(asked) <= late), f"end {len(asked)}"
+
+    if late < 6:
+        found: Any = queued(once)
+        assert found[1] == f"end {late + 1}"
+    else:
+        with pytest.raises(RuntimeError, match="longer than 32 clearings"):
+            queued(once)
+    assert asked == [1, 2, 4, 8, 16, 32][: late + 1]
 
 
 GOOD = {"ptx": 60.0, "hip": 70.0, "eager": 200.0, "compile": 150.0}
