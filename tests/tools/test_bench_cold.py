@@ -27,7 +27,6 @@ def test_processes_run_on_sim_and_their_times_are_stored(tmp_path: Path, capsys:
     assert (record["kind"], record["failed"], set(record["rows"])) == ("cold", {}, {"NumPy alone", WARM, COLD})
     times = {name: row["runs_ms"] for name, row in record["rows"].items()}
     assert all(len(values) == 1 and values[0] > 10 for values in times.values())
-    assert times["NumPy alone"] < times[WARM]
     out = capsys.readouterr().out
     assert f"| {WARM} " in out
     assert out.count("not measured") == len(cold.BOUNDS)
