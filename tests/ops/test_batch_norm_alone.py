@@ -130,6 +130,15 @@ def test_any_variance(device: Device, rng: Rng, variant: str, shape: tuple[int, 
 
 
 @of_each_layout
+def test_eps_counts_where_results_are_made_in_f64(
+    device: Device, rng: Rng, variant: str, shape: tuple[int, ...]
+) -> None:
+    x, w, b, mean, var = problem(rng, shape)
+    values = (x, w * np.float32(1e-15), b, mean, var * np.float32(1e-31))
+    check(device, values, training=False, eps=3e-31, variant=variant)
+
+
+@of_each_layout
 @pytest.mark.parametrize("name", ["f32", "f16"])
 def test_nan_and_infinity_stay_where_they_are(
     device: Device, rng: Rng, name: str, variant: str, shape: tuple[int, ...]
