@@ -111,12 +111,14 @@ def test_any_variance_in_eval(device: Device, rng: Rng, variant: str) -> None:
     check_any_variance(device, rng, (2, 12, 40), variant)
 
 
+@pytest.mark.ptx
 def test_values_that_are_equal_have_no_variance(device: Device, rng: Rng) -> None:
     x, *vectors = forward_problem(rng, (3, 3, 50))
     for variant in LANGUAGES:
         check_forward(device, (np.full_like(x, 7.7), *vectors), training=True, variant=variant)
 
 
+@pytest.mark.ptx
 @pytest.mark.parametrize("shape", [(5, 3, 33), (7, 4, 130)], ids=str)
 def test_the_bits_are_those_of_the_other_language(device: Device, rng: Rng, shape: Any) -> None:
     values, gradients = forward_problem(rng, shape), backward_problem(rng, shape)

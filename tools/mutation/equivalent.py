@@ -6,7 +6,35 @@ The key is family, kernel, the line as it was and as it became.
 from __future__ import annotations
 
 _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
+    "A pointer to statistics is never null.": [
+        (
+            "hip/batch_norm_alone",
+            "write",
+            "of_unit<ALIGNED>(var, var_ptr, unit, 1);",
+            "of_unit<ALIGNED>(var, var_ptr, unit, 2);",
+        ),
+        (
+            "hip/batch_norm_alone",
+            "write",
+            "of_unit<ALIGNED>(mean, mean_ptr, unit, 0);",
+            "of_unit<ALIGNED>(mean, mean_ptr, unit, 1);",
+        ),
+    ],
+    "Sums up to 2^127, and from 2^-73 on, have roots in f32, too.": [
+        (
+            "hip/batch_norm_alone",
+            "Vectors",
+            "farthest = max(farthest, __float_as_uint(with_eps) - (27u << 23));",
+            "farthest = max(farthest, __float_as_uint(with_eps) - (27u << 24));",
+        ),
+    ],
     "The array has a row more, which nothing uses.": [
+        (
+            "hip/batch_norm_alone",
+            "Vectors",
+            "float values[TURNS][VECTOR];",
+            "float values[TURNS + 1][VECTOR];",
+        ),
         (
             "hip/block_sum",
             "block_sum",
@@ -23,6 +51,24 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ),
     ],
     "No vectors or quads are taken then: slower, and as exact. (A register never written holds garbage.)": [
+        (
+            "hip/batch_norm_alone",
+            "batch_norm_eval_alone",
+            "if (all % 16) write<false>(in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, first, vectors, unit, eps);",
+            "if (16 % all) write<false>(in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, first, vectors, unit, eps);",
+        ),
+        (
+            "hip/batch_norm_alone",
+            "batch_norm_eval_alone",
+            "if (all % 16) write<false>(in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, first, vectors, unit, eps);",
+            "if (all % 17) write<false>(in_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, var_ptr, first, vectors, unit, eps);",
+        ),
+        (
+            "hip/batch_norm_alone",
+            "batch_norm_eval_alone_rows",
+            "if ((reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16) {",
+            "if ((reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 17) {",
+        ),
         ("norm_last", "locate", "mov.u64 %address, {{ arrays[0] }};", "// left out"),
         ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ values - 1 }};", "// left out"),
         (
