@@ -19,9 +19,10 @@ from ptxrt.ops.framework import (
     Schedule,
     Variant,
     ceil_div,
+    reciprocal,
 )
 
-__all__ = ["FAMILY", "Alone", "AloneConfig", "ChannelsLastAlone", "reciprocal"]
+__all__ = ["FAMILY", "Alone", "AloneConfig", "ChannelsLastAlone"]
 
 _ARRAYS = "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, const P* mean_ptr, const P* var_ptr"
 _SIZES = "u32 vectors, u32 units, u32 by_units"
@@ -63,12 +64,6 @@ class AloneConfig(Config):
         """Return more, too."""
         del problem
         return cls(128), cls(256), cls(512)
-
-
-def reciprocal(divisor: int) -> tuple[int, int]:
-    """Return a factor and a shift: (i * factor) >> shift is i // divisor for i < 2^31."""
-    shift = 31 + (divisor - 1).bit_length()
-    return ceil_div(1 << shift, divisor), shift
 
 
 def _refusal(problem: BatchNormDescriptor, config: AloneConfig, vectors: int) -> Refusal | None:

@@ -30,6 +30,7 @@ from ptxrt.ops.framework import (
     checked_type,
     parameter_type,
     plan_cache,
+    reciprocal,
     whole_number,
 )
 from ptxrt.runtime.array import DeviceArray
@@ -399,8 +400,7 @@ def _pieces(
     count = rows * across
     if (count + THREADS * max(_PIECES.values())) >> 31:
         return Refusal(f"pieces = {shown(count)} of a run do not fit 31 bits")
-    shift = 31 + (across - 1).bit_length()
-    return (count, across, -(-(1 << shift) // across), shift), _spread(-(-count // each), runs)
+    return (count, across, *reciprocal(across)), _spread(-(-count // each), runs)
 
 
 @dataclass(frozen=True)

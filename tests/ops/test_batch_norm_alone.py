@@ -14,7 +14,8 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import BatchNormArgs, BatchNormDescriptor, BatchNormPlan
-from ptxrt.ops._batch_norm_alone import AloneConfig, reciprocal
+from ptxrt.ops._batch_norm_alone import AloneConfig
+from ptxrt.ops.framework import reciprocal
 
 LAST, ROWS = (
     ("channels_last_alone", "hip/channels_last_alone"),

@@ -20,6 +20,7 @@ from ptxrt.ops.framework.schedule import (
     blocks_in_hip,
     ceil_div,
     in_slices,
+    reciprocal,
     refusal_of_threads,
     refusal_of_warps,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "parameter_type",
     "plan_cache",
     "read_kernel",
+    "reciprocal",
     "refusal_of_threads",
     "refusal_of_warps",
     "whole_number",

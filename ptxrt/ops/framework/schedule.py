@@ -31,6 +31,7 @@ __all__ = [
     "blocks_in_hip",
     "ceil_div",
     "in_slices",
+    "reciprocal",
     "refusal_of_threads",
     "refusal_of_warps",
 ]
@@ -45,6 +46,12 @@ _OWN = 1024  # bytes of shared memory left to an entry's own variables, beside w
 def ceil_div(count: int, size: int) -> int:
     """Return how many parts of `size` hold `count`."""
     return -(-count // size)
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """Return a factor and a shift: (i * factor) >> shift is i // divisor for i < 2^31."""
+    shift = 31 + (divisor - 1).bit_length()
+    return ceil_div(1 << shift, divisor), shift
 
 
 def blocks_in_hip(count: int, threads: int) -> int:
