@@ -12,6 +12,7 @@ from ptxrt.errors import ShapeMismatch
 from ptxrt.ops._group_norm_cached import Cached
 from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
 from ptxrt.ops._group_norm_few import Few, FewBackward
+from ptxrt.ops._group_norm_grid import InGrid
 from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,
@@ -361,15 +362,17 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     """Plan of :func:`group_norm`; run it with :class:`GroupNormArgs`.
 
     Variants in both languages: ``few``, a vector a thread; ``teams``, where the registers of a part of a warp, of a
-    warp or of a block hold a group, of any HW (in HIP, of 16 bits, where vectors do not end where channels do). In PTX:
-    ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once; ``ring``, likewise,
-    where it holds a part, and reads the rest again; ``split``, several blocks for each group, where there are few large
-    ones; ``baseline``, a block for each group of each image, or a warp where there are many small ones. In HIP:
-    ``held`` and ``cached``, where a block's registers, or its shared memory, hold a group; ``tickets``, of large
-    groups, one launch that reads a group again soon after its sums; ``baseline``. Of channels-last arrays:
-    ``channels_last_held`` in PTX, from sm_90, one launch, whose blocks hold what they read last; in HIP
-    ``channels_last_tickets``, one launch where values are neither few nor many; in both languages
-    ``channels_last_split``, passes over rows of channels, and ``channels_last``, a block for each group of each image.
+    warp or of a block hold a group, of any HW (in HIP, of 16 bits, where vectors do not end where channels do). In
+    PTX: ``grid``, from sm_90, of large groups, each of which a block of every multiprocessor has a part of, one
+    after another; ``cluster``, from sm_90, where a block or a cluster of blocks holds a group, and reads it once;
+    ``ring``, likewise, where it holds a part, and reads the rest again; ``split``, several blocks for each group,
+    where there are few large ones; ``baseline``, a block for each group of each image, or a warp where there are
+    many small ones. In HIP: ``held`` and ``cached``, where a block's registers, or its shared memory, hold a group;
+    ``tickets``, of large groups, one launch that reads a group again soon after its sums; ``baseline``. Of
+    channels-last arrays: ``channels_last_held`` in PTX, from sm_90, one launch, whose blocks hold what they read
+    last; in HIP ``channels_last_tickets``, one launch where values are neither few nor many; in both languages
+    ``channels_last_split``, passes over rows of channels, and ``channels_last``, a block for each group of each
+    image.
     """
 
     op = "group_norm"
@@ -377,6 +380,7 @@ class GroupNormPlan(Plan[GroupNormDescriptor, GroupNormArgs, DeviceArray]):
     descriptor_type = GroupNormDescriptor
     variants = (
         Few(),
+        InGrid(),
         InClusters(),
         InRings(),
         InTeams(),

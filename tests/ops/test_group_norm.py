@@ -46,6 +46,7 @@ LEFT_OUT = (
     "hip/channels_last_split",
     "hip/channels_last_tickets",
     "cluster",
+    "grid",  # test_group_norm_grid.py
     "ring",
     "few",
     "hip/few",
@@ -491,6 +492,7 @@ extern "C" __global__ void moments_of(double* out) {{
         ((5, 2, 2**29), 1, "baseline", "f32"),
         ((65537, 66, 1000), 66, "baseline", "f32"),
         ((65535, 66, 1001), 66, ONE_WARP, "f32"),
+        ((1100, 32, 2**17), 4, "grid", "f32"),
         ((5, 2, 2**29), 2, "hip/baseline", "f32"),
         ((65537, 66, 1000), 66, "hip/baseline", "f32"),
         *(((5, 2, 2**29), 2, variant, "f16") for variant in ("split", "baseline", "hip/baseline")),
@@ -538,14 +540,16 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "groups", "variant"),
     [
-        ((1, 128, 512, 512), 32, "cluster"),
-        ((1, 256, 512, 512), 32, "ring"),  # which no cluster holds
+        ((1, 128, 512, 512), 32, "grid"),
+        ((1, 256, 512, 512), 32, "grid"),
+        ((1, 132, 512, 512), 4, "split"),  # of 33 channels, and few
+        ((1, 1056, 256, 256), 32, "ring"),  # of 33 channels, which no cluster holds
         ((1, 257, 512, 512), 257, "cluster"),
         ((1, 512, 512, 512), 32, "split"),  # of which a cluster holds little
-        ((1, 108, 512, 512), 27, "split"),  # too few for large clusters
+        ((1, 20, 512, 512), 5, "split"),  # too few for large clusters, and for a block of each multiprocessor
         ((1, 1, (1 << 15) + 1), 1, "split"),
         ((1, 1, (1 << 15) - 1), 1, "baseline"),
-        ((16, 128, 512, 512), 32, "cluster"),
+        ((16, 128, 512, 512), 32, "grid"),
         ((64, 64, 56, 56), 32, "cluster"),
         ((1, 32, 128), 1, "few"),
         ((1, 32, 132), 1, "teams"),
