@@ -99,10 +99,10 @@ def test_more_blocks_than_a_gpu_runs_at_a_time(cuda: Device, rng: Rng) -> None:
     """Each has nearly all of a multiprocessor's shared memory."""
     config, blocks = GridConfig(160, 32, 1, 1), cuda.properties.multiprocessors
     x, w, b = problem(rng, (2, 4, 160 * 32 * 50))
-    [launch] = plan_of(cuda, x.shape, 2, config).schedule.launches
+    [launch] = plan_of(cuda, x.shape, 1, config).schedule.launches
     assert launch.shared_bytes > cuda.properties.max_shared_dynamic // 2
     assert blocks < 160
-    check(cuda, (x, w, b), 2, config)
+    check(cuda, (x, w, b), 1, config)
 
 
 @every_type
