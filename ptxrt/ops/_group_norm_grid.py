@@ -28,11 +28,13 @@ __all__ = ["FAMILY", "GridConfig", "InGrid"]
 
 _WARP = 32
 _MOST_THREADS, _MOST_BLOCKS, _MOST_CHANNELS = 640, 160, 32
-_MOST_SLOTS, _MOST_LAG = 8, 3
+_MOST_SLOTS, _MOST_LAG, _MOST_TEAMS = 8, 3, 132
 _SHARED = 216 << 10  # bytes of a multiprocessor that are sure to be there on a GPU of sm_90
 _OWN = 5 << 10  # bytes of a block's own variables, and of what the hardware takes
 _MULTIPROCESSORS = 132
-_LARGE, _FEW = 3 << 20, 6  # bytes of a group, and groups, from which on it is faster than clusters
+_LARGE = {4: 2 << 20, 2: 3 << 20}  # by the bytes of an element: those of a group from which on clusters are slower
+_FEW = 6  # groups; of fewer, too few are under way
+_ONE_TEAM = 3 << 20  # bytes of a group of f32 whose slices are not small
 
 FAMILY = KernelFamily(
     "group_norm_grid",
@@ -62,7 +64,7 @@ class GridConfig(Config):
     lag
         A group is written so many groups of the team after it has been read.
     teams
-        They take the groups in turn. So many blocks are on a multiprocessor, and have its shared memory.
+        They take the groups in turn. A multiprocessor's shared memory is cut into as many parts as it then has blocks.
     """
 
     blocks: int
@@ -72,18 +74,20 @@ class GridConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: GroupNormDescriptor) -> GridConfig:
-        """Return what was fastest on an H200: for 16 bits several teams, since a slice is few values."""
+        """Return what was fastest on an H200: of small slices, as those of 16 bits are, several teams."""
         if problem.dtype.size == 2:
             return cls(_MULTIPROCESSORS, 128, 1, 3)
-        slots = cls(_MULTIPROCESSORS, 384, 1, 1).slots(problem)
-        return cls(_MULTIPROCESSORS, 384, max(1, min(_MOST_LAG, slots - 2)), 1)
+        teams = 1 if problem.group_bytes >= _ONE_TEAM else 2
+        slots = cls(_MULTIPROCESSORS // teams, 384, 1, teams).slots(problem)
+        return cls(_MULTIPROCESSORS // teams, 384, max(1, min(_MOST_LAG, slots - 2)), teams)
 
     @classmethod
     def candidates(cls, problem: GroupNormDescriptor) -> Sequence[GridConfig]:
         """Return the heuristic's, and others that have room for a group."""
         ways = [cls.heuristic(problem)]
         ways += [cls(_MULTIPROCESSORS, 512, lag, 1) for lag in (3, 2, 1)]
-        ways += [cls(_MULTIPROCESSORS, workers, 1, teams) for workers, teams in ((256, 2), (128, 3), (96, 4))]
+        ways += [cls(_MULTIPROCESSORS, workers, 1, teams) for workers, teams in ((256, 2), (128, 3))]
+        ways += [cls(_MULTIPROCESSORS // teams, 384, lag, teams) for teams, lag in ((2, 3), (4, 1))]
         return tuple(dict.fromkeys(way for way in ways if way.slots(problem) > way.lag))
 
     def share(self, problem: GroupNormDescriptor) -> int:
@@ -96,7 +100,8 @@ class GridConfig(Config):
 
     def slots(self, problem: GroupNormDescriptor) -> int:
         """Return how many groups a block has slices of at a time."""
-        return min(_MOST_SLOTS, (_SHARED // self.teams - _OWN) // max(self.slot(problem), 1))
+        together = ceil_div(self.blocks * self.teams, _MULTIPROCESSORS)
+        return min(_MOST_SLOTS, (_SHARED // together - _OWN) // max(self.slot(problem), 1))
 
     def refusal(self, problem: GroupNormDescriptor) -> Refusal | None:
         """Return why there is no such launch, or None."""
@@ -112,8 +117,8 @@ class GridConfig(Config):
             return Refusal(f"a team has 1 to {_MOST_BLOCKS} blocks, not {self.blocks}")
         if not 0 < self.lag <= _MOST_LAG:
             return Refusal(f"groups are written 1 to {_MOST_LAG} groups later, not {self.lag}")
-        if not 0 < self.teams <= _MOST_SLOTS:
-            return Refusal(f"there are 1 to {_MOST_SLOTS} teams, not {self.teams}")
+        if not 0 < self.teams <= _MOST_TEAMS:
+            return Refusal(f"there are 1 to {_MOST_TEAMS} teams, not {self.teams}")
         if refusal := refusal_of_threads(self.workers, _WARP, _MOST_THREADS - _WARP * (self.lag + 1)):
             return refusal
         if self.slots(problem) <= self.lag:
@@ -129,7 +134,8 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Large groups, more than few, of which blocks hold three slices each."""
-        if problem.dtype.size == 8 or problem.group_bytes < _LARGE or problem.batch * problem.groups < _FEW:
+        large = problem.group_bytes >= _LARGE.get(problem.dtype.size, problem.group_bytes + 1)
+        if not large or problem.batch * problem.groups < _FEW:
             return False
         config = GridConfig.heuristic(problem)
         return config.refusal(problem) is None and config.slots(problem) > 2

@@ -542,6 +542,7 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
     [
         ((1, 128, 512, 512), 32, "grid"),
         ((1, 256, 512, 512), 32, "grid"),
+        ((1, 256, 256, 256), 32, "grid"),
         ((1, 132, 512, 512), 4, "split"),  # of 33 channels, and few
         ((1, 1056, 224, 224), 32, "ring"),  # of 33 channels, which no cluster holds
         ((1, 257, 512, 512), 257, "cluster"),
