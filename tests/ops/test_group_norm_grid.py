@@ -81,13 +81,14 @@ def test_the_types_beside_f32(device: Device, rng: Rng, name: str, config: GridC
     check(device, problem(rng, (3, 6, 1000), name), 2, config)
 
 
+@every_type
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("config", [GridConfig(5, 32, 1, 1), GridConfig(3, 32, 3, 1), GridConfig(2, 32, 2, 2)], ids=str)
 def test_slices_of_blocks_that_are_not_on_the_device_are_taken_over(
-    device: Device, rng: Rng, monkeypatch: Patch, most: int, config: GridConfig
+    device: Device, rng: Rng, monkeypatch: Patch, name: str, most: int, config: GridConfig
 ) -> None:
     """To the bit; arrays are aligned, and not. Only sim can be told how many blocks are on it at a time."""
-    x, w, b = problem(rng, (3, 4, 520))
+    x, w, b = problem(rng, (3, 4, 520), name, 3.0)
     want = [check(device, (x, w, b), 2, config, offset=offset) for offset in (0, 1)]
     monkeypatch.setattr(_launch, "_CHUNK_LANES", most * (config.workers + 32 * (config.lag + 1)))
     for offset in (0, 1):
