@@ -1,17 +1,20 @@
-"""The variant of group_norm of large groups: a block of each multiprocessor has a part of one group after another."""
+"""The variants of group_norm of large groups: a block of each multiprocessor has a part of one group after another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ptxrt.ops.framework import (
+    Argument,
     Config,
     KernelFamily,
+    KernelSpec,
     Launch,
     Limits,
     Refusal,
+    Region,
     Role,
     Schedule,
     Variant,
@@ -22,16 +25,20 @@ from ptxrt.ops.framework import (
 )
 
 if TYPE_CHECKING:
-    from ptxrt.ops._group_norm import GroupNormDescriptor
+    from ptxrt.ops._group_norm import GroupNormBackwardDescriptor, GroupNormDescriptor
 
-__all__ = ["FAMILY", "GridConfig", "InGrid"]
+    Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
+
+__all__ = ["BACKWARD", "FAMILY", "GridConfig", "InGrid", "InGridBackward"]
 
 _WARP = 32
 _MOST_THREADS, _MOST_BLOCKS, _MOST_CHANNELS = 640, 160, 32
 _MOST_SLOTS, _MOST_LAG, _MOST_TEAMS = 8, 3, 132
 _SHARED = 216 << 10  # bytes of a multiprocessor that are sure to be there on a GPU of sm_90
-_OWN = 5 << 10  # bytes of a block's own variables, and of what the hardware takes
+_OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what the hardware takes; by arrays that are read
+_LINE = 8  # vectors of 16 bytes that memory moves at a time
 _MULTIPROCESSORS = 132
+_AHEAD = 2  # groups that a block has room for, besides those that wait to be written
 _LARGE = {4: 2 << 20, 2: 3 << 20}  # by the bytes of an element: those of a group from which on clusters are slower
 _FEW = 6  # groups; of fewer, too few are under way
 _ONE_TEAM = 3 << 20  # bytes of a group of f32 whose slices are not small
@@ -44,6 +51,19 @@ FAMILY = KernelFamily(
             "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, f64* sums_ptr, u32* claims_ptr, "
             "u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, u32 workers, u32 slot_bytes, u32 slots, "
             "u32 lag",
+            target=90,
+        )
+    },
+    op="group_norm",
+)
+BACKWARD = KernelFamily(
+    "group_norm_grid_backward",
+    ("f32", "f16", "bf16"),
+    {
+        "group_norm_backward_grid_kernel": Role(
+            "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f64* partials_ptr, f64* statistics_ptr, "
+            "f64* sums_ptr, u32* claims_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, u32 workers, "
+            "u32 run, u32 slots, u32 lag, u32 slices",
             target=90,
         )
     },
@@ -73,16 +93,21 @@ class GridConfig(Config):
     teams: int
 
     @classmethod
-    def heuristic(cls, problem: GroupNormDescriptor) -> GridConfig:
-        """Return what was fastest on an H200: of small slices, as those of 16 bits are, several teams."""
+    def heuristic(cls, problem: Problem) -> GridConfig:
+        """Return what was fastest on an H200: of small slices, as those of 16 bits are, several teams.
+
+        Backward, whose slices are of two arrays, as many teams as leave a block room for three.
+        """
         if problem.dtype.size == 2:
-            return cls(_MULTIPROCESSORS, 128, 1, 3)
+            ways = [cls(_MULTIPROCESSORS, 128, 1, 3), cls(_MULTIPROCESSORS, 192, 1, 2)][: problem.arrays]
+            if problem.arrays == 1 or any(way.slots(problem) > _AHEAD for way in ways):
+                return next((way for way in ways if way.slots(problem) > _AHEAD), ways[0])
         teams = 1 if problem.group_bytes >= _ONE_TEAM else 2
         slots = cls(_MULTIPROCESSORS // teams, 384, 1, teams).slots(problem)
-        return cls(_MULTIPROCESSORS // teams, 384, max(1, min(_MOST_LAG, slots - 2)), teams)
+        return cls(_MULTIPROCESSORS // teams, 384, max(1, min(_MOST_LAG, slots - _AHEAD)), teams)
 
     @classmethod
-    def candidates(cls, problem: GroupNormDescriptor) -> Sequence[GridConfig]:
+    def candidates(cls, problem: Problem) -> Sequence[GridConfig]:
         """Return the heuristic's, and others that have room for a group."""
         ways = [cls.heuristic(problem)]
         ways += [cls(_MULTIPROCESSORS, 512, lag, 1) for lag in (3, 2, 1)]
@@ -90,20 +115,26 @@ class GridConfig(Config):
         ways += [cls(_MULTIPROCESSORS // teams, 384, lag, teams) for teams, lag in ((2, 3), (4, 1))]
         return tuple(dict.fromkeys(way for way in ways if way.slots(problem) > way.lag))
 
-    def share(self, problem: GroupNormDescriptor) -> int:
+    def share(self, problem: Problem) -> int:
         """Return the blocks of a team: no more than have a vector each of their workers, of a small group."""
         return min(self.blocks, max(1, ceil_div(_vectors(problem), self.workers)))
 
-    def slot(self, problem: GroupNormDescriptor) -> int:
+    def run(self, problem: Problem) -> int:
+        """Return the vectors of a slice, backward, which lie one behind another: whole lines."""
+        return _LINE * ceil_div(_vectors(problem), self.share(problem) * _LINE)
+
+    def slot(self, problem: Problem) -> int:
         """Return the bytes of shared memory that hold a block's slice of a group."""
+        if problem.arrays == 2:
+            return 32 * self.run(problem)
         return 16 * ceil_div(_vectors(problem), self.share(problem) * self.workers) * self.workers
 
-    def slots(self, problem: GroupNormDescriptor) -> int:
+    def slots(self, problem: Problem) -> int:
         """Return how many groups a block has slices of at a time."""
         together = ceil_div(self.blocks * self.teams, _MULTIPROCESSORS)
-        return min(_MOST_SLOTS, (_SHARED // together - _OWN) // max(self.slot(problem), 1))
+        return min(_MOST_SLOTS, (_SHARED // together - _OWN[problem.arrays]) // max(self.slot(problem), 1))
 
-    def refusal(self, problem: GroupNormDescriptor) -> Refusal | None:
+    def refusal(self, problem: Problem) -> Refusal | None:
         """Return why there is no such launch, or None."""
         if problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"is not for {problem.dtype.name}")
@@ -111,7 +142,7 @@ class GridConfig(Config):
             return Refusal(f"{problem.batch * problem.groups} groups are above {(1 << 31) - 1}")
         if problem.hw * problem.dtype.size % 16:
             return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
-        if problem.channels // problem.groups > _MOST_CHANNELS:
+        if problem.arrays == 1 and problem.channels // problem.groups > _MOST_CHANNELS:
             return Refusal(f"a group has more than {_MOST_CHANNELS} channels")
         if not 0 < self.blocks <= _MOST_BLOCKS:
             return Refusal(f"a team has 1 to {_MOST_BLOCKS} blocks, not {self.blocks}")
@@ -121,6 +152,8 @@ class GridConfig(Config):
             return Refusal(f"there are 1 to {_MOST_TEAMS} teams, not {self.teams}")
         if refusal := refusal_of_threads(self.workers, _WARP, _MOST_THREADS - _WARP * (self.lag + 1)):
             return refusal
+        if problem.arrays == 2 and self.run(problem) > problem.hw * problem.dtype.size // 16:
+            return Refusal(f"a slice of {self.run(problem)} vectors is more than a channel of {problem.hw} values")
         if self.slots(problem) <= self.lag:
             return Refusal(f"{self.lag + 1} slices of a group of {problem.group} values are more than a block's memory")
         return problem.refusal(channels_last=False)
@@ -134,33 +167,77 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Large groups, more than few, of which blocks hold three slices each."""
-        large = problem.group_bytes >= _LARGE.get(problem.dtype.size, problem.group_bytes + 1)
-        if not large or problem.batch * problem.groups < _FEW:
-            return False
-        config = GridConfig.heuristic(problem)
-        return config.refusal(problem) is None and config.slots(problem) > 2
+        return _suits(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
         """Return both."""
         if refusal := config.refusal(problem):
             return refusal
-        slots, total = config.slots(problem), problem.batch * problem.groups
-        blocks, numbers = config.share(problem) * config.teams, 2 * total * config.share(problem)
         workspace = Workspace()
-        zeros = workspace.region("zeros", "f64", numbers + ceil_div(blocks, 2))
-        sums, claims = zeros.part("sums", "f64", 0, numbers), zeros.part("claims", "u32", 8 * numbers, blocks)
-        shape = (*problem.sizes[1:], problem.eps, total, config.teams)
-        cut = (config.workers, config.slot(problem), slots, config.lag)
-        launch = Launch(
+        zeros, sums, claims = _zeros(workspace, problem, config, 2)
+        launch = _launch(
             FAMILY.kernel("group_norm_grid_kernel", problem.dtype, "ptx"),
-            (blocks,),
-            config.workers + _WARP * (config.lag + 1),
-            ("x", "out", "weight", "bias", sums, claims, *shape, *cut),
-            slots * config.slot(problem),
-            _OWN,
+            problem,
+            config,
+            ("x", "out", "weight", "bias", sums, claims),
+            (config.slot(problem), config.slots(problem), config.lag),
         )
         return Schedule((Zero(zeros), launch), problem.guarantee, workspace)
 
 
-def _vectors(problem: GroupNormDescriptor) -> int:
+class InGridBackward(Variant["GroupNormBackwardDescriptor", GridConfig]):
+    """Zeros for sums and claims, a launch that reads each value once, and one for the parameters' gradients."""
+
+    name = "grid"
+    config_type = GridConfig
+
+    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
+        """Large groups, more than few, of which blocks hold three slices each."""
+        return _suits(problem)
+
+    def schedule(self, problem: GroupNormBackwardDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
+        """Return all three."""
+        if refusal := config.refusal(problem):
+            return refusal
+        run = config.run(problem)
+        slices = problem.parts_of_channel(run)
+        workspace, partials, statistics = problem.workspace(slices)
+        zeros, sums, claims = _zeros(workspace, problem, config, 4)
+        launch = _launch(
+            BACKWARD.kernel("group_norm_backward_grid_kernel", problem.dtype, "ptx"),
+            problem,
+            config,
+            ("x", "grad_out", "grad_input", "weight", partials, statistics, sums, claims),
+            (run, config.slots(problem), config.lag, slices),
+        )
+        parameters = problem.parameters_launch(self.language, slices, partials, statistics)
+        return Schedule((Zero(zeros), launch, parameters), problem.guarantee, workspace)
+
+
+def _suits(problem: Problem) -> bool:
+    large = problem.group_bytes >= _LARGE.get(problem.dtype.size, problem.group_bytes + 1)
+    if not large or problem.batch * problem.groups < _FEW:
+        return False
+    config = GridConfig.heuristic(problem)
+    return config.refusal(problem) is None and config.slots(problem) > _AHEAD
+
+
+def _zeros(workspace: Workspace, problem: Problem, config: GridConfig, posted: int) -> tuple[Region, Region, Region]:
+    """Return zeros, and what is in them: so many numbers of each slice, and what blocks claim."""
+    share = config.share(problem)
+    blocks, numbers = share * config.teams, posted * problem.batch * problem.groups * share
+    zeros = workspace.region("zeros", "f64", numbers + ceil_div(blocks, 2))
+    return zeros, zeros.part("sums", "f64", 0, numbers), zeros.part("claims", "u32", 8 * numbers, blocks)
+
+
+def _launch(
+    kernel: KernelSpec, problem: Problem, config: GridConfig, arrays: tuple[Argument, ...], more: tuple[int, ...]
+) -> Launch:
+    shape = (*problem.sizes[1:], problem.eps, problem.batch * problem.groups, config.teams)
+    threads, shared = config.workers + _WARP * (config.lag + 1), config.slots(problem) * config.slot(problem)
+    arguments = (*arrays, *shape, config.workers, *more)
+    return Launch(kernel, (config.share(problem) * config.teams,), threads, arguments, shared, _OWN[problem.arrays])
+
+
+def _vectors(problem: Problem) -> int:
     return problem.group * problem.dtype.size // 16
