@@ -35,7 +35,7 @@ _WARP = 32
 _MOST_THREADS, _MOST_BLOCKS, _MOST_CHANNELS = 640, 160, 32
 _MOST_SLOTS, _MOST_LAG, _MOST_TEAMS = 8, 3, 132
 _SHARED = 216 << 10  # bytes of a multiprocessor that are sure to be there on a GPU of sm_90
-_OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what the hardware takes; by arrays that are read
+_OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what the hardware takes, by arrays read
 _LINE = 8  # vectors of 16 bytes that memory moves at a time
 _MULTIPROCESSORS = 132
 _AHEAD = 2  # groups that a block has room for, besides those that wait to be written
@@ -62,8 +62,8 @@ BACKWARD = KernelFamily(
     {
         "group_norm_backward_grid_kernel": Role(
             "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f64* partials_ptr, f64* statistics_ptr, "
-            "f64* sums_ptr, u32* claims_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, u32 workers, "
-            "u32 run, u32 slots, u32 lag, u32 slices",
+            "f64* sums_ptr, u32* claims_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, "
+            "u32 workers, u32 run, u32 slots, u32 lag, u32 slices",
             target=90,
         )
     },
