@@ -39,7 +39,8 @@ _OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what
 _LINE = 8  # vectors of 16 bytes that memory moves at a time
 _MULTIPROCESSORS = 132
 _AHEAD = 2  # groups that a block has room for, besides those that wait to be written
-_LARGE = {4: 2 << 20, 2: 3 << 20}  # by the bytes of an element: those of a group from which on clusters are slower
+_LARGE = {1: {4: 2 << 20, 2: 3 << 20}, 2: {4: 3 << 20, 2: 3 << 20}}
+"""By arrays that are read and bytes of an element: those of a group from which on clusters are slower."""
 _FEW = 6  # groups; of fewer, too few are under way
 _ONE_TEAM = 3 << 20  # bytes of a group of f32 whose slices are not small
 
@@ -116,8 +117,9 @@ class GridConfig(Config):
         return tuple(dict.fromkeys(way for way in ways if way.slots(problem) > way.lag))
 
     def share(self, problem: Problem) -> int:
-        """Return the blocks of a team: no more than have a vector each of their workers, of a small group."""
-        return min(self.blocks, max(1, ceil_div(_vectors(problem), self.workers)))
+        """Return the blocks of a team: no more than have values, of a small group."""
+        least = self.workers if problem.arrays == 1 else _LINE
+        return min(self.blocks, max(1, ceil_div(_vectors(problem), least)))
 
     def run(self, problem: Problem) -> int:
         """Return the vectors of a slice, backward, which lie one behind another: whole lines."""
@@ -215,7 +217,7 @@ class InGridBackward(Variant["GroupNormBackwardDescriptor", GridConfig]):
 
 
 def _suits(problem: Problem) -> bool:
-    large = problem.group_bytes >= _LARGE.get(problem.dtype.size, problem.group_bytes + 1)
+    large = problem.group_bytes >= _LARGE[problem.arrays].get(problem.dtype.size, problem.group_bytes + 1)
     if not large or problem.batch * problem.groups < _FEW:
         return False
     config = GridConfig.heuristic(problem)
