@@ -556,8 +556,8 @@ class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardA
     result_type = GroupNormGradients
     variants = (
         FewBackward(),
-        InClustersBackward(),
         InGridBackward(),
+        InClustersBackward(),
         InRingsBackward(),
         InTeamsBackward(),
         SplitBackward(),

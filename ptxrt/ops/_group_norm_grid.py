@@ -42,7 +42,7 @@ _AHEAD = 2  # groups that a block has room for, besides those that wait to be wr
 _LARGE = {1: {4: 2 << 20, 2: 3 << 20}, 2: {4: 3 << 20, 2: 3 << 20}}
 """By arrays that are read and bytes of an element: those of a group from which on clusters are slower."""
 _FEW = 6  # groups; of fewer, too few are under way
-_ONE_TEAM = 3 << 20  # bytes of a group of f32 whose slices are not small
+_ONE_TEAM = 3 << 20  # bytes of a group, of each array, whose slices are not small
 
 FAMILY = KernelFamily(
     "group_norm_grid",
@@ -95,15 +95,10 @@ class GridConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> GridConfig:
-        """Return what was fastest on an H200: of small slices, as those of 16 bits are, several teams.
-
-        Backward, whose slices are of two arrays, as many teams as leave a block room for three.
-        """
-        if problem.dtype.size == 2:
-            ways = [cls(_MULTIPROCESSORS, 128, 1, 3), cls(_MULTIPROCESSORS, 192, 1, 2)][: problem.arrays]
-            if problem.arrays == 1 or any(way.slots(problem) > _AHEAD for way in ways):
-                return next((way for way in ways if way.slots(problem) > _AHEAD), ways[0])
-        teams = 1 if problem.group_bytes >= _ONE_TEAM else 2
+        """Return what was fastest on an H200: of small slices, as those of 16 bits are, several teams."""
+        if problem.dtype.size == 2 and problem.arrays == 1:
+            return cls(_MULTIPROCESSORS, 128, 1, 3)
+        teams = 1 if problem.group_bytes >= _ONE_TEAM * problem.arrays else 2
         slots = cls(_MULTIPROCESSORS // teams, 384, 1, teams).slots(problem)
         return cls(_MULTIPROCESSORS // teams, 384, max(1, min(_MOST_LAG, slots - _AHEAD)), teams)
 

@@ -39,6 +39,7 @@ LEFT_OUT = (
     "hip/channels_last_split",
     "hip/channels_last_tickets",
     "cluster",
+    "grid",  # test_group_norm_grid_backward.py
     "ring",
     "teams",
     "hip/teams",
@@ -486,6 +487,7 @@ def test_it_is_the_derivative_of_group_norm(device: Device, rng: Rng) -> None:
     ("shape", "groups", "variant"),
     [
         ((5, 2, 2**29), 2, "split"),
+        ((1100, 16, 2**18), 8, "grid"),
         ((1, 2, 2**31 + 8), 1, "split"),
         ((65537, 256, 257), 128, ONE_WARP),
         ((65537, 256, 257), 128, "split"),
@@ -572,9 +574,10 @@ def test_more_blocks_than_a_grid_has_are_refused(device: Device) -> None:
     ("shape", "groups", "variant"),
     [
         ((64, 64, 56, 56), 32, "cluster"),
-        ((1, 64, 512, 512), 32, "cluster"),
-        ((1, 54, 512, 512), 27, "split"),  # too few for large clusters
-        ((1, 128, 512, 512), 32, "ring"),  # which no cluster holds
+        ((1, 64, 512, 512), 32, "grid"),
+        ((1, 10, 512, 512), 5, "split"),  # too few for large clusters, and for a block of each multiprocessor
+        ((1, 128, 512, 512), 32, "grid"),
+        ((1, 8192, 64, 64), 32, "ring"),  # which no cluster holds
         ((1, 256, 512, 512), 32, "split"),  # of which a cluster holds little
         ((2, 32, 8, 8), 8, "few"),
         ((16, 64, 16, 16), 64, "few"),

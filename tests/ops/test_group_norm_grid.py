@@ -13,7 +13,7 @@ from tolerances import bar
 import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
-from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, references
+from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, _group_norm_grid, references
 from ptxrt.ops._group_norm_grid import FAMILY, GridConfig
 from ptxrt.ops.framework import Limits, Refusal
 from ptxrt.sim import _launch
@@ -96,8 +96,9 @@ def test_slices_of_blocks_that_are_not_on_the_device_are_taken_over(
         np.testing.assert_array_equal(got, want[offset])
 
 
-def test_more_blocks_than_a_gpu_runs_at_a_time(cuda: Device, rng: Rng) -> None:
-    """Each has nearly all of a multiprocessor's shared memory."""
+def test_more_blocks_than_a_gpu_runs_at_a_time(cuda: Device, rng: Rng, monkeypatch: Patch) -> None:
+    """Each has nearly all of a multiprocessor's shared memory, as if there were one for each."""
+    monkeypatch.setattr(_group_norm_grid, "_MULTIPROCESSORS", 160)
     config, blocks = GridConfig(160, 32, 1, 1), cuda.properties.multiprocessors
     x, w, b = problem(rng, (2, 4, 160 * 32 * 50))
     [launch] = plan_of(cuda, x.shape, 1, config).schedule.launches

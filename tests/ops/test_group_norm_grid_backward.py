@@ -275,9 +275,9 @@ def test_whom_it_suits(shape: Shape, name: str, suits: bool) -> None:
     ("shape", "name", "config", "slots"),
     [
         ((1, 128, 512, 512), "f32", GridConfig(132, 384, 1, 1), 3),
-        ((2, 64, 512, 512), "f32", GridConfig(132, 384, 3, 1), 6),
-        ((1, 128, 512, 512), "f16", GridConfig(132, 192, 1, 2), 3),
-        ((2, 64, 512, 512), "f16", GridConfig(132, 128, 1, 3), 4),
+        ((2, 64, 512, 512), "f32", GridConfig(66, 384, 1, 2), 3),
+        ((1, 128, 512, 512), "f16", GridConfig(66, 384, 1, 2), 3),
+        ((2, 64, 512, 512), "f16", GridConfig(66, 384, 3, 2), 6),
     ],
     ids=str,
 )
