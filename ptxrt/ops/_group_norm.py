@@ -542,12 +542,13 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
 class GroupNormBackwardPlan(Plan[GroupNormBackwardDescriptor, GroupNormBackwardArgs, GroupNormGradients]):
     """Plan of :func:`group_norm_backward`; run it with :class:`GroupNormBackwardArgs`.
 
-    Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there; ``cluster``
-    and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``teams``, each of which has its group of
-    several images; ``split``, where groups are large: a pass for the sums, one for grad_input; ``baseline``, in which a
-    block, or a warp where there are many small groups, reads its group of an image twice. In all but `few` one more
-    launch adds up grad_weight and grad_bias from what each image, or some, give. Of channels-last arrays
-    ``channels_last_tickets``, ``channels_last_split`` and ``channels_last``, as there.
+    Variants: ``few``, which has a group's images in one block, and adds up grad_weight and grad_bias there;
+    ``grid``, ``cluster`` and ``ring`` in PTX and ``tickets`` in HIP, as of :class:`GroupNormPlan`; ``teams``, each
+    of which has its group of several images; ``split``, where groups are large: a pass for the sums, one for
+    grad_input; ``baseline``, in which a block, or a warp where there are many small groups, reads its group of an
+    image twice. In all but `few` one more launch adds up grad_weight and grad_bias from what each image, or some,
+    give. Of channels-last arrays ``channels_last_tickets``, ``channels_last_split`` and ``channels_last``, as
+    there.
     """
 
     op = "group_norm_backward"

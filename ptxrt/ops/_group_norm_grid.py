@@ -38,6 +38,7 @@ _SHARED = 216 << 10  # bytes of a multiprocessor that are sure to be there on a 
 _OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what the hardware takes, by arrays read
 _LINE = 8  # vectors of 16 bytes that memory moves at a time
 _MULTIPROCESSORS = 132
+_LARGEST_CLUSTER = 16  # blocks, of a GPU with about as many multiprocessors; a part of one has no room for it
 _AHEAD = 2  # groups that a block has room for, besides those that wait to be written
 _LARGE = {1: {4: 2 << 20, 2: 3 << 20}, 2: {4: 3 << 20, 2: 3 << 20}}
 """By arrays that are read and bytes of an element: those of a group from which on clusters are slower."""
@@ -131,10 +132,12 @@ class GridConfig(Config):
         together = ceil_div(self.blocks * self.teams, _MULTIPROCESSORS)
         return min(_MOST_SLOTS, (_SHARED // together - _OWN[problem.arrays]) // max(self.slot(problem), 1))
 
-    def refusal(self, problem: Problem) -> Refusal | None:
+    def refusal(self, problem: Problem, limits: Limits | None = None) -> Refusal | None:
         """Return why there is no such launch, or None."""
         if problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"is not for {problem.dtype.name}")
+        if limits is not None and limits.max_cluster < _LARGEST_CLUSTER:
+            return Refusal("is for a whole GPU: on a part of one, many blocks would be taken over by others")
         if problem.batch * problem.groups >> 31:
             return Refusal(f"{problem.batch * problem.groups} groups are above {(1 << 31) - 1}")
         if problem.hw * problem.dtype.size % 16:
@@ -168,7 +171,7 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
 
     def schedule(self, problem: GroupNormDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
         """Return both."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         workspace = Workspace()
         zeros, sums, claims = _zeros(workspace, problem, config, 2)
@@ -194,7 +197,7 @@ class InGridBackward(Variant["GroupNormBackwardDescriptor", GridConfig]):
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
         """Return all three."""
-        if refusal := config.refusal(problem):
+        if refusal := config.refusal(problem, limits):
             return refusal
         run = config.run(problem)
         slices = problem.parts_of_channel(run)

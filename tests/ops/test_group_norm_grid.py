@@ -13,12 +13,19 @@ from tolerances import bar
 import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
-from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, _group_norm_grid, references
-from ptxrt.ops._group_norm_grid import FAMILY, GridConfig
+from ptxrt.ops import (
+    GroupNormArgs,
+    GroupNormBackwardDescriptor,
+    GroupNormDescriptor,
+    GroupNormPlan,
+    _group_norm_grid,
+    references,
+)
+from ptxrt.ops._group_norm_grid import FAMILY, GridConfig, InGrid, InGridBackward
 from ptxrt.ops.framework import Limits, Refusal
 from ptxrt.sim import _launch
 
-pytestmark = pytest.mark.ptx
+pytestmark = [pytest.mark.ptx, pytest.mark.partial_barriers]
 every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 SMALL = GridConfig(3, 32, 2, 1)
 CASES: list[tuple[Shape, int, GridConfig]] = [
@@ -206,6 +213,17 @@ def test_variance_zero_and_eps_zero_is_not_a_number(device: Device, name: str) -
 def test_what_it_refuses(device: Device, shape: Shape, groups: int, name: str, config: GridConfig, reason: str) -> None:
     with pytest.raises(ptxrt.Unsupported, match=reason):
         plan_of(device, shape, groups, config, name)
+
+
+@pytest.mark.parametrize(
+    ("variant", "descriptor"), [(InGrid(), GroupNormDescriptor), (InGridBackward(), GroupNormBackwardDescriptor)]
+)
+def test_a_part_of_a_gpu_is_refused(device: Device, variant: Any, descriptor: Any) -> None:
+    """There many blocks would not be on the device, and all wait for those that have their slices too."""
+    described, limits = descriptor((1, 128, 512, 512), 32), Limits.of(device.properties)
+    config = GridConfig.heuristic(described)
+    assert not isinstance(variant.schedule(described, config, limits), Refusal)
+    assert "for a whole GPU" in str(variant.schedule(described, config, limits._replace(max_cluster=8)))
 
 
 def test_channels_last_arrays_are_refused() -> None:

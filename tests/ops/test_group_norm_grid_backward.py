@@ -17,7 +17,7 @@ from ptxrt.ops import GroupNormBackwardArgs, GroupNormBackwardDescriptor, GroupN
 from ptxrt.ops._group_norm_grid import BACKWARD, GridConfig, InGridBackward
 from ptxrt.sim import _launch
 
-pytestmark = pytest.mark.ptx
+pytestmark = [pytest.mark.ptx, pytest.mark.partial_barriers]
 every_type = pytest.mark.parametrize("name", BACKWARD.dtypes)
 
 # Blocks, workers, lag, teams. A slice is whole eights of vectors, and up to a channel.
