@@ -35,10 +35,9 @@ _WARP = 32
 _MOST_THREADS, _MOST_BLOCKS, _MOST_CHANNELS = 640, 160, 32
 _MOST_SLOTS, _MOST_LAG, _MOST_TEAMS = 8, 3, 132
 _SHARED = 216 << 10  # bytes of a multiprocessor that are sure to be there on a GPU of sm_90
-_OWN = {1: 5 << 10, 2: 6 << 10}  # bytes of a block's own variables, and of what the hardware takes, by arrays read
+_OWN = 6 << 10  # bytes of a block's own variables, and of what the hardware takes
 _LINE = 8  # vectors of 16 bytes that memory moves at a time
 _MULTIPROCESSORS = 132
-_LARGEST_CLUSTER = 16  # blocks, of a GPU with about as many multiprocessors; a part of one has no room for it
 _AHEAD = 2  # groups that a block has room for, besides those that wait to be written
 _LARGE = {1: {4: 2 << 20, 2: 3 << 20}, 2: {4: 3 << 20, 2: 3 << 20}}
 """By arrays that are read and bytes of an element: those of a group from which on clusters are slower."""
@@ -130,14 +129,14 @@ class GridConfig(Config):
     def slots(self, problem: Problem) -> int:
         """Return how many groups a block has slices of at a time."""
         together = ceil_div(self.blocks * self.teams, _MULTIPROCESSORS)
-        return min(_MOST_SLOTS, (_SHARED // together - _OWN[problem.arrays]) // max(self.slot(problem), 1))
+        return min(_MOST_SLOTS, (_SHARED // together - _OWN) // max(self.slot(problem), 1))
 
     def refusal(self, problem: Problem, limits: Limits | None = None) -> Refusal | None:
         """Return why there is no such launch, or None."""
         if problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"is not for {problem.dtype.name}")
-        if limits is not None and limits.max_cluster < _LARGEST_CLUSTER:
-            return Refusal("is for a whole GPU: on a part of one, many blocks would be taken over by others")
+        if limits is not None and not limits.large:
+            return Refusal("is for GPUs of as many multiprocessors as teams have blocks, who wait for each other")
         if problem.batch * problem.groups >> 31:
             return Refusal(f"{problem.batch * problem.groups} groups are above {(1 << 31) - 1}")
         if problem.hw * problem.dtype.size % 16:
@@ -236,7 +235,7 @@ def _launch(
     shape = (*problem.sizes[1:], problem.eps, problem.batch * problem.groups, config.teams)
     threads, shared = config.workers + _WARP * (config.lag + 1), config.slots(problem) * config.slot(problem)
     arguments = (*arrays, *shape, config.workers, *more)
-    return Launch(kernel, (config.share(problem) * config.teams,), threads, arguments, shared, _OWN[problem.arrays])
+    return Launch(kernel, (config.share(problem) * config.teams,), threads, arguments, shared, _OWN)
 
 
 def _vectors(problem: Problem) -> int:

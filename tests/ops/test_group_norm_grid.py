@@ -218,12 +218,12 @@ def test_what_it_refuses(device: Device, shape: Shape, groups: int, name: str, c
 @pytest.mark.parametrize(
     ("variant", "descriptor"), [(InGrid(), GroupNormDescriptor), (InGridBackward(), GroupNormBackwardDescriptor)]
 )
-def test_a_part_of_a_gpu_is_refused(device: Device, variant: Any, descriptor: Any) -> None:
-    """There many blocks would not be on the device, and all wait for those that have their slices too."""
+def test_a_gpu_of_fewer_multiprocessors_is_refused(device: Device, variant: Any, descriptor: Any) -> None:
+    """There some blocks would not be on the device, and all wait for those that have their slices too."""
     described, limits = descriptor((1, 128, 512, 512), 32), Limits.of(device.properties)
     config = GridConfig.heuristic(described)
     assert not isinstance(variant.schedule(described, config, limits), Refusal)
-    assert "for a whole GPU" in str(variant.schedule(described, config, limits._replace(max_cluster=8)))
+    assert "of as many multiprocessors" in str(variant.schedule(described, config, limits._replace(large=False)))
 
 
 def test_channels_last_arrays_are_refused() -> None:

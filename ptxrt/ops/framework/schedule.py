@@ -40,6 +40,7 @@ ALIGN = 256
 """A workspace, and each of its regions, begins at a multiple of this many bytes."""
 
 _HIP_THREADS = (1 << 32) - 1  # AMD's limit; the same everywhere, so that one device takes what another does
+_LARGE = 132  # multiprocessors, of an H100 with all its parts and of an H200
 _OWN = 1024  # bytes of shared memory left to an entry's own variables, beside what its launch asks for
 
 
@@ -101,7 +102,7 @@ class PrecisionGuarantee:
 
 
 class Limits(NamedTuple):
-    """What a schedule may depend on of a device. How many multiprocessors it has is not among it: results would differ.
+    """What a schedule may depend on of a device. How many multiprocessors it has is not: results would differ.
 
     Attributes
     ----------
@@ -117,6 +118,8 @@ class Limits(NamedTuple):
         The number of its architecture, 90 for sm_90; None on AMD.
     max_cluster
         Blocks of a cluster, where the architecture has clusters.
+    large
+        Whether the device has 132 multiprocessors or more, for what waits for as many blocks.
     """
 
     max_grid: tuple[int, int, int]
@@ -125,6 +128,7 @@ class Limits(NamedTuple):
     max_shared_bytes: int
     target: int | None = None
     max_cluster: int = 8
+    large: bool = True
 
     @classmethod
     def of(cls, device: DeviceProperties, language: str = "ptx") -> Limits:
@@ -133,7 +137,8 @@ class Limits(NamedTuple):
         shared = device.max_shared_dynamic - _OWN
         number = re.match(r"sm_(\d+)", device.arch)
         target = int(number[1]) if number else None
-        return cls(device.max_grid, threads, device.max_threads_per_block, shared, target, device.max_cluster)
+        large = device.multiprocessors >= _LARGE
+        return cls(device.max_grid, threads, device.max_threads_per_block, shared, target, device.max_cluster, large)
 
 
 @dataclass(frozen=True)
