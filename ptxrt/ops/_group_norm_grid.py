@@ -136,7 +136,9 @@ class GridConfig(Config):
         if problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"is not for {problem.dtype.name}")
         if limits is not None and not limits.large:
-            return Refusal("is for GPUs of as many multiprocessors as teams have blocks, who wait for each other")
+            return Refusal(
+                "is for GPUs with as many multiprocessors as a team has blocks, since these wait for each other"
+            )
         if problem.batch * problem.groups >> 31:
             return Refusal(f"{problem.batch * problem.groups} groups are above {(1 << 31) - 1}")
         if problem.hw * problem.dtype.size % 16:

@@ -223,7 +223,7 @@ def test_a_gpu_of_fewer_multiprocessors_is_refused(device: Device, variant: Any,
     described, limits = descriptor((1, 128, 512, 512), 32), Limits.of(device.properties)
     config = GridConfig.heuristic(described)
     assert not isinstance(variant.schedule(described, config, limits), Refusal)
-    assert "of as many multiprocessors" in str(variant.schedule(described, config, limits._replace(large=False)))
+    assert "with as many multiprocessors" in str(variant.schedule(described, config, limits._replace(large=False)))
 
 
 def test_channels_last_arrays_are_refused() -> None:
