@@ -12,7 +12,8 @@ from ptxrt.errors import ShapeMismatch
 from ptxrt.ops._group_norm_cached import Cached
 from ptxrt.ops._group_norm_cluster import InClusters, InClustersBackward
 from ptxrt.ops._group_norm_few import Few, FewBackward
-from ptxrt.ops._group_norm_grid import InGrid, InGridBackward
+from ptxrt.ops._group_norm_grid import InGrid
+from ptxrt.ops._group_norm_grid_backward import InGridBackward
 from ptxrt.ops._group_norm_held import Held
 from ptxrt.ops._group_norm_last import (
     ChannelsLast,

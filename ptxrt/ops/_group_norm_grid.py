@@ -1,4 +1,4 @@
-"""The variants of group_norm of large groups: a block of each multiprocessor has a part of one group after another."""
+"""The variant of group_norm of large groups: a block of each multiprocessor has a part of one group after another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Problem: TypeAlias = GroupNormDescriptor | GroupNormBackwardDescriptor
 
-__all__ = ["BACKWARD", "FAMILY", "GridConfig", "InGrid", "InGridBackward"]
+__all__ = ["FAMILY", "GridConfig", "InGrid", "launch_of", "suits", "zeros_of"]
 
 _WARP = 32
 _MOST_THREADS, _MOST_BLOCKS, _MOST_CHANNELS = 640, 160, 32
@@ -52,19 +52,6 @@ FAMILY = KernelFamily(
             "const T* in_ptr, T* out_ptr, const P*? w_ptr, const P*? b_ptr, f64* sums_ptr, u32* claims_ptr, "
             "u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, u32 workers, u32 slot_bytes, u32 slots, "
             "u32 lag",
-            target=90,
-        )
-    },
-    op="group_norm",
-)
-BACKWARD = KernelFamily(
-    "group_norm_grid_backward",
-    ("f32", "f16", "bf16"),
-    {
-        "group_norm_backward_grid_kernel": Role(
-            "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, f64* partials_ptr, f64* statistics_ptr, "
-            "f64* sums_ptr, u32* claims_ptr, u32 channels, u32 groups, u32 hw, P eps, u32 total, u32 teams, "
-            "u32 workers, u32 run, u32 slots, u32 lag, u32 slices",
             target=90,
         )
     },
@@ -168,15 +155,15 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Large groups, more than few, of which blocks hold three slices each."""
-        return _suits(problem)
+        return suits(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
         """Return both."""
         if refusal := config.refusal(problem, limits):
             return refusal
         workspace = Workspace()
-        zeros, sums, claims = _zeros(workspace, problem, config, 2)
-        launch = _launch(
+        zeros, sums, claims = zeros_of(workspace, problem, config, 2)
+        launch = launch_of(
             FAMILY.kernel("group_norm_grid_kernel", problem.dtype, "ptx"),
             problem,
             config,
@@ -186,36 +173,8 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
         return Schedule((Zero(zeros), launch), problem.guarantee, workspace)
 
 
-class InGridBackward(Variant["GroupNormBackwardDescriptor", GridConfig]):
-    """Zeros for sums and claims, a launch that reads each value once, and one for the parameters' gradients."""
-
-    name = "grid"
-    config_type = GridConfig
-
-    def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Large groups, more than few, of which blocks hold three slices each."""
-        return _suits(problem)
-
-    def schedule(self, problem: GroupNormBackwardDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
-        """Return all three."""
-        if refusal := config.refusal(problem, limits):
-            return refusal
-        run = config.run(problem)
-        slices = problem.parts_of_channel(run)
-        workspace, partials, statistics = problem.workspace(slices)
-        zeros, sums, claims = _zeros(workspace, problem, config, 4)
-        launch = _launch(
-            BACKWARD.kernel("group_norm_backward_grid_kernel", problem.dtype, "ptx"),
-            problem,
-            config,
-            ("x", "grad_out", "grad_input", "weight", partials, statistics, sums, claims),
-            (run, config.slots(problem), config.lag, slices),
-        )
-        parameters = problem.parameters_launch(self.language, slices, partials, statistics)
-        return Schedule((Zero(zeros), launch, parameters), problem.guarantee, workspace)
-
-
-def _suits(problem: Problem) -> bool:
+def suits(problem: Problem) -> bool:
+    """Return whether groups are large, more than few, and of those that blocks hold three slices of."""
     large = problem.group_bytes >= _LARGE[problem.arrays].get(problem.dtype.size, problem.group_bytes + 1)
     if not large or problem.batch * problem.groups < _FEW:
         return False
@@ -223,7 +182,7 @@ def _suits(problem: Problem) -> bool:
     return config.refusal(problem) is None and config.slots(problem) > _AHEAD
 
 
-def _zeros(workspace: Workspace, problem: Problem, config: GridConfig, posted: int) -> tuple[Region, Region, Region]:
+def zeros_of(workspace: Workspace, problem: Problem, config: GridConfig, posted: int) -> tuple[Region, Region, Region]:
     """Return zeros, and what is in them: so many numbers of each slice, and what blocks claim."""
     share = config.share(problem)
     blocks, numbers = share * config.teams, posted * problem.batch * problem.groups * share
@@ -231,9 +190,10 @@ def _zeros(workspace: Workspace, problem: Problem, config: GridConfig, posted: i
     return zeros, zeros.part("sums", "f64", 0, numbers), zeros.part("claims", "u32", 8 * numbers, blocks)
 
 
-def _launch(
+def launch_of(
     kernel: KernelSpec, problem: Problem, config: GridConfig, arrays: tuple[Argument, ...], more: tuple[int, ...]
 ) -> Launch:
+    """Return the launch of an entry, with what both take between their arrays and their own numbers."""
     shape = (*problem.sizes[1:], problem.eps, problem.batch * problem.groups, config.teams)
     threads, shared = config.workers + _WARP * (config.lag + 1), config.slots(problem) * config.slot(problem)
     arguments = (*arrays, *shape, config.workers, *more)

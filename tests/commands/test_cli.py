@@ -178,9 +178,11 @@ def test_kernels_tells_which_variants_serve_an_op(capsys: Capture) -> None:
     assert {row["op"] for row in rows} == {"group_norm", "group_norm_backward"}
     found = {(row["op"], *row["layouts"], dtype): (row["ptx"], row["hip"]) for row in rows for dtype in row["dtypes"]}
     in_hip = ["few", "cached", "tickets", "baseline"]  # of f64, which neither `teams` nor `held` has
-    in_ptx, last = ["few", "cluster", "ring", "teams", "split", "baseline"], ["channels_last_split", "channels_last"]
+    in_ptx = ["few", "grid", "cluster", "ring", "teams", "split", "baseline"]
+    last = ["channels_last_split", "channels_last"]
     assert found["group_norm", "contiguous", "f32"] == (in_ptx, ["few", "teams", "held", *in_hip[1:]])
-    assert found["group_norm", "contiguous", "f64"] == ([name for name in in_ptx if name != "teams"], in_hip)
+    of_f64 = [name for name in in_ptx if name not in ("grid", "teams")]
+    assert found["group_norm", "contiguous", "f64"] == (of_f64, in_hip)
     clusters, tickets = ["channels_last_cluster", "channels_last_held", *last], ["channels_last_tickets", *last]
     assert found["group_norm", "channels-last", "f16"] == (clusters, tickets)
     assert main(["kernels", "frob", "--variants"]) == 1

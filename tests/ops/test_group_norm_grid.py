@@ -21,7 +21,8 @@ from ptxrt.ops import (
     _group_norm_grid,
     references,
 )
-from ptxrt.ops._group_norm_grid import FAMILY, GridConfig, InGrid, InGridBackward
+from ptxrt.ops._group_norm_grid import FAMILY, GridConfig, InGrid
+from ptxrt.ops._group_norm_grid_backward import InGridBackward
 from ptxrt.ops.framework import Limits, Refusal
 from ptxrt.sim import _launch
 

@@ -14,11 +14,12 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormBackwardArgs, GroupNormBackwardDescriptor, GroupNormBackwardPlan, references
-from ptxrt.ops._group_norm_grid import BACKWARD, GridConfig, InGridBackward
+from ptxrt.ops._group_norm_grid import GridConfig
+from ptxrt.ops._group_norm_grid_backward import FAMILY, InGridBackward
 from ptxrt.sim import _launch
 
 pytestmark = [pytest.mark.ptx, pytest.mark.partial_barriers]
-every_type = pytest.mark.parametrize("name", BACKWARD.dtypes)
+every_type = pytest.mark.parametrize("name", FAMILY.dtypes)
 
 # Blocks, workers, lag, teams. A slice is whole eights of vectors, and up to a channel.
 CASES = [
