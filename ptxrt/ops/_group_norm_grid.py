@@ -107,6 +107,10 @@ class GridConfig(Config):
         """Return the vectors of a slice, backward, which lie one behind another: whole lines."""
         return _LINE * ceil_div(_vectors(problem), self.share(problem) * _LINE)
 
+    def working(self, problem: Problem) -> int:
+        """Return the workers of a block: backward no more warps than its slice has vectors for."""
+        return self.workers if problem.arrays == 1 else min(self.workers, _WARP * ceil_div(self.run(problem), _WARP))
+
     def slot(self, problem: Problem) -> int:
         """Return the bytes of shared memory that hold a block's slice of a group."""
         if problem.arrays == 2:
@@ -195,8 +199,9 @@ def launch_of(
 ) -> Launch:
     """Return the launch of an entry, with what both take between their arrays and their own numbers."""
     shape = (*problem.sizes[1:], problem.eps, problem.batch * problem.groups, config.teams)
-    threads, shared = config.workers + _WARP * (config.lag + 1), config.slots(problem) * config.slot(problem)
-    arguments = (*arrays, *shape, config.workers, *more)
+    workers = config.working(problem)
+    threads, shared = workers + _WARP * (config.lag + 1), config.slots(problem) * config.slot(problem)
+    arguments = (*arrays, *shape, workers, *more)
     return Launch(kernel, (config.share(problem) * config.teams,), threads, arguments, shared, _OWN)
 
 
