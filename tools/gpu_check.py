@@ -101,8 +101,9 @@ def _sanitize(tool: str) -> dict[str, Any]:
     if program is None:
         return {"check": name, "result": "not there", "said": [], "seconds": 0.0}
     texts = {path: path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
-    left_out = "mark.partial_barriers" if tool == "racecheck" else None
-    files = [path for path, text in texts.items() if "mark.sanitize" in text and not (left_out and left_out in text)]
+    if tool == "racecheck":  # which does not follow all barriers of some warps (docs/roadmap.md)
+        texts = {path: text for path, text in texts.items() if "mark.partial_barriers" not in text}
+    files = [path for path, text in texts.items() if "mark.sanitize" in text]
     command = [program, "--tool", tool, "--error-exitcode", "3", sys.executable, *_SUBSET]
     telling = r"\d+ passed.*in [\d.]+s.*|=+ (?:ERROR|RACECHECK) SUMMARY.*"
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # the tools slow the host down more than the device

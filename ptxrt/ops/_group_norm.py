@@ -190,6 +190,12 @@ class _Problem(F64Sums, ImageDescriptor):
         wanted = "channels-last" if channels_last else "contiguous"
         return None if self.channels_last == channels_last else Refusal(f"is for {wanted} arrays")
 
+    def refusal_of_vectors(self) -> Refusal | None:
+        """Return why kernels that take 16 bytes at a time, of one channel each, do not take this problem, or None."""
+        if self.hw * self.dtype.size % 16:
+            return Refusal(f"vectors of 16 bytes do not end where channels of {self.hw} values do")
+        return None
+
     @property
     def warps(self) -> int:
         """Of a block that has a group: one for a small group, where such blocks are many."""

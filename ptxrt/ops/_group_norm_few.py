@@ -108,8 +108,8 @@ def _refusal(problem: Problem) -> Refusal | None:
     backward = problem.op.endswith("_backward")
     images, wide = problem.batch if backward else 1, ("f32",) if backward else ("f32", "f16", "bf16")
     most = 1024 if problem.dtype.name in wide else 512
-    if problem.hw * problem.dtype.size % 16:
-        return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+    if refusal := problem.refusal_of_vectors():
+        return refusal
     if problem.batch * problem.groups >> 32:
         return Refusal(f"{problem.batch * problem.groups} groups of all images are more than {(1 << 32) - 1}")
     if _WARP * ceil_div(_vectors(problem), _WARP) * images > most:

@@ -132,8 +132,8 @@ class GridConfig(Config):
             )
         if problem.batch * problem.groups >> 31:
             return Refusal(f"{problem.batch * problem.groups} groups are above {(1 << 31) - 1}")
-        if problem.hw * problem.dtype.size % 16:
-            return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+        if refusal := problem.refusal_of_vectors():
+            return refusal
         if problem.arrays == 1 and problem.channels // problem.groups > _MOST_CHANNELS:
             return Refusal(f"a group has more than {_MOST_CHANNELS} channels")
         if not 0 < self.blocks <= _MOST_BLOCKS:

@@ -41,8 +41,8 @@ class Held(Variant["GroupNormDescriptor", Config]):
         """Return one launch."""
         if problem.dtype.name not in FAMILY.dtypes:
             return Refusal(f"no kernel for {problem.dtype.name}")
-        if problem.hw % problem.vector:
-            return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+        if refusal := problem.refusal_of_vectors():
+            return refusal
         units = problem.group // problem.vector
         threads = next((threads for threads in _BLOCKS if threads * _VECTORS >= units), 0)
         if not threads:

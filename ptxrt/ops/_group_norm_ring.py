@@ -69,8 +69,8 @@ class RingConfig(Config):
     def refusal(self, problem: Problem, limits: Limits) -> Refusal | None:
         """Return why there is no such launch, or None."""
         most = 512 if problem.dtype.name == "f64" else 1024
-        if problem.hw * problem.dtype.size % 16:
-            return Refusal(f"vectors of 16 bytes do not end where channels of {problem.hw} values do")
+        if refusal := problem.refusal_of_vectors():
+            return refusal
         if self.size not in SIZES:
             return Refusal(f"no clusters are of {self.size} blocks")
         if self.size > limits.max_cluster:
