@@ -68,6 +68,7 @@ def _of_nvidia(report: Report) -> list[tuple[str, object]]:
     return [
         ("registers a thread", report.registers),
         ("shared bytes a block", report.shared_bytes),
+        ("barriers a block", report.barriers),
         ("stack bytes a thread", report.stack_bytes),
         ("spilled bytes stored, loaded", f"{report.spill_store_bytes}, {report.spill_load_bytes}"),
         ("constant bytes", report.constant_bytes),
@@ -94,7 +95,7 @@ def _occupancy(arch: str, report: Report) -> list[str]:
         return []
     rows = []
     for threads in _BLOCKS:
-        held = occupancy(arch, threads, report.registers, report.shared_bytes or 0)
+        held = occupancy(arch, threads, report.registers, report.shared_bytes or 0, report.barriers or 0)
         if held is None:
             return ["", f"Occupancy: the limits of {arch} are not known to ptxrt"]
         share = f"{100 * held.warps / held.most_warps:.0f}%"

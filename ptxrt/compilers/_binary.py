@@ -91,6 +91,8 @@ class Report:
         A thread's stack, spills included; AMD's scratch.
     shared_bytes
         What the text declares, a block, without the 1024 bytes that the system takes from sm_90 on; AMD's LDS.
+    barriers
+        NVIDIA: barriers of a block: one more than the highest number, all 16 where a number is in a register.
     constant_bytes
         NVIDIA: the ``.const`` variables of the whole binary, not the parameters.
     scalar_registers, accumulation_registers
@@ -110,6 +112,7 @@ class Report:
     spill_load_bytes: int | None = None
     stack_bytes: int | None = None
     shared_bytes: int | None = None
+    barriers: int | None = None
     constant_bytes: int | None = None
     scalar_registers: int | None = None
     accumulation_registers: int | None = None

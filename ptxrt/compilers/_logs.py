@@ -26,6 +26,7 @@ _COMPILING = re.compile(r"Compiling entry function '(.+?)' for ")
 _PROPERTIES = re.compile(r"^ptxas info +: Function properties for '?(.+?)'?$")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"^ptxas info +: Used (\d+) registers(.*)")
+_BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
 _GLOBAL = re.compile(r"^(ptxas )?info +: \d+ bytes gmem(.*)")
 _CONST = re.compile(r"(\d+) bytes cmem\[3\]")
@@ -85,8 +86,10 @@ def resource_reports(log: str) -> dict[str, Report]:
             keys = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
             values[function].update(zip(keys, map(int, match.groups()), strict=True))
         elif (match := _USED.search(line)) and entry:
-            shared = _SHARED.search(match[2])
+            shared, barriers = (pattern.search(match[2]) for pattern in (_SHARED, _BARRIERS))
             values[entry].update(registers=int(match[1]), shared_bytes=int(shared[1]) if shared else 0)
+            if barriers:
+                values[entry]["barriers"] = int(barriers[1])
         elif match := _GLOBAL.search(line):
             bank = _CONST.search(match[2])
             # From sm_90 on ptxas leaves the constants to the linker's line, so that its own silence proves nothing.

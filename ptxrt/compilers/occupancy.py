@@ -19,6 +19,7 @@ _LIMITS = {
     90: (64, 32, 228), 100: (64, 32, 228), 101: (48, 24, 228), 103: (64, 32, 228), 110: (48, 24, 228),
     120: (48, 24, 100), 121: (48, 24, 100),
 }  # fmt: skip
+_TWO_BARRIERS = (90, 100)  # for each block that there can be; others have one
 _REGISTERS = 65536
 _PARTS = 4  # of a multiprocessor, each with a quarter of the registers
 _REGISTERS_AT_ONCE = 256
@@ -34,7 +35,8 @@ class Occupancy(NamedTuple):
     most_warps
         What it could hold of other kernels.
     limit
-        What there is too little of for one block more: ``"warps"``, ``"blocks"``, ``"registers"`` or ``"shared"``.
+        What there is too little of for one block more: ``"warps"``, ``"blocks"``, ``"registers"``, ``"shared"`` or
+        ``"barriers"``.
     """
 
     blocks: int
@@ -43,7 +45,7 @@ class Occupancy(NamedTuple):
     limit: str
 
 
-def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
+def occupancy(arch: str, threads: int, registers: int, shared_bytes: int, barriers: int = 0) -> Occupancy | None:
     """Return how many blocks a multiprocessor holds; None for an architecture whose limits are not known here.
 
     Parameters
@@ -56,13 +58,16 @@ def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occ
         Of a thread.
     shared_bytes
         Of a block, static and dynamic.
+    barriers
+        Of a block, as :class:`~ptxrt.compilers.Report` counts them.
     """
     found = re.fullmatch(r"sm_(\d+)[af]?", arch)
     limits = _LIMITS.get(int(found[1])) if found else None
     if found is None or limits is None:
         return None
     most_warps, most_blocks, kibibytes = limits
-    recent = int(found[1]) >= 80
+    capability = int(found[1])
+    recent = capability >= 80
     warps = -(-threads // 32)
     bounds = {"warps": most_warps // warps, "blocks": most_blocks}
     of_a_warp = _rounded_up(max(registers, 1) * 32, _REGISTERS_AT_ONCE)
@@ -73,6 +78,8 @@ def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occ
     of_a_block = _rounded_up(shared_bytes + (1024 if recent else 0), 128 if recent else 256)
     if of_a_block:
         bounds["shared"] = kibibytes * 1024 // of_a_block
+    if barriers and capability >= 90:  # before, the driver does not count them
+        bounds["barriers"] = (2 if capability in _TWO_BARRIERS else 1) * most_blocks // barriers
     limit = min(bounds, key=lambda name: bounds[name])
     return Occupancy(bounds[limit], bounds[limit] * warps, most_warps, limit)
 

@@ -98,7 +98,7 @@ def test_a_template_is_shown_for_the_kernel_asked_for(tmp_path: Path, capsys: Ca
     assert main(["show", path, "--arch", "sm_90", "--entry", "scale<double>"]) == 0
     out = capsys.readouterr().out
     assert "//   0  double const*  -     pointer      8       0\n" in out
-    assert "//   shared bytes a block          2048\n" in out
+    assert "//   shared bytes a block          2048\n//   barriers a block              1\n" in out
     assert main(["show", path, "--arch", "sm_90"]) == 1
     assert "--entry 'scale<float>'" in capsys.readouterr().err
 

@@ -26,8 +26,8 @@ info    : used 12 registers, used 1 barriers, 0 stack, 2048 bytes smem, 540 byte
 
 def test_each_entry_gets_its_own_report_and_a_function_gets_none() -> None:
     assert resource_reports(LINKED) == {
-        "second": Report(24, 4, 8, 16, 0, 416),
-        "first": Report(12, 0, 0, 0, 1024, 416),
+        "second": Report(24, 4, 8, 16, 0, 0, 416),
+        "first": Report(12, 0, 0, 0, 1024, 1, 416),
     }
 
 

@@ -46,7 +46,7 @@ def test_a_text_becomes_a_cubin_with_its_entries_and_its_report(jitlink: ModuleT
     assert binary.symbols == {"store": "store"}
     report = binary.reports["store"]
     assert report.registers > 0
-    assert report == Report(report.registers, 0, 0, 0, 0, 0)
+    assert report == Report(report.registers, 0, 0, 0, 0, 0, 0)
     assert 0 < binary.seconds < 60
 
 
@@ -73,6 +73,12 @@ def test_spills_are_reported(jitlink: ModuleType, head: str) -> None:
     report = jitlink.compile_ptx(text, "sm_90", ("-maxrregcount=32",)).reports["k"]
     assert report.registers <= 32
     assert min(report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) > 0
+
+
+@pytest.mark.parametrize(("number", "barriers"), [("0", 1), ("3", 4), ("%r", 16)])
+def test_barriers_are_reported(jitlink: ModuleType, head: str, number: str, barriers: int) -> None:
+    text = f"{head}.visible .entry k()\n{{\n  .reg .b32 %r;\n  mov.u32 %r, %tid.y;\n  bar.sync {number}, 64;\n  ret;\n}}\n"
+    assert jitlink.compile_ptx(text, "sm_90").reports["k"].barriers == barriers
 
 
 def test_the_same_inputs_give_the_same_bytes(jitlink: ModuleType, store: str) -> None:

@@ -45,6 +45,24 @@ def test_blocks_of_a_multiprocessor(
     assert found.warps == blocks * -(-threads // 32)
 
 
+@pytest.mark.parametrize(
+    ("arch", "barriers", "blocks", "limit"),
+    [
+        ("sm_90", 2, 32, "blocks"),
+        ("sm_90a", 3, 21, "barriers"),  # of 64
+        ("sm_90", 16, 4, "barriers"),
+        ("sm_100", 16, 4, "barriers"),
+        ("sm_103", 16, 2, "barriers"),  # of 32
+        ("sm_120", 16, 1, "barriers"),  # of 24
+        ("sm_80", 16, 32, "blocks"),  # which the driver does not count there
+    ],
+)
+def test_barriers_limit_the_blocks(arch: str, barriers: int, blocks: int, limit: str) -> None:
+    found = occupancy(arch, 32, 16, 0, barriers)
+    assert found is not None
+    assert (found.blocks, found.limit) == (blocks, limit)
+
+
 @pytest.mark.parametrize("arch", ["sm_61", "sm_999", "gfx90a", ""])
 def test_an_architecture_that_is_not_known_has_no_answer(arch: str) -> None:
     assert occupancy(arch, 32, 32, 0) is None
@@ -56,6 +74,8 @@ def test_the_driver_says_the_same(cuda: ptxrt.Device, spec: Any) -> None:
     kernel = spec.load(cuda)
     used, ask = kernel.resources, "cuOccupancyMaxActiveBlocksPerMultiprocessor"
     backend: Any = cuda.backend
+    barriers = kernel._module.binary.reports[spec.entry].barriers
+    assert barriers is not None
     required = re.search(r"\.reqntid (\d+)", kernel.source.text)
     for threads in (int(required[1]),) if required else (32, 96, 128, 256, 512, 1024):
         if threads > used.max_threads:
@@ -65,5 +85,5 @@ def test_the_driver_says_the_same(cuda: ptxrt.Device, spec: Any) -> None:
                 continue  # for which a kernel must be opted in
             with backend._current(cuda.ordinal):
                 blocks = backend._call(ask, kernel._function, threads, dynamic)[1]
-            found = occupancy(cuda.arch, threads, used.registers, used.shared_bytes + dynamic)
+            found = occupancy(cuda.arch, threads, used.registers, used.shared_bytes + dynamic, barriers)
             assert found is None or found.blocks == blocks
