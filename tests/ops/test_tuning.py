@@ -180,6 +180,46 @@ def test_what_is_updated_in_place_is_checked_too(monkeypatch: Patch) -> None:
         trial.check(other)
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("image", [(1024, 1024), (33, 20), (6, 24, 10)])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+def test_points_lie_as_networks_have_them_and_where_no_rounding_makes_results_jump(
+    dtype: str, image: tuple[int, ...], align_corners: bool
+) -> None:
+    axes = len(image)
+    outside = image if axes == 3 else (128, 96)
+    problem = problem_of(
+        {"op": "grid_sample", "shape": [1, 1, *image], "dtype": dtype, "grid_shape": [1, *outside, axes],
+         "align_corners": align_corners}
+    )  # fmt: skip
+    trial = Trial(ops.GridSamplePlan.select(Device("sim:0"), problem))
+    held = trial._buffers["grid"]
+    assert held is not None
+    points = held.values.reshape(1, *outside, axes)
+    smooth = np.stack(np.meshgrid(*(np.linspace(-0.9, 0.9, n) for n in outside), indexing="ij")[::-1], axis=-1)
+    assert np.abs(points.astype(np.float64) - smooth).max() < 0.02 * 6
+
+    real = np.float64 if dtype == "f64" else np.float32
+    sizes = np.array(image[::-1])
+    spans = sizes - 1 if align_corners else sizes
+
+    def doubled(kind: Any) -> Any:
+        return (points.astype(kind) + kind(1)) * spans.astype(kind) - kind(not align_corners)
+
+    far = doubled(np.longdouble)
+    steps = np.abs(far - np.rint(far))
+    assert np.all((steps > 1e-6 * sizes if dtype != "f64" else steps > 1e-13 * sizes) | (doubled(real) == far))
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_points_of_16_bits_at_such_places_are_right(mode: str, padding_mode: str) -> None:
+    for op, dtype in itertools.product(("grid_sample", "grid_sample_backward"), ("f16", "bf16")):
+        words = {"op": op, "shape": [1, 2, 256, 17], "dtype": dtype, "grid_shape": [1, 8, 33, 2], "mode": mode}
+        first = tuning.heuristic("sim:0", problem_of({**words, "padding_mode": padding_mode}))
+        Trial(first).check(first)
+
+
 def test_rounds_are_at_least_one() -> None:
     with refused(ptxrt.InvalidArgument, "tune", "rounds"):
         tune("sim:0", SMALL, rounds=0)
