@@ -77,7 +77,8 @@ def test_spills_are_reported(jitlink: ModuleType, head: str) -> None:
 
 @pytest.mark.parametrize(("number", "barriers"), [("0", 1), ("3", 4), ("%r", 16)])
 def test_barriers_are_reported(jitlink: ModuleType, head: str, number: str, barriers: int) -> None:
-    text = f"{head}.visible .entry k()\n{{\n  .reg .b32 %r;\n  mov.u32 %r, %tid.y;\n  bar.sync {number}, 64;\n  ret;\n}}\n"
+    body = f"  .reg .b32 %r;\n  mov.u32 %r, %tid.y;\n  bar.sync {number}, 64;\n  ret;\n"
+    text = f"{head}.visible .entry k()\n{{\n{body}}}\n"
     assert jitlink.compile_ptx(text, "sm_90").reports["k"].barriers == barriers
 
 
