@@ -77,6 +77,11 @@ def _cancels(problem: Any) -> bool:
     return bool(problem.parts == 2 and problem.arrays == 2 and problem.count < _FEW_VALUES)
 
 
+def _alone(problem: Any) -> bool:
+    """Return whether a block of long rows takes registers that leave no room for another one: gradients in f64."""
+    return bool(problem.parts == 2 and problem.arrays == 2)
+
+
 def _sizes(problem: Any) -> tuple[int, ...]:
     return (OF_COLUMNS if problem.arrays == 1 else OF_COLUMNS[1:]) if _group(problem) else SIZES
 
@@ -89,9 +94,8 @@ def _cut(problem: Any, size: int) -> _Cut | None:
     if not group:
         values = -(-problem.count // (size * problem.vector)) * problem.vector
         shared = values * bytes_of
-        most = 1 if problem.parts == 2 and problem.arrays == 2 else 2  # that registers leave room for
         own = (1 << 10) * problem.parts + 64
-        return _Cut(group, _THREADS, values, shared, own, min(most, _LARGE // max(1, shared)))
+        return _Cut(group, _THREADS, values, shared, own, min(1 if _alone(problem) else 2, _LARGE // max(1, shared)))
     row = group * problem.hw
     values = -(-problem.batch // size) * row
     # Backward a thread has twice as many sums, and of 16 bits twice that: their registers leave room for fewer threads.
@@ -117,13 +121,16 @@ class ClusterConfig(Config):
     def _of(cls, problem: Any, size: int) -> ClusterConfig | None:
         """Return the config of a size, None where its blocks do not hold their channels."""
         cut = _cut(problem, size)
-        if cut is None or not cut.at_once or (size == 8 and not cut.group and cut.shared_bytes > _HALF):
+        if cut is None or not cut.at_once:
+            return None
+        if size == 8 and not cut.group and cut.shared_bytes > _HALF and not _alone(problem):
             return None
         blocks, at_once = cut.groups(problem.channels) * size, _MULTIPROCESSORS * cut.at_once
         if size <= 2:  # as many as about fill a GPU surely are on it at a time
             return cls(size, -(-blocks // at_once) or 1)
-        # How many larger ones are depends on its parts: a few turns, so that one too many costs little
-        return cls(size, 1 if size == 8 else max(1, min(4 // cut.at_once, blocks // at_once)))
+        # How many larger ones are depends on its parts: two turns at most, so that one too many costs little
+        many = at_once if size > 8 else 4 * at_once
+        return cls(size, 1 if cut.group else max(1, min(2, blocks // many)))
 
     @classmethod
     def _fitting(cls, problem: Any) -> list[ClusterConfig]:
@@ -142,8 +149,10 @@ class ClusterConfig(Config):
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[ClusterConfig]:
-        """Return each size that holds its channels."""
-        return tuple(dict.fromkeys((*cls._fitting(problem), cls.heuristic(problem))))
+        """Return each size that holds its channels, and other turns of it."""
+        fitting = cls._fitting(problem)
+        more = [cls(config.size, turns) for config in fitting for turns in (1, 2, 4)]
+        return tuple(dict.fromkeys((cls.heuristic(problem), *fitting, *more)))
 
 
 def worth_clusters(problem: Any) -> bool:

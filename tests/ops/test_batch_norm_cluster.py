@@ -19,9 +19,11 @@ from test_batch_norm_backward import problem as backward_problem
 from test_batch_norm_backward import run as run_backward
 
 from ptxrt import Device, PlanPreference, Unsupported
+from ptxrt.compilers import nvjitlink
+from ptxrt.compilers.occupancy import occupancy
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor
-from ptxrt.ops._batch_norm_cluster import OF_COLUMNS, SIZES, ClusterConfig, clusters, worth_clusters
+from ptxrt.ops._batch_norm_cluster import OF_COLUMNS, SIZES, ClusterConfig, _cut, clusters, worth_clusters
 from ptxrt.ops.framework import Limits
 
 pytestmark = pytest.mark.ptx
@@ -219,9 +221,12 @@ def test_rows_that_no_vector_ends_with_are_refused() -> None:
 @pytest.mark.parametrize(
     ("shape", "name", "forward", "backward"),
     [
-        ((32, 64, 112, 112), "f32", (16, 2), (16, 4)),
+        ((32, 64, 112, 112), "f32", (16, 2), (16, 2)),
         ((32, 64, 112, 112), "f16", (8, 1), (16, 2)),
-        ((32, 256, 56, 56), "f32", (2, 4), (8, 1)),
+        ((32, 256, 56, 56), "f32", (2, 4), (8, 2)),
+        ((32, 256, 56, 56), "f64", (8, 2), (8, 2)),  # backward of blocks that have a multiprocessor to themselves
+        ((8, 64, 112, 112), "f64", (8, 1), (8, 1)),
+        ((64, 64, 56, 56), "f64", (16, 2), (16, 2)),
         ((128, 512, 7, 7), "f32", (1, 1), (2, 1)),
         ((256, 2048, 7, 7), "f32", (1, 4), (2, 8)),
         ((256, 2048, 7, 7), "f16", (1, 2), (2, 4)),
@@ -236,6 +241,21 @@ def test_the_choice_is_what_was_fastest(shape: Any, name: str, forward: Any, bac
         assert worth_clusters(problem)
         assert ClusterConfig.heuristic(problem) == ClusterConfig(*config)
         assert ClusterConfig(*config) in ClusterConfig.candidates(problem)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "f64"])
+def test_registers_leave_room_for_as_many_blocks_as_turns_are_made_for(name: str) -> None:
+    if reason := nvjitlink.available():
+        pytest.skip(reason)
+    for kind in (BatchNormDescriptor, BatchNormBackwardDescriptor):
+        problem = kind((8, 4, 1024), True, BY_NAME[name])
+        spec = launch_of(problem, ClusterConfig(8, 1)).launches[0].kernel
+        registers = nvjitlink.compile_ptx(spec.source.text, "sm_90").reports[spec.entry].registers
+        assert registers is not None
+        cut, held = _cut(problem, 8), occupancy("sm_90", 512, registers, 0)
+        assert cut is not None
+        assert held is not None
+        assert held.blocks == cut.at_once, (spec.entry, registers)
 
 
 def test_a_forward_may_fit_where_its_backward_does_not() -> None:
