@@ -169,18 +169,16 @@ def _grid(noise: Array, operand: Operand, problem: Any) -> Array:
     """Return points as networks have them, near to those beside them; none where a rounding makes results jump.
 
     They jump where a coordinate in pixels is a multiple of a half: another pixel is the nearest, a slope another one.
-    Such a coordinate is moved by a quarter of a pixel. Of 16 bits it may stay: one that is such a multiple, as many
-    are, is computed without a rounding.
+    Such a coordinate is moved by a quarter of a pixel. One of 16 bits may have no number there, and stays: a multiple
+    of a half, it is computed without a rounding.
     """
     axes = [np.linspace(-0.9, 0.9, length) for length in operand.shape[1:-1]]
     points = np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1)
     points = points + 0.02 * np.resize(noise, operand.shape)
     sizes = np.array(problem.shape[:1:-1], np.float64)
     spans = sizes - 1 if problem.align_corners else sizes
-    doubled = (points.astype(operand.type.numpy).astype(np.float64) + 1) * spans - (not problem.align_corners)
-    off = np.abs(doubled - np.rint(doubled))
-    jumps = off <= 32 * _EPSILON[parameter_type(operand.type).name] * sizes
-    if operand.type.size == 2:
-        jumps &= off > 0
+    # Twice a coordinate, but for a whole number
+    doubled = (points.astype(operand.type.numpy).astype(np.float64) + 1) * spans
+    jumps = np.abs(doubled - np.rint(doubled)) <= 32 * _EPSILON[parameter_type(operand.type).name] * sizes
     points += np.where(jumps, 0.5 / np.maximum(spans, 1), 0)
     return points.astype(operand.type.numpy).ravel()

@@ -63,6 +63,17 @@ def test_ptx_is_shown_with_what_is_known_of_each_kernel(tmp_path: Path, capsys: 
 
 
 @needs_linker
+def test_a_barrier_whose_number_is_in_a_register_takes_all_of_them(tmp_path: Path, capsys: Capture) -> None:
+    text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry meet()\n{\n    .reg .b32 %r;\n"
+    text += "    mov.u32 %r, %tid.y;\n    bar.sync %r, 32;\n    ret;\n}\n"
+    assert main(["show", file(tmp_path, "meet.ptx", text), "--arch", "sm_90"]) == 0
+    behind = capsys.readouterr().out
+    assert "//   barriers a block              16\n" in behind
+    assert "//                32       4   4 of 64     6%  barriers\n" in behind
+    assert "//              1024       2  64 of 64   100%  warps\n" in behind
+
+
+@needs_linker
 def test_one_kernel_may_be_asked_for(tmp_path: Path, capsys: Capture) -> None:
     path = file(tmp_path, "put.ptx", PTX)
     assert main(["show", path, "--arch", "sm_90", "--entry", "nothing"]) == 0
