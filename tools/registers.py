@@ -13,17 +13,15 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ptxrt
-from ptxrt import ops
 from ptxrt.compilers import nvjitlink
 from ptxrt.compilers.occupancy import occupancy
 from ptxrt.ops import tuning
@@ -121,13 +119,8 @@ def _lines(plan: Plan[Any, Any, Any], rounds: int) -> Iterator[str]:
     launched = {step.kernel: step.block for step in plan.schedule.steps if isinstance(step, Launch)}
     for spec, threads in launched.items():
         own, limits = _numbers(spec, plan.device.arch, threads)
-        words = {field.name: getattr(spec, field.name) for field in fields(spec)}
-        ways = [plan, *(_with_kernel(plan, spec, Limited(**words, registers=number)) for number in limits)]
-        for way in ways:
-            trial.check(way)
-        runs = [trial.run_of(way) for way in ways]
-        rows = [[clock(way, run) for way, run in zip(ways, runs, strict=True)] for _ in range(rounds)]
-        mine, *others = map(statistics.median, zip(*rows, strict=True))
+        ways = [plan, *(_with_kernel(plan, spec, Limited(**vars(spec), registers=number)) for number in limits)]
+        mine, *others = tuning.medians_of(trial, ways, rounds, clock)
         said = f"{spec.entry}: {own.registers if own else '?'} registers {mine:.1f} us"
         if others:
             least, registers = min(zip(others, (each.registers for each in limits.values()), strict=True))
@@ -157,18 +150,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ptxrt.PtxrtError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    named = {
-        f"{problem.op} {problem.dtype.name} {tuned.layout_of(problem)} {tuned.problem_class(problem)}": problem
-        for problem in problems
-    }
+    keys = [tuned.Key.of(device, problem.op, problem, "ptx") for problem in problems]
+    named = {f"{k.op} {k.dtype} {k.layout} {k.problem}": problem for k, problem in zip(keys, problems, strict=True)}
     chosen = {name: problem for name, problem in named.items() if re.search(given.pattern, name)}
     if not chosen:
         print(f"{given.file} has no problem that {given.pattern!r} matches", file=sys.stderr)
         return 2
-    plans = {plan.op: plan for plan in ops.plans()}
     for name, problem in chosen.items():
         try:
-            plan = plans[problem.op].select(device, problem, ptxrt.PlanPreference(language="ptx"))
+            plan = tuning.plan_of(problem.op).select(device, problem, ptxrt.PlanPreference(language="ptx"))
             print(f"{name}  {plan.variant}", flush=True)
             for line in _lines(plan, max(1, given.rounds)):
                 print(f"    {line}", flush=True)

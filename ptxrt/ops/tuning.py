@@ -6,7 +6,7 @@ Nothing here runs unasked: ``ptxrt tune`` does it, docs/tuning.md tells how.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from datetime import datetime, timezone
 from typing import Any
@@ -26,7 +26,7 @@ from ptxrt.runtime.device import Device, as_device
 from ptxrt.runtime.layout import channels_last, checked_shape, contiguous
 from ptxrt.runtime.stream import Event
 
-__all__ = ["Clock", "events_of", "heuristic", "problem_of", "tune"]
+__all__ = ["Clock", "events_of", "heuristic", "medians_of", "plan_of", "problem_of", "tune"]
 
 Clock = Callable[[Plan[Any, Any, Any], Callable[[], object]], float]
 """Given a plan, and what runs it once on the default stream: runs it, and returns how many microseconds it took."""
@@ -76,7 +76,7 @@ def problem_of(words: Mapping[str, Any]) -> Any:
         What the descriptor has against the problem.
     """
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in words.items()}
-    kind = _plan_of(given.pop("op", None)).descriptor_type
+    kind = plan_of(given.pop("op", None)).descriptor_type
     known = {field.name: field for field in fields(kind)}
     choosable = [*known, *(["layout"] if "strides" in known else [])]
     for name, value in given.items():
@@ -110,7 +110,8 @@ def problem_of(words: Mapping[str, Any]) -> Any:
     return problem
 
 
-def _plan_of(op: object) -> type[Plan[Any, Any, Any]]:
+def plan_of(op: object) -> type[Plan[Any, Any, Any]]:
+    """Return the class of an op's plans; InvalidArgument where there is none of that name."""
     plans = {plan.op: plan for plan in ops.plans()}
     if not isinstance(op, str) or op not in plans:
         raise InvalidArgument(
@@ -152,7 +153,7 @@ def heuristic(device: Device | str | None, problem: Any, language: str | None = 
     """
     device = as_device(device)
     language = language or preferred_language() or device.backend.languages[0]
-    return _plan_of(problem.op).select(device, problem, PlanPreference(language=language, tuned=False))
+    return plan_of(problem.op).select(device, problem, PlanPreference(language=language, tuned=False))
 
 
 def tune(
@@ -165,8 +166,7 @@ def tune(
 ) -> tuned.Choice:
     """Return what is the fastest on a device, of all that promises what the heuristic's choice promises.
 
-    The candidates take turns, a run of each in a round, so that a drift of the clocks hits all alike; what counts is
-    the median. The heuristic's choice stays where nothing is faster by more than 1 %.
+    The heuristic's choice stays where nothing is faster by more than 1 %.
 
     Parameters
     ----------
@@ -191,20 +191,8 @@ def tune(
     first = heuristic(device, problem, language)
     device, language = first.device, first.variant.language
     candidates = _candidates(first)
-    trial = Trial(first)
-    for plan in candidates:
-        trial.check(plan)
-    clock = clock or events_of(device)
-    runs = [(plan, trial.run_of(plan)) for plan in candidates]
-    order = range(len(runs))
-    times: list[list[float]] = [[] for _ in order]
-    for turn in range(-(rounds // 8), rounds):  # those below 0 to warm up
-        for i in order if turn % 2 else reversed(order):
-            took = clock(*runs[i])
-            if turn >= 0:
-                times[i].append(took)
-    medians = [statistics.median(each) for each in times]
-    best = min(order, key=medians.__getitem__)
+    medians = medians_of(Trial(first), candidates, rounds, clock or events_of(device))
+    best = min(range(len(medians)), key=medians.__getitem__)
     if medians[0] <= _MARGIN * medians[best]:
         best = 0
     measured = {
@@ -227,6 +215,29 @@ def tune(
         kernels=tuned.texts(sorted({f"{each.kernel.family}.{each.kernel.language}" for each in launches})),
         measured=measured,
     )
+
+
+def medians_of(trial: Trial, plans: Sequence[Plan[Any, Any, Any]], rounds: int, clock: Clock) -> list[float]:
+    """Return how many microseconds each plan of a trial's problem takes, the median of so many runs.
+
+    The plans take turns, a run of each in a round, so that a drift of the clocks hits all alike.
+
+    Raises
+    ------
+    WrongResult
+        If a plan computes something else than the op's reference; nothing has been timed then.
+    """
+    for plan in plans:
+        trial.check(plan)
+    runs = [(plan, trial.run_of(plan)) for plan in plans]
+    order = range(len(runs))
+    times: list[list[float]] = [[] for _ in order]
+    for turn in range(-(rounds // 8), rounds):  # those below 0 to warm up
+        for i in order if turn % 2 else reversed(order):
+            took = clock(*runs[i])
+            if turn >= 0:
+                times[i].append(took)
+    return [statistics.median(each) for each in times]
 
 
 def _choice(plan: Plan[Any, Any, Any]) -> dict[str, Any]:
