@@ -10,7 +10,6 @@ multiprocessor (``ptxrt show``); more of them may have more loads on their way.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ptxrt
+from ptxrt.commands.tune import read_problems
 from ptxrt.compilers import nvjitlink
 from ptxrt.compilers.occupancy import occupancy
 from ptxrt.ops import tuning
@@ -146,8 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         device = ptxrt.Device(given.device)
-        problems = [tuning.problem_of(words) for words in json.loads(given.file.read_text())]
-    except (ptxrt.PtxrtError, OSError, ValueError) as error:
+        problems = read_problems(str(given.file), device, "ptx")
+    except ptxrt.PtxrtError as error:
         print(error, file=sys.stderr)
         return 2
     keys = [tuned.Key.of(device, problem.op, problem, "ptx") for problem in problems]

@@ -16,7 +16,7 @@ from ptxrt.ops import tuning
 from ptxrt.ops.framework import Limits, forget_plans, tuned
 from ptxrt.runtime.device import Device, as_device
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "add_words", "run"]
+__all__ = ["DESCRIPTION", "HELP", "add_arguments", "add_words", "read_problems", "run"]
 
 HELP = "measure which variant and config of an op is the fastest for a problem, and store it for later selections"
 DESCRIPTION = (
@@ -68,7 +68,7 @@ def run(given: argparse.Namespace, say: Callable[[str], None]) -> int:
         return _list(given, say)
     device = as_device(given.device)
     rounds = given.rounds if given.rounds is not None else _ROUNDS_ON_SIM if device.kind == "sim" else _ROUNDS
-    problems = [_checked(where, words, device, given) for where, words in _problems(given)]
+    problems = [_checked(where, words, device, given.language, given.dtype) for where, words in _problems(given)]
     path = _path(given)
     tuned.writable(path)
     stored = []
@@ -93,7 +93,7 @@ def _problems(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             op="tune", argument="OP", expected="an op, or --file", given="neither" if given.op is None else "both"
         )
     if given.file is not None:
-        yield from ((f"problem {number} of {given.file}", words) for number, words in enumerate(_read(given.file), 1))
+        yield from _of_file(given.file)
         return
     shapes = [word for word in given.words if "=" not in word]
     fields: dict[str, str] = {}
@@ -113,7 +113,18 @@ def _problems(given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         yield shape, {"op": given.op, "shape": _sizes(shape), **{name: _value(text) for name, text in fields.items()}}
 
 
-def _read(file: str) -> list[Any]:
+def read_problems(file: str, device: Device, language: str | None = None) -> list[Any]:
+    """Return the descriptors of a file's problems, for each of which the device has a plan.
+
+    Raises
+    ------
+    InvalidArgument
+        Naming the file, and the first problem that is none.
+    """
+    return [_checked(where, words, device, language) for where, words in _of_file(file)]
+
+
+def _of_file(file: str) -> Iterator[tuple[str, Any]]:
     try:
         found = json.loads(Path(file).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -123,7 +134,7 @@ def _read(file: str) -> list[Any]:
     if not isinstance(found, list) or not found:
         expected = 'a file with a JSON list of problems, [{"op": "softmax2d", "shape": [8, 21, 64, 64]}]'
         raise InvalidArgument(op="tune", argument="--file", expected=expected, given=f"{file}: {why}")
-    return found
+    yield from ((f"problem {number} of {file}", words) for number, words in enumerate(found, 1))
 
 
 def _sizes(text: str) -> list[int]:
@@ -142,13 +153,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _checked(where: str, words: Any, device: Device, given: argparse.Namespace) -> Any:
+def _checked(where: str, words: Any, device: Device, language: str | None, dtype: str | None = None) -> Any:
     """Return the descriptor of a problem that the device has a plan for."""
     try:
         if not isinstance(words, Mapping):
             raise InvalidArgument(op="tune", argument="problem", expected="a JSON object", given=shown(words))
-        problem = tuning.problem_of({**({"dtype": given.dtype} if given.dtype else {}), **words})
-        tuning.heuristic(device, problem, given.language)
+        problem = tuning.problem_of({**({"dtype": dtype} if dtype else {}), **words})
+        tuning.heuristic(device, problem, language)
     except PtxrtError as error:
         raise InvalidArgument(f"{where}: {error}", op=error.op, argument=error.argument) from error
     return problem

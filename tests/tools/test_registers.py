@@ -139,6 +139,7 @@ def test_a_wrong_result_ends_it(monkeypatch: Patch, capsys: Capture, problems: P
         ((), "has no problem that 'softmax' matches"),
         ("{", "Expecting"),
         ([{"op": "softmax"}], "softmax2d"),
+        ([5], "problem 1 of"),
         (None, "No such file"),
     ],
 )
