@@ -72,14 +72,14 @@ def _group(problem: Any) -> int | None:
     return next(long, groups[-1] if groups else None)
 
 
-def _cancels(problem: Any) -> bool:
-    """Return whether gradients in f64 are of so few values that less than a thread's sums lose is left of them."""
-    return bool(problem.parts == 2 and problem.arrays == 2 and problem.count < _FEW_VALUES)
-
-
 def _alone(problem: Any) -> bool:
     """Return whether a block of long rows takes registers that leave no room for another one: gradients in f64."""
     return bool(problem.parts == 2 and problem.arrays == 2)
+
+
+def _cancels(problem: Any) -> bool:
+    """Return whether gradients in f64 are of so few values that less than a thread's sums lose is left of them."""
+    return _alone(problem) and bool(problem.count < _FEW_VALUES)
 
 
 def _sizes(problem: Any) -> tuple[int, ...]:
