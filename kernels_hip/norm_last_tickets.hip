@@ -124,12 +124,6 @@ struct Rows {
             if constexpr (BACKWARD) gradients[i] = read(go + offset(i), aligned);
         }
     }
-
-    static __device__ void widen(Real (&to)[VECTOR], const Words& words) {
-        const Vector vector = vector_of(words);
-#pragma unroll
-        for (unsigned i = 0; i < VECTOR; ++i) to[i] = Real(vector.elements[i]);
-    }
 };
 
 // The sums of a channel of a slice, as they lie in the workspace.
@@ -258,10 +252,6 @@ struct Norm {
     }
 };
 
-// A channel's number, where its array is there.
-__device__ inline Real of_channel(const Real* array, unsigned channel, Real otherwise) {
-    return array ? array[channel] : otherwise;
-}
 //% if entry is none or "backward" not in entry
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -314,26 +304,6 @@ norm_last_tickets{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Rea
 }
 //% endif
 //% if entry is none or "backward" in entry
-//% if T.size == 2
-
-// grad_input of a channel's values in f32, of coefficients in f64.
-struct Narrow {
-    float power, near, factor, constant, go_power, go_factor;
-    Narrow() = default;
-    __device__ Narrow(double mean, double scale, double slope, double shift) {
-        const Line line(mean, slope);
-        const Twos twos(scale);
-        power = line.power, near = line.near, factor = line.factor, constant = float(line.lost + shift);
-        go_power = float(twos.power), go_factor = float(twos.rest);
-    }
-    __device__ Real operator()(Real x, Real go) const {
-        return fmaf(go * go_power, go_factor, fmaf(fmaf(x, power, near), factor, constant));
-    }
-};
-typedef Narrow Gradients;
-//% else
-typedef Slanted Gradients;
-//% endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 norm_last_backward_tickets{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, const Real* w_ptr,

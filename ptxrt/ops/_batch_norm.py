@@ -28,6 +28,8 @@ from ptxrt.ops._batch_norm_last import (
     ChannelsLastHeld,
     ChannelsLastTickets,
     ChannelsLastTicketsBackward,
+    ChannelsLastWhole,
+    ChannelsLastWholeBackward,
 )
 from ptxrt.ops._batch_norm_passes import (
     TURN,
@@ -316,7 +318,8 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
     whose blocks write a channel soon after they have read it. In eval ``alone``, of rows of whole vectors, whose
     threads share nothing, and ``elementwise``. Where channels lie side by side, and values are many,
     ``channels_last_held``, in training, from sm_90: one launch, whose blocks hold what they read last; in HIP
-    ``channels_last_tickets``, where values are neither few nor many; ``channels_last``: passes over rows of channels.
+    ``channels_last_whole``, where rows are few, and ``channels_last_tickets``, where values are neither few nor many;
+    ``channels_last``: passes over rows of channels.
     ``baseline``: a block a channel that reads it twice in training.
     """
 
@@ -340,6 +343,7 @@ class BatchNormPlan(Plan[BatchNormDescriptor, BatchNormArgs, BatchNormResult]):
         Alone("hip"),
         Small("hip"),
         ChannelsLastAlone("hip"),
+        ChannelsLastWhole("hip"),
         ChannelsLastTickets("hip"),
         ChannelsLast("hip"),
         Cached("hip"),
@@ -587,6 +591,7 @@ class BatchNormBackwardPlan(Plan[BatchNormBackwardDescriptor, BatchNormBackwardA
         SplitBackward(),
         ChannelsBackward(),
         SmallBackward("hip"),
+        ChannelsLastWholeBackward("hip"),
         ChannelsLastTicketsBackward("hip"),
         ChannelsLastBackward("hip"),
         CachedBackward("hip"),

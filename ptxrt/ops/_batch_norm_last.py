@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
+from ptxrt.ops._batch_norm_whole import WholeConfig, whole, worth
 from ptxrt.ops._norm_last import LastConfig, Rows
 from ptxrt.ops._norm_last_cluster import HeldTile, TileConfig
 from ptxrt.ops._norm_last_held import HeldConfig, HeldRows
@@ -18,6 +19,8 @@ __all__ = [
     "ChannelsLastHeld",
     "ChannelsLastTickets",
     "ChannelsLastTicketsBackward",
+    "ChannelsLastWhole",
+    "ChannelsLastWholeBackward",
     "many_rows",
     "rows_of",
 ]
@@ -143,6 +146,24 @@ class ChannelsLastTickets(Variant[BatchNormDescriptor, TileTicketsConfig]):
         return Schedule(steps, problem.guarantee, workspace)
 
 
+class ChannelsLastWhole(Variant[BatchNormDescriptor, WholeConfig]):
+    """In training, of rows of channels: one launch, a block for a vector of channels, which holds all their rows."""
+
+    name = "channels_last_whole"
+    config_type = WholeConfig
+
+    def suits(self, problem: BatchNormDescriptor) -> bool:
+        """Where rows are few enough."""
+        return problem.training and problem.hw == 1 and worth(problem)
+
+    @and_statistics
+    def schedule(self, problem: BatchNormDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        running_mean, running_var, momentum = problem.updated
+        arrays = ("x", "y", "weight", "bias", "batch_mean", "batch_var", running_mean, running_var)
+        return whole(problem, config, arrays, momentum)
+
+
 class ChannelsLastClustersBackward(Variant[BatchNormBackwardDescriptor, TileConfig]):
     """In training, of rows of channels: one launch, a cluster for some channels, whose shared memory holds them."""
 
@@ -181,6 +202,23 @@ class ChannelsLastTicketsBackward(Variant[BatchNormBackwardDescriptor, TileTicke
         arrays = ("x", "grad_out", "grad_input", "weight", *problem.mean_and_var, "grad_weight", "grad_bias", 0)
         workspace = Workspace()
         return Schedule(rows.steps(workspace, rows.sums(workspace), arrays), problem.guarantee, workspace)
+
+
+class ChannelsLastWholeBackward(Variant[BatchNormBackwardDescriptor, WholeConfig]):
+    """In training, of rows of channels: one launch, a block for a vector of channels, which holds all their rows."""
+
+    name = "channels_last_whole"
+    config_type = WholeConfig
+
+    def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
+        """Where rows are few enough."""
+        return problem.training and problem.hw == 1 and worth(problem)
+
+    @of_inverse
+    def schedule(self, problem: BatchNormBackwardDescriptor, config: WholeConfig, limits: Limits) -> Schedule | Refusal:
+        """Return one launch."""
+        arrays = ("x", "grad_out", "grad_input", "grad_weight", "grad_bias", "weight", *problem.mean_and_var)
+        return whole(problem, config, arrays)
 
 
 class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):

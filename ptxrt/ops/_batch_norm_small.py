@@ -46,6 +46,7 @@ FAMILY = KernelFamily(
 _EACH, _MOST_THREADS = 4, 256
 _MOST = _EACH * _MOST_THREADS  # values of a channel
 _IN_ALL, _IN_EVAL = 1 << 21, {"ptx": 1 << 15, "hip": 1 << 17}
+_SIDE_BY_SIDE = 1 << 16  # where each value is in a sector of its own
 _OFFSETS = 1 << 32
 _LEAST_ROW = 16  # elements that a warp is worth
 _FORWARD = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
@@ -54,12 +55,15 @@ _FORWARD = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_sa
 def few_values(problem: Any, language: str) -> bool:
     """Return whether what counts is how long one thread takes: as measured on an H100, of 16 bits on an H200.
 
-    Where sums are added up, that is so as long as a block holds a channel. In training others read vectors at once.
+    Where sums are added up, that is so as long as a block holds a channel. In training others read vectors at once, of
+    a row or, of more values, of channels that lie side by side.
     """
     if problem.op == "batch_norm" and not problem.training:
         return bool(problem.hw >= _LEAST_ROW and problem.elements <= _IN_EVAL[language])
     most = _IN_ALL
-    if problem.training and problem.dtype.size == 2 and problem.hw % problem.vector == 0:
+    if problem.training and problem.hw == 1 and problem.channels % problem.vector == 0:
+        most = _SIDE_BY_SIDE
+    elif problem.training and problem.dtype.size == 2 and problem.hw % problem.vector == 0:
         most >>= 3
     elif problem.training and language == "ptx" and in_vectors(problem):
         most >>= 2

@@ -197,7 +197,7 @@ class ChannelsLastHeld(Variant["GroupNormDescriptor", HeldConfig]):
 
 def _fewest(problem: Problem) -> int:
     """Return of how many values clusters pay: of 16 bits, a block a group is faster for longer."""
-    return 1 << (19 if problem.dtype.size == 2 else 15)
+    return 1 << (16 if problem.dtype.size == 2 else 15)
 
 
 class ChannelsLastClusters(Variant["GroupNormDescriptor", TileConfig]):

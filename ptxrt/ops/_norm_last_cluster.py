@@ -11,7 +11,7 @@ from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, 
 
 __all__ = ["FAMILY", "HeldTile", "TileConfig"]
 
-SIZES = (2, 4, 8)
+SIZES = (1, 2, 4, 8)
 """Of a cluster, in blocks."""
 
 _THREADS = 256

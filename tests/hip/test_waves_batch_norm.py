@@ -40,6 +40,7 @@ from ptxrt.ops._batch_norm_exact import (
 )
 from ptxrt.ops._batch_norm_passes import SplitConfig, WriteConfig
 from ptxrt.ops._batch_norm_rounded import SliceConfig
+from ptxrt.ops._batch_norm_whole import WholeConfig
 from ptxrt.ops._norm_last import LastConfig
 from ptxrt.ops._norm_last_tickets import TileTicketsConfig
 from ptxrt.ops.framework import parameter_type
@@ -217,6 +218,12 @@ def norm_last_in_tickets(backward: bool, shape: Shape, how: Any, width: int, nam
     return replace(case, variant="channels_last_tickets", config=TileTicketsConfig(width, 8, 1))
 
 
+def batch_norm_whole(backward: bool, shape: Shape, how: bool, threads: int, name: str = "f32") -> Case:
+    """Return a case, `how` being whether the backward is given statistics, and the forward weight and bias."""
+    case = batch_norm_backward(shape, True, how, True, name) if backward else batch_norm(shape, True, how, name)
+    return replace(case, variant="channels_last_whole", config=WholeConfig(threads))
+
+
 # Grids are short here (`short_grids`): with more than two images a block goes round. The kernels of "norm_last" serve
 # "batch_norm_rounded", too.
 CASES: Cases = {
@@ -256,6 +263,20 @@ CASES: Cases = {
             for name in others("norm_last_tickets")
             for backward in (False, True)
             for case in (((70, 48), False, 48), ((2, 48, 61), 6, 64))
+        ),
+    ],
+    # Threads without a row, and as many rows as they hold.
+    "batch_norm_whole": [
+        *(
+            (batch_norm_whole, (backward, *case))
+            for backward in (False, True)
+            for case in (((37, 8), True, 128), ((1024, 4), False, 128))
+        ),
+        *(
+            (batch_norm_whole, (backward, shape, how, 256, name))
+            for name in others("batch_norm_whole")
+            for backward in (False, True)
+            for shape, how in (((300, 8), True), ((70, 16), False))
         ),
     ],
     "batch_norm_tickets": [

@@ -165,6 +165,10 @@ def test_what_it_cannot_do_is_refused() -> None:
         ((4, 2048, 196), {"dtype": BY_NAME["f16"]}, False),  # half vectors
         ((4, 2048, 192), {"dtype": BY_NAME["f16"]}, False),  # whole vectors
         ((2, 8, 513), {}, False),
+        ((512, 128), {}, True),  # channels that lie side by side
+        ((513, 128), {}, False),
+        ((513, 130), {}, True),  # and end within vectors
+        ((513, 128), {"dtype": BY_NAME["f16"]}, False),
         ((2, 8, 64), {"dtype": BY_NAME["f64"]}, False),
         ((2, 64, 255), {"training": False}, True),
         ((2, 64, 256), {"training": False}, False),  # whole vectors

@@ -466,8 +466,10 @@ LARGE: list[tuple[Any, Any]] = [
        ops.UpsampleNearest2dBackwardDescriptor((1, 1, factor, width * factor), (0, 0, width * factor, 1), 1, width))
       for factor in (2, 3, 4) for width in (1, 2, 4)),
     (ops.BatchNormPlan, ops.BatchNormDescriptor((2, 8, 6), False, strides=(48, 1, 8))),
-    (ops.BatchNormPlan, ops.BatchNormDescriptor((20000, 8), True)),
-    *((ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor((rows, 8), True)) for rows in (300, 20000)),
+    *((plan, kind((rows, 8), True))
+      for plan, kind in ((ops.BatchNormPlan, ops.BatchNormDescriptor),
+                         (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor))
+      for rows in (300, 20000)),
     *((plan, kind((1, 16, 3, 3), strides=(144, 1, 48, 16)))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
                          (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor))),

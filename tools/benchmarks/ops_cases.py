@@ -171,7 +171,7 @@ def _cases() -> Iterator[Case]:
             yield from _each(f"grid_sample{turn}", [shape], _HALVES, size=size)
     # Layers of networks between the sizes above.
     for turn in _FORWARD_AND_BACKWARD:
-        yield from _each(f"batch_norm{turn}", [(32, 1024, 14, 14)], ("f32", "f16"))
+        yield from _each(f"batch_norm{turn}", [(32, 1024, 14, 14), (1024, 1024)], ("f32", "f16"))
     for op in ("layer_norm", "rms_norm"):
         yield from _each(f"{op}_backward", [(8192, 768)], ("f32", "f16"))
     yield from _modes()

@@ -1,0 +1,205 @@
+//% set held, held_of_both = 8, 4 if T.size == 2 else 8
+// batch_norm_whole, {{ T.name }}: batch_norm in training of channels-last arrays, forward and backward, in one launch: a block
+// holds all rows of its channels.
+//
+// An array is [rows, channels], and {{ 16 // T.size }} divides `channels`. Formulas, and why the sums are accurate, stand in
+// kernels_ptx/batch_norm.ptx: sums are of d = x - k and of go, k being a channel's first value, or the mean where that is given.
+// Every product that is added to something is an fma() in the text.
+//
+// A block has the channels of a vector of 16 bytes, and a thread some of their rows, in registers, from the first
+// read to the output: nothing is read twice, and no block waits for another. All that a thread reads is on its way before the
+// first is used.
+//
+//   batch_norm_whole, batch_norm_backward_whole: grid (channels / {{ 16 // T.size }}), from {{ 32 * 16 // T.size }} to 512 threads, {{ 16 // T.size }} * 2^adding. `rows`: at most
+//     {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of
+//     zeros; other null pointers are of what is not given or wanted.
+
+constexpr unsigned MOST_THREADS = 512;
+
+//% include "elements.jinja"
+//% include "pairs.jinja"
+//% include "vectors.jinja"
+//% include "words.jinja"
+//% include "moments.jinja"
+//% include "walk.jinja"
+//% include "batch_norm_parts.jinja"
+//% include "norm_last_parts.jinja"
+//% include "over_lanes.jinja"
+//% include "statistics.jinja"
+
+// A thread's rows of the block's channels; in the place of those that are not there the last one, so that no load is conditional.
+template <bool BACKWARD>
+struct Rows {
+    __device__ Rows(const Element* x, const Element* go, unsigned rows, unsigned channels, unsigned threads, bool aligned)
+        : rows(rows), channels(channels), threads(threads), aligned(aligned) {
+#pragma unroll
+        for (unsigned i = 0; i < HELD; ++i) {
+            const size_t at = offset(min(row(i), rows - 1));
+            values[i] = read(x + at, aligned);
+            if constexpr (BACKWARD) gradients[i] = read(go + at, aligned);
+        }
+    }
+
+    // `use` of each row, with its offset from the first.
+    template <typename Use>
+    __device__ void each(Use use) const {
+#pragma unroll
+        for (unsigned i = 0; i < HELD; ++i) {
+            if (row(i) >= rows) continue;
+            Real own[VECTOR], grads[VECTOR];
+            widen(own, values[i]);
+            if constexpr (BACKWARD) widen(grads, gradients[i]);
+            use.one(offset(row(i)), own, grads);
+        }
+    }
+
+    template <typename Formula>
+    __device__ void write(Element* out, const Formula (&formulas)[VECTOR]) const {
+        if (aligned) each(Write<VECTOR, Formula, BACKWARD, true>{out, formulas});
+        else each(Write<VECTOR, Formula, BACKWARD, false>{out, formulas});
+    }
+
+  private:
+    static constexpr unsigned HELD = BACKWARD ? {{ held_of_both }} : {{ held }};
+    const unsigned rows, channels, threads;
+    const bool aligned;
+    Words values[HELD], gradients[BACKWARD ? HELD : 1];
+
+    __device__ unsigned row(unsigned i) const { return i * threads + threadIdx.x; }
+    __device__ size_t offset(unsigned of_row) const { return size_t(of_row) * channels; }
+};
+
+// Sums over the block of each of its channels, for the thread of its number: COUNT numbers, one after the other. 2^adding threads
+// add up a channel.
+template <unsigned COUNT>
+struct Totals {
+    Number space[MOST_THREADS * VECTOR], parts[COUNT][MOST_THREADS / GROUP];
+
+    __device__ void add(unsigned number, unsigned adding, const Sums (&own)[VECTOR], Number Sums::*member) {
+        const unsigned adders = 1u << adding, threads = VECTOR << adding;
+        __syncthreads();  // the space has been read
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) space[i * threads + threadIdx.x] = own[i].*member;
+        __syncthreads();
+        const Number* from = space + (threadIdx.x >> adding) * threads + (threadIdx.x & (adders - 1));
+        Number some[VECTOR];
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) some[i] = from[i * adders];
+#pragma unroll
+        for (unsigned i = 1; i < VECTOR; ++i) some[0] += some[i];
+        over_lanes(GROUP / 2, some[0]);
+        if (threadIdx.x % GROUP == 0) parts[number][threadIdx.x / GROUP] = some[0];
+    }
+
+    // Behind a barrier.
+    __device__ Number of(unsigned number, unsigned adding) const {
+        const unsigned groups = (1u << adding) / GROUP, first = threadIdx.x * groups;
+        Number all = parts[number][first];
+        for (unsigned group = 1; group < groups; ++group) all += parts[number][first + group];
+        return all;
+    }
+};
+//% if entry is none or "backward" not in entry
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+batch_norm_whole{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr, Real* mean_ptr,
+                 Real* var_ptr, Real* rmean_ptr, Real* rvar_ptr, unsigned rows, unsigned channels, Real eps,
+                 unsigned adding, Real momentum) {
+    __shared__ Totals<2> totals;
+    __shared__ Normal formulas[VECTOR];
+    const unsigned first = blockIdx.x * VECTOR, channel = first + threadIdx.x % VECTOR;
+    const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;
+    const Rows<false> values(in_ptr + first, nullptr, rows, channels, VECTOR << adding, aligned);
+    const double weight = of_channel(w_ptr, channel, 1), bias = of_channel(b_ptr, channel, 0);
+    const double own_k = Real(in_ptr[channel]);
+    double k[VECTOR];
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) k[i] = Real(in_ptr[first + i]);
+    Statistics statistics{double(rows)};
+    Sums own[VECTOR];
+    values.each(AddEach<false, VECTOR>{own, k});
+    totals.add(0, adding, own, &Sums::sum);
+    totals.add(1, adding, own, &Sums::squares);
+    __syncthreads();
+    Number mean;
+    if (threadIdx.x < VECTOR) {
+        statistics.set(totals.of(0, adding), totals.of(1, adding), eps);
+        mean = own_k + statistics.offset;
+        formulas[threadIdx.x] = Normal{mean, statistics.inv * weight, bias};
+    }
+    __syncthreads();
+    Normal formula[VECTOR];
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[i];
+    values.write(out_ptr + first, formula);
+    if (threadIdx.x < VECTOR) {
+        report(mean, statistics.var, rows, channel, mean_ptr, var_ptr, rmean_ptr, rvar_ptr, momentum);
+    }
+}
+//% endif
+//% if entry is none or "backward" in entry
+
+// Sums of go and of (x - k) * go. Those of x have had the registers before, if they are wanted at all.
+struct AddGradients {
+    Sums (&sums)[VECTOR];
+    const double (&k)[VECTOR];
+    __device__ void one(size_t, const Real (&values)[VECTOR], const Real (&gradients)[VECTOR]) {
+#pragma unroll
+        for (unsigned i = 0; i < VECTOR; ++i) {
+            const Number d = Number(values[i]) - k[i];
+            const double go = gradients[i];
+            sums[i].go_sum += go;
+            sums[i].dot = fma(d, go, sums[i].dot);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+batch_norm_backward_whole{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr, Real* gb_ptr,
+                          const Real* w_ptr, const Real* mean_ptr, const Real* var_ptr, unsigned rows,
+                          unsigned channels, Real eps, unsigned adding) {
+    __shared__ Totals<4> totals;
+    __shared__ Gradients formulas[VECTOR];
+    const unsigned first = blockIdx.x * VECTOR, channel = first + threadIdx.x % VECTOR;
+    const size_t addresses =
+        reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
+    const Rows<true> values(in_ptr + first, go_ptr + first, rows, channels, VECTOR << adding,
+                            addresses % 16 == 0);
+    const double weight = of_channel(w_ptr, channel, 1), var = of_channel(mean_ptr ? var_ptr : nullptr, channel, 0);
+    const double own_k = mean_ptr ? mean_ptr[channel] : Real(in_ptr[channel]);
+    double k[VECTOR];
+#pragma unroll
+    for (unsigned i = 0; i < VECTOR; ++i) k[i] = mean_ptr ? mean_ptr[first + i] : Real(in_ptr[first + i]);
+    Statistics statistics{double(rows)};
+    if (!mean_ptr) {
+        Sums own[VECTOR];
+        values.each(AddEach<false, VECTOR>{own, k});
+        totals.add(0, adding, own, &Sums::sum);
+        totals.add(1, adding, own, &Sums::squares);
+    }
+    Sums own[VECTOR];
+    values.each(AddGradients{own, k});
+    totals.add(2, adding, own, &Sums::go_sum);
+    totals.add(3, adding, own, &Sums::dot);
+    __syncthreads();
+    if (threadIdx.x < VECTOR) {
+        const Number go_sum = totals.of(2, adding);
+        Number dot = totals.of(3, adding);
+        if (mean_ptr) {
+            statistics.offset = 0;
+            statistics.inv = inverse_root(Number(var) + eps);
+        } else {
+            statistics.set(totals.of(0, adding), totals.of(1, adding), eps);
+            dot = fma(-statistics.offset, go_sum, dot);
+        }
+        const Number inv = statistics.inv;
+        if (gw_ptr) gw_ptr[channel] = Real(dot * inv);
+        if (gb_ptr) gb_ptr[channel] = Real(go_sum);
+        const Number shift = -(statistics.over_n(go_sum * weight) * inv);
+        const Number slope = -(statistics.over_n(dot * weight * inv) * inv * inv);
+        formulas[threadIdx.x] = Gradients{own_k + statistics.offset, inv * weight, slope, shift};
+    }
+    __syncthreads();
+    values.write(gi_ptr + first, formulas);
+}
+//% endif
