@@ -86,6 +86,7 @@ def test_every_plan_has_a_variant_in_hip_which_is_not_the_first_choice(sim: ptxr
 ALONE = (
     *("lrn_forward_last", "lrn_backward_last"),
     *("lrn_forward_walking", "lrn_backward_walking", "batch_norm_tickets", "batch_norm_backward_tickets"),
+    *("batch_norm_whole", "batch_norm_backward_whole"),
     *("layer_norm_apart", "rms_norm_apart"),
     *("group_norm_cached", "group_norm_held", "group_norm_tickets", "group_norm_backward_tickets"),
     *("norm_last_tickets", "norm_last_backward_tickets"),
