@@ -16,7 +16,6 @@ from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops import references
 from ptxrt.ops._batch_norm_last import ChannelsLastTickets as BatchTickets
-from ptxrt.ops._batch_norm_last import ChannelsLastWhole, ChannelsLastWholeBackward
 from ptxrt.ops._batch_norm_whole import WholeConfig
 from ptxrt.ops._group_norm_last import ChannelsLastTickets as GroupTickets
 from ptxrt.ops._norm_last import LastConfig, Rows
@@ -76,32 +75,16 @@ TICKETS: list[tuple[Shape, str, float, TileTicketsConfig, int]] = [
     ((1, 40, 700), "f64", 1e4, TileTicketsConfig(80, 12, 1), 0),
     ((1, 8, 33), "f64", -1e12, TileTicketsConfig(64, 1, 1), 1),
 ]
-# Of batch_norm alone.
-WHOLE: list[tuple[Shape, str, float, WholeConfig, int]] = [
-    ((1, 8, 37), "f32", 1e4, WholeConfig(128), 0),  # threads without a row
-    ((1, 20, 700), "f32", 0, WholeConfig(128), 1),
-    ((1, 12, 4096), "f32", 1e4, WholeConfig(512), 0),  # the most rows
-    ((1, 24, 515), "f16", 1e2, WholeConfig(256), 0),
-    ((1, 16, 1024), "f16", 0, WholeConfig(256), 0),  # the most, backward
-    ((1, 16, 61), "bf16", 30, WholeConfig(512), 1),
-    ((1, 6, 512), "f64", 1e4, WholeConfig(64), 0),
-    ((1, 4, 33), "f64", -1e12, WholeConfig(512), 1),
-]
 AnyConfig = LastConfig | HeldConfig | TileConfig | TileTicketsConfig | WholeConfig
 VARIANTS = {
     LastConfig: "channels_last",
     HeldConfig: "channels_last_held",
     TileConfig: "channels_last_cluster",
     TileTicketsConfig: "channels_last_tickets",
-    WholeConfig: "channels_last_whole",
 }
-IN_HIP = (TileTicketsConfig, WholeConfig)
 ONE_OF_EACH = (LastConfig(16, 2, 2), HeldConfig(192, 1, 0, 1), TileConfig(4, 12), TileTicketsConfig(192, 4, 1))
 EVERY = [*WAYS, *HELD, *TILES, *TICKETS]
 each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), EVERY, ids=str)
-each_way_of_batch_norm = pytest.mark.parametrize(
-    ("shape", "name", "mean", "config", "offset"), [*EVERY, *WHOLE], ids=str
-)
 each_way_in_eval = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WAYS, ids=str)
 
 
@@ -137,7 +120,7 @@ def select(kind: Any, device: Device, problem: Any, preference: Any) -> Any:
 
 def key_of(config: AnyConfig) -> str:
     """Return the variant of batch_norm that takes such a config, in PTX where it is in both languages."""
-    return f"{'hip' if isinstance(config, IN_HIP) else 'ptx'}/{VARIANTS[type(config)]}"
+    return f"{'hip' if isinstance(config, TileTicketsConfig) else 'ptx'}/{VARIANTS[type(config)]}"
 
 
 def keys(device: Device, name: str, config: AnyConfig) -> list[str]:
@@ -146,57 +129,68 @@ def keys(device: Device, name: str, config: AnyConfig) -> list[str]:
     return found if name == "f32" else [key for key in found if not key.startswith("hip/")] or found
 
 
+def check_batch_norm(
+    device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int, key: str
+) -> None:
+    """Check results in place of x and of grad_out."""
+    laid = Laid(device, rng, shape, name, mean, offset)
+    problem = ops.BatchNormDescriptor(shape, True, laid.kind, running=False, strides=laid.strides)
+    plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
+    y = laid.in_place(laid.x)
+    _, batch_mean, batch_var = plan.run(ops.BatchNormArgs(y.array, laid.there(laid.w), laid.there(laid.b), y=y.array))
+    want: Any = references.batch_norm(laid.exact, laid.w, laid.b, None, None, training=True)
+    laid.check("batch_norm", y.host(), want[0])
+    laid.check("batch_norm", batch_var.to_host(), want[2])
+    laid.check("batch_norm", batch_mean.to_host(), want[1] + (mean if name == "f64" else 0))
+
+    if isinstance(config, HeldConfig):  # of which there is no backward
+        return
+    for handed in (False, True):
+        backward = ops.BatchNormBackwardDescriptor(shape, True, laid.kind, handed=handed, strides=laid.strides)
+        given = (batch_mean, batch_var) if handed else (None, None)
+        if handed and mean:  # of a large mean the rounding alone is more than the bar
+            continue
+        into = laid.in_place(laid.go)
+        plan = select(ops.BatchNormBackwardPlan, device, backward, wish(key, config=config))
+        arrays = (into.array, laid.there(laid.x), laid.there(laid.w), None, None, *given)
+        _, grad_weight, grad_bias = plan.run((*arrays, into.array, None, None))
+        wants = references.batch_norm_backward(laid.go, laid.exact, laid.w, None, None, training=True)
+        for got, ref in zip((into.host(), grad_weight.to_host(), grad_bias.to_host()), wants, strict=True):
+            laid.check("batch_norm_backward", got, ref)
+
+
+def check_running_statistics(
+    device: Device, rng: Rng, shape: Shape, name: str, config: AnyConfig, offset: int, key: str
+) -> None:
+    laid = Laid(device, rng, shape, name, 0, offset)
+    running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
+    there = [laid.there(a) for a in running]
+    problem = ops.BatchNormDescriptor(shape, True, laid.kind, strides=laid.strides)
+    plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
+    plan.run(ops.BatchNormArgs(laid.there(laid.x), laid.there(laid.w), laid.there(laid.b), *there))
+    wants = references.updated_running_statistics(laid.x, *running, momentum=0.1)
+    for got, want in zip(there, wants, strict=True):
+        laid.check("batch_norm", got.to_host(), want)
+
+
 @pytest.mark.sanitize
-@each_way_of_batch_norm
+@each_way
 def test_batch_norm(
     device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int
 ) -> None:
     """In place of x and of grad_out: the sums are those of all slices, whoever writes first."""
     skip_stand_in(device)
     for key in keys(device, name, config):
-        laid = Laid(device, rng, shape, name, mean, offset)
-        problem = ops.BatchNormDescriptor(shape, True, laid.kind, running=False, strides=laid.strides)
-        plan = select(ops.BatchNormPlan, device, problem, wish(key, config=config))
-        y = laid.in_place(laid.x)
-        _, batch_mean, batch_var = plan.run(
-            ops.BatchNormArgs(y.array, laid.there(laid.w), laid.there(laid.b), y=y.array)
-        )
-        want: Any = references.batch_norm(laid.exact, laid.w, laid.b, None, None, training=True)
-        laid.check("batch_norm", y.host(), want[0])
-        laid.check("batch_norm", batch_var.to_host(), want[2])
-        laid.check("batch_norm", batch_mean.to_host(), want[1] + (mean if name == "f64" else 0))
-
-        if isinstance(config, HeldConfig):  # of which there is no backward
-            continue
-        for handed in (False, True):
-            backward = ops.BatchNormBackwardDescriptor(shape, True, laid.kind, handed=handed, strides=laid.strides)
-            given = (batch_mean, batch_var) if handed else (None, None)
-            if handed and mean:  # of a large mean the rounding alone is more than the bar
-                continue
-            into = laid.in_place(laid.go)
-            plan = select(ops.BatchNormBackwardPlan, device, backward, wish(key, config=config))
-            arrays = (into.array, laid.there(laid.x), laid.there(laid.w), None, None, *given)
-            _, grad_weight, grad_bias = plan.run((*arrays, into.array, None, None))
-            wants = references.batch_norm_backward(laid.go, laid.exact, laid.w, None, None, training=True)
-            for got, ref in zip((into.host(), grad_weight.to_host(), grad_bias.to_host()), wants, strict=True):
-                laid.check("batch_norm_backward", got, ref)
+        check_batch_norm(device, rng, shape, name, mean, config, offset, key)
 
 
 @pytest.mark.ptx
-@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*HELD, *TILES, *TICKETS, *WHOLE], ids=str)
+@pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), [*HELD, *TILES, *TICKETS], ids=str)
 def test_running_statistics_of_one_launch(
     device: Device, rng: Rng, shape: Shape, name: str, mean: float, config: AnyConfig, offset: int
 ) -> None:
     """The block that has a tile's first slice updates them, or the first of a cluster."""
-    laid = Laid(device, rng, shape, name, 0, offset)
-    running = made(rng, shape[1:2], laid.real.name), np.abs(made(rng, shape[1:2], laid.real.name))
-    there = [laid.there(a) for a in running]
-    problem = ops.BatchNormDescriptor(shape, True, laid.kind, strides=laid.strides)
-    plan = select(ops.BatchNormPlan, device, problem, wish(key_of(config), config=config))
-    plan.run(ops.BatchNormArgs(laid.there(laid.x), laid.there(laid.w), laid.there(laid.b), *there))
-    wants = references.updated_running_statistics(laid.x, *running, momentum=0.1)
-    for got, want in zip(there, wants, strict=True):
-        laid.check("batch_norm", got.to_host(), want)
+    check_running_statistics(device, rng, shape, name, config, offset, key_of(config))
 
 
 @each_way_in_eval
@@ -452,21 +446,6 @@ def test_of_other_problems_it_says_why_it_takes_them_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "name", "forward", "backward"),
-    [
-        (2048, "f32", 256, 256),
-        (2049, "f32", 512, 512),
-        (1024, "f16", 256, 256),
-        (1025, "f16", 256, 512),
-    ],
-)
-def test_blocks_with_all_rows_are_as_small_as_hold_them(rows: int, name: str, forward: int, backward: int) -> None:
-    kind = BY_NAME[name]
-    assert WholeConfig.heuristic(ops.BatchNormDescriptor((rows, 256), True, kind)) == WholeConfig(forward)
-    assert WholeConfig.heuristic(ops.BatchNormBackwardDescriptor((rows, 256), True, kind)) == WholeConfig(backward)
-
-
-@pytest.mark.parametrize(
     ("images", "name", "variant"),
     [
         (8, "f32", "channels_last_cluster"),
@@ -610,76 +589,3 @@ def test_of_other_problems_clusters_say_why_they_take_them_not() -> None:
     small = HeldTile(fits, TileConfig(8, 4)).launch(limits._replace(max_cluster=4), ("x",) * 8, 0.0)
     assert isinstance(small, Refusal)
     assert "clusters of 8" in small.reason
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_value_spoils_its_channel_alone(device: Device, rng: Rng, bad: float) -> None:
-    """Where a block has its neighbours, too; without weight and bias."""
-    skip_stand_in(device)
-    shape, wanted = (1, 8, 90), wish("hip/channels_last_whole")
-    laid = Laid(device, rng, shape, "f32", 0, 0)
-    laid.x[0, 5, 33] = bad
-    problem = ops.BatchNormDescriptor(shape, True, running=False, strides=laid.strides)
-    y = laid.in_place(laid.x)
-    select(ops.BatchNormPlan, device, problem, wanted).run(ops.BatchNormArgs(y.array, y=y.array))
-    spoiled = np.zeros(shape, bool)
-    spoiled[:, 5] = True
-    assert (np.isnan(y.host()) == spoiled).all()
-    backward = ops.BatchNormBackwardDescriptor(shape, True, strides=laid.strides)
-    into = laid.in_place(laid.go)
-    run = select(ops.BatchNormBackwardPlan, device, backward, wanted).run
-    _, grad_weight, grad_bias = run(ops.BatchNormBackwardArgs(into.array, laid.there(laid.x), grad_input=into.array))
-    assert grad_weight is None
-    assert (np.isnan(into.host()) == spoiled).all()
-    laid.check("batch_norm_backward", grad_bias.to_host(), laid.go.sum((0, 2), dtype=np.float64))
-
-
-def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() -> None:
-    limits, config = Limits.of(Device("sim:0").properties), WholeConfig(512)
-    norm = ops.BatchNormDescriptor((640, 512), True)
-    backward = ops.BatchNormBackwardDescriptor((640, 512), True, BY_NAME["f16"])
-    forward, gradients = ChannelsLastWhole("hip"), ChannelsLastWholeBackward("hip")
-    assert not isinstance(forward.schedule(replace(norm, shape=(4096, 512)), config, limits), Refusal)
-    assert not isinstance(gradients.schedule(replace(backward, shape=(2048, 512)), config, limits), Refusal)
-    wrong: list[tuple[Any, Any, WholeConfig, str]] = [
-        (forward, replace(norm, shape=(640, 512, 3)), config, "side by side"),
-        (forward, replace(norm, training=False), config, "eval has none"),
-        (forward, replace(norm, shape=(640, 514)), config, "vectors of 4"),
-        (forward, replace(norm, shape=(4097, 512)), config, "4097 rows are more than the 4096"),
-        (forward, replace(norm, shape=(2, 1 << 31)), config, "channels = "),
-        (forward, norm, WholeConfig(64), "128 threads"),
-        (forward, norm, WholeConfig(1024), "up to 512"),
-        (forward, norm, WholeConfig(384), "no power of two"),
-        (gradients, replace(backward, shape=(2049, 512)), config, "2049 rows are more than the 2048"),
-        (gradients, replace(backward, shape=(1025, 512)), WholeConfig(256), "1025 rows are more than the 1024"),
-    ]
-    for variant, problem, how, word in wrong:
-        refusal = variant.schedule(problem, how, limits)
-        assert isinstance(refusal, Refusal)
-        assert word in refusal.reason, refusal.reason
-
-
-@pytest.mark.parametrize(
-    ("shape", "name", "forward", "backward"),
-    [
-        ((512, 1024), "f32", "channels_last_whole", "channels_last_whole"),
-        ((513, 128), "f32", "channels_last_whole", "channels_last_whole"),
-        ((2049, 512), "f32", "channels_last_tickets", "channels_last_whole"),  # many rows
-        ((512, 1028), "f32", "channels_last_tickets", "channels_last_whole"),  # many blocks
-        ((1024, 1540), "f32", "channels_last_tickets", "channels_last"),  # many values
-        ((1025, 124), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
-        ((1025, 128), "f32", "channels_last_whole", "channels_last_whole"),
-        ((1024, 124), "f32", "channels_last_whole", "channels_last_whole"),
-        ((2048, 256), "f16", "channels_last_whole", "channels_last_whole"),
-        ((2049, 256), "f16", "channels_last_tickets", "channels_last_tickets"),
-        ((128, 512), "f32", "small", "small"),  # few values
-        ((500, 1026), "f32", "small", "small"),  # channels that end within vectors
-    ],
-)
-def test_where_blocks_with_all_rows_are_the_choice(shape: Shape, name: str, forward: str, backward: str) -> None:
-    sim, kind = Device("sim:0"), BY_NAME[name]
-    hip = wish(language="hip", tuned=False)
-    plan = ops.BatchNormPlan.select(sim, ops.BatchNormDescriptor(shape, True, kind), hip)
-    assert plan.variant.name == forward
-    problem = ops.BatchNormBackwardDescriptor(shape, True, kind, handed=True)
-    assert ops.BatchNormBackwardPlan.select(sim, problem, hip).variant.name == backward
