@@ -69,6 +69,12 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
             "if ((reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16) {",
             "if ((reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 17) {",
         ),
+        (
+            "hip/batch_norm_whole",
+            "batch_norm_whole",
+            "const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;",
+            "const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 17 == 0;",
+        ),
         ("norm_last", "locate", "mov.u64 %address, {{ arrays[0] }};", "// left out"),
         ("batch_norm_parts", "test_wide", "and.b32 %low, {{ size }}, {{ values - 1 }};", "// left out"),
         (
@@ -205,7 +211,13 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         ("upsample_nearest2d", "upsample_nearest2d_banded_{{ name }}", "min.u32 %row, %row, %last;", "// left out")
     ],
     "Every lane of a warp holds its sum, so it is all one which of them stores it.": [
-        ("macros", "sum_over_block", "setp.eq.u32 %leads, %low, 0;", "setp.eq.u32 %leads, %low, 1;")
+        ("macros", "sum_over_block", "setp.eq.u32 %leads, %low, 0;", "setp.eq.u32 %leads, %low, 1;"),
+        (
+            "hip/batch_norm_whole",
+            "Totals",
+            "if (threadIdx.x % GROUP == 0) parts[number][threadIdx.x / GROUP] = some[0];",
+            "if (!(threadIdx.x % GROUP == 0)) parts[number][threadIdx.x / GROUP] = some[0];",
+        ),
     ],
     "Every thread of the block has the sums, and what is written is the same whoever writes it.": [
         ("hip/batch_norm", "backward", "if (threadIdx.x == 0) {", "if (!(threadIdx.x == 0)) {"),
