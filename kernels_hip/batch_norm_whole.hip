@@ -1,20 +1,21 @@
-//% set held, held_of_both = 8, 4 if T.size == 2 else 8
+//% set single, held, held_of_both = true, 16 if T.name == "f32" else 8, 4 if T.size == 2 else 8
 // batch_norm_whole, {{ T.name }}: batch_norm in training of channels-last arrays, forward and backward, in one launch: a block
 // holds all rows of its channels.
 //
-// An array is [rows, channels], and {{ 16 // T.size }} divides `channels`. Formulas, and why the sums are accurate, stand in
-// kernels_ptx/batch_norm.ptx: sums are of d = x - k and of go, k being a channel's first value, or the mean where that is given.
-// Every product that is added to something is an fma() in the text.
+// An array is [rows, channels]. Formulas, and why the sums are accurate, stand in kernels_ptx/batch_norm.ptx: sums are of
+// d = x - k and of go, k being a channel's first value, or the mean where that is given. Every product that is added to something
+// is an fma() in the text.
 //
-// A block has the channels of a vector of 16 bytes, and a thread some of their rows, in registers, from the first
-// read to the output: nothing is read twice, and no block waits for another. All that a thread reads is on its way before the
-// first is used.
+// A block has the channels of 2^wide vectors of 16 bytes, side by side, and a thread some rows of one of them, in
+// registers, from the first read to the output: nothing is read twice, and no block waits for another. All that a thread reads
+// is on its way before the first is used.
 //
-//   batch_norm_whole, batch_norm_backward_whole: grid (channels / {{ 16 // T.size }}), from {{ 32 * 16 // T.size }} to 512 threads, {{ 16 // T.size }} * 2^adding. `rows`: at most
-//     {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or go_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of
-//     zeros; other null pointers are of what is not given or wanted.
+//   batch_norm_whole, batch_norm_backward_whole: grid (channels / ({{ 16 // T.size }} << wide)), no channel left over; {{ 16 // T.size }} << wide << adding threads, up
+//     to 512, `adding` at least 5; wide at most 2. `rows`: at most {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or
+//     go_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; other null pointers are of what is not given or
+//     wanted.
 
-constexpr unsigned MOST_THREADS = 512;
+constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4;
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
@@ -27,16 +28,28 @@ constexpr unsigned MOST_THREADS = 512;
 //% include "over_lanes.jinja"
 //% include "statistics.jinja"
 
-// A thread's rows of the block's channels; in the place of those that are not there the last one, so that no load is conditional.
+// What a thread has of its block's channels: a vector of them, and each at_once-th of their rows.
+struct Share {
+    const unsigned channels, adding, at_once, row, vector;
+    __device__ Share(unsigned wide, unsigned adding)
+        : channels(VECTOR << wide), adding(adding), at_once(VECTOR << adding), row(threadIdx.x >> wide),
+          vector(threadIdx.x & ((1u << wide) - 1)) {}
+};
+
+// A thread's rows; where a last one is not there, another one in its place, so that loads are conditional by twos.
 template <bool BACKWARD>
 struct Rows {
-    __device__ Rows(const Element* x, const Element* go, unsigned rows, unsigned channels, unsigned threads, bool aligned)
-        : rows(rows), channels(channels), threads(threads), aligned(aligned) {
+    __device__ Rows(const Element* x, const Element* go, const Share& share, unsigned rows, unsigned channels, bool aligned)
+        : share(share), rows(rows), channels(channels), aligned(aligned) {
 #pragma unroll
-        for (unsigned i = 0; i < HELD; ++i) {
-            const size_t at = offset(min(row(i), rows - 1));
-            values[i] = read(x + at, aligned);
-            if constexpr (BACKWARD) gradients[i] = read(go + at, aligned);
+        for (unsigned i = 0; i < HELD; i += 2) {
+            if (i * share.at_once >= rows) break;
+#pragma unroll
+            for (unsigned u = i; u < i + 2; ++u) {
+                const size_t at = offset(min(row(u), rows - 1));
+                values[u] = read(x + at, aligned);
+                if constexpr (BACKWARD) gradients[u] = read(go + at, aligned);
+            }
         }
     }
 
@@ -61,11 +74,12 @@ struct Rows {
 
   private:
     static constexpr unsigned HELD = BACKWARD ? {{ held_of_both }} : {{ held }};
-    const unsigned rows, channels, threads;
+    const Share& share;
+    const unsigned rows, channels;
     const bool aligned;
     Words values[HELD], gradients[BACKWARD ? HELD : 1];
 
-    __device__ unsigned row(unsigned i) const { return i * threads + threadIdx.x; }
+    __device__ unsigned row(unsigned i) const { return i * share.at_once + share.row; }
     __device__ size_t offset(unsigned of_row) const { return size_t(of_row) * channels; }
 };
 
@@ -75,13 +89,13 @@ template <unsigned COUNT>
 struct Totals {
     Number space[MOST_THREADS * VECTOR], parts[COUNT][MOST_THREADS / GROUP];
 
-    __device__ void add(unsigned number, unsigned adding, const Sums (&own)[VECTOR], Number Sums::*member) {
-        const unsigned adders = 1u << adding, threads = VECTOR << adding;
+    __device__ void add(unsigned number, const Share& share, const Sums (&own)[VECTOR], Number Sums::*member) {
+        const unsigned adders = 1u << share.adding, count = share.at_once;  // of numbers of a channel
         __syncthreads();  // the space has been read
 #pragma unroll
-        for (unsigned i = 0; i < VECTOR; ++i) space[i * threads + threadIdx.x] = own[i].*member;
+        for (unsigned i = 0; i < VECTOR; ++i) space[(share.vector * VECTOR + i) * count + share.row] = own[i].*member;
         __syncthreads();
-        const Number* from = space + (threadIdx.x >> adding) * threads + (threadIdx.x & (adders - 1));
+        const Number* from = space + (threadIdx.x >> share.adding) * count + (threadIdx.x & (adders - 1));
         Number some[VECTOR];
 #pragma unroll
         for (unsigned i = 0; i < VECTOR; ++i) some[i] = from[i * adders];
@@ -92,8 +106,8 @@ struct Totals {
     }
 
     // Behind a barrier.
-    __device__ Number of(unsigned number, unsigned adding) const {
-        const unsigned groups = (1u << adding) / GROUP, first = threadIdx.x * groups;
+    __device__ Number of(unsigned number, const Share& share) const {
+        const unsigned groups = (1u << share.adding) / GROUP, first = threadIdx.x * groups;
         Number all = parts[number][first];
         for (unsigned group = 1; group < groups; ++group) all += parts[number][first + group];
         return all;
@@ -104,12 +118,14 @@ struct Totals {
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_whole{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real* w_ptr, const Real* b_ptr, Real* mean_ptr,
                  Real* var_ptr, Real* rmean_ptr, Real* rvar_ptr, unsigned rows, unsigned channels, Real eps,
-                 unsigned adding, Real momentum) {
+                 unsigned adding, unsigned wide, Real momentum) {
     __shared__ Totals<2> totals;
-    __shared__ Normal formulas[VECTOR];
-    const unsigned first = blockIdx.x * VECTOR, channel = first + threadIdx.x % VECTOR;
+    __shared__ Normal formulas[MOST_VECTORS][VECTOR];
+    const Share share(wide, adding);
+    const unsigned base = blockIdx.x * share.channels, first = base + share.vector * VECTOR;
+    const unsigned channel = base + (threadIdx.x & (share.channels - 1));
     const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;
-    const Rows<false> values(in_ptr + first, nullptr, rows, channels, VECTOR << adding, aligned);
+    const Rows<false> values(in_ptr + first, nullptr, share, rows, channels, aligned);
     const double weight = of_channel(w_ptr, channel, 1), bias = of_channel(b_ptr, channel, 0);
     const double own_k = Real(in_ptr[channel]);
     double k[VECTOR];
@@ -118,21 +134,21 @@ batch_norm_whole{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     Statistics statistics{double(rows)};
     Sums own[VECTOR];
     values.each(AddEach<false, VECTOR>{own, k});
-    totals.add(0, adding, own, &Sums::sum);
-    totals.add(1, adding, own, &Sums::squares);
+    totals.add(0, share, own, &Sums::sum);
+    totals.add(1, share, own, &Sums::squares);
     __syncthreads();
     Number mean;
-    if (threadIdx.x < VECTOR) {
-        statistics.set(totals.of(0, adding), totals.of(1, adding), eps);
+    if (threadIdx.x < share.channels) {
+        statistics.set(totals.of(0, share), totals.of(1, share), eps);
         mean = own_k + statistics.offset;
-        formulas[threadIdx.x] = Normal{mean, statistics.inv * weight, bias};
+        formulas[threadIdx.x / VECTOR][threadIdx.x % VECTOR] = Normal{mean, statistics.inv * weight, bias};
     }
     __syncthreads();
     Normal formula[VECTOR];
 #pragma unroll
-    for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[i];
+    for (unsigned i = 0; i < VECTOR; ++i) formula[i] = formulas[share.vector][i];
     values.write(out_ptr + first, formula);
-    if (threadIdx.x < VECTOR) {
+    if (threadIdx.x < share.channels) {
         report(mean, statistics.var, rows, channel, mean_ptr, var_ptr, rmean_ptr, rvar_ptr, momentum);
     }
 }
@@ -157,14 +173,15 @@ struct AddGradients {
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 batch_norm_backward_whole{{ suffix }}(const Element* in_ptr, const Element* go_ptr, Element* gi_ptr, Real* gw_ptr, Real* gb_ptr,
                           const Real* w_ptr, const Real* mean_ptr, const Real* var_ptr, unsigned rows,
-                          unsigned channels, Real eps, unsigned adding) {
+                          unsigned channels, Real eps, unsigned adding, unsigned wide) {
     __shared__ Totals<4> totals;
-    __shared__ Gradients formulas[VECTOR];
-    const unsigned first = blockIdx.x * VECTOR, channel = first + threadIdx.x % VECTOR;
+    __shared__ Gradients formulas[MOST_VECTORS][VECTOR];
+    const Share share(wide, adding);
+    const unsigned base = blockIdx.x * share.channels, first = base + share.vector * VECTOR;
+    const unsigned channel = base + (threadIdx.x & (share.channels - 1));
     const size_t addresses =
         reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
-    const Rows<true> values(in_ptr + first, go_ptr + first, rows, channels, VECTOR << adding,
-                            addresses % 16 == 0);
+    const Rows<true> values(in_ptr + first, go_ptr + first, share, rows, channels, addresses % 16 == 0);
     const double weight = of_channel(w_ptr, channel, 1), var = of_channel(mean_ptr ? var_ptr : nullptr, channel, 0);
     const double own_k = mean_ptr ? mean_ptr[channel] : Real(in_ptr[channel]);
     double k[VECTOR];
@@ -174,22 +191,22 @@ batch_norm_backward_whole{{ suffix }}(const Element* in_ptr, const Element* go_p
     if (!mean_ptr) {
         Sums own[VECTOR];
         values.each(AddEach<false, VECTOR>{own, k});
-        totals.add(0, adding, own, &Sums::sum);
-        totals.add(1, adding, own, &Sums::squares);
+        totals.add(0, share, own, &Sums::sum);
+        totals.add(1, share, own, &Sums::squares);
     }
     Sums own[VECTOR];
     values.each(AddGradients{own, k});
-    totals.add(2, adding, own, &Sums::go_sum);
-    totals.add(3, adding, own, &Sums::dot);
+    totals.add(2, share, own, &Sums::go_sum);
+    totals.add(3, share, own, &Sums::dot);
     __syncthreads();
-    if (threadIdx.x < VECTOR) {
-        const Number go_sum = totals.of(2, adding);
-        Number dot = totals.of(3, adding);
+    if (threadIdx.x < share.channels) {
+        const Number go_sum = totals.of(2, share);
+        Number dot = totals.of(3, share);
         if (mean_ptr) {
             statistics.offset = 0;
             statistics.inv = inverse_root(Number(var) + eps);
         } else {
-            statistics.set(totals.of(0, adding), totals.of(1, adding), eps);
+            statistics.set(totals.of(0, share), totals.of(1, share), eps);
             dot = fma(-statistics.offset, go_sum, dot);
         }
         const Number inv = statistics.inv;
@@ -197,9 +214,10 @@ batch_norm_backward_whole{{ suffix }}(const Element* in_ptr, const Element* go_p
         if (gb_ptr) gb_ptr[channel] = Real(go_sum);
         const Number shift = -(statistics.over_n(go_sum * weight) * inv);
         const Number slope = -(statistics.over_n(dot * weight * inv) * inv * inv);
-        formulas[threadIdx.x] = Gradients{own_k + statistics.offset, inv * weight, slope, shift};
+        formulas[threadIdx.x / VECTOR][threadIdx.x % VECTOR] =
+            Gradients{own_k + statistics.offset, inv * weight, slope, shift};
     }
     __syncthreads();
-    values.write(gi_ptr + first, formulas);
+    values.write(gi_ptr + first, formulas[share.vector]);  // from there: registers have both arrays' rows
 }
 //% endif

@@ -1,4 +1,4 @@
-//% set one_each = true
+//% set one_each, single = true, true
 // norm_last_tickets, {{ T.name }}: batch_norm in training and group_norm of channels-last arrays, forward and backward, in one launch.
 //
 // An array is [images, rows, channels], a group per_group neighbouring channels of all rows of an image. To batch_norm all

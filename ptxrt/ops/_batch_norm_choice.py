@@ -116,5 +116,5 @@ def worth_holding(problem: Any, arrays: int, language: str) -> bool:
 
 def worth_tickets(problem: Any) -> bool:
     """Return whether slices of a channel that no block holds have tickets; of f64, large channels or many values."""
-    large = problem.count >= 1 << 15 or problem.channels * problem.count >= 1 << 23
+    large = problem.count >= 1 << (11 + problem.arrays) or problem.channels * problem.count >= 1 << 23
     return bool(problem.training and (problem.dtype.size < 8 or large))

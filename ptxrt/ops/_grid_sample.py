@@ -514,7 +514,7 @@ class ChannelsLast(_Summed):
         """Where what two more launches and passes over all pixels cost comes back; measured on an H200."""
         dense = 4 * problem.positions >= problem.ih * problem.iw and problem.positions >= _THREADS
         large = dense and problem.c > 1 and problem.n * problem.c * problem.positions >= 1 << 19
-        return large or problem.dtype.name not in _IN_PLACE
+        return large or (problem.dtype.name not in _IN_PLACE and problem.c > 1)
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return zeros and two launches."""

@@ -55,11 +55,11 @@ class GeneralLast(Variant["GridSampleBackwardDescriptor", Config]):
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
         """Where what two passes over all pixels cost comes back."""
         pixels, points = math.prod(problem.shape[2:]), problem.positions
-        hip = problem.dtype.name == "f32" and self.language == "hip"
-        if problem.plain and (hip or points >= 4 * pixels):
+        halves, hip = problem.dtype.size == 2, self.language == "hip"
+        if problem.plain and (not halves if hip else points >= 4 * pixels):
             return False  # others are faster
-        dense = 4 * points >= pixels and points >= _THREADS
-        return dense and problem.c > 1 and problem.n * problem.c * points >= 1 << 19 and not problem.crowded
+        many = points >= _THREADS and problem.n * problem.c * points >= 1 << 19
+        return 4 * points >= pixels and problem.c > 1 and (halves or many) and not problem.crowded
 
     def schedule(self, problem: GridSampleBackwardDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return three launches."""

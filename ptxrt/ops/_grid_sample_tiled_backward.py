@@ -92,7 +92,7 @@ class TiledBackward(Variant["GridSampleBackwardDescriptor", TiledBackwardConfig]
     def suits(self, problem: GridSampleBackwardDescriptor) -> bool:
         """Few channels, and many points, as many as pixels at least: of fewer a tile is far apart."""
         pixels, points = problem.ih * problem.iw, problem.positions
-        dense = pixels <= points <= 4 * pixels and min(problem.oh, problem.ow) >= 64
+        dense = pixels <= points <= (2 if problem.c == 3 else 4) * pixels and min(problem.oh, problem.ow) >= 64
         return problem.c <= 3 and dense and problem.n * points >= self.least
 
     def schedule(

@@ -57,10 +57,11 @@ class Few(Variant["GroupNormDescriptor", Config]):
     name = "few"
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where a block's threads have a vector each: the fewer, the more blocks there are; in HIP few of 16 bits."""
+        """Where a block's threads have a vector each: the fewer, the more blocks there are; in HIP of few values."""
         blocks, vectors = problem.batch * problem.groups, _vectors(problem)
-        many = blocks >= _MANY_BLOCKS or (self.language == "hip" and problem.dtype.size == 2)
-        teams = (many and vectors > _FEW_VECTORS) or (blocks >= 8 * _MANY_BLOCKS and vectors >= _FEW_VECTORS // 4)
+        many = blocks >= _MANY_BLOCKS and vectors > _FEW_VECTORS
+        some = self.language == "hip" and problem.elements > 1 << 14
+        teams = some or many or (blocks >= 8 * _MANY_BLOCKS and vectors >= _FEW_VECTORS // 4)
         return _refusal(problem) is None and not (teams and problem.dtype.size < 8)
 
     def schedule(self, problem: GroupNormDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:

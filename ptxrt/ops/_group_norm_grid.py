@@ -41,7 +41,7 @@ _MULTIPROCESSORS = 132
 _AHEAD = 2  # groups that a block has room for, besides those that wait to be written
 _LARGE = {1: {4: 2 << 20, 2: 3 << 20}, 2: {4: 3 << 20, 2: 3 << 20}}
 """By arrays that are read and bytes of an element: those of a group from which on clusters are slower."""
-_FEW = 6  # groups; of fewer, too few are under way
+_FEW, _LARGE_OF_FEW = 6, 1 << 20  # groups; bytes of a group: clusters would leave a GPU idle
 _ONE_TEAM = 3 << 20  # bytes of a group, of each array, whose slices are not small
 
 FAMILY = KernelFamily(
@@ -158,7 +158,7 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
     config_type = GridConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Large groups, more than few, of which blocks hold three slices each."""
+        """Large groups, of which blocks hold three slices each, or few."""
         return suits(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:
@@ -178,12 +178,12 @@ class InGrid(Variant["GroupNormDescriptor", GridConfig]):
 
 
 def suits(problem: Problem) -> bool:
-    """Return whether groups are large, more than few, and of those that blocks hold three slices of."""
-    large = problem.group_bytes >= _LARGE[problem.arrays].get(problem.dtype.size, problem.group_bytes + 1)
-    if not large or problem.batch * problem.groups < _FEW:
+    """Return whether groups are large, and, unless they are few, of those that blocks hold three slices of."""
+    least, few = _LARGE[problem.arrays].get(problem.dtype.size), problem.batch * problem.groups < _FEW
+    if least is None or problem.group_bytes < (_LARGE_OF_FEW if few else least):
         return False
     config = GridConfig.heuristic(problem)
-    return config.refusal(problem) is None and config.slots(problem) > _AHEAD
+    return config.refusal(problem) is None and (few or config.slots(problem) > _AHEAD)
 
 
 def zeros_of(workspace: Workspace, problem: Problem, config: GridConfig, posted: int) -> tuple[Region, Region, Region]:

@@ -34,7 +34,7 @@ class InGridBackward(Variant["GroupNormBackwardDescriptor", GridConfig]):
     config_type = GridConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Large groups, more than few, of which blocks hold three slices each."""
+        """Large groups, of which blocks hold three slices each, or few."""
         return suits(problem)
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: GridConfig, limits: Limits) -> Schedule | Refusal:

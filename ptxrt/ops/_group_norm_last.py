@@ -130,14 +130,23 @@ class ChannelsLastBackward(Variant["GroupNormBackwardDescriptor", WholeConfig]):
         return problem.refusal(channels_last=True) or Schedule((launch, parameters), problem.guarantee, workspace)
 
 
+_SOME_ROWS = 64  # of an image, of which slices are worth a launch
+
+
 def _rows(problem: Problem, config: LastConfig, language: str) -> Rows:
     per_group = problem.channels // problem.groups
     return Rows(problem, config, language, problem.batch, problem.hw, per_group)
 
 
 def _many(problem: Problem, language: str) -> bool:
-    """Return whether three launches are faster than one, whose text in HIP takes single values: as on an H200."""
-    return problem.elements > 1 << (20 if language == "ptx" else 18)
+    """Return whether three launches are faster than one, as measured on an H200: groups are large, or values many.
+
+    One has a block for each group, whose text in HIP takes single values. Slices of few rows are short.
+    """
+    if language == "hip":
+        return problem.elements > 1 << (18 if problem.hw >= _SOME_ROWS else 20) or problem.group >= 1 << 13
+    large = problem.group >= 1 << (15 if problem.dtype.size == 2 else 14)
+    return large or (problem.elements > 1 << 20 and problem.hw >= _SOME_ROWS)
 
 
 class ChannelsLastSplit(Variant["GroupNormDescriptor", LastConfig]):
@@ -195,9 +204,10 @@ class ChannelsLastHeld(Variant["GroupNormDescriptor", HeldConfig]):
         return refusal or rows.schedule("out", (0, 0, 0, 0), 0.0)
 
 
-def _fewest(problem: Problem) -> int:
-    """Return of how many values clusters pay: of 16 bits, a block a group is faster for longer."""
-    return 1 << (16 if problem.dtype.size == 2 else 15)
+def _some_rows(problem: Problem) -> bool:
+    """Return whether clusters are fastest, as measured on an H200: of 16 bits, a block a group is for longer."""
+    fewest = 1 << (16 if problem.dtype.size == 2 else 15)
+    return problem.elements >= fewest and TileConfig.pay(problem, 1 << 22, 1 << 23)
 
 
 class ChannelsLastClusters(Variant["GroupNormDescriptor", TileConfig]):
@@ -207,8 +217,8 @@ class ChannelsLastClusters(Variant["GroupNormDescriptor", TileConfig]):
     config_type = TileConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where values are neither few nor many, as measured on an H200."""
-        return _fewest(problem) <= problem.elements <= 1 << 23 and TileConfig.fits(problem)
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -222,9 +232,8 @@ class ChannelsLastClustersBackward(Variant["GroupNormBackwardDescriptor", TileCo
     config_type = TileConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Where values are neither few nor many: as measured on an H200, of f32 as many as fit."""
-        most = 1 << {2: 21, 4: 24, 8: 23}[problem.dtype.size]
-        return _fewest(problem) <= problem.elements <= most and TileConfig.fits(problem)
+        """Where values are neither few nor many."""
+        return _some_rows(problem)
 
     def schedule(self, problem: GroupNormBackwardDescriptor, config: TileConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
@@ -235,6 +244,15 @@ class ChannelsLastClustersBackward(Variant["GroupNormBackwardDescriptor", TileCo
             return launch
         parameters = problem.parameters_launch(self.language, config.size, partials, statistics)
         return Schedule((launch, parameters), problem.guarantee, workspace)
+
+
+def _some_tickets(problem: Problem) -> bool:
+    """Return whether values are neither few nor many; of few rows, a block a group is faster for longer.
+
+    Backward not where groups are narrow, of which it reads a sector for each value.
+    """
+    narrow = problem.arrays == 2 and problem.channels < 8 * problem.groups
+    return TicketRows.worth(problem) and (problem.hw >= _SOME_ROWS or problem.elements > 1 << (18 if narrow else 19))
 
 
 def _ticket_rows(problem: Problem, config: TileTicketsConfig) -> TicketRows | Refusal:
@@ -250,7 +268,7 @@ class ChannelsLastTickets(Variant["GroupNormDescriptor", TileTicketsConfig]):
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Where values are neither few nor many."""
-        return TicketRows.worth(problem)
+        return _some_tickets(problem)
 
     def schedule(self, problem: GroupNormDescriptor, config: TileTicketsConfig, limits: Limits) -> Schedule | Refusal:
         """Return zeros for the counters, and a launch."""
@@ -270,7 +288,7 @@ class ChannelsLastTicketsBackward(Variant["GroupNormBackwardDescriptor", TileTic
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
         """Where values are neither few nor many."""
-        return TicketRows.worth(problem)
+        return _some_tickets(problem)
 
     def schedule(
         self, problem: GroupNormBackwardDescriptor, config: TileTicketsConfig, limits: Limits

@@ -29,7 +29,7 @@ __all__ = ["FAMILY", "InTeams", "TeamConfig"]
 _VALUES = 32  # of a thread at most, where groups are whole vectors
 _SINGLES = (4, 8, 16, 32)  # values of a thread, where they are not
 _IN_PART = 12  # of a thread where a team is part of a warp, about
-_LARGE = 1 << 13  # values of a group
+_LARGE, _MANY = 1 << 13, 1 << 8  # values of a group; groups
 _FEW = 1 << 18  # values that are done sooner by as many threads as there can be
 
 _GUARANTEE = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
@@ -102,8 +102,9 @@ class InTeams(Variant["GroupNormDescriptor", TeamConfig]):
     config_type = TeamConfig
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
-        """Where registers hold a group. In HIP `held` is faster for large ones, of whole vectors of 16 bits."""
-        large = problem.group > _LARGE and problem.dtype.size == 2 and problem.hw % problem.vector == 0
+        """Where registers hold a group. In HIP `held` is faster for many large ones, of whole vectors of 16 bits."""
+        large = problem.group > _LARGE and problem.batch * problem.groups > _MANY
+        large = large and problem.dtype.size == 2 and problem.hw % problem.vector == 0
         return not (self.language == "hip" and large) and _refusal(problem, TeamConfig.heuristic(problem)) is None
 
     def schedule(self, problem: GroupNormDescriptor, config: TeamConfig, limits: Limits) -> Schedule | Refusal:

@@ -267,7 +267,7 @@ class Sliding(Variant[Problem, SlidingConfig]):
         Neighbouring threads take neighbouring positions, which an image of a few has far apart; and a small problem
         needs its elements as threads.
         """
-        return problem.hw >= 16 and problem.positions * problem.channels >= 1 << 18
+        return problem.hw >= 8 and problem.positions * problem.channels >= 1 << 18
 
     def schedule(self, problem: Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

@@ -17,7 +17,8 @@ SIZES = (1, 2, 4, 8)
 _THREADS = 256
 _MOST_CHANNELS = 256  # of a tile: as many threads make numbers of its groups
 _MOST_BYTES = 224 << 10  # of shared memory, of which a multiprocessor has a little more
-_MULTIPROCESSORS = 128  # about as many as such a GPU has
+_MULTIPROCESSORS = {1: 132, 2: 132, 4: 120, 8: 120}
+"""Size of a cluster -> how many of an H200 have one at a time, about: its parts are no multiples of large ones."""
 
 _ENDING = "u32 rows, u32 channels, u32 per_group, P eps, {}u32 across, u32 lanes, u32 room"
 _FORWARD = (
@@ -71,6 +72,16 @@ class TileConfig(Config):
     def fits(cls, problem: Any) -> bool:
         """Return whether clusters hold such a problem's tiles."""
         return any(True for _ in cls._fitting(problem))
+
+    @classmethod
+    def pay(cls, problem: Any, few: int, many: int | None = None) -> bool:
+        """Return whether clusters are fastest, as measured on an H200: of more than `few` values small ones alone.
+
+        Of `many` values and more none are.
+        """
+        if not cls.fits(problem) or (many and problem.elements >= many):
+            return False
+        return problem.elements <= few or cls.heuristic(problem).size <= 2
 
     @classmethod
     def _fitting(cls, problem: Any) -> Iterator[TileConfig]:
@@ -148,15 +159,16 @@ class HeldTile:
 
     @property
     def cost(self) -> float:
-        """About how many microseconds more than others it takes: fitted to times of f32 on an H200, of f16 on an H100.
+        """About how many microseconds more than others it takes: fitted to times on an H200.
 
         A multiprocessor reads and writes what all of its blocks hold, and each of them takes time besides. Of pieces of
-        memory below 64 bytes more is read than is wanted; arithmetic on elements of 16 bits leaves time for some of it.
+        memory below 64 bytes, or of half sectors, more is read than is wanted; arithmetic on elements of 16 bits leaves
+        time for some of it.
         """
-        each = -(-self.blocks // _MULTIPROCESSORS)
-        more = {1: 1.8} if self.problem.dtype.size == 2 else {1: 3.0, 2: 1.3, 3: 1.2}
+        each = -(-self.blocks // _MULTIPROCESSORS[self.config.size])
+        more = {1: 2.2} if self.problem.dtype.size == 2 else {1: 3.0, 2: 1.4, 3: 1.3, 5: 1.2}
         wasted = more.get(self.config.across, 1.0)
-        cost: float = self.config.size.bit_length() + each * (self.problem.arrays / 4 + self._room * wasted / 20_000)
+        cost: float = self.config.size.bit_length() + each * (self.problem.arrays / 4 + self._room * wasted / 16_000)
         return cost
 
     def refusal(self) -> Refusal | None:

@@ -184,13 +184,15 @@ class Held(Variant[ImageDescriptor, HeldConfig]):
         self.entry = f"{way.name}_held"
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Where a tile is a block's work, and wide; of f64 in PTX not forward, as measured on an H200.
+        """Where a tile is a block's work, and wide; of f64 in PTX forward of some values, as measured on an H200.
 
         Nor where several blocks have a tile of few channels in f32, which threads keep pace with that read them twice.
         """
         dtype = problem.dtype.name
-        enough = problem.channels > _OF_A_THREAD and problem.channels * problem.hw >= 1 << 12
-        if not enough or (self.language, problem.op, dtype) == ("ptx", "softmax2d", "f64"):
+        least = 12 if (problem.op, dtype) == ("softmax2d", "f32") else 8
+        enough = problem.channels > _OF_A_THREAD and problem.channels * problem.hw >= 1 << least
+        many = (self.language, problem.op, dtype) == ("ptx", "softmax2d", "f64") and problem.elements > 1 << 20
+        if not enough or many:
             return False
         config = HeldConfig.heuristic(problem)
         few = dtype == "f32" and config.cluster > 1 and problem.channels < _FEW_CHANNELS

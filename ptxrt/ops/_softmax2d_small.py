@@ -49,8 +49,9 @@ class Small(Variant[ImageDescriptor, Config]):
         self.way, self.arrays = way, arrays
 
     def suits(self, problem: ImageDescriptor) -> bool:
-        """Few elements, of rows that fill most of a warp: as measured on an H200."""
-        return problem.hw >= 16 and 16 <= problem.channels <= _MOST[-1] and problem.elements <= _FEW
+        """Few elements, as measured on an H200; of images of a few positions few, which are a block each."""
+        few = problem.hw >= 16 or problem.batch <= 1 << 8
+        return few and 16 <= problem.channels <= _MOST[-1] and problem.elements <= _FEW
 
     def schedule(self, problem: ImageDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

@@ -303,7 +303,6 @@ class UpsampleNearest2dArgs(NamedTuple):
 _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
-_SMALL = 1 << 20  # 16-byte pieces of y, so few that what a thread waits for counts
 # Elements that are few: of y, of grad_input; and so few of y that threads are better short than few.
 _SHORT, _SHORT_BACKWARD, _FEWEST = 1 << 17, 1 << 16, 1 << 15
 _BLOCKS = 128  # for each of the multiprocessors of a large device about one
@@ -583,10 +582,9 @@ class Narrow(Variant[UpsampleNearest2dDescriptor, Config]):
     name = "narrow"
 
     def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
-        """Where rows of y are no whole vectors; or are, of 16 bits, where tables would be what threads wait for."""
-        vectors, rest = divmod(problem.out_w * problem.dtype.size, _VECTOR_BYTES)
-        few = math.prod(problem.result_shape[:3]) * vectors <= _SMALL
-        return bool(rest) or (few and 2 * problem.dtype.size == _WORD_BYTES)
+        """Where rows of y are no whole vectors, and elements of 2 or 4 bytes."""
+        whole = problem.out_w * problem.dtype.size % _VECTOR_BYTES == 0
+        return not whole or problem.dtype.size in (_WORD_BYTES // 2, _WORD_BYTES)
 
     def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -722,7 +720,7 @@ class ShortSums(Variant[UpsampleNearest2dBackwardDescriptor, Config]):
 
     def suits(self, problem: UpsampleNearest2dBackwardDescriptor) -> bool:
         """Where what counts is how long one thread takes."""
-        return math.prod(problem.result_shape) <= _SHORT_BACKWARD
+        return math.prod(problem.result_shape) <= _SHORT_BACKWARD and problem.in_h * problem.in_w >= 16
 
     def schedule(
         self, problem: UpsampleNearest2dBackwardDescriptor, config: Config, limits: Limits

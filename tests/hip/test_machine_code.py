@@ -450,7 +450,14 @@ def test_an_address_off_by_an_element_is_noticed(family: str, entry: str, which:
         "rms_norm_apart",
         "rms_norm_held",
     )
-    moving = ("batch_norm_exact", "group_norm_cached", "group_norm_tickets", "norm_last_tickets", *held)
+    moving = (
+        "batch_norm_exact",
+        "batch_norm_whole",
+        "group_norm_cached",
+        "group_norm_tickets",
+        "norm_last_tickets",
+        *held,
+    )
     rows = "(layer|rms)_norm_kernel_f64"
     in_two_ways = re.match(
         f"(softmax2d|lrn)_.*(last|held|strips|walking)|grid_sample_last|batch_norm_.*(cached|alone)|{rows}", entry

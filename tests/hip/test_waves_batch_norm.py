@@ -218,10 +218,10 @@ def norm_last_in_tickets(backward: bool, shape: Shape, how: Any, width: int, nam
     return replace(case, variant="channels_last_tickets", config=TileTicketsConfig(width, 8, 1))
 
 
-def batch_norm_whole(backward: bool, shape: Shape, how: bool, threads: int, name: str = "f32") -> Case:
+def batch_norm_whole(backward: bool, shape: Shape, how: bool, threads: int, across: int, name: str = "f32") -> Case:
     """Return a case, `how` being whether the backward is given statistics, and the forward weight and bias."""
     case = batch_norm_backward(shape, True, how, True, name) if backward else batch_norm(shape, True, how, name)
-    return replace(case, variant="channels_last_whole", config=WholeConfig(threads))
+    return replace(case, variant="channels_last_whole", config=WholeConfig(threads, across))
 
 
 # Grids are short here (`short_grids`): with more than two images a block goes round. The kernels of "norm_last" serve
@@ -265,18 +265,18 @@ CASES: Cases = {
             for case in (((70, 48), False, 48), ((2, 48, 61), 6, 64))
         ),
     ],
-    # Threads without a row, and as many rows as they hold.
+    # Threads without a row, and as many rows as they hold; blocks of one vector of channels, of two and of four.
     "batch_norm_whole": [
         *(
             (batch_norm_whole, (backward, *case))
             for backward in (False, True)
-            for case in (((37, 8), True, 128), ((1024, 4), False, 128))
+            for case in (((37, 8), True, 128, 1), ((1024, 4), False, 128, 1), ((300, 16), True, 512, 4))
         ),
         *(
-            (batch_norm_whole, (backward, shape, how, 256, name))
+            (batch_norm_whole, (backward, *case, name))
             for name in others("batch_norm_whole")
             for backward in (False, True)
-            for shape, how in (((300, 8), True), ((70, 16), False))
+            for case in (((300, 8), True, 256, 1), ((70, 16), False, 512, 2))
         ),
     ],
     "batch_norm_tickets": [

@@ -50,7 +50,8 @@ def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") ->
         ((16, 64, 24, 24), "f32", "cached256", "cached256"),
         ((32, 64, 112, 112), "f32", "cluster", "tickets"),
         ((32, 512, 7, 7), "f64", "cached128", "cached128"),
-        ((256, 512, 7, 7), "f64", "cluster", "baseline"),
+        ((256, 512, 7, 7), "f64", "cluster", "tickets"),
+        ((24, 256, 16, 16), "f64", "cached256", "tickets"),
         ((4, 1024, 14, 14), "f16", "cached128", "small"),  # 8 bytes at a time
         ((4, 1024, 14, 14), "f32", "cached128", "small"),
         ((2, 1024, 14, 14), "f32", "small", "small"),
@@ -94,7 +95,9 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
         ((32, 32, 12, 12), "f32", "cached256", "cached512"),
         ((1, 32, 8, 8), "f32", "baseline", "cached512"),  # few values
         ((32, 512, 7, 7), "f64", "cached128", "cached128"),
-        ((256, 512, 7, 7), "f64", "cluster", "baseline"),
+        ((256, 512, 7, 7), "f64", "cluster", "tickets"),
+        ((8, 192, 32, 32), "f64", "cluster", "tickets"),
+        ((7, 192, 32, 32), "f64", "cached256", "baseline"),  # smaller channels, few values
     ],
     ids=str,
 )

@@ -19,14 +19,17 @@ from ptxrt.ops.framework import Limits, Refusal
 
 # Shape, type, offset of the values, config; and by how many elements arrays miss a multiple of 16 bytes.
 WHOLE: list[tuple[Shape, str, float, WholeConfig, int]] = [
-    ((1, 8, 37), "f32", 1e4, WholeConfig(128), 0),  # threads without a row
-    ((1, 20, 700), "f32", 0, WholeConfig(128), 1),
-    ((1, 12, 4096), "f32", 1e4, WholeConfig(512), 0),  # the most rows
-    ((1, 24, 515), "f16", 1e2, WholeConfig(256), 0),
-    ((1, 16, 1024), "f16", 0, WholeConfig(256), 0),  # the most, backward
-    ((1, 16, 61), "bf16", 30, WholeConfig(512), 1),
-    ((1, 6, 512), "f64", 1e4, WholeConfig(64), 0),
-    ((1, 4, 33), "f64", -1e12, WholeConfig(512), 1),
+    ((1, 8, 37), "f32", 1e4, WholeConfig(128, 1), 0),  # threads without a row
+    ((1, 24, 700), "f32", 0, WholeConfig(256, 2), 1),
+    ((1, 8, 1024), "f32", 1e4, WholeConfig(256, 2), 0),  # the most rows, backward
+    ((1, 12, 4096), "f32", 1e4, WholeConfig(512, 1), 0),
+    ((1, 16, 1021), "f32", 0, WholeConfig(512, 4), 0),
+    ((1, 24, 515), "f16", 1e2, WholeConfig(256, 1), 0),
+    ((1, 16, 1024), "f16", 0, WholeConfig(512, 2), 0),  # the most, backward
+    ((1, 16, 61), "bf16", 30, WholeConfig(512, 1), 1),
+    ((1, 6, 512), "f64", 1e4, WholeConfig(64, 1), 0),
+    ((1, 16, 511), "f64", 0, WholeConfig(256, 4), 0),  # a row is not there
+    ((1, 4, 33), "f64", -1e12, WholeConfig(512, 2), 1),
 ]
 variant_alone = pytest.mark.parametrize("variant", ["hip/channels_last_whole"])
 each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WHOLE, ids=str)
@@ -75,23 +78,28 @@ def test_a_bad_value_spoils_its_channel_alone(device: Device, rng: Rng, bad: flo
 
 
 def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() -> None:
-    limits, config = Limits.of(Device("sim:0").properties), WholeConfig(512)
+    limits, config = Limits.of(Device("sim:0").properties), WholeConfig(512, 1)
     norm = ops.BatchNormDescriptor((640, 512), True)
     backward = ops.BatchNormBackwardDescriptor((640, 512), True, BY_NAME["f16"])
     forward, gradients = ChannelsLastWhole("hip"), ChannelsLastWholeBackward("hip")
-    assert not isinstance(forward.schedule(replace(norm, shape=(4096, 512)), config, limits), Refusal)
+    assert not isinstance(forward.schedule(replace(norm, shape=(8192, 512)), config, limits), Refusal)
+    assert not isinstance(forward.schedule(replace(norm, shape=(4096, 512)), WholeConfig(512, 2), limits), Refusal)
     assert not isinstance(gradients.schedule(replace(backward, shape=(2048, 512)), config, limits), Refusal)
     wrong: list[tuple[Any, Any, WholeConfig, str]] = [
         (forward, replace(norm, shape=(640, 512, 3)), config, "side by side"),
         (forward, replace(norm, training=False), config, "eval has none"),
-        (forward, replace(norm, shape=(640, 514)), config, "vectors of 4"),
-        (forward, replace(norm, shape=(4097, 512)), config, "4097 rows are more than the 4096"),
+        (forward, replace(norm, shape=(640, 514)), config, "whole blocks of 4"),
+        (forward, replace(norm, shape=(640, 516)), WholeConfig(512, 2), "whole blocks of 8"),
+        (forward, replace(norm, shape=(8193, 512)), config, "8193 rows are more than the 8192"),
+        (forward, replace(norm, shape=(4097, 512)), WholeConfig(512, 2), "4097 rows are more than the 4096"),
         (forward, replace(norm, shape=(2, 1 << 31)), config, "channels = "),
-        (forward, norm, WholeConfig(64), "128 threads"),
-        (forward, norm, WholeConfig(1024), "up to 512"),
-        (forward, norm, WholeConfig(384), "no power of two"),
+        (forward, norm, WholeConfig(64, 1), "128 threads"),
+        (forward, norm, WholeConfig(128, 2), "256 threads"),
+        (forward, norm, WholeConfig(1024, 1), "up to 512"),
+        (forward, norm, WholeConfig(384, 1), "no power of two"),
+        (forward, norm, WholeConfig(384, 3), "1, 2 or 4 vectors"),
         (gradients, replace(backward, shape=(2049, 512)), config, "2049 rows are more than the 2048"),
-        (gradients, replace(backward, shape=(1025, 512)), WholeConfig(256), "1025 rows are more than the 1024"),
+        (gradients, replace(backward, shape=(1025, 512)), WholeConfig(256, 1), "1025 rows are more than the 1024"),
     ]
     for variant, problem, how, word in wrong:
         refusal = variant.schedule(problem, how, limits)
@@ -100,18 +108,29 @@ def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() ->
 
 
 @pytest.mark.parametrize(
-    ("rows", "name", "forward", "backward"),
+    ("shape", "name", "forward", "backward"),
     [
-        (2048, "f32", 256, 256),
-        (2049, "f32", 512, 512),
-        (1024, "f16", 256, 256),
-        (1025, "f16", 256, 512),
+        ((1024, 256), "f32", (256, 2), (256, 2)),
+        ((1025, 256), "f32", (256, 2), (512, 2)),
+        ((2048, 256), "f32", (256, 2), (512, 2)),
+        ((2049, 256), "f32", (512, 2), (512, 1)),
+        ((1024, 260), "f32", (256, 1), (256, 1)),  # no pairs of vectors
+        ((1024, 1024), "f16", (256, 1), (256, 1)),  # few vectors
+        ((1024, 1040), "f16", (512, 2), (512, 2)),
+        ((1025, 1040), "f16", (512, 2), (512, 1)),
+        ((2049, 1024), "f16", (512, 1), (512, 1)),
+        ((512, 256), "f64", (256, 4), (256, 4)),
+        ((513, 256), "f64", (256, 2), (256, 2)),
+        ((1025, 256), "f64", (512, 2), (512, 2)),
+        ((5000, 256), "f64", (512, 1), (512, 1)),  # none holds them
     ],
 )
-def test_blocks_with_all_rows_are_as_small_as_hold_them(rows: int, name: str, forward: int, backward: int) -> None:
+def test_blocks_with_all_rows_have_few_threads_and_whole_sectors(
+    shape: Shape, name: str, forward: tuple[int, int], backward: tuple[int, int]
+) -> None:
     kind = BY_NAME[name]
-    assert WholeConfig.heuristic(ops.BatchNormDescriptor((rows, 256), True, kind)) == WholeConfig(forward)
-    assert WholeConfig.heuristic(ops.BatchNormBackwardDescriptor((rows, 256), True, kind)) == WholeConfig(backward)
+    assert WholeConfig.heuristic(ops.BatchNormDescriptor(shape, True, kind)) == WholeConfig(*forward)
+    assert WholeConfig.heuristic(ops.BatchNormBackwardDescriptor(shape, True, kind)) == WholeConfig(*backward)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +138,21 @@ def test_blocks_with_all_rows_are_as_small_as_hold_them(rows: int, name: str, fo
     [
         ((512, 1024), "f32", "channels_last_whole", "channels_last_whole"),
         ((513, 128), "f32", "channels_last_whole", "channels_last_whole"),
-        ((2049, 512), "f32", "channels_last_tickets", "channels_last_whole"),  # many rows
-        ((512, 1028), "f32", "channels_last_tickets", "channels_last_whole"),  # many blocks
-        ((1024, 1540), "f32", "channels_last_tickets", "channels_last"),  # many values
-        ((1025, 124), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
-        ((1025, 128), "f32", "channels_last_whole", "channels_last_whole"),
-        ((1024, 124), "f32", "channels_last_whole", "channels_last_whole"),
+        ((1024, 72), "f32", "channels_last_whole", "channels_last_whole"),
+        ((1025, 72), "f32", "channels_last_whole", "channels_last_whole"),
+        ((1280, 80), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
+        ((4096, 320), "f32", "channels_last_whole", "channels_last_whole"),
+        ((4097, 256), "f32", "channels_last_tickets", "channels_last_tickets"),  # rows that it does not hold
+        ((4096, 1024), "f32", "channels_last_whole", "channels_last"),  # backward, many values by half sectors
+        ((2048, 516), "f32", "channels_last_whole", "channels_last_whole"),  # half sectors of few values
+        ((2049, 516), "f32", "channels_last_tickets", "channels_last_whole"),
+        ((1024, 16384), "f32", "channels_last_whole", "channels_last_whole"),
+        ((511, 4096), "f32", "channels_last_whole", "channels_last_whole"),
+        ((511, 4104), "f32", "channels_last_tickets", "channels_last_tickets"),  # many blocks of little work
+        ((1025, 16380), "f32", "channels_last", "channels_last"),
         ((2048, 256), "f16", "channels_last_whole", "channels_last_whole"),
         ((2049, 256), "f16", "channels_last_tickets", "channels_last_tickets"),
+        ((512, 16384), "f16", "channels_last_whole", "channels_last_whole"),
         ((128, 512), "f32", "small", "small"),  # few values
         ((500, 1026), "f32", "small", "small"),  # channels that end within vectors
     ],

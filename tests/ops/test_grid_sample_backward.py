@@ -526,7 +526,14 @@ def test_the_variant_suits_the_problem(device: Device) -> None:
     assert chosen((999, 64, 11, 11), (11, 11)) == "baseline"  # too few points to fill a block
     assert chosen((8, 64, 32, 32), (32, 32), workspace_limit=0) == "baseline"
     assert chosen((8, 64, 32, 32), (32, 32), deterministic=True) == "fixed_point"
-    assert {chosen((1, 1, 4, 4), (3, 3), name=name) for name in HALVES} == {"channels_last"}
+    assert {chosen((1, 1, 4, 4), (3, 3), name=name) for name in HALVES} == {"general"}
+    assert {chosen((1, 2, 4, 4), (3, 3), name=name) for name in HALVES} == {"general_last"}
+    assert chosen((4, 4, 64, 64), (31, 33), name="f16") == "channels_last"  # too few points for so many pixels
+    assert chosen((4, 4, 32, 32), (64, 63), name="f16") == "general_last"
+    many = chosen((4, 4, 32, 32), (64, 64), name="f16")  # points a pixel
+    assert many == ("general_last" if device.kind == "hip" else "channels_last")
+    some = [chosen((4, c, 256, 256), (512, height)) for c, height in ((2, 512), (3, 512), (3, 256))]
+    assert some == ["tiled", *(["channels_last"] * 2 if device.kind == "hip" else ["quads", "tiled"])]
     assert chosen((1, 1, 1, 1), (3, 3), name="f16") == "fixed_point"
 
 

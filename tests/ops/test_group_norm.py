@@ -547,7 +547,10 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((1, 1056, 224, 224), 32, "ring"),  # of 33 channels, which no cluster holds
         ((1, 257, 512, 512), 257, "cluster"),
         ((1, 512, 512, 512), 32, "split"),  # of which a cluster holds little
-        ((1, 20, 512, 512), 5, "split"),  # too few for large clusters, and for a block of each multiprocessor
+        ((1, 20, 512, 512), 5, "grid"),  # few, which clusters would leave a GPU idle with
+        ((1, 4, 256, 256), 1, "grid"),
+        ((1, 3, 256, 256), 1, "cluster"),
+        ((6, 4, 256, 256), 1, "cluster"),
         ((1, 1, (1 << 15) + 1), 1, "split"),
         ((1, 1, (1 << 15) - 1), 1, "baseline"),
         ((16, 128, 512, 512), 32, "grid"),

@@ -367,7 +367,10 @@ def test_who_is_served(sim: Device) -> None:
     assert [chosen((32, 512, 14, 14), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]
     assert [chosen((8, 640, 16, 16), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]
     assert [chosen((32, 512, 28, 28), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "held"]
+    assert [chosen((8, 320, 32, 32), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]  # few groups
+    assert [chosen((9, 320, 32, 32), 32, name, "hip") for name in ("f32", "f16")] == ["teams", "held"]
     assert [chosen((2, 128, 8, 8), 8, name, "hip") for name in ("f32", "f16")] == ["few", "few"]
+    assert [chosen((3, 128, 8, 8), 8, name, "hip") for name in ("f32", "f16")] == ["teams", "teams"]  # more values
     assert chosen((1, 32, 515), 1, language="hip") == "tickets"
     assert chosen((32, 512, 16, 16), 32) == chosen((32, 512, 32, 32), 32, "f16") == "teams"
     assert chosen((32, 512, 32, 32), 32) == chosen((32, 512, 36, 32), 32, "f16") == "cluster"

@@ -711,7 +711,8 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
         ((4, 64, 32, 32), 12, "sliding"),
         ((4, 64, 32, 32), 13, "baseline"),  # no sliding kernel
         ((4, 63, 32, 32), 6, "baseline"),  # few elements
-        ((512, 64, 15), 5, "baseline"),  # few positions an image
+        ((1024, 64, 7), 5, "baseline"),  # few positions an image
+        ((1024, 64, 8), 5, "sliding"),
         ((1024, 64, 16), 5, "sliding"),
         ((4, 64), 5, "last"),
         ((4, 64), 4, "baseline"),
@@ -720,6 +721,14 @@ def test_inputs_may_be_one_array(device: Device, rng: Rng) -> None:
 )
 def test_the_best_variant_is_selected(device: Device, direction: str, shape: Shape, size: int, best: str) -> None:
     assert key_of(plan_of(direction, device, shape, size).variant) == best
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize(("shape", "best"), [((8, 64, 32, 32), "small"), ((8, 65, 32, 32), "sliding")], ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_of_16_bits_as_many_elements_are_few(device: Device, direction: str, shape: Shape, best: str) -> None:
+    descriptor = DESCRIPTORS[direction](shape, 5, BY_NAME["f16"])
+    assert PLANS[direction].select(device, descriptor, wish()).variant.name == best
 
 
 @pytest.mark.ptx

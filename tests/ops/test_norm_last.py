@@ -14,7 +14,7 @@ from tolerances import bar
 
 from ptxrt import Device, ops
 from ptxrt.dtypes import BY_NAME
-from ptxrt.ops import references
+from ptxrt.ops import references, tuning
 from ptxrt.ops._batch_norm_last import ChannelsLastTickets as BatchTickets
 from ptxrt.ops._batch_norm_whole import WholeConfig
 from ptxrt.ops._group_norm_last import ChannelsLastTickets as GroupTickets
@@ -463,6 +463,82 @@ def test_of_how_many_values_blocks_alone_suit_group_norm(images: int, name: str,
         chosen = select(plan, sim, problem, wish(tuned=False))
         assert chosen.variant.name == variant
         assert variant == "channels_last" or chosen.config.size == 1
+
+
+def _chosen(op: str, shape: Shape, name: str, language: str = "ptx", **fields: Any) -> Any:
+    """Return the plan of a channels-last problem where nothing is tuned."""
+    words = {"op": op, "shape": list(shape), "dtype": name, "layout": "channels-last"} | fields
+    return tuning.heuristic("sim:0", tuning.problem_of(words), language)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "forward", "backward"),
+    [
+        ((8, 4096), "f32", "small", "small"),  # few values
+        ((1024, 2048), "f32", 1, 1),
+        ((2048, 2048), "f32", 1, 2),  # many, of which a block or two hold 64 bytes of each row
+        ((2048, 1024), "f64", 1, 2),
+        ((3136, 2048), "f32", 1, 2),
+        ((6272, 1024), "f32", 2, 2),
+        ((7168, 1024), "f32", 2, "channels_last"),
+        ((7169, 1024), "f32", "channels_last_held", "channels_last"),  # rows that two blocks hold too little of
+        ((7168, 1280), "f32", "channels_last_held", "channels_last"),  # more values
+        ((12544, 512), "f16", "channels_last_held", "channels_last"),  # more rows than two blocks hold
+        ((12544, 128), "f32", 8, 8),  # but few values
+        ((512, 1 << 16), "f32", 1, 1),  # few rows
+        ((513, 1 << 16), "f32", "channels_last_held", 1),
+    ],
+)
+def test_where_clusters_hold_rows_of_batch_norm(shape: Shape, name: str, forward: Any, backward: Any) -> None:
+    handed: dict[str, Any] = {"handed": True}
+    for op, expected, more in (("batch_norm", forward, {}), ("batch_norm_backward", backward, handed)):
+        plan = _chosen(op, shape, name, training=True, **more)
+        found = plan.config.size if plan.variant.name == "channels_last_cluster" else plan.variant.name
+        assert found == expected, op
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "name", "forward", "backward"),
+    [
+        ((31, 256, 32, 32), 32, "f32", 1, 1),
+        ((32, 256, 32, 32), 32, "f32", "channels_last_held", "channels_last_split"),  # many values
+        ((8, 640, 32, 32), 32, "f16", 1, 1),
+        ((2, 320, 64, 64), 32, "f32", 4, 8),
+        ((4, 320, 64, 64), 32, "f32", 2, "channels_last_split"),  # more, which two blocks do not hold
+        ((1, 288, 8, 8), 1, "f32", "channels_last_split", "channels_last_split"),  # a group that none holds, and large
+        ((1, 288, 7, 7), 1, "f32", "channels_last", "channels_last"),
+        ((1, 288, 8, 8), 1, "f16", "channels_last", "channels_last"),
+        ((1, 512, 8, 8), 1, "f16", "channels_last_split", "channels_last_split"),
+        ((64, 384, 7, 7), 1, "f16", "channels_last", "channels_last"),  # of few rows, many values
+    ],
+)
+def test_where_clusters_hold_groups(shape: Shape, groups: int, name: str, forward: Any, backward: Any) -> None:
+    for op, expected in (("group_norm", forward), ("group_norm_backward", backward)):
+        plan = _chosen(op, shape, name, groups=groups)
+        found = plan.config.size if plan.variant.name == "channels_last_cluster" else plan.variant.name
+        assert found == expected, op
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "name", "variant"),
+    [
+        ("group_norm", (32, 64, 7, 7), "f32", "channels_last"),  # few rows
+        ("group_norm", (8, 64, 8, 8), "f32", "channels_last_tickets"),
+        ("group_norm", (167, 64, 7, 7), "f32", "channels_last"),
+        ("group_norm", (168, 64, 7, 7), "f32", "channels_last_tickets"),  # and many values
+        ("group_norm_backward", (32, 64, 7, 7), "f16", "channels_last"),
+        ("group_norm_backward", (167, 64, 7, 7), "f16", "channels_last"),
+        ("group_norm_backward", (95, 56, 7, 7), "f16", "channels_last"),
+        ("group_norm_backward", (96, 56, 7, 7), "f16", "channels_last_tickets"),  # of narrow groups fewer are many
+        ("batch_norm", (1024, 4100), "f32", "channels_last_tickets"),  # many values of few rows
+        ("batch_norm", (1025, 4100), "f32", "channels_last"),
+        ("batch_norm_backward", (512, 8196), "f32", "channels_last_tickets"),
+        ("batch_norm_backward", (513, 8196), "f32", "channels_last"),
+    ],
+)
+def test_where_tickets_are_the_choice_in_hip(op: str, shape: Shape, name: str, variant: str) -> None:
+    more = {"groups": 8} if "group" in op else {"training": True, **({"handed": True} if "back" in op else {})}
+    assert _chosen(op, shape, name, "hip", **more).variant.name == variant
 
 
 @pytest.mark.parametrize(("shape", "name"), [((1 << 17, 5), "channels_last"), ((1 << 16, 5), "columns")])

@@ -686,10 +686,10 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     assert [chosen(width, name, count=count) for width, name, count in (
         (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", 1 << 15), (64, "f8", many),
     )] == ["held_warps", "held", "held", "held"]  # fmt: skip
-    assert [chosen(width, "f2", "Backward") for width in (32, 64, 520, 1 << 13, (1 << 13) + 8)] == [
+    assert [chosen(width, "f2", "Backward") for width in (24, 32, 520, 1 << 13, (1 << 13) + 8)] == [
         "baseline", "few", "held", "held", "baseline",
     ]  # fmt: skip
-    assert [chosen(width, "f2", "Backward", 1025) for width in (56, 64, 256, 264)] == [
+    assert [chosen(width, "f2", "Backward", 1025) for width in (24, 32, 256, 264)] == [
         "baseline", "held_warps", "held_warps", "held",
     ]  # fmt: skip
     slices = [WarpsBackwardConfig.heuristic(ops.RmsNormBackwardDescriptor((count, 128), (128,))).slices
@@ -781,7 +781,7 @@ def test_hip_has_short_rows_by_warps(sim: Device, norm: str) -> None:
     assert [chosen(*case) for case in (
         (128, "f4"), (100, "f2"), (256, "f2", "", 1024), (256, "f2"), (31, "f2"), (1024, "f4", "", 32 * 132 + 1),
     )] == ["held_warps", "held_warps", "held_warps", "held", "baseline", "held"]  # fmt: skip
-    assert [chosen(width, "f2", "Backward", 1025) for width in (56, 64, 256, 264)] == [
+    assert [chosen(width, "f2", "Backward", 1025) for width in (24, 32, 256, 264)] == [
         "baseline", "held_warps", "held_warps", "held",
     ]  # fmt: skip
 

@@ -247,6 +247,15 @@ CHOICES = [
     ((8, 2048, 16, 16), "f16", "anchored held tiled tiled"),
     ((8, 36, 32, 32), "f32", "small small held held"),
     ((8, 36, 32, 32), "f16", "strips strips held held"),
+    # Images of few positions: a block each, unless they are many
+    ((256, 64, 2, 2), "f32", "small small tiled held"),
+    ((257, 64, 2, 2), "f32", "tiled held tiled held"),
+    ((257, 64, 2, 2), "f16", "anchored held held held"),
+    ((257, 28, 3, 3), "f16", "tiled tiled tiled tiled"),  # too few values for a block
+    ((128, 256, 3, 3), "f32", "tiled held tiled held"),
+    # Forward of f64 in PTX some values alone
+    ((16, 64, 32, 32), "f64", "held held held held"),
+    ((17, 64, 32, 32), "f64", "tiled held held held"),
 ]
 
 

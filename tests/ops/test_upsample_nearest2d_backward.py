@@ -240,7 +240,12 @@ def test_values_of_few_elements(device: Device, name: str, variant: str) -> None
 
 @pytest.mark.ptx
 def test_few_elements_have_a_kernel_of_their_own(device: Device) -> None:
-    for shape, size, name in (((2, 64, 32, 32), (16, 16), "short"), ((2, 64, 64, 64), (32, 32), "factors")):
+    for shape, size, name in (
+        ((2, 64, 32, 32), (16, 16), "short"),
+        ((2, 64, 64, 64), (32, 32), "factors"),
+        ((2, 64, 8, 8), (4, 4), "short"),
+        ((2, 64, 6, 10), (3, 5), "narrow"),  # images of few elements
+    ):
         problem = UpsampleNearest2dBackwardDescriptor(shape, contiguous(shape), *size)
         plan = UpsampleNearest2dBackwardPlan.select(device, problem, ptxrt.PlanPreference(language="ptx"))
         assert plan.variant.name == name

@@ -172,8 +172,10 @@ def _cases() -> Iterator[Case]:
     # Layers of networks between the sizes above.
     for turn in _FORWARD_AND_BACKWARD:
         yield from _each(f"batch_norm{turn}", [(32, 1024, 14, 14), (1024, 1024)], ("f32", "f16"))
+        yield Case(f"batch_norm{turn}", (256, 8192))
     for op in ("layer_norm", "rms_norm"):
         yield from _each(f"{op}_backward", [(8192, 768)], ("f32", "f16"))
+    yield Case("layer_norm_backward", (32768, 48))
     yield from _modes()
     yield from _channels_last()
     yield from _small()
@@ -192,6 +194,7 @@ def _channels_last() -> Iterator[Case]:
     for turn in _FORWARD_AND_BACKWARD:
         yield Case(f"group_norm{turn}", _BIG[1], channels_last=True)
         yield Case(f"batch_norm{turn}", _BATCHES[1], channels_last=True)
+        yield from _each(f"batch_norm{turn}", [(32, 2048, 7, 7)], ("f32", "f16"), channels_last=True)
         yield Case(f"softmax2d{turn}", _WIDE[1], channels_last=True)
         yield Case(f"local_response_norm{turn}", _LRN, channels_last=True)
     yield Case("group_norm", _BIG[0], channels_last=True)

@@ -32,6 +32,7 @@ from ptxrt.runtime.layout import checked_shape, whole_numbers
 from ptxrt.runtime.protocols import DeviceArrayLike, StreamLike
 
 __all__ = [
+    "LEAST",
     "RowsBackward",
     "RowsBackwardConfig",
     "RowsConfig",
@@ -45,6 +46,8 @@ __all__ = [
 RowsT = TypeVar("RowsT", bound="RowsDescriptor")
 
 WARP = 32
+LEAST = 32
+"""Values of a row whose gradient f32 adds up, of f64 twice as many: of fewer it may be what terms that cancel leave."""
 _THREADS = 256  # of a block that adds up columns, each thread those of a slice of rows
 _COLUMNS = 1 << 18  # of all slices together, about, where there are rows for so many
 _COLUMNS_OF_F64 = 3 << 16  # the same of f64: as many as an H200 has threads for at a time

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops.framework.kernels import KernelFamily, Role
-from ptxrt.ops.framework.rows import WARP, RowsDescriptor, RowsVariant
+from ptxrt.ops.framework.rows import LEAST, WARP, RowsDescriptor, RowsVariant
 from ptxrt.ops.framework.rows_held import GUARANTEE
 from ptxrt.ops.framework.schedule import Config, Limits, Refusal, Schedule, ceil_div
 from ptxrt.ops.framework.texts import ROUNDING_TARGETS
@@ -73,7 +73,7 @@ class _Few(RowsVariant[Config]):
         """Where the device waits for a second launch longer than these blocks take for all rows."""
         rows, values = self.worth
         short = problem.rows <= rows and problem.rows * problem.width <= values
-        return short and problem.width >= 2 * WARP and self.refusal(problem) is None
+        return short and problem.width >= LEAST and self.refusal(problem) is None
 
     def refusal(self, problem: RowsDescriptor) -> Refusal | None:
         """Return why these blocks cannot do it, or None."""

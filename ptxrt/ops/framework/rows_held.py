@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ptxrt.dtypes import BY_NAME, ElementType
 from ptxrt.ops.framework.kernels import KernelFamily, Role, parameter_type
-from ptxrt.ops.framework.rows import RowsDescriptor, RowsForward, RowsVariant
+from ptxrt.ops.framework.rows import LEAST, RowsDescriptor, RowsForward, RowsVariant
 from ptxrt.ops.framework.schedule import (
     Argument,
     Config,
@@ -380,8 +380,8 @@ class HeldBackward(_Held[HeldBackwardConfig]):
         self.numbers = numbers
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where a gradient is not what is left of a few values that cancel, which wants f64, or of f64 pairs."""
-        return super().suits(problem) and problem.width >= 2 * _WARP
+        """Where a gradient is not what is left of a few values that cancel."""
+        return super().suits(problem) and problem.width >= LEAST * problem.parts
 
     def schedule(self, problem: RowsDescriptor, config: HeldBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return two launches."""
@@ -443,7 +443,7 @@ class HeldWarpsBackward(RowsVariant[WarpsBackwardConfig]):
 
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where a warp holds a row, and a gradient is not what is left of a few values that cancel."""
-        return problem.width >= 2 * _WARP and self._refused(problem, WarpsBackwardConfig(1)) is None
+        return problem.width >= LEAST and self._refused(problem, WarpsBackwardConfig(1)) is None
 
     def schedule(self, problem: RowsDescriptor, config: WarpsBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return two launches."""

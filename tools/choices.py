@@ -1,0 +1,219 @@
+"""Where what is chosen is slow: ``python tools/choices.py [--op OP ...] [--language ptx|hip] [--seconds N]``.
+
+Draws problems as networks have them, and others beside these; times each by the variant that is selected where nothing
+is tuned, and by each of the others with its own heuristic's config. What is selected and slower than another one by
+more than noise is printed, the slowest first; then what takes longest beside its floor, the bytes of its operands at
+the speed of a copy, and a launch. Results are not checked: tests and ``ptxrt tune`` do that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.ops_calls import timer
+
+import ptxrt
+from ptxrt import PlanPreference, ops
+from ptxrt.ops import tuning
+from ptxrt.ops.framework import Operand, Plan
+from ptxrt.ops.trials import Trial
+
+__all__ = ["Outcome", "main", "problems"]
+
+_LEAST, _MOST = 1 << 14, 1 << 23  # elements of x
+_IMAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 1024)
+_CHANNELS = (
+    1,
+    2,
+    3,
+    4,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    192,
+    256,
+    320,
+    384,
+    512,
+    640,
+    768,
+    960,
+    1024,
+    1280,
+    2048,
+)
+_SIDES = (1, 2, 3, 4, 7, 8, 10, 12, 13, 14, 16, 20, 24, 27, 28, 32, 40, 48, 55, 56, 64, 80, 96, 112, 128, 224, 256, 512)
+_ROWS = (1, 2, 8, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_WIDTHS = (
+    16,
+    32,
+    48,
+    64,
+    96,
+    100,
+    128,
+    192,
+    256,
+    320,
+    384,
+    512,
+    768,
+    1000,
+    1024,
+    1280,
+    1536,
+    2048,
+    3072,
+    4096,
+    8192,
+    16384,
+)
+_TYPES = ("f32", "f32", "f16", "f16", "f64")  # as often
+_LAUNCH_US, _BYTES_PER_US = 3.4, 4.2e6  # of an H200
+_NOISE, _NEAR = 1.06, 1.3
+_SHOWN = 40
+
+
+class _Unchecked(Trial):
+    """A trial without the op's reference, which takes longer than all else."""
+
+    def _reference(self, outputs: list[str]) -> dict[str, Any]:
+        del outputs
+        return {}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Microseconds of a problem by the variant that is selected, by the fastest, and of its floor."""
+
+    words: dict[str, Any]
+    selected: str
+    us: float
+    best: str
+    best_us: float
+    floor_us: float
+
+    def __str__(self) -> str:
+        problem = " ".join(str(value) for value in self.words.values())
+        ratio = f"{self.us / self.best_us:.2f} x the fastest, {self.us / self.floor_us:.1f} x the floor"
+        return f"{ratio}: {problem} | {self.selected} {self.us:.1f} us, {self.best} {self.best_us:.1f}"
+
+
+def problems(seed: int, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield problems without end, as :func:`ptxrt.ops.tuning.problem_of` takes them, of some ops or of all."""
+    rng = random.Random(seed)
+    names = [plan.op for plan in ops.plans() if plan.op in (only or [plan.op])]
+    while True:
+        op, dtype = rng.choice(names), rng.choice(_TYPES)
+        rows = op.startswith(("layer_norm", "rms_norm"))
+        side = rng.choice(_SIDES)
+        images = [rng.choice(_IMAGES), rng.choice(_CHANNELS), side, side if rng.random() < 0.8 else rng.choice(_SIDES)]
+        shape = [rng.choice(_ROWS), rng.choice(_WIDTHS)] if rows else images
+        if not _LEAST <= math.prod(shape) <= _MOST:
+            continue
+        words = {"op": op, "shape": shape, "dtype": dtype} | _fields(rng, op, shape)
+        layouts = op.startswith(("group_norm", "batch_norm", "softmax2d", "local_response_norm"))
+        yield words | ({"layout": "channels-last"} if layouts and rng.random() < 0.4 else {})
+
+
+def _fields(rng: random.Random, op: str, shape: Sequence[int]) -> dict[str, Any]:
+    """Return what an op's problems have beside a shape and a type."""
+    if op.startswith(("layer_norm", "rms_norm")):
+        return {"normalized_shape": [shape[1]]}
+    if op.startswith("group_norm"):
+        return {"groups": rng.choice([count for count in (1, 4, 8, 16, 32, shape[1]) if shape[1] % count == 0])}
+    if op.startswith("batch_norm"):
+        training = rng.random() < 0.8
+        return {"training": training} | ({"handed": True} if training and op.endswith("backward") else {})
+    if op.startswith("local_response_norm"):
+        return {"size": 5}
+    if op.startswith("grid_sample"):
+        factor = rng.choice((0.5, 1, 1, 2))
+        return {"grid_shape": [shape[0], *(max(1, int(factor * length)) for length in shape[2:]), 2]}
+    if op == "upsample_nearest2d":
+        return {"out_h": 2 * shape[2], "out_w": 2 * shape[3]}
+    if op == "upsample_nearest2d_backward":
+        return {"in_h": max(1, shape[2] // 2), "in_w": max(1, shape[3] // 2)}
+    return {}
+
+
+def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:
+    """Return what is selected, and a plan of each other variant of its language that runs the problem."""
+    found = [first]
+    for variant in first.variants:
+        if variant.language != first.variant.language or variant.name == first.variant.name:
+            continue
+        wish = PlanPreference(language=variant.language, variant=variant.name, tuned=False)
+        try:
+            found.append(first.select(first.device, first.descriptor, wish))
+        except ptxrt.Unsupported:
+            continue
+    return found
+
+
+def _nbytes(operand: Operand) -> int:
+    return 0 if operand.absent else math.prod(operand.shape) * operand.type.size
+
+
+def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str) -> Outcome:
+    plans = _plans(tuning.heuristic(device, tuning.problem_of(words), language))
+    trial = _Unchecked(plans[0])
+    timers = {plan.variant.name: timer(device, trial.run_of(plan)) for plan in plans}
+    quick = {name: statistics.median(clock(2)) for name, clock in timers.items()}
+    near = [name for name, us in quick.items() if us < _NEAR * min(quick.values())]
+    selected = plans[0].variant.name
+    times = {name: statistics.median(timers[name](5)) for name in {selected, *near}}
+    best = min(times, key=times.__getitem__)
+    floor = _LAUNCH_US + sum(map(_nbytes, plans[0].operands)) / _BYTES_PER_US
+    return Outcome(words, selected, times[selected], best, times[best], floor)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0; 2 where there is no such device or op."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [plan.op for plan in ops.plans()]
+    parser.add_argument("--op", action="append", choices=names, default=[], help="only this one, or these (all)")
+    parser.add_argument("--language", choices=("ptx", "hip"), default="ptx", help="of the kernels (ptx)")
+    parser.add_argument("--device", default="cuda:0", help="where to measure (cuda:0)")
+    parser.add_argument("--seconds", type=float, default=60, help="how long to draw problems (60)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw (1)")
+    arguments = parser.parse_args(argv)
+    try:
+        device = ptxrt.Device(arguments.device)
+    except ptxrt.PtxrtError as error:
+        print(error, file=sys.stderr)
+        return 2
+    outcomes: list[Outcome] = []
+    end = time.monotonic() + arguments.seconds
+    for words in problems(arguments.seed, arguments.op):
+        if time.monotonic() >= end:
+            break
+        outcomes.append(_outcome(words, device, arguments.language))
+    slow = sorted(outcomes, key=lambda each: each.best_us / each.us)
+    print(f"{len(outcomes)} problems. Slower than another variant:")
+    print("\n".join(str(each) for each in slow if each.us > _NOISE * each.best_us) or "none")
+    print("Longest beside the floor:")
+    print("\n".join(map(str, sorted(outcomes, key=lambda each: each.floor_us / each.us)[:_SHOWN])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
