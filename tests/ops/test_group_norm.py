@@ -196,7 +196,6 @@ def test_a_group_of_the_types_beside_f32_is_cut_into_slices(device: Device, rng:
     ("shape", "groups"), [((1, 2, 1500000), 1), ((1, 3, 7000001), 1), ((1, 1, 1 << 24), 1)], ids=str
 )
 def test_more_slices_than_a_block_has_threads(cuda: Device, rng: Rng, shape: Shape, groups: int) -> None:
-    assert key_of(GroupNormPlan.select(cuda, GroupNormDescriptor(shape, groups)).variant) == "split"
     check(cuda, *problem(rng, shape), groups, variant="split")
 
 
