@@ -207,6 +207,14 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
     "The kernel's only array begins at address 0 of shared memory.": [
         ("softmax2d", "over_lanes", "add.u32 %slot, %slot, %other;", "sub.u32 %slot, %slot, %other;")
     ],
+    "Whether rows that are not there are asked for as the last one or not at all, none of them is used.": [
+        (
+            "hip/batch_norm_whole",
+            "Rows",
+            "if (i * share.at_once >= rows) break;",
+            "if (i * share.at_once > rows) break;",
+        ),
+    ],
     "The double product reaches the size for no size below 2**52; the clamp is part of the rule.": [
         ("upsample_nearest2d", "upsample_nearest2d_banded_{{ name }}", "min.u32 %row, %row, %last;", "// left out")
     ],
