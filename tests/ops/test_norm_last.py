@@ -485,6 +485,7 @@ def _chosen(op: str, shape: Shape, name: str, language: str = "ptx", **fields: A
         ((7168, 1280), "f32", "channels_last_held", "channels_last"),  # more values
         ((12544, 512), "f16", "channels_last_held", "channels_last"),  # more rows than two blocks hold
         ((12544, 128), "f32", 8, 8),  # but few values
+        ((4096, 4096), "f32", "channels_last_held", "channels_last"),  # backward, four blocks would be the cheapest
         ((512, 1 << 16), "f32", 1, 1),  # few rows
         ((513, 1 << 16), "f32", "channels_last_held", 1),
     ],
@@ -495,6 +496,12 @@ def test_where_clusters_hold_rows_of_batch_norm(shape: Shape, name: str, forward
         plan = _chosen(op, shape, name, training=True, **more)
         found = plan.config.size if plan.variant.name == "channels_last_cluster" else plan.variant.name
         assert found == expected, op
+
+
+@pytest.mark.parametrize("language", ["ptx", "hip"])
+def test_backward_in_eval_fewer_values_suit_it(language: str) -> None:
+    found = [_chosen("batch_norm_backward", (rows, 64), "f32", language, training=False) for rows in (4095, 4096)]
+    assert [plan.variant.name == "channels_last" for plan in found] == [False, True]
 
 
 @pytest.mark.parametrize(
