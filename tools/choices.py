@@ -26,7 +26,7 @@ from benchmarks.ops_calls import timer
 import ptxrt
 from ptxrt import PlanPreference, ops
 from ptxrt.ops import tuning
-from ptxrt.ops.framework import Operand, Plan
+from ptxrt.ops.framework import Plan
 from ptxrt.ops.trials import Trial
 
 __all__ = ["Outcome", "main", "problems"]
@@ -120,10 +120,6 @@ def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:
     return found
 
 
-def _nbytes(operand: Operand) -> int:
-    return 0 if operand.absent else math.prod(operand.shape) * operand.type.size
-
-
 def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str) -> Outcome:
     plans = _plans(tuning.heuristic(device, tuning.problem_of(words), language))
     trial = _Unchecked(plans[0])
@@ -133,8 +129,8 @@ def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str) -> Outc
     selected = plans[0].variant.name
     times = {name: statistics.median(timers[name](5)) for name in {selected, *near}}
     best = min(times, key=times.__getitem__)
-    floor = _LAUNCH_US + sum(map(_nbytes, plans[0].operands)) / _BYTES_PER_US
-    return Outcome(words, selected, times[selected], best, times[best], floor)
+    moved = sum(operand.nbytes for operand in plans[0].operands if not operand.absent)
+    return Outcome(words, selected, times[selected], best, times[best], _LAUNCH_US + moved / _BYTES_PER_US)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
