@@ -10,12 +10,12 @@
 // registers, from the first read to the output: nothing is read twice, and no block waits for another. All that a thread reads
 // is on its way before the first is used.
 //
-//   batch_norm_whole, batch_norm_backward_whole: grid (channels / ({{ 16 // T.size }} << wide)), no channel left over; {{ 16 // T.size }} << wide << adding threads, up
-//     to 512, `adding` at least 5; wide at most 2. `rows`: at most {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or
+//   batch_norm_whole, batch_norm_backward_whole: grid (channels / ({{ 16 // T.size }} << wide)), no channel left over; {{ 16 // T.size }} << wide << adding threads, 32
+//     to 512; wide at most 2. `rows`: at most {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or
 //     go_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; other null pointers are of what is not given or
 //     wanted.
 
-constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4;
+constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4, MOST_PARTS = {{ 32 if T.size == 2 else 16 }};
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
@@ -87,7 +87,7 @@ struct Rows {
 // add up a channel.
 template <unsigned COUNT>
 struct Totals {
-    Number space[MOST_THREADS * VECTOR], parts[COUNT][MOST_THREADS / GROUP];
+    Number space[MOST_THREADS * VECTOR], parts[COUNT][MOST_PARTS];
 
     __device__ void add(unsigned number, const Share& share, const Sums (&own)[VECTOR], Number Sums::*member) {
         const unsigned adders = 1u << share.adding, count = share.at_once;  // of numbers of a channel
@@ -101,13 +101,14 @@ struct Totals {
         for (unsigned i = 0; i < VECTOR; ++i) some[i] = from[i * adders];
 #pragma unroll
         for (unsigned i = 1; i < VECTOR; ++i) some[0] += some[i];
-        over_lanes(GROUP / 2, some[0]);
-        if (threadIdx.x % GROUP == 0) parts[number][threadIdx.x / GROUP] = some[0];
+        const unsigned group = min(adders, GROUP);
+        over_lanes(group / 2, some[0]);
+        if (threadIdx.x % group == 0) parts[number][threadIdx.x / group] = some[0];
     }
 
     // Behind a barrier.
     __device__ Number of(unsigned number, const Share& share) const {
-        const unsigned groups = (1u << share.adding) / GROUP, first = threadIdx.x * groups;
+        const unsigned groups = max((1u << share.adding) / GROUP, 1), first = threadIdx.x * groups;
         Number all = parts[number][first];
         for (unsigned group = 1; group < groups; ++group) all += parts[number][first + group];
         return all;

@@ -86,10 +86,13 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     ):
         return True
     few = problem.channels < (_ENOUGH if arrays == 2 and nbytes > _THREE_BLOCKS else _SOME)
-    if nbytes > _TWO_BLOCKS or (few and nbytes > _LITTLE):
+    if few and nbytes > _LITTLE:
         return False
     if size == 8:
-        return nbytes <= arrays * _TWO_BLOCKS // 2
+        some = in_vectors(problem) and (arrays == 2 or problem.channels >= 256)
+        return nbytes <= (160 << 10 if some and arrays == 2 else _TWO_BLOCKS if some else arrays * _TWO_BLOCKS // 2)
+    if nbytes > _TWO_BLOCKS:
+        return False
     if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _THREE_BLOCKS):
         return True
     if problem.hw * size >= _LONG_ROW:

@@ -46,7 +46,8 @@ FAMILY = KernelFamily(
 _EACH, _MOST_THREADS = 4, 256
 _MOST = _EACH * _MOST_THREADS  # values of a channel
 _IN_ALL, _IN_EVAL = 1 << 21, {"ptx": 1 << 15, "hip": 1 << 17}
-_SIDE_BY_SIDE = 1 << 16  # where each value is in a sector of its own
+_SIDE_BY_SIDE, _FEW_CHANNELS = 1 << 16, 1 << 11  # where each value is in a sector of its own
+_ALONE = {"ptx": 1 << 15, "hip": 0}  # of more channels
 _OFFSETS = 1 << 32
 _LEAST_ROW = 16  # elements that a warp is worth
 _FORWARD = PrecisionGuarantee("f32", "f64", deterministic=True, bit_stable_on_same_hardware=True)
@@ -61,8 +62,11 @@ def few_values(problem: Any, language: str) -> bool:
     if problem.op == "batch_norm" and not problem.training:
         return bool(problem.hw >= _LEAST_ROW and problem.elements <= _IN_EVAL[language])
     most = _IN_ALL
-    if problem.training and problem.hw == 1 and problem.channels % problem.vector == 0:
-        most = _SIDE_BY_SIDE
+    if problem.training and problem.hw == 1:
+        if problem.channels % problem.vector:
+            most >>= 2
+        else:
+            most = _SIDE_BY_SIDE if problem.channels <= _FEW_CHANNELS else _ALONE[language]
     elif problem.training and problem.dtype.size == 2 and problem.hw % problem.vector == 0:
         most >>= 3
     elif problem.training and language == "ptx" and in_vectors(problem):

@@ -74,6 +74,7 @@ __all__ = [
 ]
 
 WARP = 32
+_FEW_VALUES, _SOME_VALUES = 1 << 21, 1 << 23  # of which slices are smaller
 _GRID_Y = 65535  # blocks take the images past it in turn
 
 _SIZES = "u32 batch, u32 channels, u32 groups, u32 hw"
@@ -326,8 +327,9 @@ class SplitConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SplitConfig:
-        """As measured on an H200."""
-        return cls(1 << (14 if problem.dtype.size == 2 else 13))
+        """As measured on an H200: of fewer values more blocks."""
+        few, some = problem.elements < _FEW_VALUES, problem.elements < _SOME_VALUES
+        return cls(1 << (12 if few else 14 if problem.dtype.size == 2 and not some else 13))
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SplitConfig]:
@@ -344,7 +346,7 @@ class Split(Variant[GroupNormDescriptor, SplitConfig]):
 
     def suits(self, problem: GroupNormDescriptor) -> bool:
         """Few large groups."""
-        return problem.batch * problem.groups < 1 << 9 and problem.group >= 1 << 15
+        return problem.batch * problem.groups < 1 << 9 and problem.group > 1 << 14
 
     def schedule(self, problem: GroupNormDescriptor, config: SplitConfig, limits: Limits) -> Schedule | Refusal:
         """Return both launches."""
@@ -495,9 +497,8 @@ class SplitBackwardConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: _Problem) -> SplitBackwardConfig:
-        """As measured on an H200."""
-        del problem
-        return cls(1 << 11, 1 << 12)
+        """As measured on an H200: of fewer values smaller units."""
+        return cls(1 << (9 if problem.elements < _FEW_VALUES else 11), 1 << 12)
 
     @classmethod
     def candidates(cls, problem: _Problem) -> Sequence[SplitBackwardConfig]:
@@ -513,8 +514,8 @@ class SplitBackward(Variant[GroupNormBackwardDescriptor, SplitBackwardConfig]):
     config_type = SplitBackwardConfig
 
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
-        """Large groups."""
-        return problem.group > 1 << 14
+        """Large groups, or few of half of that."""
+        return problem.group > 1 << (13 if problem.batch * problem.groups < 192 else 14)
 
     def schedule(
         self, problem: GroupNormBackwardDescriptor, config: SplitBackwardConfig, limits: Limits

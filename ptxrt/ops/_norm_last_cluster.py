@@ -15,7 +15,7 @@ SIZES = (1, 2, 4, 8)
 """Of a cluster, in blocks."""
 
 _THREADS = 256
-_MOST_CHANNELS = 256  # of a tile: as many threads make numbers of its groups
+_FEWER_THREADS = (128, 64)  # of a block that is a cluster by itself
 _MOST_BYTES = 224 << 10  # of shared memory, of which a multiprocessor has a little more
 _MULTIPROCESSORS = {1: 132, 2: 132, 4: 120, 8: 120}
 """Size of a cluster -> how many of an H200 have one at a time, about: its parts are no multiples of large ones."""
@@ -29,12 +29,21 @@ _BACKWARD = (
     "const T* in_ptr, const T* go_ptr, T* gi_ptr, const P*? w_ptr, const P*? mean_ptr, const P*? var_ptr, P*? gw_ptr, "
     f"P*? gb_ptr, f64*? partials_ptr, f64*? statistics_ptr, {_ENDING.format('')}"
 )
+
+
+def _entry(size: int, threads: int) -> str:
+    """Return what the names of a cluster's entries end with."""
+    return f"cluster{size}" + (f"_{threads}" if threads < _THREADS else "")
+
+
 FAMILY = KernelFamily(
     "norm_last_cluster",
     ("f32", "f16", "bf16", "f64"),
     {
-        f"norm_last_{direction}cluster{size}": Role(signature, parameters={"size": str(size)}, target=90)
-        for size in SIZES
+        f"norm_last_{direction}{_entry(size, threads)}": Role(
+            signature, parameters={"size": str(size), "threads": str(threads)}, target=90
+        )
+        for size, threads in (*((size, _THREADS) for size in SIZES), *((1, fewer) for fewer in _FEWER_THREADS))
         for direction, signature in (("", _FORWARD), ("backward_", _BACKWARD))
     },
     op="batch_norm",
@@ -52,21 +61,26 @@ class TileConfig(Config):
         Blocks of a cluster.
     across
         Vectors of 16 bytes, side by side, of a tile's rows: whole groups of channels.
+    threads
+        Of a block: 256, of one that is a cluster by itself 64 or 128 too.
     """
 
     size: int
     across: int
+    threads: int = _THREADS
 
     @classmethod
     def heuristic(cls, problem: Any) -> TileConfig:
-        """Return the one of the least cost: :attr:`HeldTile.cost`."""
+        """Return the one of the least cost, :attr:`HeldTile.cost`, in narrower tiles where these are faster."""
         return cls.candidates(problem)[0]
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[TileConfig]:
-        """Return the four of the least cost."""
-        found = sorted(cls._fitting(problem), key=lambda config: HeldTile(problem, config).cost)
-        return found[:4] or (cls(SIZES[-1], 1),)
+        """Return narrow tiles, and the four of the least cost."""
+        found = sorted(cls._fitting(problem), key=lambda config: HeldTile(problem, config).cost)[:4]
+        if not found:
+            return (cls(SIZES[-1], 1),)
+        return tuple(dict.fromkeys([HeldTile(problem, found[0]).narrow, *found]))
 
     @classmethod
     def fits(cls, problem: Any) -> bool:
@@ -89,7 +103,7 @@ class TileConfig(Config):
         if geometry is None:
             return
         base = math.lcm(geometry.per_group, problem.vector) // problem.vector
-        most = min(problem.channels, _MOST_CHANNELS) // problem.vector
+        most = min(problem.channels, _THREADS) // problem.vector
         widths = [base << exponent for exponent in range(6) if base << exponent < 2 * most]
         for size in SIZES:
             for across in widths:
@@ -145,15 +159,15 @@ class HeldTile:
     @property
     def _room(self) -> int:
         """Return the bytes that a block holds: of so many rows a thread, at most."""
-        rows = -(-self._geometry.rows // (self.config.size * (_THREADS // self.config.across)))
-        count: int = rows * self.problem.arrays * 16 * _THREADS
+        rows = -(-self._geometry.rows // (self.config.size * (self.config.threads // self.config.across)))
+        count: int = rows * self.problem.arrays * 16 * self.config.threads
         return count
 
     @property
     def _shared_bytes(self) -> int:
         problem, channels = self.problem, self._channels
         kinds, groups = 2 * problem.arrays, channels // self._geometry.per_group
-        sums = 2 * _THREADS * problem.vector + kinds * channels + (kinds * self.config.size + 4) * groups
+        sums = 2 * self.config.threads * problem.vector + kinds * channels + (kinds * self.config.size + 4) * groups
         count: int = self._room + 8 * problem.parts * sums + (8 * channels if problem.arrays == 2 else 0)
         return count
 
@@ -171,6 +185,21 @@ class HeldTile:
         cost: float = self.config.size.bit_length() + each * (self.problem.arrays / 4 + self._room * wasted / 16_000)
         return cost
 
+    @property
+    def narrow(self) -> TileConfig:
+        """The config of tiles that fewer threads have, with as many rows a thread, where that is faster.
+
+        As measured on an H200: smaller blocks end, and others begin, at more different times.
+        """
+        size, across, half = self.config.size, self.config.across, self.problem.dtype.size == 2
+        each = -(-self._geometry.rows * across // _THREADS)  # rows of a thread
+        few = 2 if self.problem.dtype.size != 4 or each <= 4 else 4  # vectors, whose pieces of memory suffice
+        for parts, threads, least in ((4, 64, 4), (2, 128 if each > 1 else 64, few)):
+            config = TileConfig(size, across // parts, threads)
+            if size == 1 and across % parts == 0 and config.across >= least:
+                return config if HeldTile(self.problem, config).refusal() is None else self.config
+        return TileConfig(1, 2, 128) if half and (size, across) == (1, 2) else self.config
+
     def refusal(self) -> Refusal | None:
         """Return why there is no such tile, or None."""
         problem, config, geometry = self.problem, self.config, _geometry(self.problem)
@@ -182,10 +211,12 @@ class HeldTile:
             )
         if config.size not in SIZES:
             return Refusal(f"no clusters are of {config.size} blocks")
+        if config.threads not in (_THREADS, *_FEWER_THREADS) or (config.size > 1 and config.threads < _THREADS):
+            return Refusal(f"no clusters of {config.size} have blocks of {config.threads} threads")
         if config.across < 1 or self._channels % geometry.per_group:
             return Refusal(f"tiles of {self._channels} channels are no whole groups of {geometry.per_group}")
-        if self._channels > _MOST_CHANNELS:
-            return Refusal(f"tiles have {self._channels} channels, above {_MOST_CHANNELS}")
+        if self._channels > self.config.threads:
+            return Refusal(f"tiles have {self._channels} channels, above {config.threads}")
         for name, count in (("channels", problem.channels), ("rows", geometry.rows)):
             if count >> 31:
                 return Refusal(f"{name} = {count} is above {(1 << 31) - 1}")
@@ -206,12 +237,12 @@ class HeldTile:
         if config.size > limits.max_cluster:
             return Refusal(f"the device has no room for clusters of {config.size} blocks")
         direction = "backward_" if problem.arrays == 2 else ""
-        lanes = min(32, 1 << (_THREADS // self._channels).bit_length() - 1)
+        lanes = min(32, 1 << (self.config.threads // self._channels).bit_length() - 1)
         sizes = (geometry.rows, problem.channels, geometry.per_group, problem.eps, *momentum)
         return Launch(
-            FAMILY.kernel(f"norm_last_{direction}cluster{config.size}", problem.dtype, "ptx"),
+            FAMILY.kernel(f"norm_last_{direction}{_entry(config.size, config.threads)}", problem.dtype, "ptx"),
             (self.blocks,),
-            _THREADS,
+            self.config.threads,
             (*arrays, *sizes, config.across, lanes, self._room),
             self._shared_bytes,
             0,

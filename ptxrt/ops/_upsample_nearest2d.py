@@ -304,6 +304,7 @@ _VECTOR_BYTES, _WORD_BYTES = 16, 4
 # Measured on an H200: most rows a thread; chunks that are few, where columns lie apart; 16-byte pieces that are many.
 _HEIGHT, _FEW, _MANY = 8, 16, 1 << 18
 # Elements that are few: of y, of grad_input; and so few of y that threads are better short than few.
+_ODD_ROW, _MANY_BYTES = 128, 1 << 24  # bytes of a row, of y
 _SHORT, _SHORT_BACKWARD, _FEWEST = 1 << 17, 1 << 16, 1 << 15
 _BLOCKS = 128  # for each of the multiprocessors of a large device about one
 _LARGEST = (1 << 32) - 1
@@ -507,14 +508,21 @@ class TablesConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: UpsampleNearest2dDescriptor) -> TablesConfig:
-        """Up to four rows, as measured on an H200, as long as there are threads for all of a large device."""
+        """Up to four rows, of 16 bits in odd ones two, as measured on an H200, while threads fill a large device."""
         pieces = math.prod(problem.result_shape) * problem.dtype.size // _VECTOR_BYTES
-        return cls(next((height for height in (4, 2) if pieces >= height << 17), 1))
+        heights = (2,) if _odd_rows(problem) else (4, 2)
+        return cls(next((height for height in heights if pieces >= height << 17), 1))
 
     @classmethod
     def candidates(cls, problem: UpsampleNearest2dDescriptor) -> Sequence[TablesConfig]:
         """Return heights from 1 to 8."""
         return tuple(cls(height) for height in (1, 2, 4, 8))
+
+
+def _odd_rows(problem: UpsampleNearest2dDescriptor) -> bool:
+    """Return whether rows of y, of 16 bits, are short, and end within pieces of 64 bytes."""
+    row = problem.out_w * problem.dtype.size
+    return bool(problem.dtype.size == 2 and row < _ODD_ROW and row % (_ODD_ROW // 2))
 
 
 def _table_of_columns(problem: UpsampleNearest2dDescriptor) -> tuple[NDArray[np.uint32], int] | Refusal:
@@ -582,9 +590,12 @@ class Narrow(Variant[UpsampleNearest2dDescriptor, Config]):
     name = "narrow"
 
     def suits(self, problem: UpsampleNearest2dDescriptor) -> bool:
-        """Where rows of y are no whole vectors, and elements of 2 or 4 bytes."""
-        whole = problem.out_w * problem.dtype.size % _VECTOR_BYTES == 0
-        return not whole or problem.dtype.size in (_WORD_BYTES // 2, _WORD_BYTES)
+        """But for bytes in whole vectors, and many odd rows of 16 bits, which have tables of their columns."""
+        size = problem.dtype.size
+        if problem.out_w * size % _VECTOR_BYTES:
+            return True
+        many = math.prod(problem.result_shape) * size >= _MANY_BYTES
+        return size > 1 and not (many and _odd_rows(problem))
 
     def schedule(self, problem: UpsampleNearest2dDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

@@ -52,6 +52,9 @@ def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") ->
         ((32, 512, 7, 7), "f64", "cached128", "cached128"),
         ((256, 512, 7, 7), "f64", "cluster", "tickets"),
         ((24, 256, 16, 16), "f64", "cached256", "tickets"),
+        ((14, 256, 32, 32), "f64", "cached256", "tickets"),
+        ((15, 256, 32, 32), "f64", "cluster", "tickets"),  # above 112 KiB
+        ((14, 255, 32, 32), "f64", "cluster", "tickets"),  # channels below 256
         ((4, 1024, 14, 14), "f16", "cached128", "small"),  # 8 bytes at a time
         ((4, 1024, 14, 14), "f32", "cached128", "small"),
         ((2, 1024, 14, 14), "f32", "small", "small"),
@@ -96,7 +99,9 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
         ((1, 32, 8, 8), "f32", "baseline", "cached512"),  # few values
         ((32, 512, 7, 7), "f64", "cached128", "cached128"),
         ((256, 512, 7, 7), "f64", "cluster", "tickets"),
-        ((8, 192, 32, 32), "f64", "cluster", "tickets"),
+        ((10, 192, 32, 32), "f64", "cached256", "tickets"),
+        ((11, 192, 32, 32), "f64", "cluster", "tickets"),  # above 160 KiB
+        ((8, 95, 32, 32), "f64", "cluster", "tickets"),  # channels below 96
         ((7, 192, 32, 32), "f64", "cached256", "baseline"),  # smaller channels, few values
     ],
     ids=str,

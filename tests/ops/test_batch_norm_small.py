@@ -181,6 +181,22 @@ def test_where_it_is_the_choice(device: Device, shape: Any, how: Any, best: bool
     assert (plan.variant.name == "small") == best
 
 
+@pytest.mark.parametrize(
+    ("shape", "name", "ptx", "hip"),
+    [
+        ((32, 2048), "f32", True, True),
+        ((33, 2048), "f32", False, False),
+        ((15, 2052), "f32", True, False),  # more channels
+        ((16, 2052), "f32", False, False),
+        ((511, 1026), "f32", True, True),  # that end within vectors
+        ((512, 1026), "f32", False, False),
+    ],
+)
+def test_of_channels_side_by_side_values_are_few(shape: Any, name: str, ptx: bool, hip: bool) -> None:
+    problem = BatchNormDescriptor(shape, True, BY_NAME[name])
+    assert [few_values(problem, language) for language in ("ptx", "hip")] == [ptx, hip]
+
+
 def test_statistics_that_nobody_gave_are_left_to_others(device: Device) -> None:
     problem = BatchNormBackwardDescriptor((2, 8, 64), True)
     assert few_values(problem, "ptx")

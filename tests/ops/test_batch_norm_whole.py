@@ -30,6 +30,8 @@ WHOLE: list[tuple[Shape, str, float, WholeConfig, int]] = [
     ((1, 6, 512), "f64", 1e4, WholeConfig(64, 1), 0),
     ((1, 16, 511), "f64", 0, WholeConfig(256, 4), 0),  # a row is not there
     ((1, 4, 33), "f64", -1e12, WholeConfig(512, 2), 1),
+    ((1, 16, 29), "f32", 1e4, WholeConfig(64, 4), 0),  # fewer threads to a channel than a warp has
+    ((1, 32, 32), "f16", 0, WholeConfig(64, 4), 0),  # two
 ]
 variant_alone = pytest.mark.parametrize("variant", ["hip/channels_last_whole"])
 each_way = pytest.mark.parametrize(("shape", "name", "mean", "config", "offset"), WHOLE, ids=str)
@@ -93,11 +95,9 @@ def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() ->
         (forward, replace(norm, shape=(8193, 512)), config, "8193 rows are more than the 8192"),
         (forward, replace(norm, shape=(4097, 512)), WholeConfig(512, 2), "4097 rows are more than the 4096"),
         (forward, replace(norm, shape=(2, 1 << 31)), config, "channels = "),
-        (forward, norm, WholeConfig(64, 1), "128 threads"),
-        (forward, norm, WholeConfig(128, 2), "256 threads"),
-        (forward, norm, WholeConfig(1024, 1), "up to 512"),
-        (forward, norm, WholeConfig(384, 1), "no power of two"),
-        (forward, norm, WholeConfig(384, 3), "1, 2 or 4 vectors"),
+        (forward, norm, WholeConfig(32, 1), "64, 128, 256 or 512 threads, not 32"),
+        (forward, norm, WholeConfig(384, 1), "512 threads, not 384"),
+        (forward, norm, WholeConfig(256, 3), "1, 2 or 4 vectors"),
         (gradients, replace(backward, shape=(2049, 512)), config, "2049 rows are more than the 2048"),
         (gradients, replace(backward, shape=(1025, 512)), WholeConfig(256, 1), "1025 rows are more than the 1024"),
     ]
@@ -110,18 +110,28 @@ def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() ->
 @pytest.mark.parametrize(
     ("shape", "name", "forward", "backward"),
     [
-        ((1024, 256), "f32", (256, 2), (256, 2)),
-        ((1025, 256), "f32", (256, 2), (512, 2)),
-        ((2048, 256), "f32", (256, 2), (512, 2)),
-        ((2049, 256), "f32", (512, 2), (512, 1)),
-        ((1024, 260), "f32", (256, 1), (256, 1)),  # no pairs of vectors
-        ((1024, 1024), "f16", (256, 1), (256, 1)),  # few vectors
-        ((1024, 1040), "f16", (512, 2), (512, 2)),
-        ((1025, 1040), "f16", (512, 2), (512, 1)),
-        ((2049, 1024), "f16", (512, 1), (512, 1)),
-        ((512, 256), "f64", (256, 4), (256, 4)),
-        ((513, 256), "f64", (256, 2), (256, 2)),
-        ((1025, 256), "f64", (512, 2), (512, 2)),
+        ((256, 8192), "f32", (64, 4), (64, 2)),
+        ((257, 8192), "f32", (128, 4), (128, 2)),  # more rows than 64 threads hold
+        ((1025, 8192), "f32", (256, 2), (512, 2)),
+        ((64, 8200), "f32", (64, 2), (64, 2)),  # no fours of vectors
+        ((64, 8196), "f32", (64, 1), (64, 1)),  # no pairs
+        ((32, 8192), "f32", (64, 4), (64, 4)),
+        ((33, 8192), "f32", (64, 4), (64, 2)),
+        ((32, 8176), "f32", (64, 4), (64, 2)),  # below 512 blocks
+        ((64, 2048), "f32", (64, 4), (64, 2)),
+        ((64, 2032), "f32", (64, 2), (64, 2)),  # few blocks
+        ((64, 760), "f32", (64, 2), (64, 1)),
+        ((64, 248), "f32", (64, 1), (64, 1)),
+        ((2048, 248), "f32", (128, 1), (256, 1)),
+        ((128, 4096), "f16", (64, 4), (128, 2)),
+        ((129, 4096), "f16", (128, 4), (128, 2)),
+        ((257, 4096), "f16", (256, 4), (256, 2)),
+        ((513, 4096), "f16", (256, 2), (512, 2)),
+        ((32, 16384), "f16", (64, 4), (64, 4)),
+        ((64, 496), "f16", (128, 1), (128, 1)),  # 64 threads are few for eight channels each
+        ((128, 8192), "f64", (64, 4), (64, 2)),
+        ((129, 8192), "f64", (128, 4), (64, 2)),
+        ((257, 8192), "f64", (256, 4), (128, 2)),
         ((5000, 256), "f64", (512, 1), (512, 1)),  # none holds them
     ],
 )
@@ -139,16 +149,15 @@ def test_blocks_with_all_rows_have_few_threads_and_whole_sectors(
         ((512, 1024), "f32", "channels_last_whole", "channels_last_whole"),
         ((513, 128), "f32", "channels_last_whole", "channels_last_whole"),
         ((1024, 72), "f32", "channels_last_whole", "channels_last_whole"),
-        ((1025, 72), "f32", "channels_last_whole", "channels_last_whole"),
-        ((1280, 80), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
+        ((2048, 64), "f32", "channels_last_whole", "channels_last_whole"),
+        ((2049, 64), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
         ((4096, 320), "f32", "channels_last_whole", "channels_last_whole"),
         ((4097, 256), "f32", "channels_last_tickets", "channels_last_tickets"),  # rows that it does not hold
         ((4096, 1024), "f32", "channels_last_whole", "channels_last"),  # backward, many values by half sectors
         ((2048, 516), "f32", "channels_last_whole", "channels_last_whole"),  # half sectors of few values
         ((2049, 516), "f32", "channels_last_tickets", "channels_last_whole"),
         ((1024, 16384), "f32", "channels_last_whole", "channels_last_whole"),
-        ((511, 4096), "f32", "channels_last_whole", "channels_last_whole"),
-        ((511, 4104), "f32", "channels_last_tickets", "channels_last_tickets"),  # many blocks of little work
+        ((33, 65536), "f32", "channels_last_whole", "channels_last_whole"),
         ((1025, 16380), "f32", "channels_last", "channels_last"),
         ((2048, 256), "f16", "channels_last_whole", "channels_last_whole"),
         ((2049, 256), "f16", "channels_last_tickets", "channels_last_tickets"),

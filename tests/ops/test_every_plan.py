@@ -470,6 +470,14 @@ LARGE: list[tuple[Any, Any]] = [
       for plan, kind in ((ops.BatchNormPlan, ops.BatchNormDescriptor),
                          (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor))
       for rows in (300, 20000)),
+    *((plan, kind(shape, True))  # blocks alone, of fewer threads
+      for plan, kind in ((ops.BatchNormPlan, ops.BatchNormDescriptor),
+                         (ops.BatchNormBackwardPlan, ops.BatchNormBackwardDescriptor))
+      for shape in ((64, 4096), (256, 8192), (256, 2048))),
+    *((plan, kind((2, width), (width,)))  # rows that blocks share
+      for plan, kind in ((ops.LayerNormBackwardPlan, ops.LayerNormBackwardDescriptor),
+                         (ops.RmsNormBackwardPlan, ops.RmsNormBackwardDescriptor))
+      for width in (12288, 16384, 32768)),
     *((plan, kind((1, 16, 3, 3), strides=(144, 1, 48, 16)))
       for plan, kind in ((ops.Softmax2dPlan, ops.Softmax2dDescriptor),
                          (ops.Softmax2dBackwardPlan, ops.Softmax2dBackwardDescriptor))),

@@ -29,7 +29,7 @@ import ptxrt
 from ptxrt import Device
 from ptxrt.dtypes import BY_NAME, element_type
 from ptxrt.ops import GroupNormArgs, GroupNormDescriptor, GroupNormPlan, group_norm, references
-from ptxrt.ops._group_norm import FAMILY
+from ptxrt.ops._group_norm import FAMILY, SplitConfig
 from ptxrt.ops._group_norm_last import WholeConfig
 from ptxrt.ops.framework import parameter_type
 from ptxrt.ops.framework.texts import read_kernel
@@ -551,7 +551,8 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((1, 3, 256, 256), 1, "cluster"),
         ((6, 4, 256, 256), 1, "cluster"),
         ((1, 1, (1 << 15) + 1), 1, "split"),
-        ((1, 1, (1 << 15) - 1), 1, "baseline"),
+        ((511, 1, (1 << 14) + 1), 1, "split"),
+        ((512, 1, (1 << 14) + 1), 1, "baseline"),  # blocks enough
         ((16, 128, 512, 512), 32, "grid"),
         ((64, 64, 56, 56), 32, "cluster"),
         ((1, 32, 128), 1, "few"),
@@ -564,7 +565,7 @@ def test_a_batch_of_nearly_2_to_the_32(torch_with: Any) -> None:
         ((64, 32, 1024), 32, "teams"),  # of many groups, all but short ones
         ((64, 32, 252), 32, "few"),
         ((1, 1, (1 << 14) - 1), 1, "teams"),
-        ((1, 1, (1 << 14) + 1), 1, "baseline"),  # of which registers do not hold as many
+        ((1, 1, (1 << 14) + 1), 1, "split"),  # of which registers do not hold as many
         ((64, 32, 1023), 32, "teams"),
         ((64, 512, 7, 7), 32, "teams"),
         ((65536, 256), 8, "teams"),
@@ -615,3 +616,12 @@ def test_more_groups_than_a_grid_has_blocks_are_left_to_hip(device: Device) -> N
     with pytest.raises(ptxrt.Unsupported, match=r"grid\.x"):
         GroupNormPlan.select(device, problem, wish(language="ptx"))
     assert key_of(GroupNormPlan.select(device, problem).variant) == "hip/baseline"
+
+
+@pytest.mark.parametrize(
+    ("images", "name", "values"),
+    [(127, "f32", 12), (127, "f16", 12), (128, "f32", 13), (511, "f16", 13), (512, "f32", 13), (512, "f16", 14)],
+)
+def test_of_fewer_values_a_block_has_fewer(images: int, name: str, values: int) -> None:
+    problem = GroupNormDescriptor((images, 1, 1 << 14), 1, BY_NAME[name])
+    assert SplitConfig.heuristic(problem) == SplitConfig(1 << values)

@@ -25,7 +25,7 @@ from ptxrt.ops import (
     group_norm_backward,
     references,
 )
-from ptxrt.ops._group_norm import FAMILY, WholeBackwardConfig
+from ptxrt.ops._group_norm import FAMILY, SplitBackwardConfig, WholeBackwardConfig
 from ptxrt.ops.framework import parameter_type
 from ptxrt.runtime.layout import channels_last
 
@@ -583,7 +583,9 @@ def test_more_blocks_than_a_grid_has_are_refused(device: Device) -> None:
         ((16, 64, 16, 16), 64, "few"),
         ((17, 64, 16, 16), 64, "teams"),
         ((1, 1, 1 << 14), 1, "cluster"),
-        ((1, 1, (1 << 14) - 1), 1, "baseline"),
+        ((1, 1, (1 << 13) - 1), 1, "baseline"),
+        ((191, 1, (1 << 13) + 1), 1, "split"),
+        ((192, 1, (1 << 13) + 1), 1, "baseline"),  # blocks enough
         ((1, 1, (1 << 14) + 1), 1, "split"),
         ((64, 32, 1024), 32, "teams"),
         ((128, 16, 1024), 16, ONE_WARP),
@@ -597,3 +599,9 @@ def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: 
     plan = GroupNormBackwardPlan.select(device, GroupNormBackwardDescriptor(shape, groups), wish())
     one_warp = plan.config == WholeBackwardConfig(1, 1 << 9)
     assert key_of(plan.variant) + (" of one warp" if one_warp else "") == variant
+
+
+@pytest.mark.parametrize(("images", "unit"), [(127, 9), (128, 11)])
+def test_of_fewer_values_units_are_smaller(images: int, unit: int) -> None:
+    problem = GroupNormBackwardDescriptor((images, 1, 1 << 14), 1)
+    assert SplitBackwardConfig.heuristic(problem) == SplitBackwardConfig(1 << unit, 1 << 12)

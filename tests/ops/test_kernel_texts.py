@@ -62,6 +62,7 @@ SPILLED = {
     ("group_norm_teams_backward-bf16-part0-slots2-stages2", "sm_90"): 8,
     ("layer_norm-f64", "sm_75"): 112,
     ("layer_norm_streamed-f32-slots4-stages2-waybackward", "sm_100"): 8,
+    **{(f"layer_norm_streamed-f32-sharers{n}-slots4-stages2-waybackward", "sm_90"): 20 for n in (2, 4)},
     ("local_response_norm-f64-byroot-size2", "sm_120"): 16,
     **{(f"norm_last_cluster-bf16-size{size}", "sm_120"): 8 for size in (1, 2, 4, 8)},
     ("rms_norm-f64", "sm_75"): 16,

@@ -287,3 +287,10 @@ def test_counts_are_of_64_bits(sim: Device) -> None:
         for language in ("ptx", "hip"):
             preference = ptxrt.PlanPreference(language=language)
             assert ops.LayerNormBackwardPlan.select(sim, ops.LayerNormBackwardDescriptor(shape, row), preference)
+
+
+@pytest.mark.parametrize(
+    ("shape", "warps"), [((1, 128), 1), ((2047, 129), 8), ((2048, 129), 1), ((2048, 1024), 1), ((2048, 1025), 8)]
+)
+def test_a_warp_has_a_row_of_few_values_and_of_many_rows(shape: Shape, warps: int) -> None:
+    assert RowsConfig.heuristic(ops.LayerNormDescriptor(shape, shape[1:])) == RowsConfig(warps)

@@ -63,6 +63,10 @@ TILES: list[tuple[Shape, str, float, TileConfig, int]] = [
     ((1, 136, 300), "f16", 1e2, TileConfig(1, 17), 0),
     ((1, 24, 61), "bf16", 0, TileConfig(1, 3), 0),
     ((1, 40, 300), "f64", 1e4, TileConfig(1, 5), 0),
+    ((2, 96, 95), "f32", 1e4, TileConfig(1, 8, 128), 0),  # fewer threads
+    ((1, 24, 61), "f16", 1e2, TileConfig(1, 3, 64), 1),
+    ((5, 16, 33), "bf16", 30, TileConfig(1, 2, 128), 0),
+    ((1, 40, 300), "f64", 1e4, TileConfig(1, 5, 64), 0),
 ]
 TICKETS: list[tuple[Shape, str, float, TileTicketsConfig, int]] = [
     ((2, 92, 95), "f32", 1e4, TileTicketsConfig(160, 12, 1), 0),  # a tile that is not full, threads without a row
@@ -497,6 +501,32 @@ def test_where_clusters_hold_rows_of_batch_norm(shape: Shape, name: str, forward
     assert _chosen("batch_norm_backward", shape, name, training=True) == backward
 
 
+@pytest.mark.parametrize(
+    ("shape", "name", "forward", "backward"),
+    [
+        ((256, 8192), "f32", (1, 4, 64), (1, 4, 64)),
+        ((1024, 4096), "f32", (1, 4, 128), (1, 4, 256)),  # half as many vectors are too narrow
+        ((256, 2048), "f32", (1, 2, 128), (1, 2, 128)),  # but of few rows
+        ((513, 2048), "f32", (1, 4, 256), (1, 4, 256)),
+        ((512, 1024), "f32", (1, 2, 256), (1, 2, 256)),
+        ((64, 4096), "f16", (1, 2, 64), (1, 2, 64)),
+        ((65, 4096), "f16", (1, 2, 128), (1, 2, 128)),  # more than one row a thread
+        ((512, 8192), "f16", (1, 4, 128), (1, 4, 128)),
+        ((256, 1024), "f16", (1, 2, 128), (1, 2, 128)),  # as many vectors, which suffice
+        ((256, 2048), "f64", (1, 4, 128), (1, 4, 128)),
+        ((1024, 4096), "f64", (1, 4, 128), (1, 2, 128)),
+        ((2048, 1024), "f16", (2, 2, 256), (2, 2, 256)),  # of two blocks
+    ],
+)
+def test_blocks_alone_have_few_threads(
+    shape: Shape, name: str, forward: tuple[int, ...], backward: tuple[int, ...]
+) -> None:
+    kind = BY_NAME[name]
+    assert TileConfig.heuristic(ops.BatchNormDescriptor(shape, True, kind)) == TileConfig(*forward)
+    problem = ops.BatchNormBackwardDescriptor(shape, True, kind, handed=True)
+    assert TileConfig.heuristic(problem) == TileConfig(*backward)
+
+
 @pytest.mark.parametrize("language", ["ptx", "hip"])
 def test_backward_in_eval_fewer_values_suit_it(language: str) -> None:
     found = [_chosen("batch_norm_backward", (rows, 64), "f32", language, training=False) for rows in (4095, 4096)]
@@ -641,7 +671,7 @@ def test_clusters_hold_tiles_of_whole_groups(shape: Shape, name: str) -> None:
             assert config.across * vector % per_group == 0
             assert tile.blocks == images * config.size * -(-shape[1] // (config.across * vector))
             vectors = tile._room // 16 // problem.arrays
-            assert vectors // 256 * (256 // config.across) * config.size >= count
+            assert vectors // config.threads * (config.threads // config.across) * config.size >= count
             assert tile._shared_bytes <= 224 << 10
 
 
@@ -656,6 +686,9 @@ def test_of_other_problems_clusters_say_why_they_take_them_not() -> None:
         (replace(grouped, strides=()), TileConfig(8, 4), "side by side"),
         (replace(fits, shape=(640, 514)), TileConfig(8, 4), "vectors of 4"),
         (fits, TileConfig(3, 4), "clusters are of 3"),
+        (fits, TileConfig(2, 4, 128), "no clusters of 2 have blocks of 128 threads"),
+        (fits, TileConfig(1, 4, 32), "no clusters of 1 have blocks of 32 threads"),
+        (fits, TileConfig(1, 17, 64), "68 channels, above 64"),
         (grouped, TileConfig(8, 3), "whole groups"),
         (fits, TileConfig(8, 0), "whole groups"),
         (fits, TileConfig(8, 65), "260 channels"),

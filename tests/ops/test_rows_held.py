@@ -638,7 +638,8 @@ def test_what_registers_cannot_hold_is_refused(
         ((4096, 1024), "f32", 64),
         ((512, 4096), "f32", 256),
         ((8192, 768), "f16", 32),  # many: as many values a thread as there are registers for
-        ((32768, 768), "f32", 32),
+        ((32768, 768), "f16", 32),
+        ((32768, 768), "f32", 64),  # but of f32, with a mean, not a warp's block
         ((4096, 4096), "f16", 128),
     ],
     ids=str,
@@ -646,6 +647,11 @@ def test_what_registers_cannot_hold_is_refused(
 def test_threads_of_a_row_are_as_many_as_keep_a_gpu_busy(shape: Shape, name: str, threads: int) -> None:
     problem = ops.LayerNormDescriptor(shape, shape[-1:], BY_NAME[name])
     assert HeldConfig.heuristic(problem) == HeldConfig(threads)
+
+
+def test_a_warp_has_a_row_of_f32_without_a_mean() -> None:
+    assert HeldConfig.heuristic(ops.RmsNormDescriptor((1 << 13, 768), (768,))) == HeldConfig(32)
+    assert HeldConfig.heuristic(ops.RmsNormDescriptor(((1 << 13) - 1, 768), (768,))) == HeldConfig(64)
 
 
 @pytest.mark.parametrize(
@@ -682,12 +688,14 @@ def test_the_heuristic_holds_rows_where_that_is_accurate(sim: Device, norm: str)
     assert [chosen(width, "f2", count=count) for width, count in (
         (256, 1024), (256, 1023), (504, 2048), (520, 2080),
     )] == ["held_warps", "held", "held_warps", "held"]  # fmt: skip
-    many = 32 * 132 + 1
+    many = 1 << 12
+    single = "held" if norm == "layer_norm" else "held_warps"  # a block finds a mean as soon
     assert [chosen(width, name, count=count) for width, name, count in (
-        (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", 1 << 15), (64, "f8", many),
-    )] == ["held_warps", "held", "held", "held"]  # fmt: skip
-    assert [chosen(width, "f2", "Backward") for width in (24, 32, 520, 1 << 13, (1 << 13) + 8)] == [
-        "baseline", "few", "held", "held", "baseline",
+        (516, "f4", many), (1024, "f4", many), (1024, "f4", many - 1), (1032, "f2", 1 << 15), (64, "f8", many),
+        (520, "f2", many), (520, "f2", many - 1),
+    )] == [single, single, "held", "held", "held", "held_warps", "held"]  # fmt: skip
+    assert [chosen(width, "f2", "Backward") for width in (24, 32, 520, 1 << 13, (1 << 13) + 8, (1 << 13) + 4)] == [
+        "baseline", "few", "held", "held", "streamed", "baseline",
     ]  # fmt: skip
     assert [chosen(width, "f2", "Backward", 1025) for width in (24, 32, 256, 264)] == [
         "baseline", "held_warps", "held_warps", "held",

@@ -40,12 +40,37 @@ def check(
 @every_norm
 @every_type
 @pytest.mark.parametrize(
-    ("width", "threads"), [(64, 32), (264, 64), (264, 96), (1032, 160), (1000, 256), (1000, 96), (1000, 64)]
+    ("width", "threads"),
+    [(64, 32), (264, 64), (264, 96), (1032, 160), (1000, 256), (1000, 96), (1000, 64)],
 )
 @pytest.mark.sanitize
 def test_streamed_rows_match_cpu(device: Device, rng: Rng, norm: str, name: str, width: int, threads: int) -> None:
     """Threads and warps without values, one vector a thread and more; blocks without rows, and with fewer."""
     check(device, norm, problem(norm, rng, (5, width), name), threads, 6)
+
+
+@every_norm
+@every_type
+@pytest.mark.parametrize(
+    ("width", "threads", "sharers"),
+    [
+        (528, 32, 2),
+        (1000, 32, 2),
+        (1024, 32, 2),
+        (1592, 64, 2),
+        (1056, 32, 4),
+        (1560, 32, 4),
+        (2040, 32, 4),
+        (3992, 64, 4),
+        (8200, 512, 2),
+        (16400, 512, 4),
+    ],
+)
+@pytest.mark.sanitize
+def test_rows_that_blocks_share_match_cpu(
+    device: Device, rng: Rng, norm: str, name: str, width: int, threads: int, sharers: int
+) -> None:
+    check(device, norm, problem(norm, rng, (5, width), name), threads, 8, sharers)
 
 
 @every_norm
@@ -62,6 +87,7 @@ def test_a_block_has_any_number_of_rows(
 ) -> None:
     """Of one cluster and of more; round the rows under way, and the eight whose sums are added up together."""
     check(device, norm, problem(norm, rng, (count, 72), name), 32, blocks)
+    check(device, norm, problem(norm, rng, (count, 536), name), 32, 2 * blocks, 2)
 
 
 @every_norm
@@ -70,8 +96,9 @@ def test_a_block_has_any_number_of_rows(
 def test_any_mean_and_deviation_costs_no_digits(
     device: Device, rng: Rng, norm: str, name: str, mean: float, scale: float
 ) -> None:
-    given = problem(norm, rng, (4, 264), name, mean, scale)
-    check(device, norm, given, 64, 2, eps=0.0, large_mean=mean > 0)
+    for width, *config in ((264, 64, 2), (536, 32, 4, 2)):
+        given = problem(norm, rng, (4, width), name, mean, scale)
+        check(device, norm, given, *config, eps=0.0, large_mean=mean > 0)
 
 
 @every_norm
@@ -79,10 +106,11 @@ def test_any_mean_and_deviation_costs_no_digits(
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str, name: str, scale: float) -> None:
     """Nor are other rows of the block another's, once one has been taken again."""
-    go, x, *weights = problem(norm, rng, (5, 136), name)
-    x[1::2] = (x[1::2].astype("f8") * scale).astype(x.dtype)
-    go[1::2] = (go[1::2].astype("f8") * scale).astype(x.dtype)
-    check(device, norm, (go, x, *weights), 64, 2, eps=0.0)
+    for width, *config in ((136, 64, 2), (1096, 32, 4, 4)):
+        go, x, *weights = problem(norm, rng, (5, width), name)
+        x[1::2] = (x[1::2].astype("f8") * scale).astype(x.dtype)
+        go[1::2] = (go[1::2].astype("f8") * scale).astype(x.dtype)
+        check(device, norm, (go, x, *weights), *config, eps=0.0)
 
 
 @every_norm
@@ -90,22 +118,24 @@ def test_squares_need_not_be_numbers_of_f32(device: Device, rng: Rng, norm: str,
 @pytest.mark.sanitize
 def test_at_any_address_and_without_weights(device: Device, rng: Rng, norm: str, name: str) -> None:
     """The bits do not depend on where the arrays lie."""
-    go, x, w, *_ = problem(norm, rng, (11, 136), name)
-    for weight in (w, None):
-        want = check(device, norm, (go, x, weight), 64, 4)
-        moved = streamed(device, norm, go, x, weight, 64, 4, offset=1)
-        for a, b in zip(moved, want, strict=True):
-            np.testing.assert_array_equal(a, b)
+    for width, *config in ((136, 64, 4), (536, 32, 4, 2)):
+        go, x, w, *_ = problem(norm, rng, (11, width), name)
+        for weight in (w, None):
+            want = check(device, norm, (go, x, weight), *config)
+            moved = streamed(device, norm, go, x, weight, *config, offset=1)
+            for a, b in zip(moved, want, strict=True):
+                np.testing.assert_array_equal(a, b)
 
 
 @every_norm
 @every_type
 def test_nan_and_infinity_spoil_their_row_alone(device: Device, rng: Rng, norm: str, name: str) -> None:
-    go, x, *weights = problem(norm, rng, (4, 136), name)
-    x[0, 3], x[1, 0], go[2, 5] = np.nan, np.inf, np.nan
-    got = streamed(device, norm, go, x, weights[0], 64, 2)[0]
-    assert np.isnan(got[[0, 2]]).all()
-    assert np.isfinite(got[3]).all()
+    for width, *config in ((136, 64, 2), (536, 32, 4, 2)):
+        go, x, *weights = problem(norm, rng, (4, width), name)
+        x[0, 3], x[1, 0], go[2, 5] = np.nan, np.inf, np.nan
+        got = streamed(device, norm, go, x, weights[0], *config)[0]
+        assert np.isnan(got[[0, 2]]).all()
+        assert np.isfinite(got[3]).all()
 
 
 @every_norm
@@ -203,6 +233,7 @@ def test_no_copy_comes_before_a_row_has_been_read(
     """And no thread touches what is another's: sim's checks say so, values do not. Of each number of rows under way."""
     monkeypatch.setenv("PTXRT_SIM_CHECKS", "all")
     check(sim, norm, problem(norm, rng, (25, 264), name), threads, 2)
+    check(sim, norm, problem(norm, rng, (25, 1560), name), threads, 8, 4 if threads == 32 else 2)
     if name != "f32":
         _, x, *weights = problem(norm, rng, (13, 776), name)
         check_forward(sim, norm, x, weights, 32, 1)
@@ -216,6 +247,11 @@ def test_no_copy_comes_before_a_row_has_been_read(
     (256, "f4", StreamedBackwardConfig(544, 2), "a block has whole warps, up to 512 threads, not 544"),
     (256, "f4", StreamedBackwardConfig(0, 2), "a block has whole warps, up to 512 threads, not 0"),
     (520, "f2", StreamedBackwardConfig(32, 2), "32 threads hold 512 values, not 520"),
+    (256, "f4", StreamedBackwardConfig(64, 2, 3), "1, 2 or 4 blocks share a row, not 3"),
+    (1024, "f4", StreamedBackwardConfig(64, 2, 2), "a thread has 3 or 4 vectors of a row, not 2"),
+    (1024, "f2", StreamedBackwardConfig(64, 2, 2), "a thread has 2 vectors of a row, not 1"),
+    (1032, "f2", StreamedBackwardConfig(32, 2, 2), "64 threads hold 1024 values, not 1032"),
+    (2048, "f4", StreamedBackwardConfig(32, 2, 4), "blocks are fours, not 2"),
     (256, "f4", StreamedBackwardConfig(64, 3), "blocks are pairs, not 3"),
     (256, "f4", StreamedBackwardConfig(64, 0), "blocks are pairs, not 0"),
     (1024, "f4", StreamedConfig(32, 1), "there are no entries of f32"),
@@ -235,9 +271,10 @@ def test_what_blocks_cannot_have_is_refused(
 
 @every_norm
 def test_a_block_adds_up_few_rows(sim: Device, norm: str) -> None:
-    x = np.broadcast_to(np.zeros(1, "f4"), (129, 256))
-    with refused(ptxrt.errors.Unsupported, f"{norm}_backward", "descriptor", "64 rows at most, not 65"):
-        select(sim, norm, "Backward", x, 1e-5, "streamed", StreamedBackwardConfig(64, 2))
+    x = np.broadcast_to(np.zeros(1, "f4"), (129, 1024))
+    for config in (StreamedBackwardConfig(64, 2), StreamedBackwardConfig(32, 4, 2)):
+        with refused(ptxrt.errors.Unsupported, f"{norm}_backward", "descriptor", "64 rows at most, not 65"):
+            select(sim, norm, "Backward", x, 1e-5, "streamed", config)
 
 
 @pytest.mark.parametrize(("count", "width", "name", "config"), [
@@ -247,7 +284,16 @@ def test_a_block_adds_up_few_rows(sim: Device, norm: str) -> None:
     (1 << 20, 1024, "f2", StreamedBackwardConfig(64, 1 << 14)),  # not more rows than f32 adds up
     (3, 8192, "f4", StreamedBackwardConfig(512, 4)),
     (0, 512, "f4", StreamedBackwardConfig(64, 2)),
-    (2, 0, "f4", StreamedBackwardConfig(512, 2)),
+    (2, 0, "f4", StreamedBackwardConfig(32, 2)),
+    (4096, 4096, "f4", StreamedBackwardConfig(352, 128)),  # of wide rows of f32 fewer values a thread
+    (4096, 4092, "f4", StreamedBackwardConfig(256, 256)),
+    (2048, 12288, "f2", StreamedBackwardConfig(384, 128, 2)),  # rows that blocks share
+    (2048, 12288, "f4", StreamedBackwardConfig(512, 128, 2)),
+    (2048, 16384, "f4", StreamedBackwardConfig(512, 128, 2)),
+    (64, 16384, "f2", StreamedBackwardConfig(256, 128, 4)),  # few of them, or wider ones
+    (65, 16384, "f2", StreamedBackwardConfig(512, 130, 2)),
+    (2048, 16392, "f2", StreamedBackwardConfig(288, 128, 4)),
+    (1 << 20, 12288, "f2", StreamedBackwardConfig(384, 1 << 15, 2)),
     (4096, 4096, "f2", StreamedConfig(128, 512)),
     (10561, 1536, "f2", StreamedConfig(64, 961)),
     (0, 0, "f2", StreamedConfig(512, 1)),
@@ -282,5 +328,8 @@ def test_the_backward_is_for_many_values_of_wide_rows(sim: Device, norm: str) ->
     chosen = partial(variant_of, sim, norm, "Backward")
     for width, least in ((512, 6144), (768, 4096), (3072, 683), (8192, 256)):
         assert [chosen(count, width) for count in (least, least - 1)] == ["streamed", "held"]
-    assert [chosen(1 << 13, width) for width in (504, 1 << 13, (1 << 13) + 8)] == ["held", "streamed", "baseline"]
+    assert [chosen(1 << 13, width) for width in (504, 1 << 13)] == ["held", "streamed"]
+    # Blocks share rows that no other variant holds, whatever their number.
+    wide = [(1, (1 << 13) + 8), (1 << 13, 1 << 14), (1, 1 << 15), (1, (1 << 15) + 8), (1 << 13, (1 << 13) + 4)]
+    assert [chosen(*shape) for shape in wide] == ["streamed"] * 3 + ["baseline"] * 2
     assert chosen(1 << 13, 1024, "f8") == "held"

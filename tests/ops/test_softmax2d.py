@@ -761,3 +761,20 @@ def test_exp_of_what_is_not_above_zero_is_not_above_one(device: Device, variant:
     y = exponentials(device, x, variant)
     assert (y <= 1).all()
     assert (np.diff(y) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "channels", "name", "lanes"),
+    [
+        (1 << 16, 8, "f32", 1),
+        ((1 << 16) - 1, 8, "f32", 2),  # few columns
+        ((1 << 16) - 1, 4, "f32", 1),  # of one vector
+        ((1 << 16) - 1, 8, "f64", 1),
+        (1 << 14, 128, "f32", 4),
+        ((1 << 14) - 1, 128, "f16", 8),
+        (1, 1024, "f32", 32),
+    ],
+)
+def test_of_few_columns_more_lanes_have_each(columns: int, channels: int, name: str, lanes: int) -> None:
+    problem = Softmax2dDescriptor((columns, channels), BY_NAME[name])
+    assert LanesConfig.heuristic(problem) == LanesConfig(lanes)

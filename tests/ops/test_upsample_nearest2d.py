@@ -314,6 +314,23 @@ def test_every_piece_finds_its_row() -> None:
 
 
 @pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("shape", "out", "name", "height"),
+    [
+        ((21, 256, 20, 20), (40, 40), "f16", 2),  # odd rows of 16 bits
+        ((21, 256, 20, 20), (40, 40), "u8", 4),
+        ((21, 256, 16, 16), (32, 32), "f16", 4),
+        ((21, 256, 36, 36), (72, 72), "f16", 4),  # not as short
+        ((1, 256, 20, 20), (40, 40), "f16", 1),
+    ],
+)
+def test_of_how_many_rows_a_thread_of_tables_has_a_piece(
+    shape: Shape, out: tuple[int, int], name: str, height: int
+) -> None:
+    problem = UpsampleNearest2dDescriptor(shape, contiguous(shape), *out, BY_NAME[name])
+    assert TablesConfig.heuristic(problem) == TablesConfig(height)
+
+
 def test_what_narrow_pieces_are_for(device: Device) -> None:
     for shape, out, name, variant in (
         ((8, 64, 33, 33), (66, 66), "f32", "narrow"),
@@ -324,7 +341,12 @@ def test_what_narrow_pieces_are_for(device: Device) -> None:
         ((16, 256, 24, 24), (48, 48), "u8", "tables"),
         ((16, 256, 20, 20), (40, 40), "f32", "narrow"),
         ((8, 256, 64, 64), (128, 128), "f16", "narrow"),
-        ((16, 256, 20, 20), (40, 40), "f64", "banded"),
+        ((16, 256, 20, 20), (40, 40), "f64", "narrow"),
+        ((20, 256, 20, 20), (40, 40), "f16", "narrow"),
+        ((21, 256, 20, 20), (40, 40), "f16", "tables"),  # many odd rows of 16 bits
+        ((64, 256, 16, 16), (32, 32), "f16", "narrow"),
+        ((64, 256, 32, 32), (64, 64), "f16", "narrow"),
+        ((21, 256, 20, 20), (40, 40), "f32", "narrow"),
         ((8, 64, 33, 33), (67, 66), "f16", "banded"),
         ((8, 64, 33, 33), (99, 99), "u8", "banded"),
     ):

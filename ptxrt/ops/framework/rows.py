@@ -149,8 +149,8 @@ class RowsConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> RowsConfig:
-        """One warp for a short row, where there are many."""
-        return cls(1 if problem.width <= 1 << 10 and problem.rows >= 1 << 11 else 8)
+        """One warp for a short row, where there are many, or a few values are all."""
+        return cls(1 if problem.width <= (1 << 10 if problem.rows >= 1 << 11 else 4 * WARP) else 8)
 
     @classmethod
     def candidates(cls, problem: RowsDescriptor) -> Sequence[RowsConfig]:

@@ -72,8 +72,13 @@ class _Few(RowsVariant[Config]):
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where the device waits for a second launch longer than these blocks take for all rows."""
         rows, values = self.worth
-        short = problem.rows <= rows and problem.rows * problem.width <= values
+        short = problem.rows <= rows and problem.rows * problem.width <= values * self.more(problem)
         return short and problem.width >= LEAST and self.refusal(problem) is None
+
+    def more(self, problem: RowsDescriptor) -> int:
+        """Return by how many times as many values it is worth, of a norm."""
+        del problem
+        return 1
 
     def refusal(self, problem: RowsDescriptor) -> Refusal | None:
         """Return why these blocks cannot do it, or None."""
@@ -126,6 +131,10 @@ class ApartBackward(_Few):
 
     def __init__(self, family: KernelFamily) -> None:
         super().__init__(family, "hip")
+
+    def more(self, problem: RowsDescriptor) -> int:
+        """Twice where columns have one sum."""
+        return 2 if problem.op == "rms_norm_backward" else 1
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

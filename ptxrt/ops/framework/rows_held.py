@@ -47,7 +47,7 @@ _ALL_THREADS = 1 << 17  # that keep a GPU busy in the forward
 _MANY_ROWS = 1 << 13  # from which on a warp's block is enough for one
 _OWN_BYTES = 2048  # of shared memory that a backward of f64 takes besides, at most
 _MULTIPROCESSORS = 132  # of an H200: each has room for 512 threads with the registers of a backward of f64
-_BLOCKS = 32  # that a multiprocessor runs at a time, at most
+_MANY_WARPS = 1 << 12  # rows, of which a warp is fast for each, however many values it has
 _LANES, _SLOTS = (2, 4, 8, 16), 2  # that have a row, where a warp has several, and vectors of each of them
 _BYTES = 16 * _SLOTS  # of a row that a lane has then
 _OF_WARPS_BACKWARD, _LANES_BACKWARD = 8, (8, 16, 32)  # values of a lane in the backward, and lanes that have a row
@@ -184,7 +184,8 @@ class HeldConfig(Config):
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> HeldConfig:
         """Few, each with many values, as long as they are enough for a GPU; of few rows more than a warp."""
-        widths = [width for width in _FORWARD.widths(problem) if width > _WARP or problem.rows >= _MANY_ROWS]
+        alone = problem.rows >= _MANY_ROWS and not (problem.op == "layer_norm" and problem.dtype.size == 4)
+        widths = [width for width in _FORWARD.widths(problem) if width > _WARP or alone]
         return cls(
             next((width for width in widths if problem.rows * width >= _ALL_THREADS), max(widths, default=_WARP))
         )
@@ -310,12 +311,14 @@ class HeldWarps(_Held[WarpsConfig]):
     registers = _FORWARD
 
     def suits(self, problem: RowsDescriptor) -> bool:
-        """Where rows are short, the fewer there are the shorter; and where no block has them."""
+        """Where rows are short, the fewer there are the shorter; of more values a mean is found as soon by a block."""
         shared = self._share(problem)
         if isinstance(shared, Refusal) or shared.kind != "rows":
             return not isinstance(shared, Refusal)
-        short = problem.width <= _SHORT and (problem.dtype.size == 4 or problem.rows >= 4 * problem.width)
-        return short or problem.rows > _BLOCKS * _MULTIPROCESSORS
+        single = problem.dtype.size == 4
+        if problem.width <= _SHORT and (single or problem.rows >= 4 * problem.width):
+            return True
+        return problem.rows >= _MANY_WARPS and not (single and problem.op == "layer_norm")
 
     def schedule(self, problem: RowsDescriptor, config: WarpsConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
