@@ -41,7 +41,9 @@ FAMILY = KernelFamily(
     ("f32", "f16", "bf16", "f64"),
     {
         f"norm_last_{direction}{_entry(size, threads)}": Role(
-            signature, parameters={"size": str(size), "threads": str(threads)}, target=90
+            signature,
+            parameters={"size": str(size)} | ({"threads": str(threads)} if threads < _THREADS else {}),
+            target=90,
         )
         for size, threads in (*((size, _THREADS) for size in SIZES), *((1, fewer) for fewer in _FEWER_THREADS))
         for direction, signature in (("", _FORWARD), ("backward_", _BACKWARD))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,13 @@ SPILLED = {
     ("group_norm_teams_backward-bf16-part0-slots2-stages2", "sm_90"): 8,
     ("layer_norm-f64", "sm_75"): 112,
     ("layer_norm_streamed-f32-slots4-stages2-waybackward", "sm_100"): 8,
-    **{(f"layer_norm_streamed-f32-sharers{n}-slots4-stages2-waybackward", "sm_90"): 20 for n in (2, 4)},
+    **{
+        (f"layer_norm_streamed-f32-sharers{sharers}-slots4-stages2-waybackward", arch): 24
+        for sharers, arch in product((2, 4), ("sm_90", "sm_100", "sm_120"))
+    },
     ("local_response_norm-f64-byroot-size2", "sm_120"): 16,
     **{(f"norm_last_cluster-bf16-size{size}", "sm_120"): 8 for size in (1, 2, 4, 8)},
+    **{(f"norm_last_cluster-bf16-size1-threads{threads}", "sm_120"): 8 for threads in (64, 128)},
     ("rms_norm-f64", "sm_75"): 16,
 }
 
