@@ -3,7 +3,8 @@
 A test that takes `device` runs on sim always, on CUDA where present, and on HIP, which is a stand-in where there is no
 AMD GPU (tests/hip/standin.py). What is missing (a GPU, a C compiler, hip-python, hipRTC) is a skipped test and counted,
 or a failure if PTXRT_REQUIRE names it: PTXRT_REQUIRE=cuda on a GPU machine, hip, hiprtc. Tests of texts in PTX or CUDA
-C++ carry the mark `ptx`, and are not collected for HIP, nor are variants of ops in PTX.
+C++ carry the mark `ptx`, and are not collected for HIP, nor are variants of ops in PTX. PTXRT_TEST_PART=2/4 collects
+each fourth test, from the second one on.
 """
 
 from __future__ import annotations
@@ -155,6 +156,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item for item in chosen if hasattr(item, "callspec") and (item.path.parent.name == "ops" or _says_little(item))
     ]
     left = set(thin).difference(covering(thin, _facts))
+    chosen = [item for item in chosen if item not in left]
+    part, parts = map(int, os.environ.get("PTXRT_TEST_PART", "1/1").split("/"))
+    left.update(item for place, item in enumerate(chosen) if place % parts != part - 1)
     left_out += left
     chosen = [item for item in chosen if item not in left]
     if left_out:

@@ -35,6 +35,8 @@ import ptxrt
 ROOT = Path(__file__).resolve().parents[1]
 _SUBSET = ["-m", "pytest", "-m", "sanitize and cuda", "-p", "no:cacheprovider"]
 _AT_ONCE = 6  # of each tool
+_PARTS = {"test_every_variant.py": 4, "test_rows_held.py": 2, "test_norm_last.py": 2}
+"""File -> processes that have a part of its tests each, of those that take longest."""
 _SECONDS = 600
 
 
@@ -104,12 +106,19 @@ def _sanitize(tool: str) -> dict[str, Any]:
     if tool == "racecheck":  # which does not follow all barriers of some warps (docs/roadmap.md)
         texts = {path: text for path, text in texts.items() if "mark.partial_barriers" not in text}
     files = [path for path, text in texts.items() if "mark.sanitize" in text]
+    parts = [(path, part, count) for path in files for count in [_PARTS.get(path.name, 1)] for part in range(count)]
+    parts.sort(key=lambda each: -each[2])  # those of the longest begin first
     command = [program, "--tool", tool, "--error-exitcode", "3", sys.executable, *_SUBSET]
     telling = r"\d+ passed.*in [\d.]+s.*|=+ (?:ERROR|RACECHECK) SUMMARY.*"
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # the tools slow the host down more than the device
         # Not each product of kernels and types: under racecheck a launch takes a hundred times as long.
         run = partial(_run, telling=telling, PTXRT_TEST_ALL="")
-        rows = list(pool.map(lambda path: run(path.name, [*command, str(path)]), files))
+
+        def check(path: Path, part: int, count: int) -> dict[str, Any]:
+            named = f"{path.name} {part + 1}/{count}" if count > 1 else path.name
+            return run(named, [*command, str(path)], PTXRT_TEST_PART=f"{part + 1}/{count}")
+
+        rows = list(pool.map(check, *zip(*parts, strict=True)))
     failed = [f"{row['check']}: {row['result']}" for row in rows if row["result"] != "passed"]
     said = [f"{row['check']}: {', '.join(row['said'])}" for row in rows]
     return {
