@@ -10,12 +10,12 @@
 // registers, from the first read to the output: nothing is read twice, and no block waits for another. All that a thread reads
 // is on its way before the first is used.
 //
-//   batch_norm_whole, batch_norm_backward_whole: grid (channels / ({{ 16 // T.size }} << wide)), no channel left over; {{ 16 // T.size }} << wide << adding threads, 32
+//   batch_norm_whole, batch_norm_backward_whole: grid (channels / ({{ 16 // T.size }} << wide)), no channel left over; {{ 16 // T.size }} << wide << adding threads, 64
 //     to 512; wide at most 2. `rows`: at most {{ held }} a thread, backward {{ held_of_both }}. out_ptr may be in_ptr, gi_ptr in_ptr or
 //     go_ptr. A null w_ptr is a weight of ones, a null b_ptr a bias of zeros; other null pointers are of what is not given or
 //     wanted.
 
-constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4, MOST_PARTS = {{ 32 if T.size == 2 else 16 }};
+constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4, MOST_PARTS = {{ 32 if T.size == 2 else 16 }}, GROUP_BITS = 5;
 
 //% include "elements.jinja"
 //% include "pairs.jinja"
@@ -28,12 +28,15 @@ constexpr unsigned MOST_THREADS = 512, MOST_VECTORS = 4, MOST_PARTS = {{ 32 if T
 //% include "over_lanes.jinja"
 //% include "statistics.jinja"
 
-// What a thread has of its block's channels: a vector of them, and each at_once-th of their rows.
+// What a thread has of its block's channels: a vector of them, from `first` on, and each at_once-th of their rows; and the one,
+// `channel`, of which it makes the formula, if it is one of the block's first threads.
 struct Share {
     const unsigned channels, adding, at_once, row, vector;
     __device__ Share(unsigned wide, unsigned adding)
         : channels(VECTOR << wide), adding(adding), at_once(VECTOR << adding), row(threadIdx.x >> wide),
           vector(threadIdx.x & ((1u << wide) - 1)) {}
+    __device__ unsigned first() const { return blockIdx.x * channels + vector * VECTOR; }
+    __device__ unsigned channel() const { return blockIdx.x * channels + (threadIdx.x & (channels - 1)); }
 };
 
 // A thread's rows; where a last one is not there, another one in its place, so that loads are conditional by twos.
@@ -101,14 +104,14 @@ struct Totals {
         for (unsigned i = 0; i < VECTOR; ++i) some[i] = from[i * adders];
 #pragma unroll
         for (unsigned i = 1; i < VECTOR; ++i) some[0] += some[i];
-        const unsigned group = min(adders, GROUP);
-        over_lanes(group / 2, some[0]);
-        if (threadIdx.x % group == 0) parts[number][threadIdx.x / group] = some[0];
+        const unsigned bits = min(share.adding, GROUP_BITS);
+        over_lanes((1u << bits) / 2, some[0]);
+        if ((threadIdx.x & ((1u << bits) - 1)) == 0) parts[number][threadIdx.x >> bits] = some[0];
     }
 
     // Behind a barrier.
     __device__ Number of(unsigned number, const Share& share) const {
-        const unsigned groups = max((1u << share.adding) / GROUP, 1), first = threadIdx.x * groups;
+        const unsigned groups = max((1u << share.adding) / GROUP, 1u), first = threadIdx.x * groups;
         Number all = parts[number][first];
         for (unsigned group = 1; group < groups; ++group) all += parts[number][first + group];
         return all;
@@ -123,8 +126,7 @@ batch_norm_whole{{ suffix }}(const Element* in_ptr, Element* out_ptr, const Real
     __shared__ Totals<2> totals;
     __shared__ Normal formulas[MOST_VECTORS][VECTOR];
     const Share share(wide, adding);
-    const unsigned base = blockIdx.x * share.channels, first = base + share.vector * VECTOR;
-    const unsigned channel = base + (threadIdx.x & (share.channels - 1));
+    const unsigned first = share.first(), channel = share.channel();
     const bool aligned = (reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(out_ptr)) % 16 == 0;
     const Rows<false> values(in_ptr + first, nullptr, share, rows, channels, aligned);
     const double weight = of_channel(w_ptr, channel, 1), bias = of_channel(b_ptr, channel, 0);
@@ -178,8 +180,7 @@ batch_norm_backward_whole{{ suffix }}(const Element* in_ptr, const Element* go_p
     __shared__ Totals<4> totals;
     __shared__ Gradients formulas[MOST_VECTORS][VECTOR];
     const Share share(wide, adding);
-    const unsigned base = blockIdx.x * share.channels, first = base + share.vector * VECTOR;
-    const unsigned channel = base + (threadIdx.x & (share.channels - 1));
+    const unsigned first = share.first(), channel = share.channel();
     const size_t addresses =
         reinterpret_cast<size_t>(in_ptr) | reinterpret_cast<size_t>(go_ptr) | reinterpret_cast<size_t>(gi_ptr);
     const Rows<true> values(in_ptr + first, go_ptr + first, share, rows, channels, addresses % 16 == 0);

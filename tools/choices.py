@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.ops import copy_speed, launch_time
 from benchmarks.ops_calls import timer
 
 import ptxrt
@@ -38,9 +39,8 @@ _SIDES = (1, 2, 3, 4, 7, 8, 10, 12, 13, 14, 16, 20, 24, 27, 28, 32, 40, 48, 55, 
 _ROWS = (1, 2, 8, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _WIDTHS = (16, 32, 48, 64, 96, 100, 128, 192, 256, 384, 512, 768, 1000, 1024, 1280, 2048, 3072, 4096, 8192, 16384)
 _TYPES = ("f32", "f32", "f16", "f16", "f64")  # as often
-_LAUNCH_US, _BYTES_PER_US = 3.4, 4.2e6  # of an H200
 _NOISE, _NEAR = 1.06, 1.3
-_SHOWN = 40
+_SHOWN, _RUNS = 40, 9  # lines; of what the floor is made of
 
 
 class _Unchecked(Trial):
@@ -120,7 +120,8 @@ def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:
     return found
 
 
-def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str) -> Outcome:
+def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str, empty_us: float, speed: float) -> Outcome:
+    """Time a problem; `empty_us` and `speed` are an empty kernel's microseconds, and a copy's bytes in each."""
     plans = _plans(tuning.heuristic(device, tuning.problem_of(words), language))
     trial = _Unchecked(plans[0])
     timers = {plan.variant.name: timer(device, trial.run_of(plan)) for plan in plans}
@@ -130,7 +131,7 @@ def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str) -> Outc
     times = {name: statistics.median(timers[name](5)) for name in {selected, *near}}
     best = min(times, key=times.__getitem__)
     moved = sum(operand.nbytes for operand in plans[0].operands if not operand.absent)
-    return Outcome(words, selected, times[selected], best, times[best], _LAUNCH_US + moved / _BYTES_PER_US)
+    return Outcome(words, selected, times[selected], best, times[best], empty_us + moved / speed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,12 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ptxrt.PtxrtError as error:
         print(error, file=sys.stderr)
         return 2
+    floor = launch_time(device, _RUNS), copy_speed(device, _RUNS) / 1e6
     outcomes: list[Outcome] = []
     end = time.monotonic() + arguments.seconds
     for words in problems(arguments.seed, arguments.op):
         if time.monotonic() >= end:
             break
-        outcomes.append(_outcome(words, device, arguments.language))
+        outcomes.append(_outcome(words, device, arguments.language, *floor))
     slow = sorted(outcomes, key=lambda each: each.best_us / each.us)
     print(f"{len(outcomes)} problems. Slower than another variant:")
     print("\n".join(str(each) for each in slow if each.us > _NOISE * each.best_us) or "none")

@@ -265,18 +265,24 @@ CASES: Cases = {
             for case in (((70, 48), False, 48), ((2, 48, 61), 6, 64))
         ),
     ],
-    # Threads without a row, and as many rows as they hold; blocks of one vector of channels, of two and of four.
+    # Threads without a row, and as many rows as they hold; blocks of one vector of channels, of two and of four; few
+    # threads for each channel.
     "batch_norm_whole": [
         *(
             (batch_norm_whole, (backward, *case))
             for backward in (False, True)
-            for case in (((37, 8), True, 128, 1), ((1024, 4), False, 128, 1), ((300, 16), True, 512, 4))
+            for case in (
+                ((37, 8), True, 128, 1),
+                ((1024, 4), False, 128, 1),
+                ((300, 16), True, 512, 4),
+                ((61, 16), True, 64, 4),
+            )
         ),
         *(
             (batch_norm_whole, (backward, *case, name))
             for name in others("batch_norm_whole")
             for backward in (False, True)
-            for case in (((300, 8), True, 256, 1), ((70, 16), False, 512, 2))
+            for case in (((300, 8), True, 256, 1), ((70, 16), False, 512, 2), ((27, 32), True, 64, 4))
         ),
     ],
     "batch_norm_tickets": [

@@ -125,7 +125,7 @@ def test_rows_that_were_measured_are_kept_when_the_device_is_lost(monkeypatch: P
     def lost(*_: Any) -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    for name, value in {"_launch": 4.0, "_copy_speed": 1e12}.items():
+    for name, value in {"launch_time": 4.0, "copy_speed": 1e12}.items():
         monkeypatch.setattr(ops, name, lambda *_, value=value: value)
     monkeypatch.setattr(ops, "_measure", lost)
     device: Any = SimpleNamespace(kind="cuda")
@@ -232,8 +232,8 @@ def made(monkeypatch: Patch) -> Any:
         monkeypatch.setattr(ops, "error", lambda torch, result, reference: result)
         monkeypatch.setattr(ops, "compiled", lambda torch, row: calls.named("compiled", compiled))
         monkeypatch.setattr(ops, "timer", lambda device, call: lambda count: [call() or 7.0 for _ in range(count)])
-        monkeypatch.setattr(ops, "_launch", lambda *_: 2.0)
-        monkeypatch.setattr(ops, "_copy_speed", lambda *_: 1e9)
+        monkeypatch.setattr(ops, "launch_time", lambda *_: 2.0)
+        monkeypatch.setattr(ops, "copy_speed", lambda *_: 1e9)
         device = ptxrt.Device("sim:0")
         record = ops.measure(None, device, [case], ["ptx", "hip"], 6, deadline)
         assert (record["launch_us"], record["copy_bytes_per_second"]) == (2.0, 1e9)

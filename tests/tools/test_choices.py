@@ -46,6 +46,8 @@ def test_what_is_selected_and_slow_is_printed_with_the_fastest(monkeypatch: Patc
     monkeypatch.setattr(choices, "problems", lambda seed, only: iter([words]))
     us = {"short": 7.0, "narrow": 5.0, "banded": 30.0, "tables": 6.0, "baseline": 40.0}
     monkeypatch.setattr(choices, "timer", _times(us))
+    monkeypatch.setattr(choices, "launch_time", lambda device, runs: 3.4)
+    monkeypatch.setattr(choices, "copy_speed", lambda device, runs: 4.2e12)
     assert choices.main(["--device", "sim:0"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "1 problems. Slower than another variant:"

@@ -29,7 +29,7 @@ from benchmarks.ops_compiled import compile_ahead, compiled, faults, limited, sp
 from benchmarks.ops_torch import bar, error, make_row, their_bar
 from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
 
-__all__ = ["HELP", "KIND", "NAME", "add_arguments", "measure", "run", "table"]
+__all__ = ["HELP", "KIND", "NAME", "add_arguments", "copy_speed", "launch_time", "measure", "run", "table"]
 
 NAME = "ops"
 HELP = "time of each op on the device: ptxrt in PTX and HIP, torch eager, torch.compile; or beside another checkout's"
@@ -114,7 +114,7 @@ def measure(
     deadline
         Of :func:`time.monotonic`, after which torch.compile compiles nothing more; 0 leaves it out of all rows.
     """
-    launch_us, speed = _launch(device, runs), _copy_speed(device, runs)
+    launch_us, speed = launch_time(device, runs), copy_speed(device, runs)
     rows = []
     for case in chosen:
         row: dict[str, Any] = {"op": case.op, "case": str(case), "dtype": case.dtype}
@@ -205,12 +205,12 @@ def _times(device: ptxrt.Device, calls: Mapping[str, Call], runs: int) -> dict[s
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _launch(device: ptxrt.Device, runs: int) -> float:
+def launch_time(device: ptxrt.Device, runs: int) -> float:
     """Return the microseconds of an empty kernel, measured as a row is."""
     return _times(device, {"launch": empty_kernel(device)}, runs)["launch"]
 
 
-def _copy_speed(device: ptxrt.Device, runs: int) -> float:
+def copy_speed(device: ptxrt.Device, runs: int) -> float:
     """Return the bytes a second, read and written, of a copy of 1 GiB within the device."""
     source, target = (ptxrt.zeros(1 << 28 if device.kind == "cuda" else 1, np.float32, device) for _ in range(2))
     us = _times(device, {"copy": lambda: target.copy_from(source)}, runs)["copy"]

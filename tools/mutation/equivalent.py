@@ -223,8 +223,8 @@ _BY_REASON: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "hip/batch_norm_whole",
             "Totals",
-            "if (threadIdx.x % GROUP == 0) parts[number][threadIdx.x / GROUP] = some[0];",
-            "if (!(threadIdx.x % GROUP == 0)) parts[number][threadIdx.x / GROUP] = some[0];",
+            "if ((threadIdx.x & ((1u << bits) - 1)) == 0) parts[number][threadIdx.x >> bits] = some[0];",
+            "if (!((threadIdx.x & ((1u << bits) - 1)) == 0)) parts[number][threadIdx.x >> bits] = some[0];",
         ),
     ],
     "Every thread of the block has the sums, and what is written is the same whoever writes it.": [
