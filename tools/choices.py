@@ -9,8 +9,6 @@ the speed of a copy, and a launch. Results are not checked: tests and ``ptxrt tu
 from __future__ import annotations
 
 import argparse
-import math
-import random
 import statistics
 import sys
 import time
@@ -23,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.ops import copy_speed, launch_time
 from benchmarks.ops_calls import timer
+from benchmarks.ops_cases import Case, drawn
 
 import ptxrt
 from ptxrt import PlanPreference, ops
@@ -32,13 +31,6 @@ from ptxrt.ops.trials import Trial
 
 __all__ = ["Outcome", "main", "problems"]
 
-_LEAST, _MOST = 1 << 14, 1 << 23  # elements of x
-_IMAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 1024)
-_CHANNELS = (1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 96, 112, 128, 192, 256, 320, 480, 512, 640, 768, 1024, 1280, 2048)
-_SIDES = (1, 2, 3, 4, 7, 8, 10, 12, 13, 14, 16, 20, 24, 27, 28, 32, 40, 48, 55, 56, 64, 80, 96, 112, 128, 224, 256, 512)
-_ROWS = (1, 2, 8, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-_WIDTHS = (16, 32, 48, 64, 96, 100, 128, 192, 256, 384, 512, 768, 1000, 1024, 1280, 2048, 3072, 4096, 8192, 16384)
-_TYPES = ("f32", "f32", "f16", "f16", "f64")  # as often
 _NOISE, _NEAR = 1.06, 1.3
 _SHOWN, _RUNS = 40, 9  # lines; of what the floor is made of
 
@@ -70,40 +62,29 @@ class Outcome:
 
 def problems(seed: int, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield problems without end, as :func:`ptxrt.ops.tuning.problem_of` takes them, of some ops or of all."""
-    rng = random.Random(seed)
-    names = [plan.op for plan in ops.plans() if plan.op in (only or [plan.op])]
-    while True:
-        op, dtype = rng.choice(names), rng.choice(_TYPES)
-        rows = op.startswith(("layer_norm", "rms_norm"))
-        side = rng.choice(_SIDES)
-        images = [rng.choice(_IMAGES), rng.choice(_CHANNELS), side, side if rng.random() < 0.8 else rng.choice(_SIDES)]
-        shape = [rng.choice(_ROWS), rng.choice(_WIDTHS)] if rows else images
-        if not _LEAST <= math.prod(shape) <= _MOST:
-            continue
-        words = {"op": op, "shape": shape, "dtype": dtype} | _fields(rng, op, shape)
-        layouts = op.startswith(("group_norm", "batch_norm", "softmax2d", "local_response_norm"))
-        yield words | ({"layout": "channels-last"} if layouts and rng.random() < 0.4 else {})
+    return map(_words, drawn(seed, only))
 
 
-def _fields(rng: random.Random, op: str, shape: Sequence[int]) -> dict[str, Any]:
-    """Return what an op's problems have beside a shape and a type."""
-    if op.startswith(("layer_norm", "rms_norm")):
-        return {"normalized_shape": [shape[1]]}
-    if op.startswith("group_norm"):
-        return {"groups": rng.choice([count for count in (1, 4, 8, 16, 32, shape[1]) if shape[1] % count == 0])}
-    if op.startswith("batch_norm"):
-        training = rng.random() < 0.8
-        return {"training": training} | ({"handed": True} if training and op.endswith("backward") else {})
-    if op.startswith("local_response_norm"):
-        return {"size": 5}
-    if op.startswith("grid_sample"):
-        factor = rng.choice((0.5, 1, 1, 2))
-        return {"grid_shape": [shape[0], *(max(1, int(factor * length)) for length in shape[2:]), 2]}
-    if op == "upsample_nearest2d":
-        return {"out_h": 2 * shape[2], "out_w": 2 * shape[3]}
-    if op == "upsample_nearest2d_backward":
-        return {"in_h": max(1, shape[2] // 2), "in_w": max(1, shape[3] // 2)}
-    return {}
+def _words(case: Case) -> dict[str, Any]:
+    """Return a case as the problem that it is."""
+    words: dict[str, Any] = {"op": case.op, "shape": list(case.shape), "dtype": case.dtype}
+    if case.op == "upsample_nearest2d":
+        words |= dict(zip(("out_h", "out_w"), case.result_shape[2:], strict=True))
+    elif case.op == "upsample_nearest2d_backward":
+        words |= {"shape": list(case.result_shape)} | dict(zip(("in_h", "in_w"), case.shape[2:], strict=True))
+    elif case.family == "grid_sample":
+        words |= {"grid_shape": [case.shape[0], *case.size, len(case.size)], "mode": case.mode}
+        words |= {"padding_mode": case.padding_mode}
+    elif case.family == "group_norm":
+        words |= {"groups": case.groups}
+    elif case.family == "batch_norm":
+        handed = {"handed": True} if case.training and case.op == "batch_norm_backward" else {}
+        words |= {"training": case.training} | handed
+    elif case.family == "local_response_norm":
+        words |= {"size": 5}
+    elif case.family in ("layer_norm", "rms_norm"):
+        words |= {"normalized_shape": [case.shape[1]]}
+    return words | ({"layout": "channels-last"} if case.channels_last else {})
 
 
 def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from benchmarks import measured, ops, ops_base, ops_bounds, ops_compiled
 from benchmarks.measured import ABSENT
 from benchmarks.ops_base import Comparison, Failed
 from benchmarks.ops_calls import PARAMETERS, call, inputs, on_device, queued, shapes
-from benchmarks.ops_cases import TYPES, Case, cases, keys
+from benchmarks.ops_cases import TYPES, Case, cases, drawn, keys
 from benchmarks.ops_compiled import limited
 from benchmarks.ops_worker import HOST
 from helpers import ROOT, Capture, Patch
@@ -295,6 +296,52 @@ def test_what_would_end_a_process_is_not_compiled_ahead(monkeypatch: Patch) -> N
     for channels_last in (False, True):
         ops_compiled._ahead(["ptx"], Case("local_response_norm", (2, 3, 4, 5), channels_last=channels_last))
     assert done == ["ours", "compiled", "waited", "ours", "waited"]
+
+
+def test_where_torch_is_faster_the_slowest_comes_first() -> None:
+    slow, hip = row(ptx=60.0, hip=70.0, eager=100.0, compile=50.0), row(ptx=40.0, hip=65.0, eager=50.0)
+    assert ops_bounds.behind([row(**GOOD), slow, hip, row(ptx=51.4, eager=50.0)]) == [
+        "softmax2d 2x3 f32: hip 1.30 x torch eager: 65.0 us, torch 50.0, the floor 50.0",
+        "softmax2d 2x3 f32: ptx 1.20 x the better of torch: 60.0 us, torch 50.0, the floor 50.0",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cases_that_are_drawn_are_of_all_kinds_and_not_too_large(seed: int) -> None:
+    found = list(islice(drawn(seed), 300))
+    assert found == list(islice(drawn(seed), 300))
+    assert {case.op for case in found} == {case.op for case in cases()}
+    assert {case.dtype for case in found} == {"f32", "f16", "bf16", "f64"}
+    assert {case.mode for case in found} == {"bilinear", "bicubic"}
+    assert any(case.channels_last for case in found)
+    for case in found:
+        assert 1 << 14 <= np.prod(case.shape) <= 1 << 24
+        assert np.prod(case.result_shape) <= 1 << 24
+        assert case.family != "group_norm" or case.shape[1] % case.groups == 0
+        assert not (case.channels_last and case.family == "batch_norm" and not case.training)
+
+
+def test_random_cases_are_measured_and_not_stored(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    asked: list[Any] = []
+
+    def measured(torch: Any, device: Any, chosen: Any, *rest: Any) -> dict[str, Any]:
+        asked.append(chosen)
+        return {"rows": [row(ptx=60.0, hip=70.0, eager=50.0)]}
+
+    sim = ptxrt.Device("sim:0")
+    monkeypatch.setenv("PTXRT_LANGUAGE", "hip")
+    monkeypatch.setattr(ptxrt, "Device", lambda _: sim)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setattr(ops, "measure", measured)
+    some = ["ops", "--drawn", "5", "--no-compile", "--out", str(tmp_path)]
+    assert bench.main([*some, "--seed", "3"]) == 0
+    assert asked == [list(islice(drawn(3), 5))]
+    *_, head, first, second = capsys.readouterr().out.splitlines()
+    assert (head, first.split(":")[0], "torch eager" in second) == ("Slower than torch:", "softmax2d 2x3 f32", False)
+    assert not list(tmp_path.iterdir())
+    for more in (["--only", "softmax2d"], ["--types", "f16"], ["--base", str(ROOT)]):
+        assert bench.main([*some, *more]) == 2
+        assert "--drawn is of all ops and types" in capsys.readouterr().err
 
 
 def test_its_options_reach_what_they_are_for(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

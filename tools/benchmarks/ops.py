@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ import numpy as np
 import ptxrt
 from benchmarks.launch_peers import empty_kernel
 from benchmarks.ops_base import Comparison, Failed, compare
-from benchmarks.ops_bounds import geometric_means, missed, rows_of, torch_best
+from benchmarks.ops_bounds import behind, geometric_means, missed, rows_of, torch_best
 from benchmarks.ops_calls import Call, timer
-from benchmarks.ops_cases import TYPES, Case, cases, keys
+from benchmarks.ops_cases import TYPES, Case, cases, drawn, keys
 from benchmarks.ops_compiled import compile_ahead, compiled, faults, limited, speak
 from benchmarks.ops_torch import bar, error, make_row, their_bar
 from benchmarks.report import Kind, Measurement, Record, add_out, markdown_table, slug
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--only", default="", metavar="WORD", help="run the rows whose op or case has this in it")
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES, help="element types (all)")
+    words = "run so many random cases of all ops instead, print where torch is faster, and store nothing"
+    parser.add_argument("--drawn", type=int, default=0, metavar="COUNT", help=words)
+    parser.add_argument("--seed", type=int, default=1, help="of these cases (1)")
     words = "of ptxrt's kernels (both; with --base ptx)"
     parser.add_argument("--languages", nargs="+", choices=_LANGUAGES, help=words)
     parser.add_argument("--runs", type=int, default=30, help="timed runs of each call (30)")
@@ -58,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, store; with ``--check`` return 1 if a bound is missed. ``--base`` stores nothing."""
+    """Measure, print, store, but with ``--base`` and ``--drawn``; with ``--check`` return 1 if a bound is missed."""
+    if arguments.drawn and (arguments.base or arguments.only or list(arguments.types) != list(TYPES)):
+        print("bench.py ops: --drawn is of all ops and types, without --only, --types and --base", file=sys.stderr)
+        return 2
     if arguments.base:
         compared: list[Comparison] = []
         try:
@@ -77,8 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"bench.py ops needs an NVIDIA GPU and torch: {failed}", file=sys.stderr)
         return 2
     languages = list(arguments.languages or _LANGUAGES)
-    chosen = list(cases(arguments.only, arguments.types))
-    measurement = Measurement(arguments.out, (key for case in chosen for key in keys(case, languages)))
+    random = islice(drawn(arguments.seed), arguments.drawn)
+    chosen = list(random if arguments.drawn else cases(arguments.only, arguments.types))
+    measured = (key for case in chosen for key in keys(case, languages))
+    measurement = None if arguments.drawn else Measurement(arguments.out, measured)
     deadline = 0.0
     if not arguments.no_compile and chosen:
         deadline = started + arguments.seconds
@@ -89,6 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
         record = measure(torch, device, chosen, languages, arguments.runs, deadline)
     finally:
         speak(before or "")
+    if measurement is None:
+        print("\nSlower than torch:", *(behind(record["rows"]) or ["none"]), sep="\n")
+        return 0
     lines = missed(record["rows"], languages)
     print(f"\n{_body(record)}\n{time.monotonic() - started:.0f} s")
     name = f"{NAME}{'-hip' if languages == ['hip'] else ''}-{slug(device.name)}"

@@ -92,6 +92,19 @@ def missed(rows: Rows, languages: Sequence[str] = ("ptx", "hip")) -> list[str]:
     return lines
 
 
+def behind(rows: Rows) -> list[str]:
+    """Return a line for each of ours that is slower than torch beyond noise, the slowest first."""
+    found = []
+    for row in rows:
+        times = row["times"]
+        peers = ("ptx", torch_best(row), "the better of torch"), ("hip", times.get("eager"), "torch eager")
+        for ours, theirs, words in peers:
+            if ours in times and theirs and times[ours] > _SLOWER * theirs:
+                us = f"{times[ours]:.1f} us, torch {theirs:.1f}, the floor {row['floor']:.1f}"
+                found.append((times[ours] / theirs, f"{row['op']} {row['case']}: {ours} %.2f x {words}: {us}"))
+    return [words % ratio for ratio, words in sorted(found, reverse=True)]
+
+
 def _missed(row: Mapping[str, Any], languages: Sequence[str]) -> Iterator[str]:
     times = row["times"]
     best = torch_best(row) or times.get("eager")

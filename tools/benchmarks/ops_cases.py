@@ -1,7 +1,12 @@
-"""The ops at shapes of real networks, and at small ones, as data: what the benchmarks of the ops run."""
+"""The ops at shapes of real networks, and at small ones, as data: what the benchmarks of the ops run.
+
+Beside the list there are cases that nobody picked: :func:`drawn`.
+"""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,7 +15,7 @@ from typing import Any
 from benchmarks.measured import kernel_keys
 from ptxrt import ops
 
-__all__ = ["TYPES", "Case", "cases", "keys"]
+__all__ = ["TYPES", "Case", "cases", "drawn", "keys"]
 
 TYPES = ("f32", "f16", "bf16", "f64", "u8")
 Shape = tuple[int, ...]
@@ -224,3 +229,58 @@ def _small() -> Iterator[Case]:
             yield Case(f"grid_sample{turn}", shape, size=shape[2:])
             for op in ("layer_norm", "rms_norm"):
                 yield Case(op + turn, row)
+
+
+# Cases that are drawn -------------------------------------------------------------------------------------------------
+
+_FAMILIES = (
+    "group_norm", "softmax2d", "batch_norm", "local_response_norm", "layer_norm", "rms_norm", "upsample_nearest2d",
+    "grid_sample",
+)  # fmt: skip
+_LEAST, _MOST = 1 << 14, 1 << 24  # elements of x
+_IMAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 1024)
+_CHANNELS = (
+    1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 192, 256, 320, 384, 480, 512, 640, 768, 1024, 1280, 1536, 2048,
+)  # fmt: skip
+_SIDES = (
+    1, 2, 3, 4, 7, 8, 10, 12, 13, 14, 16, 20, 24, 27, 28, 32, 40, 48, 55, 56, 64, 80, 96, 112, 128, 160, 224, 256, 512,
+)  # fmt: skip
+_COUNTS = (1, 2, 8, 32, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_WIDTHS = (
+    16, 32, 48, 64, 80, 96, 100, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1280, 1536, 2048, 3072, 4096, 5120,
+    8192, 11008, 12288, 16384, 32768,
+)  # fmt: skip
+_DRAWN_TYPES = ("f32", "f32", "f32", "f16", "f16", "bf16", "f64")  # as often
+
+
+def drawn(seed: int, only: Collection[str] = ()) -> Iterator[Case]:
+    """Yield cases without end, of some ops or of all: sizes as networks have them, and others beside these."""
+    rng = random.Random(seed)
+    names = [family + turn for family in _FAMILIES for turn in _FORWARD_AND_BACKWARD]
+    names = [name for name in names if name in (only or names)]
+    while True:
+        op, dtype, side = rng.choice(names), rng.choice(_DRAWN_TYPES), rng.choice(_SIDES)
+        images = (rng.choice(_IMAGES), rng.choice(_CHANNELS), side, side if rng.random() < 0.8 else rng.choice(_SIDES))
+        rows = op.startswith(("layer_norm", "rms_norm"))
+        case = Case(op, (rng.choice(_COUNTS), rng.choice(_WIDTHS)) if rows else images, dtype)
+        if _LEAST <= math.prod(case.shape) <= _MOST:
+            case = _finished(rng, case)
+            if math.prod(case.result_shape) <= _MOST:
+                yield case
+
+
+def _finished(rng: random.Random, case: Case) -> Case:
+    """Return the case with what its op takes beside a shape and a type."""
+    if case.family == "group_norm":
+        able = [count for count in (1, 4, 8, 16, 32, 32, case.shape[1]) if case.shape[1] % count == 0]
+        case = replace(case, groups=rng.choice(able))
+    if case.family == "batch_norm":
+        case = replace(case, training=rng.random() < 0.8)
+    if case.family == "grid_sample":
+        factor = rng.choice((0.5, 1, 1, 2))
+        mode, padding = rng.choice(("bilinear",) * 4 + ("bicubic",)), rng.choice(("zeros", "zeros", "zeros", "border"))
+        size = tuple(max(1, int(factor * length)) for length in case.shape[2:])
+        case = replace(case, size=size, mode=mode, padding_mode=padding)
+    # torch's local_response_norm and its gradient in eval fault where arrays are channels-last.
+    layouts = case.family in ("group_norm", "softmax2d") or (case.family == "batch_norm" and case.training)
+    return replace(case, channels_last=layouts and rng.random() < 0.4)
