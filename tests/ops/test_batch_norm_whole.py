@@ -120,7 +120,9 @@ def test_of_other_problems_a_block_with_all_rows_says_why_it_takes_them_not() ->
         ((32, 8176), "f32", (64, 4), (64, 2)),  # below 512 blocks
         ((64, 2048), "f32", (64, 4), (64, 2)),
         ((64, 2032), "f32", (64, 2), (64, 2)),  # few blocks
+        ((64, 768), "f32", (64, 2), (64, 2)),
         ((64, 760), "f32", (64, 2), (64, 1)),
+        ((64, 256), "f32", (64, 2), (64, 1)),
         ((64, 248), "f32", (64, 1), (64, 1)),
         ((2048, 248), "f32", (128, 1), (256, 1)),
         ((128, 4096), "f16", (64, 4), (128, 2)),
@@ -151,6 +153,10 @@ def test_blocks_with_all_rows_have_few_threads_and_whole_sectors(
         ((1024, 72), "f32", "channels_last_whole", "channels_last_whole"),
         ((2048, 64), "f32", "channels_last_whole", "channels_last_whole"),
         ((2049, 64), "f32", "channels_last_tickets", "channels_last_tickets"),  # few blocks, many rows
+        ((1024, 24), "f64", "channels_last_whole", "channels_last_whole"),
+        ((1025, 14), "f64", "cached", "cached"),
+        ((3000, 170), "f64", "channels_last_tickets", "channels_last_whole"),
+        ((3000, 200), "f64", "channels_last_tickets", "channels_last_tickets"),  # half sectors of more values
         ((4096, 320), "f32", "channels_last_whole", "channels_last_whole"),
         ((4097, 256), "f32", "channels_last_tickets", "channels_last_tickets"),  # rows that it does not hold
         ((4096, 1024), "f32", "channels_last_whole", "channels_last"),  # backward, many values by half sectors
