@@ -75,12 +75,13 @@ EMPTY: dict[str, Any] = {
 
 def each(sizes: Any, sanitized: Collection[str] = (), facts: Any = lambda row: (row,)) -> pytest.MarkDecorator:
     """Parametrize over cases and the variants of each; compute-sanitizer runs those of some types."""
-    chosen = [
-        pytest.param(case, key, marks=[pytest.mark.sanitize] if case.dtype in sanitized else [])
-        for case, key in covering(
-            ((case, key) for case in cases(sizes) for key in variants(case.plan) if _is_for(case, key)), facts
-        )
-    ]
+
+    def marked(case: Case, key: str) -> Any:
+        marks = [pytest.mark.sanitize] if case.dtype in sanitized else []
+        return pytest.param(case, key, marks=[*marks, *([pytest.mark.partial_barriers] if key == "grid" else [])])
+
+    rows = ((case, key) for case in cases(sizes) for key in variants(case.plan) if _is_for(case, key))
+    chosen = [marked(case, key) for case, key in covering(rows, facts)]
     return pytest.mark.parametrize(("case", "variant"), chosen, ids=str)
 
 
