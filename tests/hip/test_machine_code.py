@@ -38,6 +38,7 @@ from ptxrt.dtypes import BY_NAME
 from ptxrt.errors import BackendUnavailable
 from ptxrt.ops import references
 from ptxrt.ops.framework import Launch
+from ptxrt.ops.framework.rows import RowsConfig
 from ptxrt.runtime.layout import channels_last
 from ptxrt.runtime.signature import Signature
 
@@ -490,10 +491,11 @@ def test_an_unknown_instruction_is_named(target: str, instruction: str) -> None:
     ],
 )
 def test_what_the_machine_holds_wrong(target: str, pattern: str, instead: str, said: str) -> None:
-    # Rows of 67: some waves have lanes that are not active.
-    make, arguments = CASES["layer_norm"][0]
+    # Rows of 67, of eight warps: some waves have lanes that are not active.
+    make, arguments = CASES["layer_norm"][1]
+    case = replace(make(*arguments), config=RowsConfig(8))
     with pytest.raises(machine_code.Fault, match=said):
-        run(make(*arguments), target, 0, {"layer_norm_kernel": edited(pattern, instead, -1)})
+        run(case, target, 0, {"layer_norm_kernel": edited(pattern, instead, -1)})
 
 
 @every_target

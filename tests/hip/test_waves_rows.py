@@ -111,20 +111,22 @@ OF_WARPS: list[tuple[Any, ...]] = [
 
 CASES: Cases = {
     "layer_norm": [
-        (layer_norm, ((5, 67),)),
+        (layer_norm, ((5, 133),)),
+        (layer_norm, ((5, 67),)),  # a warp for a row
         (layer_norm, ((3, 700), False)),
         (backward_of_rows, ("layer_norm", (67, 9))),  # more slices than a warp adds up
         (backward_of_rows, ("layer_norm", (1, 1100), False)),
-        *((layer_norm, ((5, 67), True, name)) for name in others("layer_norm")),
-        *((backward_of_rows, ("layer_norm", (5, 67), True, name)) for name in others("layer_norm")),
+        *((layer_norm, ((5, 133), True, name)) for name in others("layer_norm")),
+        *((backward_of_rows, ("layer_norm", (5, 133), True, name)) for name in others("layer_norm")),
     ],
     "rms_norm": [
-        (rms_norm, ((5, 67),)),
+        (rms_norm, ((5, 133),)),
+        (rms_norm, ((5, 67),)),  # a warp for a row
         (rms_norm, ((3, 700), False)),
         (backward_of_rows, ("rms_norm", (67, 9))),  # more slices than a warp adds up
         (backward_of_rows, ("rms_norm", (1, 1100), False)),
-        *((rms_norm, ((5, 67), True, name)) for name in others("rms_norm")),
-        *((backward_of_rows, ("rms_norm", (5, 67), True, name)) for name in others("rms_norm")),
+        *((rms_norm, ((5, 133), True, name)) for name in others("rms_norm")),
+        *((backward_of_rows, ("rms_norm", (5, 133), True, name)) for name in others("rms_norm")),
     ],
     **{
         f"{op}_held": [
