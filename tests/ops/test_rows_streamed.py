@@ -62,8 +62,6 @@ def test_streamed_rows_match_cpu(device: Device, rng: Rng, norm: str, name: str,
         (1560, 32, 4),
         (2040, 32, 4),
         (3992, 64, 4),
-        (8200, 512, 2),
-        (16400, 512, 4),
     ],
 )
 @pytest.mark.sanitize
@@ -77,6 +75,14 @@ def test_rows_that_blocks_share_match_cpu(
 @every_type
 def test_the_widest_rows(device: Device, rng: Rng, norm: str, name: str) -> None:
     check(device, norm, problem(norm, rng, (3, 8192), name), 512, 2)
+
+
+@every_norm
+@pytest.mark.parametrize(("name", "width", "sharers"), [("f32", 1 << 14, 2), ("f16", 1 << 14, 2), ("bf16", 1 << 15, 4)])
+def test_the_widest_rows_that_blocks_share(
+    device: Device, rng: Rng, norm: str, name: str, width: int, sharers: int
+) -> None:
+    check(device, norm, problem(norm, rng, (2, width), name), 512, sharers, sharers)
 
 
 @every_norm
