@@ -156,11 +156,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item for item in chosen if hasattr(item, "callspec") and (item.path.parent.name == "ops" or _says_little(item))
     ]
     left = set(thin).difference(covering(thin, _facts))
-    chosen = [item for item in chosen if item not in left]
     part, parts = map(int, os.environ.get("PTXRT_TEST_PART", "1/1").split("/"))
-    left.update(item for place, item in enumerate(chosen) if place % parts != part - 1)
-    left_out += left
-    chosen = [item for item in chosen if item not in left]
+    kept = [item for item in chosen if item not in left][part - 1 :: parts]
+    left_out += set(chosen).difference(kept)
+    chosen = kept
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     # Those of an op one after the other, so that of several processes one alone makes its kernels ready to run.

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.ops import copy_speed, launch_time
-from benchmarks.ops_calls import timer
+from benchmarks.ops_calls import timer, words
 from benchmarks.ops_cases import Case, drawn
 
 import ptxrt
@@ -62,29 +62,22 @@ class Outcome:
 
 def problems(seed: int, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield problems without end, as :func:`ptxrt.ops.tuning.problem_of` takes them, of some ops or of all."""
-    return map(_words, drawn(seed, only))
+    return map(_problem, drawn(seed, only))
 
 
-def _words(case: Case) -> dict[str, Any]:
+def _problem(case: Case) -> dict[str, Any]:
     """Return a case as the problem that it is."""
-    words: dict[str, Any] = {"op": case.op, "shape": list(case.shape), "dtype": case.dtype}
-    if case.op == "upsample_nearest2d":
-        words |= dict(zip(("out_h", "out_w"), case.result_shape[2:], strict=True))
-    elif case.op == "upsample_nearest2d_backward":
-        words |= {"shape": list(case.result_shape)} | dict(zip(("in_h", "in_w"), case.shape[2:], strict=True))
-    elif case.family == "grid_sample":
-        words |= {"grid_shape": [case.shape[0], *case.size, len(case.size)], "mode": case.mode}
-        words |= {"padding_mode": case.padding_mode}
-    elif case.family == "group_norm":
-        words |= {"groups": case.groups}
-    elif case.family == "batch_norm":
-        handed = {"handed": True} if case.training and case.op == "batch_norm_backward" else {}
-        words |= {"training": case.training} | handed
-    elif case.family == "local_response_norm":
-        words |= {"size": 5}
-    elif case.family in ("layer_norm", "rms_norm"):
-        words |= {"normalized_shape": [case.shape[1]]}
-    return words | ({"layout": "channels-last"} if case.channels_last else {})
+    given = {name: value for name, value in words(case).items() if value is not None}
+    problem: dict[str, Any] = {"op": case.op, "shape": case.shape, "dtype": case.dtype} | given
+    if case.op == "upsample_nearest2d_backward":
+        problem["shape"] = case.result_shape
+    if case.family == "grid_sample":
+        problem["grid_shape"] = (case.shape[0], *case.size, len(case.size))
+    if case.op == "batch_norm_backward" and case.training:
+        problem["handed"] = True
+    if case.channels_last:
+        problem["layout"] = "channels-last"
+    return problem
 
 
 def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:
@@ -101,9 +94,9 @@ def _plans(first: Plan[Any, Any, Any]) -> list[Plan[Any, Any, Any]]:
     return found
 
 
-def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str, empty_us: float, speed: float) -> Outcome:
+def _outcome(problem: dict[str, Any], device: ptxrt.Device, language: str, empty_us: float, speed: float) -> Outcome:
     """Time a problem; `empty_us` and `speed` are an empty kernel's microseconds, and a copy's bytes in each."""
-    plans = _plans(tuning.heuristic(device, tuning.problem_of(words), language))
+    plans = _plans(tuning.heuristic(device, tuning.problem_of(problem), language))
     trial = _Unchecked(plans[0])
     timers = {plan.variant.name: timer(device, trial.run_of(plan)) for plan in plans}
     quick = {name: statistics.median(clock(2)) for name, clock in timers.items()}
@@ -112,7 +105,7 @@ def _outcome(words: dict[str, Any], device: ptxrt.Device, language: str, empty_u
     times = {name: statistics.median(timers[name](5)) for name in {selected, *near}}
     best = min(times, key=times.__getitem__)
     moved = sum(operand.nbytes for operand in plans[0].operands if not operand.absent)
-    return Outcome(words, selected, times[selected], best, times[best], empty_us + moved / speed)
+    return Outcome(problem, selected, times[selected], best, times[best], empty_us + moved / speed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,10 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     floor = launch_time(device, _RUNS), copy_speed(device, _RUNS) / 1e6
     outcomes: list[Outcome] = []
     end = time.monotonic() + arguments.seconds
-    for words in problems(arguments.seed, arguments.op):
+    for problem in problems(arguments.seed, arguments.op):
         if time.monotonic() >= end:
             break
-        outcomes.append(_outcome(words, device, arguments.language, *floor))
+        outcomes.append(_outcome(problem, device, arguments.language, *floor))
     slow = sorted(outcomes, key=lambda each: each.best_us / each.us)
     print(f"{len(outcomes)} problems. Slower than another variant:")
     print("\n".join(str(each) for each in slow if each.us > _NOISE * each.best_us) or "none")

@@ -84,8 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"bench.py ops needs an NVIDIA GPU and torch: {failed}", file=sys.stderr)
         return 2
     languages = list(arguments.languages or _LANGUAGES)
-    random = islice(drawn(arguments.seed), arguments.drawn)
-    chosen = list(random if arguments.drawn else cases(arguments.only, arguments.types))
+    if arguments.drawn:
+        chosen = list(islice(drawn(arguments.seed), arguments.drawn))
+    else:
+        chosen = list(cases(arguments.only, arguments.types))
     measured = (key for case in chosen for key in keys(case, languages))
     measurement = None if arguments.drawn else Measurement(arguments.out, measured)
     deadline = 0.0

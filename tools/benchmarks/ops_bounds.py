@@ -96,17 +96,27 @@ def behind(rows: Rows) -> list[str]:
     """Return a line for each of ours that is slower than torch beyond noise, the slowest first."""
     found = []
     for row in rows:
-        times = row["times"]
-        peers = ("ptx", torch_best(row), "the better of torch"), ("hip", times.get("eager"), "torch eager")
-        for ours, theirs, words in peers:
-            if ours in times and theirs and times[ours] > _SLOWER * theirs:
-                us = f"{times[ours]:.1f} us, torch {theirs:.1f}, the floor {row['floor']:.1f}"
-                found.append((times[ours] / theirs, f"{row['op']} {row['case']}: {ours} %.2f x {words}: {us}"))
-    return [words % ratio for ratio, words in sorted(found, reverse=True)]
+        for ours, (ratio, whose) in _slower(row).items():
+            us = row["times"][ours]
+            times = f"{us:.1f} us, torch {us / ratio:.1f}, the floor {row['floor']:.1f}"
+            found.append((ratio, f"{row['op']} {row['case']}: {ours} {ratio:.2f} x {whose}: {times}"))
+    return [line for _, line in sorted(found, reverse=True)]
+
+
+def _slower(row: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+    """Return which of ours are slower than torch beyond noise: how many times as long each takes, and as whose."""
+    times = row["times"]
+    eager = times.get("eager")
+    peers = {"ptx": (torch_best(row) or eager, "the better of torch"), "hip": (eager, "torch eager")}
+    return {
+        ours: (times[ours] / theirs, whose)
+        for ours, (theirs, whose) in peers.items()
+        if ours in times and theirs and times[ours] > _SLOWER * theirs
+    }
 
 
 def _missed(row: Mapping[str, Any], languages: Sequence[str]) -> Iterator[str]:
-    times = row["times"]
+    times, slower = row["times"], _slower(row)
     best = torch_best(row) or times.get("eager")
     for name in languages:
         if name not in times:
@@ -118,13 +128,13 @@ def _missed(row: Mapping[str, Any], languages: Sequence[str]) -> Iterator[str]:
         faster = _FASTER.get(row["op"], 0) if row["dtype"] in ("f32", *_HALVES) else 0
         if best and best < faster * ptx:
             yield f"ptx {best / ptx:.2f} x as fast as torch, expected at least {faster:g}"
-        elif best and ptx > _SLOWER * best:
-            yield f"ptx {ptx / best:.2f} x the better of torch"
+        elif "ptx" in slower:
+            yield "ptx {:.2f} x {}".format(*slower["ptx"])
     if hip := times.get("hip"):
         if ptx and hip > _HIP_ROW * ptx:
             yield f"hip {hip / ptx:.2f} x ptx, expected at most {_HIP_ROW:g}"
-        if (eager := times.get("eager")) and hip > _SLOWER * eager:
-            yield f"hip {hip / eager:.2f} x torch eager"
+        if "hip" in slower:
+            yield "hip {:.2f} x {}".format(*slower["hip"])
 
 
 def _of_the_floor(row: Mapping[str, Any]) -> float | None:

@@ -14,7 +14,7 @@ import ptxrt
 from benchmarks.ops_cases import Case
 from ptxrt import ops
 
-__all__ = ["PARAMETERS", "Call", "call", "inputs", "on_device", "queued", "shapes", "timer"]
+__all__ = ["PARAMETERS", "Call", "call", "inputs", "on_device", "queued", "shapes", "timer", "words"]
 
 Call = Callable[[], Any]
 
@@ -54,12 +54,12 @@ _MOST_CLEARINGS = 32  # before one call
 
 def call(case: Case, a: Mapping[str, Any]) -> Call:
     """Return a call of the op; `a` has its inputs on the device. It is called once here, which makes the outputs."""
-    function, words = getattr(ops, case.op), {name: a[name] for name in shapes(case)} | _words(case)
-    out = function(**words)
-    return lambda: function(**words, out=out)
+    function, given = getattr(ops, case.op), {name: a[name] for name in shapes(case)} | words(case)
+    out = function(**given)
+    return lambda: function(**given, out=out)
 
 
-def _words(case: Case) -> dict[str, Any]:
+def words(case: Case) -> dict[str, Any]:
     """Return what the op takes beside its inputs."""
     if case.family == "group_norm":
         return {"groups": case.groups}

@@ -281,6 +281,7 @@ def _finished(rng: random.Random, case: Case) -> Case:
         mode, padding = rng.choice(("bilinear",) * 4 + ("bicubic",)), rng.choice(("zeros", "zeros", "zeros", "border"))
         size = tuple(max(1, int(factor * length)) for length in case.shape[2:])
         case = replace(case, size=size, mode=mode, padding_mode=padding)
-    # torch's local_response_norm and its gradient in eval fault where arrays are channels-last.
-    layouts = case.family in ("group_norm", "softmax2d") or (case.family == "batch_norm" and case.training)
+    # torch's gradient of batch_norm in eval takes no channels-last arrays.
+    layouts = case.family in ("group_norm", "softmax2d", "local_response_norm")
+    layouts |= case.family == "batch_norm" and case.training
     return replace(case, channels_last=layouts and rng.random() < 0.4)
