@@ -27,25 +27,27 @@ from ptxrt.sim._text.types import Array
 __all__ = ["ClusterRaces"]
 
 
+_HIGH = 32
+_LOW = (1 << _HIGH) - 1
+_STRONG, _MAPPED, _EVENT = 1, 2, 2
+"""Below a thread: whether its access was strong, and by an address of mapa; the event begins at bit _EVENT."""
+
+
 class _Last:
     """Who last made an access of one kind to each granule, and what had gone before.
 
+    Two words for each: the system has to clear every page of them that is touched, which takes longer than the looks.
+
     Attributes
     ----------
-    thread
-        Its place in the chunk, -1 where there was none.
-    arrivals, epoch
-        How often the thread had arrived at the cluster's barrier, and its block passed one of its own.
-    time, event
-        The number of the access, among all, and that of its instruction.
-    mapped
-        Whether it was made by an address of mapa.
+    who
+        The thread's place in the chunk, plus 1, above the number of the access; 0 where there was none.
+    when
+        How often the thread had arrived at the cluster's barrier, above how often its block had passed one of its own.
     """
 
     def __init__(self, granules: int) -> None:
-        self.thread = np.full(granules, -1, np.int64)
-        self.arrivals, self.epoch, self.time, self.event = (np.zeros(granules, np.int64) for _ in range(4))
-        self.strong, self.mapped = np.zeros((2, granules), np.bool_)
+        self.who, self.when = np.zeros(granules, np.int64), np.zeros(granules, np.int64)
 
 
 class ClusterRaces:
@@ -63,9 +65,9 @@ class ClusterRaces:
         """The same of any thread of a block, and how often one has waited; each with the block's epoch then."""
         self._epoch = np.zeros(machine.blocks, np.int64)
         self._fenced, self._fenced_within = np.zeros((2, places // 32), np.int64)
-        """When each warp last passed a fence of more than its block, and of any scope."""
-        self._time = 1
+        """How many events there were when each warp last passed a fence of more than its block, and of any scope."""
         self._events: list[Instruction] = []
+        """Accesses by number: an instruction gets a new one with the first access after a fence."""
         self._numbers: dict[Instruction, int] = {}
 
     def barrier(self, blocks: Array | None) -> None:
@@ -75,9 +77,9 @@ class ClusterRaces:
     def fence(self, *, wide: bool) -> None:
         """Note that the active lanes pass a fence; `wide` if its scope is more than their block."""
         m = self._machine
-        self._time += 1
         for fenced in (self._fenced_within, self._fenced)[: 1 + wide]:
-            fenced[m.of_active(m.origin) >> 5] = self._time
+            fenced[m.of_active(m.origin) >> 5] = len(self._events)
+        self._numbers.clear()
 
     def arrive(self, *, releases: bool) -> None:
         """Note that the active lanes arrive at the barrier of their cluster."""
@@ -111,7 +113,8 @@ class ClusterRaces:
         if event is None:
             event = self._numbers[access.ins] = len(self._events)
             self._events.append(access.ins)
-        self._time += 1
+        who = ((threads + 1) << _HIGH) | (event << _EVENT) | (access.strong * _STRONG) | (mapped * _MAPPED)
+        when = (self._arrivals[threads] << _HIGH) | self._epoch[threads // m.padded]
         where = inside + block * m.shared_stride
         for further in range(access.size >> self._shift):
             at = (where >> self._shift) + further
@@ -119,19 +122,13 @@ class ClusterRaces:
             if access.writes:
                 self._against(access, inside, self._own_reader, at, threads, mapped)
                 self._against(access, inside, self._other_reader, at, threads, mapped)
-                self._note(self._writer, at, threads, event, mapped, strong=access.strong)
+                self._writer.who[at], self._writer.when[at] = who, when
                 if not access.strong:
                     self._against(access, inside, self._writer, at, threads, mapped, where, among=True)
             else:
                 here = threads // m.padded == block
                 for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
-                    self._note(reader, at[lanes], threads[lanes], event, mapped, strong=access.strong)
-
-    def _note(self, last: _Last, at: Array, threads: Array, event: int, mapped: bool, *, strong: bool) -> None:
-        last.thread[at], last.mapped[at] = threads, mapped
-        last.arrivals[at] = self._arrivals[threads]
-        last.epoch[at] = self._epoch[threads // self._machine.padded]
-        last.time[at], last.event[at], last.strong[at] = self._time, event, strong
+                    reader.who[at[lanes]], reader.when[at[lanes]] = who[lanes], when[lanes]
 
     def _against(
         self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, mapped: bool,
@@ -142,44 +139,46 @@ class ClusterRaces:
         Threads of one block, neither of which went by an address of mapa, :class:`Races` compares.
         `among`: with those that other lanes of this access have just made.
         """
-        padded, earlier = self._machine.padded, last.thread[at]
+        padded, who = self._machine.padded, last.who[at]
+        earlier = (who >> _HIGH) - 1
         near = earlier // padded == threads // padded
-        looked_at = ~near | ((last.mapped[at] | mapped) & (earlier >> 5 != threads >> 5))
+        looked_at = ~near | ((((who & _MAPPED) != 0) | mapped) & (earlier >> 5 != threads >> 5))
         lanes = ((earlier >= 0) & looked_at).nonzero()[0]
         if not lanes.size:
             return
-        at, earlier, threads, near = at[lanes], earlier[lanes], threads[lanes], near[lanes]
-        own, arrivals, time = threads // padded, last.arrivals[at], last.time[at]
+        who, when, earlier = who[lanes], last.when[at[lanes]], earlier[lanes]
+        threads, near = threads[lanes], near[lanes]
+        own, event, weak = threads // padded, (who & _LOW) >> _EVENT, (who & _STRONG) == 0
+        arrivals, passed_before = when >> _HIGH, when & _LOW
         fenced, since = (
-            np.where(near, self._fenced_within[warps], self._fenced[warps]) > time
+            np.where(near, self._fenced_within[warps], self._fenced[warps]) > event
             for warps in (earlier >> 5, threads >> 5)
         )
         waits, epoch = self._waits_of[:, own]
         passed = (self._waits[threads] > arrivals) | ((waits > arrivals) & (self._epoch[own] > epoch))
-        passed |= near & (self._epoch[own] > last.epoch[at])
+        passed |= near & (self._epoch[own] > passed_before)
         bad = ~(passed | (fenced & since))
         if where is not None:
             release, epoch = self._released_by[:, earlier // padded]
-            released = (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > last.epoch[at]))
+            released = (self._released[earlier] >= arrivals) | ((release >= arrivals) & (epoch > passed_before))
             bad |= ~(near | fenced | released)
         if access.strong:
-            bad &= ~last.strong[at]
+            bad &= weak
         if bad.any():
             # Of a thread that has exited it is not known what it released.
             bad &= self._machine.positions()[earlier] >= 0
         values = self._machine.written
         if where is not None and values is not None and bad.any():
             equal = equal_among(values, where) if among else equal_to_memory(values, self._machine.shared, where)
-            bad &= ~(equal[lanes] & ~last.strong[at])
+            bad &= ~(equal[lanes] & weak)
         if bad.any():
             first = int(bad.nonzero()[0][0])
-            event = self._events[int(last.event[at[first]])]
             why = (
                 "which arrived at barrier.cluster with .relaxed, and so released nothing that it had written"
                 if passed[first]
                 else f"with no barrier{'' if near[first] else '.cluster'} in between"
             )
-            self._report(access, inside, int(lanes[first]), int(earlier[first]), event, why)
+            self._report(access, inside, int(lanes[first]), int(earlier[first]), self._events[int(event[first])], why)
 
     def _report(self, access: Access, inside: Array, lane: int, earlier: int, event: Instruction, why: str) -> None:
         m = self._machine
