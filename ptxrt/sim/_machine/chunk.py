@@ -40,10 +40,10 @@ from ptxrt.sim._text.windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 
 __all__ = ["Chunk", "Job"]
 
-_TURN = 4096
-_PATIENCE = 512
+_TURN = 512
+_PATIENCE = 64
 """Every so many blocks of divergent code, the group furthest ahead runs alone for a while: a lane may be waiting in a
-loop for what another will do."""
+loop for what another will do, and the loop may count its turns, so that it is none of those that poll."""
 _POLL = 64
 """Every so many blocks of divergent code, a group whose loop waits for memory to change looks again."""
 
