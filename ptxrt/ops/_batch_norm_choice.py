@@ -89,8 +89,9 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     if few and nbytes > _LITTLE:
         return False
     if size == 8:
-        some = in_vectors(problem) and (arrays == 2 or problem.channels >= 256)
-        return nbytes <= (160 << 10 if some and arrays == 2 else _TWO_BLOCKS if some else arrays * _TWO_BLOCKS // 2)
+        if arrays == 2:
+            return nbytes <= (160 << 10 if in_vectors(problem) else _TWO_BLOCKS)
+        return nbytes <= (_TWO_BLOCKS if in_vectors(problem) and problem.channels >= 256 else _TWO_BLOCKS // 2)
     if nbytes > _TWO_BLOCKS:
         return False
     if in_vectors(problem) and (problem.hw % problem.vector == 0 or problem.channels <= 256 or nbytes <= _THREE_BLOCKS):

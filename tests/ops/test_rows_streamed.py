@@ -252,7 +252,7 @@ def test_no_copy_comes_before_a_row_has_been_read(
     (256, "f4", StreamedBackwardConfig(48, 2), "a block has whole warps, up to 512 threads, not 48"),
     (256, "f4", StreamedBackwardConfig(544, 2), "a block has whole warps, up to 512 threads, not 544"),
     (256, "f4", StreamedBackwardConfig(0, 2), "a block has whole warps, up to 512 threads, not 0"),
-    (520, "f2", StreamedBackwardConfig(32, 2), "32 threads hold 512 values, not 520"),
+    (520, "f2", StreamedBackwardConfig(32, 2), "32 threads hold 512 values, not 520: more threads or sharers do"),
     (256, "f4", StreamedBackwardConfig(64, 2, 3), "1, 2 or 4 blocks share a row, not 3"),
     (1024, "f4", StreamedBackwardConfig(64, 2, 2), "a thread has 3 or 4 vectors of a row, not 2"),
     (1024, "f2", StreamedBackwardConfig(64, 2, 2), "a thread has 2 vectors of a row, not 1"),
@@ -262,7 +262,7 @@ def test_no_copy_comes_before_a_row_has_been_read(
     (256, "f4", StreamedBackwardConfig(64, 0), "blocks are pairs, not 0"),
     (1024, "f4", StreamedConfig(32, 1), "there are no entries of f32"),
     (1025, "f2", StreamedConfig(64, 1), "rows of 1025 values are not whole vectors of 8"),
-    (1032, "f2", StreamedConfig(32, 1), "32 threads hold 1024 values, not 1032"),
+    (1032, "f2", StreamedConfig(32, 1), "32 threads hold 1024 values, not 1032: more threads do"),
     (1024, "f2", StreamedConfig(64, 1), "a thread has 3 or 4 vectors of a row, not 2"),
     (1024, "f2", StreamedConfig(32, 0), "blocks are at least one, not 0"),
 ])  # fmt: skip

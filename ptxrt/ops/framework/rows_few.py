@@ -6,6 +6,7 @@ blocks for columns, each of which makes the statistics of all rows for itself.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
@@ -61,24 +62,20 @@ class _Few(RowsVariant[Config]):
     ----------
     rows, adder
         How many rows are added up at most, and by what.
-    worth
-        Rows and values of a problem that are done before a second launch begins.
     """
 
     rows: ClassVar[int]
     adder: ClassVar[str]
-    worth: ClassVar[tuple[int, int]]
 
     def suits(self, problem: RowsDescriptor) -> bool:
         """Where the device waits for a second launch longer than these blocks take for all rows."""
-        rows, values = self.worth
-        short = problem.rows <= rows and problem.rows * problem.width <= values * self.more(problem)
+        rows, values = self.worth(problem)
+        short = problem.rows <= rows and problem.rows * problem.width <= values
         return short and problem.width >= LEAST and self.refusal(problem) is None
 
-    def more(self, problem: RowsDescriptor) -> int:
-        """Return by how many times as many values it is worth, of a norm."""
-        del problem
-        return 1
+    @abstractmethod
+    def worth(self, problem: RowsDescriptor) -> tuple[int, int]:
+        """Return how many rows and values are done before a second launch begins."""
 
     def refusal(self, problem: RowsDescriptor) -> Refusal | None:
         """Return why these blocks cannot do it, or None."""
@@ -109,11 +106,14 @@ class FewBackward(_Few):
 
     name = "few"
     rows, adder = 8 * _BLOCKS * _WARPS, "a cluster"  # a warp adds up at most 8
-    worth = 2 * _BLOCKS * _WARPS, 1 << 17
 
     def __init__(self, family: KernelFamily, numbers: int) -> None:
         super().__init__(family)
         self.numbers = numbers
+
+    def worth(self, problem: RowsDescriptor) -> tuple[int, int]:
+        """Two rows a warp."""
+        return 2 * _BLOCKS * _WARPS, 1 << 17
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""
@@ -127,14 +127,13 @@ class ApartBackward(_Few):
 
     name = "apart"
     rows, adder = 256, "a block"
-    worth = 256, 1 << 15
 
     def __init__(self, family: KernelFamily) -> None:
         super().__init__(family, "hip")
 
-    def more(self, problem: RowsDescriptor) -> int:
-        """Twice where columns have one sum."""
-        return 2 if problem.op == "rms_norm_backward" else 1
+    def worth(self, problem: RowsDescriptor) -> tuple[int, int]:
+        """All rows that a block adds up; of twice as many values where columns have one sum."""
+        return self.rows, 1 << (16 if problem.op == "rms_norm_backward" else 15)
 
     def schedule(self, problem: RowsDescriptor, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

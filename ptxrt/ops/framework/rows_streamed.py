@@ -75,6 +75,8 @@ class StreamedConfig(Config):
         Vectors of a row that a thread has -> rows that a block has room for.
     most_rows
         That a block takes.
+    widened_by
+        The knobs that hold wider rows.
     """
 
     threads: int
@@ -83,6 +85,7 @@ class StreamedConfig(Config):
     values: ClassVar[int] = 32
     stages: ClassVar[dict[int, int]] = {3: 4, 4: 4}
     most_rows: ClassVar[int] = 1 << 62
+    widened_by: ClassVar[str] = "threads"
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> StreamedConfig:
@@ -96,7 +99,7 @@ class StreamedConfig(Config):
         blocks, least = plain.blocks, ceil_div(problem.rows, cls.most_rows)
         counts = (blocks, max(least, 3 * blocks // 4), max(least, blocks // 2), 2 * blocks)
         found = [replace(plain, blocks=plain.whole(count)) for count in counts]
-        widths = cls._widths(problem, plain.of_row)[1:]
+        widths = cls._widths(problem, plain.sharers)[1:]
         return tuple(dict.fromkeys([*found, *(replace(plain, threads=width) for width in widths)]))
 
     @classmethod
@@ -107,7 +110,7 @@ class StreamedConfig(Config):
         return [slots for slots, values in found.items() if least < values <= cls.values]
 
     @property
-    def of_row(self) -> int:
+    def sharers(self) -> int:
         """Blocks that share a row."""
         return 1
 
@@ -122,7 +125,7 @@ class StreamedConfig(Config):
 
     def slots(self, problem: RowsDescriptor) -> int:
         """Return how many vectors of a row a thread has at most."""
-        return ceil_div(ceil_div(problem.width, _vector(problem.dtype) * self.of_row), self.threads)
+        return ceil_div(ceil_div(problem.width, _vector(problem.dtype) * self.sharers), self.threads)
 
     @classmethod
     def _sharing(cls, problem: RowsDescriptor, sharers: int) -> StreamedConfig:
@@ -160,6 +163,7 @@ class StreamedBackwardConfig(StreamedConfig):
     values: ClassVar[int] = 16
     stages: ClassVar[dict[int, int]] = {1: 4, 2: 3, 3: 2, 4: 2}
     most_rows: ClassVar[int] = 64
+    widened_by: ClassVar[str] = "threads or sharers"
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> StreamedConfig:
@@ -173,11 +177,6 @@ class StreamedBackwardConfig(StreamedConfig):
         """Return those of the forward, and others that share rows."""
         shared = (cls._sharing(problem, sharers) for sharers in _SHARERS)
         return tuple(dict.fromkeys([*super().candidates(problem), *shared]))
-
-    @property
-    def of_row(self) -> int:
-        """Blocks that share a row."""
-        return self.sharers
 
     @property
     def cluster(self) -> int:
@@ -199,7 +198,7 @@ class _Streamed(RowsVariant[ConfigT]):
             f"{entry}{slots}_kernel", problem, config.blocks, config.threads, per_value=1 / problem.width, **given
         )
         ring = 16 * arrays * slots * config.stages[slots] * config.threads
-        own = launch.own_bytes * config.of_row  # a warp's sums, of all that share a row
+        own = launch.own_bytes * config.sharers  # a warp's sums, of all that share a row
         return replace(launch, grid=(config.blocks,), shared_bytes=ring, own_bytes=own)
 
     def refusal(self, problem: RowsDescriptor, config: StreamedConfig) -> Refusal | None:
@@ -209,12 +208,13 @@ class _Streamed(RowsVariant[ConfigT]):
             return Refusal(f"there are no entries of {problem.dtype.name}")
         if problem.width % vector:
             return Refusal(f"rows of {problem.width} values are not whole vectors of {vector}")
-        if (sharers := config.of_row) not in _SHARERS:
+        if (sharers := config.sharers) not in _SHARERS:
             return Refusal(f"1, 2 or 4 blocks share a row, not {sharers}")
         if threads % WARP or not 0 < threads <= _THREADS:
             return Refusal(f"a block has whole warps, up to {_THREADS} threads, not {threads}")
         if (held := sharers * threads * config.values) < problem.width:
-            return Refusal(f"{sharers * threads} threads hold {held} values, not {problem.width}")
+            more = f"more {config.widened_by} do"
+            return Refusal(f"{sharers * threads} threads hold {held} values, not {problem.width}: {more}")
         if (slots := config.slots(problem)) not in (able := config.fitting(problem.dtype, sharers)):
             return Refusal(f"a thread has {' or '.join(map(str, able[::-1]))} vectors of a row, not {slots}")
         if blocks < 1 or blocks % config.cluster:
@@ -265,7 +265,7 @@ class StreamedBackward(_Streamed[StreamedBackwardConfig]):
         config = StreamedBackwardConfig.heuristic(problem)
         some = _FEWER_BACKWARD if problem.width >= _WIDER_BACKWARD else _SOME_BACKWARD
         many = problem.width >= _WIDE_BACKWARD and problem.rows * problem.width >= some
-        return (many or config.of_row > 1) and self.refusal(problem, config) is None
+        return (many or config.sharers > 1) and self.refusal(problem, config) is None
 
     def schedule(self, problem: RowsDescriptor, config: StreamedBackwardConfig, limits: Limits) -> Schedule | Refusal:
         """Return two launches."""
@@ -273,9 +273,9 @@ class StreamedBackward(_Streamed[StreamedBackwardConfig]):
             return refusal
         slices, workspace = config.blocks // config.cluster, Workspace()
         partials = workspace.region("partials", "f32", self.numbers * problem.width * slices)
-        rows = self.rows(f"backward_{_of(config.of_row)}", problem, config, 2, partials_ptr=partials)
+        rows = self.rows(f"backward_{_of(config.sharers)}", problem, config, 2, partials_ptr=partials)
         vector = _vector(problem.dtype)
-        own = vector * ceil_div(problem.width, config.of_row * vector)  # columns of a block
+        own = vector * ceil_div(problem.width, config.sharers * vector)  # columns of a block
         rows = replace(rows, shared_bytes=rows.shared_bytes + 4 * self.numbers * own)
         columns = launch_of_columns(self, problem, slices=slices, partials_ptr=partials)
         return Schedule((rows, columns), GUARANTEE, workspace)
