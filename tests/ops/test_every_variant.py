@@ -194,6 +194,8 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
 ) -> None:
     skip_stand_in(device)
     in_vectors = EVERYTHING or not variant.startswith("hip/")  # those in HIP move single elements
+    # On sim each launch of `ring` has blocks of 1024 threads, and as much shared memory as there is, for any problem.
+    large = variant == "ring" and device.kind == "sim" and not EVERYTHING
     # 3 is as odd as 1, and so is 2, since no access of memory is of two values of f32; 4 of 16 bits are half a vector.
     offsets = (1, 2, 3, 4) if EVERYTHING and case.dtype == "f32" else (1, 4) if BY_NAME[case.dtype].size == 2 else (1,)
 
@@ -209,7 +211,8 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
         if first or small:
             for offset in offsets if small and in_vectors else (1,):
                 yield f"at {offset}", run(case, device, plan, offset)
-        for place in range(len(plan.operands) if first and small and in_vectors and case.dtype == "f32" else 0):
+        alone = first and small and in_vectors and case.dtype == "f32" and not large
+        for place in range(len(plan.operands) if alone else 0):
             yield f"{plan.operands[place].name} at 1", run(case, device, plan, 1, place)
         for name in IN_PLACE.get(case.plan.op, ()):
             yield f"in place of {name}", run(case, device, plan, within=name)
@@ -219,7 +222,7 @@ def test_no_bit_depends_on_the_run_the_device_the_alignment_or_the_place(
     assert declared == set(IN_PLACE.get(case.plan.op, ()))
     heuristic = case.plan.select(device, case.problem, wish(variant)).config
     of_one_warp = case.plan.op.startswith(("group_norm", "layer_norm", "rms_norm"))
-    another = found[-1] if of_one_warp else heuristic
+    another = found[-1] if of_one_warp and not large else heuristic
     for config in dict.fromkeys((heuristic, another)):
         plan = case.plan.select(device, case.problem, wish(variant, config=config))
         want = run(case, device, plan)
