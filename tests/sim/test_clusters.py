@@ -149,6 +149,9 @@ ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.clu
         (STORE + OTHER + FENCE + RELAXED + FETCH, None),
         (FENCE + STORE + OTHER + FETCH + FENCE, "no barrier.cluster"),
         (STORE + OTHER + FENCE + FETCH, None),  # as if a flag had been polled for, too
+        # The store is there before the fence, and by the same instruction once more behind it.
+        ("setp.eq.u32 q, t, t;\nL: " + STORE + "@!q bra D; " + FENCE + "setp.ne.u32 q, t, t; bra L;\nD: "
+         + OTHER + FETCH, "no barrier.cluster"),
         # A store behind the arrival; reads, by which nothing is released; and stores of both blocks.
         (OTHER + "barrier.cluster.arrive; " + STORE + "barrier.cluster.wait;\n" + FETCH, "no barrier.cluster"),
         (STORE + BOTH + OTHER + TAKE + RELAXED + SEND, None),
@@ -167,10 +170,13 @@ ONE_WAITS = "barrier.cluster.arrive; setp.lt.u32 q, t, 32; @q bra L; barrier.clu
         # What the first warp has stored, the second one releases if a barrier of the block stands between.
         (STORE + OTHER + "bar.sync 0;\n" + ONE_RELEASES + FETCH, None),
         (STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
+        ("bar.sync 0;\n" + STORE + OTHER + ONE_RELEASES + FETCH, "released nothing"),
         # Two warps of a block in another one's memory
         (TO_ONE + "st.shared::cluster.u32 [w], t; // EARLIER LATER\n", "no barrier in between"),
         (TO_ONE + "st.shared::cluster.u32 [w], 5;", None),
         (TO_ONE + "setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; // EARLIER\n"
+         "bar.warp.sync -1;\n@!q ld.shared::cluster.u32 v, [w]; // LATER\n", "no barrier in between"),
+        (TO_ONE + "bar.sync 0; setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; // EARLIER\n"
          "bar.warp.sync -1;\n@!q ld.shared::cluster.u32 v, [w]; // LATER\n", "no barrier in between"),
         (TO_ONE + "setp.ge.u32 q, t, 32; @q st.shared::cluster.u32 [w], t; bar.sync 0;"
          "@!q ld.shared::cluster.u32 v, [w];", None),
