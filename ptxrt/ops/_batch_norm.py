@@ -38,6 +38,7 @@ from ptxrt.ops._batch_norm_passes import (
     SplitConfig,
     WriteConfig,
     adders,
+    odd_rows,
     short_rows,
     slice_values,
     tiles,
@@ -256,8 +257,8 @@ class Columns(Variant[BatchNormDescriptor, ColumnsConfig]):
     config_type = ColumnsConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Short rows."""
-        return short_rows(problem)
+        """Short rows, or odd ones of few channels."""
+        return short_rows(problem) or odd_rows(problem)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: ColumnsConfig, limits: Limits) -> Schedule | Refusal:
@@ -521,9 +522,10 @@ class ColumnsBackward(Variant[BatchNormBackwardDescriptor, ColumnsConfig]):
     config_type = ColumnsConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Short rows; not small channels in eval, as with split, which is faster there where it reads vectors."""
+        """As forward; not small channels in eval, as with split, which is faster there where it reads vectors."""
         by_split = not problem.training and in_vectors(problem) and (problem.dtype.size < 4 or problem.channels < 512)
-        return short_rows(problem) and not by_split and SplitBackward(self.language).suits(problem)
+        rows = short_rows(problem) or odd_rows(problem)
+        return rows and not by_split and SplitBackward(self.language).suits(problem)
 
     @of_inverse
     def schedule(

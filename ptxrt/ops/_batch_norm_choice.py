@@ -12,8 +12,10 @@ __all__ = [
     "held_bytes",
     "holding_threads",
     "in_vectors",
+    "large_and_few",
     "most_in_hip",
     "read_twice",
+    "too_large_and_few",
     "worth_holding",
     "worth_tickets",
 ]
@@ -25,6 +27,7 @@ _LITTLE = 40 << 10  # that one multiprocessor reads as soon as two
 _ENOUGH = 96  # channels for all multiprocessors to be busy
 _SOME = 64  # for most of the memory's speed
 _AT_ONCE = 132  # that run at the same time, one a multiprocessor
+_FEW = 16  # that leave most multiprocessors without work, forward; backward, of two arrays, twice as many
 _LONG_ROW = 256  # bytes: clusters read shorter ones as one, side by side
 _KEPT_IN_HIP = {128: 49 << 9, 256: 46 << 10, 512: 46 << 10}  # threads of a block -> bytes of its static shared memory
 _REST_IN_HIP = (4, 2)  # values of each array that a thread's registers have besides, forward and backward; not of f64
@@ -67,6 +70,8 @@ def holding_threads(problem: Any, language: str) -> int:
         many = channels >= 128 if arrays == 2 else channels >= 512 and not singly
         few = many and held_bytes(problem, arrays) <= most_in_hip(problem, 128)
         return 128 if few else (256, 512)[arrays - 1]
+    if count >= 1 << 14 and channels <= _SOME and problem.hw == 1:
+        return 512
     if count > 1 << 14 and (arrays == 2 or problem.dtype.size == 4 or channels <= 256):
         return 512
     little = (32 if arrays == 1 else 38) << 10  # of which so many blocks fit that few threads are enough
@@ -101,6 +106,16 @@ def held_at_once(problem: Any, arrays: int) -> bool:
     return bool(problem.count <= 1 << (13 if problem.channels <= 512 else 12))
 
 
+def large_and_few(problem: Any) -> bool:
+    """Return whether each of few channels is more than one multiprocessor reads as soon as several."""
+    return bool(problem.channels <= _FEW * problem.arrays and held_bytes(problem, problem.arrays) > _LITTLE)
+
+
+def too_large_and_few(problem: Any) -> bool:
+    """Return whether clusters of a channel each leave most multiprocessors without work, for long."""
+    return bool(problem.channels <= _FEW // 4 and held_bytes(problem, problem.arrays) > 2 << 20)
+
+
 def read_twice(problem: Any) -> bool:
     """Return whether a backward in PTX that reads twice, in few instructions, is done before what holds the values."""
     few = problem.count <= 1 << 10 and problem.channels * problem.count <= 1 << 16
@@ -114,6 +129,8 @@ def worth_holding(problem: Any, arrays: int, language: str) -> bool:
         few = arrays == 1 or holding_threads(problem, "hip") == 128
         return few or (_worth_caching(problem, arrays) and not slow)  # else slices have tickets
     if arrays == 2 and read_twice(problem):
+        return False
+    if arrays == 1 and problem.channels <= _SOME and held_bytes(problem, arrays) > _THREE_BLOCKS:
         return False
     return _worth_caching(problem, arrays) or held_at_once(problem, arrays)
 

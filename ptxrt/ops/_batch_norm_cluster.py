@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ptxrt.ops._batch_norm_choice import held_bytes, large_and_few, too_large_and_few
 from ptxrt.ops._batch_norm_problem import BACKWARD_IN_ONE, IN_ONE
 from ptxrt.ops.framework import Argument, Config, KernelFamily, Launch, Limits, Refusal, Role, Schedule
 
@@ -41,6 +42,7 @@ _HALF = _LARGE // 2  # so that one block reads while another one writes
 _WHOLE = 228 << 10  # all that a multiprocessor has, of which a block takes what it asks for and _RESERVED
 _RESERVED = 1 << 10
 _MULTIPROCESSORS = 128  # about as many as such a GPU has
+_LITTLE = {1: 256 << 10, 2: 640 << 10}  # arrays -> bytes of a channel, of which 8 blocks are done before 16
 
 
 class _Cut(NamedTuple):
@@ -139,13 +141,17 @@ class ClusterConfig(Config):
 
     @classmethod
     def heuristic(cls, problem: Any) -> ClusterConfig:
-        """Return the smallest size that holds its channels, in enough blocks."""
-        found = cls._fitting(problem)
+        """Return the smallest size that holds its channels, in enough blocks, which have enough to do."""
+        fitting = cls._fitting(problem)
+        little = problem.dtype.size == 8 or held_bytes(problem, problem.arrays) < _LITTLE[problem.arrays]
+        found = [config for config in fitting if config.size < 16 or not little] or fitting or [cls(8, 1)]
         for config in found:
             cut = _cut(problem, config.size)
-            if cut and cut.groups(problem.channels) * config.size >= _MULTIPROCESSORS:
+            pairs = problem.arrays == 2 and config.size == 2 and problem.hw > 1
+            enough = _MULTIPROCESSORS // 2 if pairs else _MULTIPROCESSORS
+            if cut and cut.groups(problem.channels) * config.size >= enough:
                 return config
-        return found[-1] if found else cls(8, 1)
+        return found[-1]
 
     @classmethod
     def candidates(cls, problem: Any) -> Sequence[ClusterConfig]:
@@ -156,9 +162,10 @@ class ClusterConfig(Config):
 
 
 def worth_clusters(problem: Any) -> bool:
-    """Return whether clusters are fastest: the values are many, and they hold a channel."""
-    many = problem.channels * problem.count > 1 << 19
-    return problem.training and many and bool(ClusterConfig._fitting(problem))
+    """Return whether clusters are fastest: values are many, or channels few and large, and they hold one."""
+    many = problem.channels * problem.count > 1 << 19 or (problem.hw > 1 and large_and_few(problem))
+    worth = problem.training and many and not too_large_and_few(problem)
+    return worth and bool(ClusterConfig._fitting(problem))
 
 
 def clusters(

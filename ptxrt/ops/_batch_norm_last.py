@@ -25,6 +25,8 @@ __all__ = [
     "rows_of",
 ]
 
+_FEW, _MANY = 16, 1 << 15  # channels, and rows of them
+
 
 def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refusal:
     """Return the problem as rows of channels, if it is one."""
@@ -45,7 +47,7 @@ def _some_rows(problem: BatchNormDescriptor | BatchNormBackwardDescriptor) -> bo
     Forward ``channels_last_held`` is faster for more rows than two blocks hold 64 bytes of (32 of 16 bits), and for
     many values, unless rows are few.
     """
-    if not (problem.training and problem.hw == 1 and problem.elements > 1 << 15):
+    if not (problem.training and problem.hw == 1 and problem.elements >= 1 << 15):
         return False
     few, many = 1 << (20 if problem.parts * problem.arrays == 4 else 21), None
     if problem.arrays == 1 and problem.batch > 1 << 9:
@@ -60,7 +62,9 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
     config_type = LastConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where values are many."""
+        """Where values are many; in PTX those of few channels, which a block or a cluster each is too slow for."""
+        if self.language == "ptx" and problem.training and problem.channels <= _FEW:
+            return problem.hw == 1 and problem.batch >= _MANY
         return many_rows(problem, 1 << (19 if problem.training or self.language == "hip" else 14))
 
     @and_statistics

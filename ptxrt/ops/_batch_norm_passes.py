@@ -16,6 +16,7 @@ __all__ = [
     "WriteConfig",
     "adders",
     "images_added",
+    "odd_rows",
     "short_rows",
     "slice_values",
     "tiles",
@@ -25,6 +26,7 @@ __all__ = [
 
 _GRID_Y = 65535
 _ENOUGH_BLOCKS = 512  # more images a block, while so many blocks remain
+_MULTIPROCESSORS = 132  # of an H200
 _SOME_BLOCKS = 190  # one for each multiprocessor, or two
 _APPLIED = 4  # images a block at most where coefficients are read, the vectors that a thread loads at once
 TURN = 4096
@@ -137,8 +139,9 @@ class SplitConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> SplitConfig:
-        """Enough blocks, of enough work each."""
-        return cls(cls.images_written(problem), slice_values(problem, 2 * TURN))
+        """Enough blocks, of enough work each: in training half as much, where they are few."""
+        few = problem.training and problem.arrays * problem.channels * problem.count < 2 * _MULTIPROCESSORS * 2 * TURN
+        return cls(cls.images_written(problem), slice_values(problem, TURN if few else 2 * TURN))
 
     @classmethod
     def candidates(cls, problem: Problem) -> Sequence[SplitConfig]:
@@ -169,6 +172,12 @@ class ColumnsConfig(WriteConfig):
 def short_rows(problem: Geometry) -> bool:
     """Return whether columns are added up."""
     return problem.hw <= 256
+
+
+def odd_rows(problem: Problem) -> bool:
+    """Return whether columns are added up, in training, of few channels whose rows are no whole vectors."""
+    few = problem.training and problem.arrays * problem.channels <= 8
+    return bool(few and problem.hw <= 1 << 10 and problem.hw % problem.vector)
 
 
 def too_long(problem: Geometry) -> Refusal | None:

@@ -114,7 +114,7 @@ class InTicketsBackward(Variant["GroupNormBackwardDescriptor", TicketsConfig]):
     def suits(self, problem: GroupNormBackwardDescriptor) -> bool:
         """Large channels, or a few large groups of them."""
         few = problem.batch * problem.groups <= 1 << 7 and problem.group >= 1 << 14
-        return problem.hw >= (1 << 9 if few else 1 << 11)
+        return problem.hw >= (1 << 9 if few else 3 << 9 if problem.dtype.size < 8 else 1 << 11)
 
     def schedule(
         self, problem: GroupNormBackwardDescriptor, config: TicketsConfig, limits: Limits

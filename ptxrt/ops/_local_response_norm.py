@@ -262,12 +262,13 @@ class Sliding(Variant[Problem, SlidingConfig]):
         self.config_type = SlidingConfig if language == "ptx" else WalkingConfig
 
     def suits(self, problem: Problem) -> bool:
-        """Long rows, and many elements.
+        """Long rows, many elements, and more than two channels, which give a thread enough to do.
 
         Neighbouring threads take neighbouring positions, which an image of a few has far apart; and a small problem
         needs its elements as threads.
         """
-        return problem.hw >= 8 and problem.positions * problem.channels >= 1 << 18
+        enough = problem.channels > 2 or (self.language == "hip" and problem.dtype.size < 8)
+        return enough and problem.hw >= 8 and problem.positions * problem.channels >= 1 << 18
 
     def schedule(self, problem: Problem, config: SlidingConfig, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

@@ -50,8 +50,9 @@ class Small(Variant["Problem", Config]):
     name = "small"
 
     def suits(self, problem: Problem) -> bool:
-        """Few elements, which take about as long as one thread waits: as measured on an H200."""
-        return problem.hw >= 16 and problem.elements <= _FEW
+        """Few elements, which take about as long as one thread waits, or few channels: as measured on an H200."""
+        few = problem.channels <= (4 if problem.way == "forward" else 3)
+        return problem.hw >= 16 and (few or problem.elements <= _FEW)
 
     def schedule(self, problem: Problem, config: Config, limits: Limits) -> Schedule | Refusal:
         """Return one launch."""

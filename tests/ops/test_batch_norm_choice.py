@@ -12,6 +12,7 @@ from ptxrt import Device
 from ptxrt.dtypes import BY_NAME
 from ptxrt.ops._batch_norm import BatchNormBackwardDescriptor, BatchNormBackwardPlan, BatchNormDescriptor, BatchNormPlan
 from ptxrt.ops._batch_norm_tickets import TicketsConfig
+from ptxrt.runtime.layout import channels_last
 
 
 def chosen(plan: Any, problem: Any, knob: str = "threads", between: str = "") -> tuple[str, ...]:
@@ -109,6 +110,62 @@ def test_a_forward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
 def test_a_backward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
     problem = BatchNormBackwardDescriptor(shape, True, dtype=BY_NAME[name])
     assert chosen(BatchNormBackwardPlan, problem) == (in_ptx, in_hip)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "knob", "forward", "backward"),
+    [
+        # A cluster a channel where one block would be long about it; of 8 blocks, unless these have much to do.
+        ((4, 1, 32, 32), "f32", "size", "cached", "cached"),
+        ((16, 1, 32, 32), "f32", "size", "cluster 8", "cluster 8"),
+        ((16, 1, 32, 32), "f16", "size", "cached", "cluster 8"),
+        ((16, 8, 64, 64), "f32", "size", "cluster 16", "cluster 8"),
+        ((16, 8, 64, 64), "f64", "size", "cluster 8", "cluster 8"),
+        ((16, 16, 32, 32), "f32", "size", "cluster 8", "cluster 8"),
+        ((16, 17, 32, 32), "f32", "size", "cached", "cluster 8"),
+        ((16, 32, 32, 32), "f32", "size", "cached", "cluster 2"),
+        ((256, 4, 28, 28), "f32", "size", "cluster 16", "cluster 16"),
+        ((512, 4, 28, 28), "f16", "size", "cluster 16", "cluster 16"),
+        ((1024, 4, 28, 28), "f16", "values", "cluster", "split 8192"),
+        ((2048, 4, 28, 28), "f16", "values", "split 8192", "split 8192"),
+        ((2048, 5, 28, 28), "f16", "values", "cluster", "split 8192"),
+        # Odd rows: columns, or slices, which are shorter where they are few.
+        ((64, 8, 27, 27), "f32", "added", "columns 1", "split"),
+        ((64, 4, 27, 27), "f16", "added", "columns 1", "columns 1"),
+        ((64, 5, 27, 27), "f32", "values", "columns", "split 4096"),
+        ((64, 9, 27, 27), "f16", "values", "split 4096", "split 4096"),
+        ((64, 1, 33, 33), "f32", "values", "split 4096", "split 4096"),
+        ((64, 32, 27, 27), "f32", "values", "split 4096", "split 8192"),
+        ((64, 64, 27, 27), "f16", "values", "split 8192", "split 8192"),
+        ((64, 65, 27, 27), "f16", "threads", "cached 512", "split"),
+        ((16, 8, 27, 27), "f32", "threads", "cached 256", "cached 256"),
+    ],
+    ids=str,
+)
+def test_few_channels(shape: Shape, name: str, knob: str, forward: str, backward: str) -> None:
+    """In PTX."""
+    plans = {BatchNormPlan: BatchNormDescriptor, BatchNormBackwardPlan: BatchNormBackwardDescriptor}
+    found = [chosen(plan, kind(shape, True, dtype=BY_NAME[name]), knob, " ")[0] for plan, kind in plans.items()]
+    assert found == [forward, backward]
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "in_ptx"),
+    [
+        ((1, 4, 64, 64), "f32", "cached256"),
+        ((2, 4, 64, 64), "f32", "channels_last_cluster256"),
+        ((1, 4, 127, 127), "bf16", "cached256"),
+        ((1, 4, 128, 128), "bf16", "cached512"),
+        ((2, 4, 128, 127), "bf16", "cached512"),
+        ((2, 4, 128, 128), "bf16", "channels_last"),
+        ((2, 15, 128, 128), "bf16", "channels_last"),
+        ((2, 3, 128, 128), "f32", "channels_last"),
+    ],
+    ids=str,
+)
+def test_few_channels_side_by_side(shape: Shape, name: str, in_ptx: str) -> None:
+    problem = BatchNormDescriptor(shape, True, dtype=BY_NAME[name], strides=channels_last(shape))
+    assert chosen(BatchNormPlan, problem)[0] == in_ptx
 
 
 @pytest.mark.parametrize(

@@ -601,6 +601,25 @@ def test_the_variant_depends_on_the_shape(device: Device, shape: Shape, groups: 
     assert key_of(plan.variant) + (" of one warp" if one_warp else "") == variant
 
 
+@pytest.mark.parametrize(
+    ("shape", "groups", "name", "best"),
+    [
+        ((8, 256, 40, 40), 32, "f16", "tickets"),
+        ((16, 256, 32, 48), 32, "f32", "tickets"),
+        ((16, 256, 32, 47), 32, "f32", "baseline 2048"),  # channels that are not large
+        ((8, 256, 40, 40), 32, "f64", "baseline 2048"),
+        ((8, 256, 32, 64), 32, "f64", "tickets"),
+        ((16, 224, 40, 37), 32, "f32", "baseline 512"),  # fewer channels of a group than a block has warps
+        ((4, 256, 22, 23), 4, "f64", "baseline 512"),  # channels that are shorter than a unit
+    ],
+    ids=str,
+)
+def test_of_large_groups_in_hip(device: Device, shape: Shape, groups: int, name: str, best: str) -> None:
+    problem = GroupNormBackwardDescriptor(shape, groups, BY_NAME[name])
+    plan = GroupNormBackwardPlan.select(device, problem, wish(language="hip"))
+    assert f"{plan.variant.name} {getattr(plan.config, 'unit', '')}".rstrip() == best
+
+
 @pytest.mark.parametrize(("images", "unit"), [(127, 9), (128, 11)])
 def test_of_fewer_values_units_are_smaller(images: int, unit: int) -> None:
     problem = GroupNormBackwardDescriptor((images, 1, 1 << 14), 1)

@@ -732,6 +732,32 @@ def test_of_16_bits_as_many_elements_are_few(device: Device, direction: str, sha
 
 
 @pytest.mark.ptx
+@pytest.mark.parametrize(
+    ("channels", "name", "forward", "backward"),
+    [
+        (2, "f32", "small", "small"),
+        (3, "bf16", "small", "small"),
+        (4, "f16", "small", "sliding"),
+        (5, "f32", "sliding", "sliding"),
+        (2, "f64", "baseline", "baseline"),
+        (3, "f64", "sliding", "sliding"),
+    ],
+)
+def test_of_few_channels(device: Device, channels: int, name: str, forward: str, backward: str) -> None:
+    """Each has more elements than are few."""
+    for direction, best in (("forward", forward), ("backward", backward)):
+        descriptor = DESCRIPTORS[direction]((32, channels, 128, 128), 5, BY_NAME[name])
+        assert PLANS[direction].select(device, descriptor, wish()).variant.name == best
+
+
+@pytest.mark.parametrize(("name", "best"), [("f32", "sliding"), ("f64", "baseline")])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_of_two_channels_in_hip(device: Device, direction: str, name: str, best: str) -> None:
+    descriptor = DESCRIPTORS[direction]((32, 2, 128, 128), 5, BY_NAME[name])
+    assert PLANS[direction].select(device, descriptor, wish(language="hip")).variant.name == best
+
+
+@pytest.mark.ptx
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_beta_in_f32_decides_between_roots_and_powers(device: Device, direction: str) -> None:
     for beta, by in ((0.75, "root"), (0.75 + 1e-9, "root"), (0.7500001, "any"), (1, "root"), (0, "any"), (2, "any")):
