@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ptxrt.ops._batch_norm_choice import worth_holding
 from ptxrt.ops._batch_norm_problem import BatchNormBackwardDescriptor, BatchNormDescriptor, Geometry
 from ptxrt.ops._batch_norm_statistics import and_statistics, of_inverse
 from ptxrt.ops._batch_norm_whole import WholeConfig, whole, worth
@@ -25,7 +26,8 @@ __all__ = [
     "rows_of",
 ]
 
-_FEW, _MANY = 16, 1 << 15  # channels, and rows of them
+_LONG = 1 << 13  # rows
+_SOME_VALUES = {1: 3 << 15, 2: 1 << 16}  # arrays -> values in all, from which on the passes are faster
 
 
 def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refusal:
@@ -39,6 +41,14 @@ def rows_of(problem: Geometry, config: LastConfig, language: str) -> Rows | Refu
 def many_rows(problem: Geometry, few: int = 1 << 19) -> bool:
     """Return whether the passes over rows of channels pay, where values are more than a few."""
     return problem.hw == 1 and problem.elements >= few
+
+
+def _long_columns(problem: BatchNormDescriptor | BatchNormBackwardDescriptor, language: str) -> bool:
+    """Return whether, in training, a block a channel is slower than the passes, or none holds one; as on an H200."""
+    if not problem.training or problem.hw > 1 or problem.batch < _LONG:
+        return False
+    some = problem.elements >= _SOME_VALUES[problem.arrays]
+    return some or not worth_holding(problem, problem.arrays, language)
 
 
 def _some_rows(problem: BatchNormDescriptor | BatchNormBackwardDescriptor) -> bool:
@@ -62,10 +72,9 @@ class ChannelsLast(Variant[BatchNormDescriptor, LastConfig]):
     config_type = LastConfig
 
     def suits(self, problem: BatchNormDescriptor) -> bool:
-        """Where values are many; in PTX those of few channels, which a block or a cluster each is too slow for."""
-        if self.language == "ptx" and problem.training and problem.channels <= _FEW:
-            return problem.hw == 1 and problem.batch >= _MANY
-        return many_rows(problem, 1 << (19 if problem.training or self.language == "hip" else 14))
+        """Where values are many, or rows, of which a channel has too many for a block."""
+        few = 1 << (19 if problem.training or self.language == "hip" else 14)
+        return many_rows(problem, few) or _long_columns(problem, self.language)
 
     @and_statistics
     def schedule(self, problem: BatchNormDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:
@@ -246,8 +255,8 @@ class ChannelsLastBackward(Variant[BatchNormBackwardDescriptor, LastConfig]):
     config_type = LastConfig
 
     def suits(self, problem: BatchNormBackwardDescriptor) -> bool:
-        """Where values are many."""
-        return many_rows(problem, 1 << (19 if problem.training else 18))
+        """Where values are many, or rows, of which a channel has too many for a block."""
+        return many_rows(problem, 1 << (19 if problem.training else 18)) or _long_columns(problem, self.language)
 
     @of_inverse
     def schedule(self, problem: BatchNormBackwardDescriptor, config: LastConfig, limits: Limits) -> Schedule | Refusal:

@@ -197,7 +197,7 @@ def to_dlpack(array: DeviceArray, stream: int | None = None, **how: Any) -> Any:
     backend, ordinal = array.device.backend, array.device.ordinal
     if array.dtype != BY_NAME["bf16"].numpy:
         return backend.export_array(ordinal, array, array.dtype).__dlpack__(**how)
-    # cuda.core does not export bfloat16, nor does NumPy before 2.5: they export its bits, and the capsule gets their type.
+    # cuda.core does not export bfloat16, nor does NumPy before 2.5: these export bits, and the capsule gets its type.
     capsule = backend.export_array(ordinal, array, BY_NAME["u16"].numpy).__dlpack__(**how)
     capsules.set_type(capsule, capsules.BFLOAT)
     return capsule

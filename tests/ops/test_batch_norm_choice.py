@@ -150,22 +150,33 @@ def test_few_channels(shape: Shape, name: str, knob: str, forward: str, backward
 
 
 @pytest.mark.parametrize(
-    ("shape", "name", "in_ptx"),
+    ("shape", "name", "forward", "backward"),
     [
-        ((1, 4, 64, 64), "f32", "cached256"),
-        ((2, 4, 64, 64), "f32", "channels_last_cluster256"),
-        ((1, 4, 127, 127), "bf16", "cached256"),
-        ((1, 4, 128, 128), "bf16", "cached512"),
-        ((2, 4, 128, 127), "bf16", "cached512"),
-        ((2, 4, 128, 128), "bf16", "channels_last"),
-        ((2, 15, 128, 128), "bf16", "channels_last"),
-        ((2, 3, 128, 128), "f32", "channels_last"),
+        ((1, 4, 64, 64), "f32", ("cached256", "cached256"), ("cached256", "cached512")),
+        (
+            (2, 4, 64, 64),
+            "f32",
+            ("channels_last_cluster256", "channels_last_tickets"),
+            ("channels_last_cluster256", "channels_last_tickets"),
+        ),
+        ((1, 4, 127, 127), "bf16", ("cached256", "cached256"), ("cached256", "tickets")),
+        ((1, 4, 128, 128), "bf16", ("cached512", "cached256"), ("channels_last", "channels_last")),
+        ((1, 3, 128, 128), "bf16", ("cached512", "cached256"), ("cached512", "tickets")),
+        # Gradients of which no block holds a channel.
+        ((1, 3, 128, 128), "f32", ("cached512", "tickets"), ("channels_last", "channels_last")),
+        ((1, 6, 128, 128), "bf16", ("channels_last", "channels_last"), ("channels_last", "channels_last")),
+        ((1, 6, 128, 127), "bf16", ("cached256", "cached256"), ("channels_last", "channels_last")),
+        ((2, 20, 64, 64), "bf16", ("channels_last", "channels_last"), ("channels_last", "channels_last")),
+        ((2, 20, 64, 63), "bf16", ("cached256", "cached256"), ("cached256", "cached512")),
+        ((2, 3, 64, 64), "f64", ("cached256", "tickets"), ("channels_last", "channels_last")),
     ],
     ids=str,
 )
-def test_few_channels_side_by_side(shape: Shape, name: str, in_ptx: str) -> None:
-    problem = BatchNormDescriptor(shape, True, dtype=BY_NAME[name], strides=channels_last(shape))
-    assert chosen(BatchNormPlan, problem)[0] == in_ptx
+def test_few_channels_side_by_side(shape: Shape, name: str, forward: Any, backward: Any) -> None:
+    strides = channels_last(shape)
+    of_x = BatchNormDescriptor(shape, True, dtype=BY_NAME[name], strides=strides)
+    of_gradients = BatchNormBackwardDescriptor(shape, True, dtype=BY_NAME[name], strides=strides)
+    assert (chosen(BatchNormPlan, of_x), chosen(BatchNormBackwardPlan, of_gradients)) == (forward, backward)
 
 
 @pytest.mark.parametrize(
