@@ -139,7 +139,7 @@ class SplitConfig(WriteConfig):
 
     @classmethod
     def heuristic(cls, problem: Problem) -> SplitConfig:
-        """Enough blocks, of enough work each: in training half as much, where they are few."""
+        """Enough blocks, of enough work each: in training shorter slices, where they are few."""
         few = problem.training and problem.arrays * problem.channels * problem.count < 2 * _MULTIPROCESSORS * 2 * TURN
         return cls(cls.images_written(problem), slice_values(problem, TURN if few else 2 * TURN))
 
