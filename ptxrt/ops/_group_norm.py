@@ -449,7 +449,7 @@ class WholeBackwardConfig(Config):
     @classmethod
     def heuristic(cls, problem: _Problem) -> WholeBackwardConfig:
         """Short units, so that all warps of the block have some: where there are channels enough, whole ones."""
-        whole = problem.hw > 1 << 9 and problem.channels >= problem.warps * problem.groups
+        whole = problem.warps > 1 and problem.hw > 1 << 9 and problem.channels >= problem.warps * problem.groups
         return cls(problem.warps, 1 << (11 if whole else 9))
 
     @classmethod
