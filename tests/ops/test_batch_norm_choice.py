@@ -124,6 +124,7 @@ def test_a_backward(shape: Shape, name: str, in_ptx: str, in_hip: str) -> None:
         ((16, 16, 32, 32), "f32", "size", "cluster 8", "cluster 8"),
         ((16, 17, 32, 32), "f32", "size", "cached", "cluster 8"),
         ((16, 32, 32, 32), "f32", "size", "cached", "cluster 2"),
+        ((16, 40, 32, 32), "f32", "size", "cluster 8", "cluster 2"),
         ((256, 4, 28, 28), "f32", "size", "cluster 16", "cluster 16"),
         ((512, 4, 28, 28), "f16", "size", "cluster 16", "cluster 16"),
         ((1024, 4, 28, 28), "f16", "values", "cluster", "split 8192"),
