@@ -263,6 +263,9 @@ def test_no_copy_comes_before_a_row_has_been_read(
     (1024, "f4", StreamedConfig(32, 1), "there are no entries of f32"),
     (1025, "f2", StreamedConfig(64, 1), "rows of 1025 values are not whole vectors of 8"),
     (1032, "f2", StreamedConfig(32, 1), "32 threads hold 1024 values, not 1032: more threads do"),
+    (8200, "f2", StreamedBackwardConfig(512, 2), "512 threads hold 8192 values, not 8200: more sharers do"),
+    (32776, "f2", StreamedBackwardConfig(512, 4, 4), "2048 threads hold 32768 values, not 32776. "),
+    (16392, "f2", StreamedConfig(512, 1), "512 threads hold 16384 values, not 16392. "),
     (1024, "f2", StreamedConfig(64, 1), "a thread has 3 or 4 vectors of a row, not 2"),
     (1024, "f2", StreamedConfig(32, 0), "blocks are at least one, not 0"),
 ])  # fmt: skip

@@ -75,8 +75,8 @@ class StreamedConfig(Config):
         Vectors of a row that a thread has -> rows that a block has room for.
     most_rows
         That a block takes.
-    widened_by
-        The knobs that hold wider rows.
+    most_sharers
+        Blocks that share a row at most.
     """
 
     threads: int
@@ -85,7 +85,7 @@ class StreamedConfig(Config):
     values: ClassVar[int] = 32
     stages: ClassVar[dict[int, int]] = {3: 4, 4: 4}
     most_rows: ClassVar[int] = 1 << 62
-    widened_by: ClassVar[str] = "threads"
+    most_sharers: ClassVar[int] = 1
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> StreamedConfig:
@@ -163,7 +163,7 @@ class StreamedBackwardConfig(StreamedConfig):
     values: ClassVar[int] = 16
     stages: ClassVar[dict[int, int]] = {1: 4, 2: 3, 3: 2, 4: 2}
     most_rows: ClassVar[int] = 64
-    widened_by: ClassVar[str] = "threads or sharers"
+    most_sharers: ClassVar[int] = _SHARERS[-1]
 
     @classmethod
     def heuristic(cls, problem: RowsDescriptor) -> StreamedConfig:
@@ -213,8 +213,10 @@ class _Streamed(RowsVariant[ConfigT]):
         if threads % WARP or not 0 < threads <= _THREADS:
             return Refusal(f"a block has whole warps, up to {_THREADS} threads, not {threads}")
         if (held := sharers * threads * config.values) < problem.width:
-            more = f"more {config.widened_by} do"
-            return Refusal(f"{sharers * threads} threads hold {held} values, not {problem.width}: {more}")
+            room = {"threads": threads < _THREADS, "sharers": sharers < config.most_sharers}
+            knobs = " or ".join(knob for knob, more in room.items() if more)
+            way = f": more {knobs} do" if knobs else ""
+            return Refusal(f"{sharers * threads} threads hold {held} values, not {problem.width}{way}")
         if (slots := config.slots(problem)) not in (able := config.fitting(problem.dtype, sharers)):
             return Refusal(f"a thread has {' or '.join(map(str, able[::-1]))} vectors of a row, not {slots}")
         if blocks < 1 or blocks % config.cluster:
