@@ -114,7 +114,10 @@ class ClusterRaces:
             event = self._numbers[access.ins] = len(self._events)
             self._events.append(access.ins)
         who = ((threads + 1) << _HIGH) | (event << _EVENT) | (access.strong * _STRONG) | (mapped * _MAPPED)
-        when = (self._arrivals[threads] << _HIGH) | self._epoch[threads // m.padded]
+        own = threads // m.padded
+        when = (self._arrivals[threads] << _HIGH) | self._epoch[own]
+        readers = () if access.writes else ((self._own_reader, own == block), (self._other_reader, own != block))
+        reads = [(reader, lanes, who[lanes], when[lanes]) for reader, lanes in readers]
         where = inside + block * m.shared_stride
         for further in range(access.size >> self._shift):
             at = (where >> self._shift) + further
@@ -125,10 +128,8 @@ class ClusterRaces:
                 self._writer.who[at], self._writer.when[at] = who, when
                 if not access.strong:
                     self._against(access, inside, self._writer, at, threads, mapped, where, among=True)
-            else:
-                here = threads // m.padded == block
-                for reader, lanes in ((self._own_reader, here), (self._other_reader, ~here)):
-                    reader.who[at[lanes]], reader.when[at[lanes]] = who[lanes], when[lanes]
+            for reader, lanes, of_who, of_when in reads:
+                reader.who[at[lanes]], reader.when[at[lanes]] = of_who, of_when
 
     def _against(
         self, access: Access, inside: Array, last: _Last, at: Array, threads: Array, mapped: bool,
